@@ -16,6 +16,8 @@ use tokio::sync::Notify;
 
 use crate::support::{agent, builder, drain, quiet_injected_panics, simulator};
 
+mod left;
+
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 

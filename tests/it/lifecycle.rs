@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use greenroom::prelude::*;
+use greenroom::tools::{ToolContext, tool};
 use greenroom_kernel::EntryId;
 use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, SeenRequest, Sequence};
 
@@ -125,4 +126,42 @@ async fn two_providers_of_one_name_are_refused() {
         matches!(&error, Error::Config(greenroom::ConfigError::DuplicateProvider { name }) if name == "simulator")
     );
     assert!(error.to_string().contains("another name"), "{error}");
+}
+
+/// Whoever waits for something in a session that is deleted is told just that: the run that is under way, what waits behind
+/// it, and the run that waits for a person.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_under_way_in_a_session_that_is_deleted_ends_as_deleted() {
+    for asks in [false, true] {
+        let pace = greenroom_simulator::Pace { chunks: 2, first_ms: 0, between_ms: 3_600_000 };
+        let script = Function(move |_: &SeenRequest, _: CallInfo| match asks {
+            true => Said::call("ask", &serde_json::json!({})),
+            false => Said::text("for ever and ever").with_pace(pace),
+        });
+        let model = simulator(script, 100_000);
+        let runtime = runtime(&model).await;
+        #[derive(Deserialize, JsonSchema)]
+        struct Nothing {}
+        let asking = tool("ask", |_: Nothing, context: ToolContext| async move {
+            Ok(context.ask("Really?").await?.value.to_string())
+        });
+        let session = runtime.open("doomed", agent(100_000).add_tool(asking.resumable())).await.unwrap();
+        let run = session.prompt("one").start().await.unwrap();
+        while model.calls() == 0 || asks && session.questions().await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let waiting = session.prompt("two").start().await.unwrap();
+        let follow_up = session.follow_up("three").await.unwrap();
+        runtime.delete("doomed").await.unwrap();
+        for (what, reply) in [
+            ("run", run.reply().await),
+            ("prompt", waiting.reply().await),
+            ("input", follow_up.reply().await),
+        ] {
+            assert!(
+                matches!(&reply, Err(Error::Deleted { session }) if session == "doomed"),
+                "asks {asks}, {what}: {reply:?}"
+            );
+        }
+    }
 }

@@ -10,12 +10,13 @@ use anyhow::Result;
 use greenroom_server::operations::ClientKind;
 use tokio::sync::mpsc;
 
+use self::backend::Backend;
 use crate::errors;
 use crate::host;
 use crate::interrupt::Interrupts;
 use crate::link::{self, Link};
 use crate::options::{ChatArgs, Global, ModelArgs, ResumeArgs};
-use crate::setup::{self, Setup, Stay};
+use crate::setup;
 use crate::terminal::Screen;
 
 mod ask;
@@ -27,6 +28,7 @@ mod calls;
 mod commands;
 pub(crate) mod draw;
 mod editor;
+mod figures;
 mod follow;
 mod highlight;
 mod history;
@@ -44,36 +46,30 @@ const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
-    let interrupts = Interrupts::new()?;
-    if is_drawn(global) {
-        let model = ModelArgs { asks: true, ..args.model.clone() };
-        return draw_it(global, model, interrupts, async |link| {
-            link.session_id(args.session.as_deref(), args.goes_on, "chat").await
-        })
-        .await;
-    }
-    let setup = Setup::new(global, &args.model, Stay::ForMore).await?;
-    let id = setup.session_id(args.session.as_deref(), args.goes_on, "chat").await?;
-    read_lines(global, setup, interrupts, &id).await
+    talk(global, &args.model, async |link| {
+        link.session_id(args.session.as_deref(), args.goes_on, "chat").await
+    })
+    .await
 }
 
 /// `greenroom resume`: goes on with a session that is there.
 pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8> {
+    talk(global, &args.model, async |link| match &args.id {
+        Some(given) => link::resolve_known(&link.client, given).await,
+        None => link.session_id(None, true, "chat").await,
+    })
+    .await
+}
+
+/// Talks at a terminal, or in lines.
+async fn talk(global: &Global, args: &ModelArgs, which: impl AsyncFn(&Link) -> Result<String>) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     if is_drawn(global) {
-        let model = ModelArgs { asks: true, ..args.model.clone() };
-        return draw_it(global, model, interrupts, async |link| match &args.id {
-            Some(given) => link::resolve_known(&link.client, given).await,
-            None => link.session_id(None, true, "chat").await,
-        })
-        .await;
+        let model = ModelArgs { asks: true, ..args.clone() };
+        draw_it(global, model, interrupts, which).await
+    } else {
+        read_lines(global, args.clone(), interrupts, which).await
     }
-    let setup = Setup::new(global, &args.model, Stay::ForMore).await?;
-    let id = match &args.id {
-        Some(given) => setup::resolve_known(setup.runtime.store(), given)?,
-        None => setup::newest_here(&setup.runtime, &setup.folder).await?,
-    };
-    read_lines(global, setup, interrupts, &id).await
 }
 
 /// Whether there is a terminal on both sides, on which the chat can draw.
@@ -149,10 +145,28 @@ async fn next_key(
     }
 }
 
-async fn read_lines(global: &Global, setup: Setup, interrupts: Interrupts, id: &str) -> Result<u8> {
-    setup.check_not_waiting(id).await?;
-    plain::talk(global, setup, interrupts, id).await?;
-    say_how_to_go_on(global, id)
+async fn read_lines(
+    global: &Global,
+    args: ModelArgs,
+    interrupts: Interrupts,
+    which: impl AsyncFn(&Link) -> Result<String>,
+) -> Result<u8> {
+    let opening = Link::open_and(global, &args, ClientKind::Chat, async |link| {
+        let id = which(link).await?;
+        link.check_not_waiting(&id).await?;
+        let opened = Backend::open(link.client.clone(), &id).await?;
+        Ok((id, opened))
+    });
+    let (link, (id, opened)) = tokio::select! {
+        biased;
+        () = interrupts.next() => return Ok(errors::INTERRUPTED),
+        opened = opening => opened?,
+    };
+    link.say_warnings(global)?;
+    match plain::talk(global, args, link, interrupts, opened).await? {
+        true => say_how_to_go_on(global, &id),
+        false => Ok(0),
+    }
 }
 
 fn say_how_to_go_on(global: &Global, id: &str) -> Result<u8> {

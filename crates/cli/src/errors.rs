@@ -54,15 +54,23 @@ impl std::error::Error for Usage {}
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) session: String,
+    /// Whether the tool is that of a chat.
+    pub(crate) by_chat: bool,
 }
 
 impl fmt::Display for Answered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let session = &self.session;
+        if self.by_chat {
+            return write!(
+                f,
+                "the run of session {session} was answered, and goes on in a chat at a terminal: `greenroom resume {session}`"
+            );
+        }
         write!(
             f,
-            "the run of session {} waits for the program whose tool asked a question, which goes on with it when it opens \
-             the session; here the answer would be lost",
-            self.session
+            "the run of session {session} waits for the program whose tool asked a question, which goes on with it when it \
+             opens the session; here the answer would be lost"
         )
     }
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::Result;
 use greenroom::{Order, State, Status};
 use greenroom_server::operations::{
-    ClientKind, FindSession, GetSession, ListQuestions, ListSessions, SessionState, SetLabel,
+    ClientKind, FindSession, GetSession, ListSessions, SessionState, SetLabel,
 };
 use greenroom_server::{Client, ClientError, ProblemKind};
 
 use crate::chat::ask_user;
-use crate::errors::{self, Answered, usage};
+use crate::errors::{Answered, usage};
 use crate::host::{self, Reached, Who};
 use crate::moment;
 use crate::options::{Global, ModelArgs};
@@ -208,16 +208,12 @@ impl Link {
         Ok(reached.ok_or_else(|| usage("the host has ended"))?.client)
     }
 
-    /// As [`Self::check_not_waiting`], for a chat: it answers the questions of its own tool.
+    /// As [`Self::check_not_waiting`], for a chat: it answers the questions of its own tool, and goes on with those answers.
     pub(crate) async fn check_not_waiting_for_others(&self, session_id: &str) -> Result<()> {
-        let waits = match self.check_not_waiting(session_id).await {
-            Err(waits) if errors::exit_code(&waits) == errors::WAITING => waits,
-            other => return other,
-        };
-        let questions = ListQuestions { session_id: Some(session_id.to_owned()) };
-        let questions = self.client.call(questions).await?.questions;
-        let is_own = !questions.is_empty() && questions.iter().all(|asked| asked.tool == ask_user::NAME);
-        if is_own { Ok(()) } else { Err(waits) }
+        match self.client.call(SessionState { session_id: session_id.to_owned() }).await {
+            Ok(state) if ask_user::is_all_that_waits(&state) => Ok(()),
+            Ok(_) | Err(_) => self.check_not_waiting(session_id).await,
+        }
     }
 
     /// Says that this session waits for an answer, before it is opened. The tool that asked is another program's, since
@@ -225,8 +221,8 @@ impl Link {
     pub(crate) async fn check_not_waiting(&self, session_id: &str) -> Result<()> {
         let session = session_id.to_owned();
         match self.client.call(SessionState { session_id: session.clone() }).await {
-            Ok(State { status: Status::Waiting, questions: 0, questions_below: 0, .. }) => {
-                Err(Answered { session }.into())
+            Ok(state @ State { status: Status::Waiting, questions: 0, questions_below: 0, .. }) => {
+                Err(Answered { session, by_chat: ask_user::is_all_that_waits(&state) }.into())
             }
             Ok(State { status: Status::Waiting, .. }) => Err(greenroom::Error::Waiting { session }.into()),
             Ok(_) => Ok(()),

@@ -48,6 +48,12 @@ impl SystemPrompt {
         })
     }
 
+    /// Whether another one with these flags would have the same words: files that flags name may have changed.
+    pub(crate) fn is_as_given(&self, args: &ModelArgs, surroundings: &Surroundings) -> bool {
+        Self::new(None, args, None, surroundings)
+            .is_ok_and(|now| (&now.system, &now.append) == (&self.system, &self.append))
+    }
+
     /// What the user must know of the project's files: one line each.
     pub(crate) fn warnings(&self, config: &Config) -> Vec<String> {
         let project = self.project.as_ref().filter(|_| config.project_instructions);

@@ -5,12 +5,13 @@
 
 use anyhow::Result;
 use greenroom::store::{Store, StoreError};
-use greenroom::{Answer, EntryId, PendingQuestion, QuestionKind, Runtime};
+use greenroom::{Answer, EntryId, PendingQuestion, QuestionKind, Runtime, State};
 use greenroom_server::Client;
 use greenroom_server::operations::{AnswerQuestion, ListQuestions};
 use greenroom_simulator::Simulator;
 use serde_json::{Value, json};
 
+use crate::chat::ask_user;
 use crate::options::{AnswerArgs, Global, QuestionsArgs};
 use crate::terminal::{Line, Screen, Style, variable};
 use crate::{errors, host, link, setup, source};
@@ -39,6 +40,16 @@ pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
     Ok(code)
 }
 
+/// How the run goes on that was answered where nobody works on it.
+fn goes_on(state: &State, id: &str) -> String {
+    match ask_user::is_all_that_waits(state) {
+        true => format!("Answered. The run goes on in a chat at a terminal: `greenroom resume {id}`."),
+        false => {
+            "Answered. The run goes on when the program that has its tools opens the session.".to_owned()
+        }
+    }
+}
+
 /// Answers one.
 pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     if !setup::data_dir(global)?.exists() {
@@ -60,12 +71,12 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     let runtime = without_agents(store).await?;
     let result = give(&runtime, &id, args).await;
     runtime.shutdown().await?;
-    result?;
+    let state = result?;
     let mut screen = Screen::stdout(global.color);
     if args.json {
         screen.pretty_json(&json!({ "session_id": id, "question_id": args.question }))?;
     } else {
-        screen.line("Answered. The run goes on when the program that has its tools opens the session.")?;
+        screen.line(goes_on(&state, &id))?;
     }
     Ok(0)
 }
@@ -92,14 +103,16 @@ async fn answer_at(
     Ok(0)
 }
 
-async fn give(runtime: &Runtime, id: &str, args: &AnswerArgs) -> Result<()> {
+/// Gives the answer. Gives how the session stands then.
+async fn give(runtime: &Runtime, id: &str, args: &AnswerArgs) -> Result<State> {
     let session = runtime.session(id).await?;
     let question = EntryId(args.question);
     let asked = session.questions().await?.into_iter().find(|asked| asked.id == question);
     let value = value(asked.as_ref().map(|asked| &asked.question.kind), args)?;
     let mut answer = Answer::from(value);
     answer.by = args.by.clone().or_else(|| variable("USER"));
-    Ok(session.answer(question, answer).await?)
+    session.answer(question, answer).await?;
+    Ok(session.state().await?)
 }
 
 /// The answer as the question wants it.

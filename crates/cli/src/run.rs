@@ -8,7 +8,7 @@ use std::io::{BufRead, IsTerminal};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::kernel::StopReason;
@@ -66,7 +66,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     let output_schema = args.output_schema.as_deref().map(output_schema).transpose()?;
     let prompt = PromptSession {
         // Whoever asks again after a broken connection is not answered twice.
-        key: Some(new_key()),
+        key: Some(run_view::new_key()),
         images: images.iter().map(ImageData::from).collect(),
         output_schema,
         cost_limit_usd: args.max_cost,
@@ -98,13 +98,8 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
         }
         session = Some(id.clone());
         let played = play(global, args, &link, &prompt, &id, events.as_deref_mut(), &interrupts).await;
-        let is_lost = matches!(
-            &played,
-            Ok(PlayedOver { reply: Err(error), is_accepted: false, is_interrupted: false })
-                if host::is_gone_client(error)
-        );
         link.end().await?;
-        if is_lost && attempt < ATTEMPTS {
+        if played.as_ref().is_ok_and(PlayedOver::is_lost) && attempt < ATTEMPTS {
             // The host died before it took the prompt on: another one is asked.
             attempt += 1;
             continue;
@@ -167,12 +162,6 @@ async fn play(
         view.note(Style::Dim, &line)?;
     }
     Ok(played)
-}
-
-/// A key that no other prompt has.
-fn new_key() -> String {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("run-{}-{}", std::process::id(), since_epoch.as_nanos())
 }
 
 /// Whether it is something that the agent says.

@@ -2,13 +2,16 @@
 //!
 //! Invariants: the first interruption ends the run and keeps what had come; the second ends the process.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use anyhow::Result;
 use greenroom::event::EventKind;
 use greenroom::{EntryId, Error, Event, Reply, RunId, RunItem, RunStream};
-use greenroom_server::operations::{Abort, PromptOutcome, PromptSession};
+use greenroom_server::operations::{Abort, Accepted, Operation, PromptOutcome};
 use greenroom_server::{Client, ClientError, Received};
 
 use crate::errors::{self, Unread};
+use crate::host;
 use crate::interrupt::Interrupts;
 
 /// How a run ended.
@@ -46,17 +49,20 @@ pub(crate) async fn play<R>(
     Ok(Played { reply, is_interrupted })
 }
 
-/// Plays a prompt over a connection to its end, and hands on what comes of its run. If `on` fails the run is aborted.
-pub(crate) async fn play_over(
+/// Plays a prompt, or what goes on, over a connection to its end, and hands on what comes of its run. If `on` fails the run is aborted.
+pub(crate) async fn play_over<O>(
     client: &Client,
-    prompt: PromptSession,
+    work: O,
     interrupts: &Interrupts,
     mut on: impl FnMut(&RunItem) -> Result<()>,
-) -> Result<PlayedOver> {
-    let session_id = prompt.session_id.clone();
+) -> Result<PlayedOver>
+where
+    O: Operation<Output = Accepted, Outcome = PromptOutcome>,
+{
+    let session_id = work.session_id().unwrap_or_default().to_owned();
     let mut events = client.events_of(&session_id);
     let mut is_interrupted = false;
-    let working = client.work(prompt);
+    let working = client.work(work);
     tokio::pin!(working);
     let work = loop {
         tokio::select! {
@@ -116,9 +122,31 @@ pub(crate) struct PlayedOver {
     pub(crate) is_interrupted: bool,
 }
 
+impl PlayedOver {
+    /// Whether the host died before it took the work on, so that another one can be asked.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_gone() && !self.is_accepted && !self.is_interrupted
+    }
+
+    /// Whether the host died before the work that it had taken on was over.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.is_gone() && !self.is_lost()
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(&self.reply, Err(error) if host::is_gone_client(error))
+    }
+}
+
+/// A key that no other prompt has.
+pub(crate) fn new_key() -> String {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("run-{}-{}", std::process::id(), since_epoch.as_nanos())
+}
+
 /// Which events of a session belong to the run of one prompt.
 struct OwnRun {
-    /// The prompt: its message, or its place in the inbox.
+    /// The prompt: its message, or its place in the inbox; of a run that goes on, the note of that.
     entry: Option<EntryId>,
     /// The run, once it has begun.
     run: Option<RunId>,
@@ -144,6 +172,10 @@ impl OwnRun {
         if let Some(run) = self.run {
             self.is_over = event.run == Some(run) && matches!(event.kind, EventKind::RunEnd { .. });
             return event.run.is_none_or(|of| of == run);
+        }
+        if self.entry.is_some() && event.run.map(|run| EntryId(run.0)) == self.entry {
+            self.run = event.run;
+            return true;
         }
         match &event.kind {
             EventKind::MessageEnd { entry_id, queued, .. }

@@ -12,16 +12,15 @@ use anyhow::Result;
 use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::{Failure, FailureClass};
 use greenroom::provider::{BaseUrl, Provider, Proxies};
-use greenroom::questions::{is_waiting_stored, list_stored};
 use greenroom::store::{Notice, Store, StoreError, StoreOptions};
 use greenroom::tools::Workspace;
-use greenroom::{Agent, Order, Runtime, RuntimeBuilder, SessionHandle};
+use greenroom::{Agent, Runtime, RuntimeBuilder, SessionHandle};
 
 use self::server::{Server, proxies};
 use crate::config::{
     FILE_NAME, LimitsConfig, Loaded, Overrides, ProviderConfig, ServeConfig, load, users_places,
 };
-use crate::errors::{self, Answered, usage};
+use crate::errors::{self, usage};
 use crate::host;
 use crate::moment;
 use crate::options::{Global, ModelArgs, ModelsArgs};
@@ -30,8 +29,8 @@ use crate::simulated::Simulated;
 use crate::surroundings::Surroundings;
 use crate::terminal::{Screen, variable};
 
-pub(crate) use self::made::{Made, keep_in_mind};
-pub(crate) use self::settings::{ClientSettings, Settings, Stay};
+pub(crate) use self::made::{Made, has_some, keep_in_mind, skills};
+pub(crate) use self::settings::{ClientSettings, Stay};
 
 mod made;
 mod server;
@@ -45,12 +44,10 @@ pub(crate) struct Setup {
     pub(crate) runtime: Runtime,
     /// The agent, without what the configuration says of it: the runtime adds that, as it is then.
     pub(crate) agent: Agent,
-    /// The configuration, and what stands over it.
-    pub(crate) settings: Arc<Settings>,
     /// How `serve` listens.
     pub(crate) serve: ServeConfig,
     /// The simulated model, where there is one; it ends with this.
-    pub(crate) simulated: Option<Simulated>,
+    _simulated: Option<Simulated>,
     base_url: BaseUrl,
     /// The folder that the user works in.
     pub(crate) folder: PathBuf,
@@ -174,16 +171,6 @@ pub(crate) fn resolve_known(store: &Store, given: &str) -> Result<String> {
         return Err(StoreError::NotFound { session: id }.into());
     }
     Ok(id)
-}
-
-/// The newest session that was begun in this folder.
-///
-/// # Errors
-/// Where there is none.
-pub(crate) async fn newest_here(runtime: &Runtime, folder: &Path) -> Result<String> {
-    let here = folder.display().to_string();
-    let query = runtime.sessions().label(FOLDER, &here).roots().order(Order::Newest).limit(1);
-    query.await?.into_iter().next().map(|session| session.id).ok_or_else(|| none_begun(&here))
 }
 
 /// That no session was begun in a folder.
@@ -352,24 +339,15 @@ impl Setup {
     /// Puts together what `args` ask for.
     pub(crate) async fn new(global: &Global, args: &ModelArgs, stay: Stay) -> Result<Self> {
         let made = Made::new(global, args, &Surroundings::here()).await?;
-        made.warnings.iter().try_for_each(|warning| warn(global, warning))?;
+        made.file_warnings.iter().chain(&made.warnings).try_for_each(|warning| warn(global, warning))?;
         let Made { agent, settings, provider, provider_config, serve, simulated, folder, limits, .. } = made;
         let base_url = provider.options().base_url.clone();
-        let source = Arc::clone(&settings).source(stay, global.color);
+        let source = settings.source(stay, global.color);
         let builder = builder(global, provider, &provider_config, stay)?.live_settings(source);
         let builder = limited(builder, &limits);
         host::make_room(global).await?;
         let runtime = start(global, builder).await?;
-        Ok(Self { runtime, agent, settings, serve, simulated, base_url, folder })
-    }
-
-    /// The session that the user goes on with: the one that is named, the newest of this folder, or a new one.
-    pub(crate) async fn session_id(&self, named: Option<&str>, goes_on: bool, kind: &str) -> Result<String> {
-        match named {
-            Some(id) => Ok(id.to_owned()),
-            None if goes_on => newest_here(&self.runtime, &self.folder).await,
-            None => new_session(&self.runtime, kind).await,
-        }
+        Ok(Self { runtime, agent, serve, _simulated: simulated, base_url, folder })
     }
 
     /// Notes the folder in which a session was begun, for those who look for it there. One in which nothing was said
@@ -381,20 +359,6 @@ impl Setup {
             let _ = session.set_label(FOLDER, self.folder.display().to_string()).await;
         }
         Ok(())
-    }
-
-    /// Says that this session waits for an answer, or was answered and waits for its program, before it is opened. The tool
-    /// that asked is another program's, since none of ours asks: with our agent the call could not go on, and the answer
-    /// would be lost to it.
-    pub(crate) async fn check_not_waiting(&self, id: &str) -> Result<()> {
-        let store = self.runtime.store();
-        let is_open = !list_stored(store, id, moment::now_ms())?.is_empty();
-        if !is_open && !is_waiting_stored(store, id)? {
-            return Ok(());
-        }
-        self.runtime.clone().shutdown().await?;
-        let session = id.to_owned();
-        Err(if is_open { greenroom::Error::Waiting { session }.into() } else { Answered { session }.into() })
     }
 
     /// As [`check_reachable`], of this one's server.

@@ -229,7 +229,7 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
     if head.open_run.is_some() && !stored.is_in_use {
         screen.line("")?;
         let text = format!(
-            "Its newest prompt has no complete answer: `/resume` in `greenroom chat --session {id}` goes on."
+            "Its newest prompt has no complete answer: /continue in `greenroom chat --session {id}` goes on."
         );
         let text = Line::styled(Style::Yellow, &text);
         screen.line(text)?;

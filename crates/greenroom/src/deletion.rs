@@ -17,6 +17,17 @@ pub(crate) async fn delete(runtime: &Runtime, id: &str) -> Result<()> {
     let deps = runtime.deps();
     // One at a time: the store keeps one name.
     let _turn = deps.deletions.lock().await;
+    let session = runtime.session(id).await?;
+    session.set_deleting(true);
+    let deleted = delete_all(runtime, id).await;
+    if deleted.is_err() {
+        session.set_deleting(false);
+    }
+    deleted
+}
+
+async fn delete_all(runtime: &Runtime, id: &str) -> Result<()> {
+    let deps = runtime.deps();
     // Whoever works for it ends in order with its run.
     runtime.close(id).await?;
     let below = runtime.stored_tree(id).await?;

@@ -105,16 +105,13 @@ pub enum Error {
         /// The session's id.
         session: String,
     },
-    /// All that waits in the session is of an earlier process, and was said to an agent of another
+    /// What was cut off, and all that waits in the session, is of an earlier process, and was said to an agent of another
     /// [fingerprint](crate::Agent::fingerprint).
-    #[error(
-        "{waiting} inputs that wait in session {session} were said to an agent with other tools, another folder or another \
-         key: they begin with such an agent only, or can be withdrawn"
-    )]
+    #[error("{}", held_back(session, *waiting))]
     HeldBack {
         /// The session's id.
         session: String,
-        /// How many inputs are held back.
+        /// How many inputs are held back; 0 where it is the run alone.
         waiting: usize,
     },
     /// A compaction would change nothing.
@@ -604,6 +601,20 @@ impl Error {
 
     pub(crate) fn internal(what: &'static str, reason: &impl ToString) -> Self {
         Self::Internal { what, reason: reason.to_string() }
+    }
+}
+
+fn held_back(session: &str, waiting: usize) -> String {
+    let others = "an agent with other tools, another folder or another key";
+    match waiting {
+        0 => format!(
+            "the run that was left in session {session} was begun by {others}: it goes on with such an agent only; a new \
+             prompt is answered with yours"
+        ),
+        waiting => format!(
+            "{waiting} inputs that wait in session {session} were said to {others}: they begin with such an agent only, or \
+             can be withdrawn"
+        ),
     }
 }
 

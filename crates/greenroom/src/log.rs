@@ -230,6 +230,11 @@ impl Log {
         self.waiting_below = calls;
     }
 
+    /// Whether a run is open whose calls wait for people: it outlives whoever works on it.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.asking_calls().is_empty()
+    }
+
     /// The newest answer of the model.
     pub(crate) fn newest_answer(&self) -> Option<EntryId> {
         let is_answer = |entry: &&Arc<Entry>| {

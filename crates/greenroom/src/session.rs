@@ -128,8 +128,17 @@ pub struct State {
     /// [`Runtime::questions`](crate::Runtime::questions) lists them with those of all sessions.
     #[serde(default)]
     pub questions_below: usize,
+    /// The tools whose calls wait for people, or were answered and wait for a program that goes on with them, in the order
+    /// of the calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting_tools: Vec<String>,
     /// Whether the newest prompt has no complete answer: `resume` goes on with it.
     pub is_unanswered: bool,
+    /// Whether its run, which was cut off or waits for people, was begun by an agent of another
+    /// [fingerprint](crate::Agent::fingerprint) than the session's: it goes on with such an agent only. Known of sessions that
+    /// are live.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_held_back: bool,
     /// The first entry that the store has lost, where it is damaged: until that is accepted (`Store::accept_loss`), the
     /// session can be read and takes nothing more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -695,10 +704,14 @@ impl SessionHandle {
         actor.cast(SessionMail { message, place: Some(place) }).map_err(|_| self.gone())
     }
 
+    /// Whether it is being deleted.
+    pub(crate) fn set_deleting(&self, is_deleting: bool) {
+        self.shared.set_deleting(is_deleting);
+    }
+
     /// Why the session's actor does not answer.
     pub(crate) fn gone(&self) -> Error {
-        let session = self.shared.id.to_string();
-        if self.shared.is_deleted() { Error::Deleted { session } } else { Error::Interrupted { session } }
+        self.shared.gone()
     }
 
     /// The session's actor; a session that sleeps is woken.

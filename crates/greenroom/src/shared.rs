@@ -52,6 +52,7 @@ pub(crate) struct SessionShared {
     suspended: Mutex<Option<Box<Suspended>>>,
     /// Whether the session was deleted. Another one of the same id has another shared.
     is_deleted: AtomicBool,
+    is_deleting: AtomicBool,
     context: Mutex<ContextUsage>,
     account: Mutex<Account>,
     /// Whether a person is asked, in its run or below: then the limits of those who wait for it stand still.
@@ -143,6 +144,7 @@ impl SessionShared {
             run: Mutex::default(),
             suspended: Mutex::default(),
             is_deleted: AtomicBool::new(false),
+            is_deleting: AtomicBool::new(false),
             context: Mutex::new(ContextUsage::new(
                 Measured::default(),
                 Window { tokens: None, source: WindowSource::Unknown },
@@ -317,6 +319,25 @@ impl SessionShared {
 
     pub(crate) fn is_deleted(&self) -> bool {
         self.is_deleted.load(Ordering::SeqCst)
+    }
+
+    /// Whether it is being deleted: what is under way in it ends for that reason.
+    pub(crate) fn set_deleting(&self, is_deleting: bool) {
+        self.is_deleting.store(is_deleting, Ordering::SeqCst);
+    }
+
+    /// Whether it is being deleted, or is gone.
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.is_deleting.load(Ordering::SeqCst) || self.is_deleted()
+    }
+
+    /// Why nothing more comes of what was asked of it.
+    pub(crate) fn gone(&self) -> Error {
+        let session = self.id.to_string();
+        match self.is_deleting() {
+            true => Error::Deleted { session },
+            false => Error::Interrupted { session },
+        }
     }
 
     pub(crate) fn mark_deleted(&self) {

@@ -56,6 +56,8 @@ pub struct Head {
     pub opening: Option<String>,
     /// The run that was interrupted last, as long as it is unanswered and nothing was said since.
     pub interrupted: Option<RunId>,
+    /// The fingerprint of the agent that began the newest run; `None` where it has none.
+    pub run_fingerprint: Option<String>,
     /// The questions that nobody answered yet, oldest first.
     pub questions: Vec<EntryId>,
     /// The session that started this one, or that this one was branched from.
@@ -136,6 +138,7 @@ impl Default for Head {
             labels: BTreeMap::new(),
             opening: None,
             interrupted: None,
+            run_fingerprint: None,
             questions: Vec::new(),
             parent_session: None,
             open_children: Vec::new(),

@@ -399,7 +399,7 @@ async fn a_typed_answer_is_asked_for_after_a_restart_and_a_colleague_is_interrup
             Some("boss") => Said::text(last.text()),
             _ if last.text() == "wait" => Said::text("late").after_ms(600_000),
             _ if has_result(request) && request.output_schema.is_some() => Said::text("paid, I think"),
-            _ if request.output_schema.is_some() && last.text().contains("asked for") => {
+            _ if request.output_schema.is_some() && last.text().contains("does not fit the schema") => {
                 Said::text(json!({ "paid": true }).to_string())
             }
             _ => self::script(request, info),

@@ -2,8 +2,8 @@
 //!
 //! Invariants: it changes nothing by itself, so that a call that was cut off by a restart can be run again.
 
-use greenroom::Question;
 use greenroom::tools::{FunctionTool, ToolContext, ToolError, tool};
+use greenroom::{Question, State};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -25,6 +25,11 @@ struct AskUser {
     several: bool,
     /// What the person should know before the answer.
     details: Option<String>,
+}
+
+/// Whether a session's run waits for nothing but answers to this tool, given or not.
+pub(crate) fn is_all_that_waits(state: &State) -> bool {
+    !state.waiting_tools.is_empty() && state.waiting_tools.iter().all(|tool| tool == NAME)
 }
 
 /// The tool.

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use greenroom::event::EventKind;
-use greenroom::{Delivery, Event, EventType, Filter, Runtime, Subscription};
+use greenroom::{Event, EventType};
+use greenroom_server::{Events, Received};
 
 /// What is told between runs.
 const TOLD: [EventType; 5] = [
@@ -16,45 +17,62 @@ const TOLD: [EventType; 5] = [
     EventType::SessionFailed,
 ];
 
-/// The events of one session between its runs.
+/// What happens in one session between its runs.
 #[derive(Debug)]
 pub(super) struct Between {
-    events: Subscription,
+    events: Events,
     /// The place of the newest event that was told.
     told: Option<(u64, u64)>,
     /// The size of the context that is being compacted, in tokens.
     compacting: Option<u64>,
 }
 
+/// Something to be told.
+#[derive(Debug)]
+pub(super) enum News {
+    /// An event.
+    Event(Arc<Event>),
+    /// What the user should know, of the configuration for one.
+    Warning(String),
+}
+
 impl Between {
-    /// From now on: before the session is opened, so that nothing of it is missed.
-    pub(super) fn new(runtime: &Runtime, session: &str) -> Self {
-        let events = runtime.subscribe(Filter::session(session).kinds(TOLD));
+    /// What comes on a connection.
+    pub(super) fn new(events: Events) -> Self {
         Self { events, told: None, compacting: None }
     }
 
-    /// Waits for the next event that was not told.
-    pub(super) async fn next(&mut self) -> Arc<Event> {
+    /// Waits for the next news. They end with the connection: then nothing comes any more.
+    pub(super) async fn next(&mut self) -> News {
         loop {
             match self.events.next().await {
-                Some(Delivery::Event(event)) if self.is_new(&event) => return event,
-                Some(Delivery::Event(_) | Delivery::Gap { .. }) => {}
-                // The runtime ends, and so does the chat.
+                Some(received) => {
+                    if let Some(news) = self.news(received) {
+                        return news;
+                    }
+                }
                 None => std::future::pending().await,
             }
         }
     }
 
-    /// The next event that came already and was not told.
-    pub(super) fn next_now(&mut self) -> Option<Arc<Event>> {
-        while let Some(delivery) = self.events.try_next() {
-            if let Delivery::Event(event) = delivery
-                && self.is_new(&event)
-            {
-                return Some(event);
+    /// The next news that came already.
+    pub(super) fn next_now(&mut self) -> Option<News> {
+        while let Some(received) = self.events.try_next() {
+            if let Some(news) = self.news(received) {
+                return Some(news);
             }
         }
         None
+    }
+
+    fn news(&mut self, received: Received) -> Option<News> {
+        match received {
+            Received::Event(event) if !TOLD.contains(&event.kind.event_type()) => None,
+            Received::Event(event) => self.is_new(&event).then_some(News::Event(event)),
+            Received::Warning(text) => Some(News::Warning(text)),
+            Received::Gap { .. } => None,
+        }
     }
 
     /// Whether an event is still to be told; from then on it counts as told.

@@ -23,6 +23,7 @@ use super::backend::Backend;
 use super::calls::WHEEL_MS;
 use super::commands::{self, Command};
 use super::draw::Painter;
+use super::figures;
 use super::follow::Follow;
 use super::history::History;
 use super::model::{Effect, Model};
@@ -444,7 +445,7 @@ impl Live {
                 self.args.model = Some(model);
                 let Opened { backend, events, state, .. } = *opened;
                 (self.backend, self.events) = (backend, events);
-                let text = format!("{}, {}", state.model, super::plain::window(&state.context));
+                let text = format!("{}, {}", state.model, figures::window(&state.context));
                 self.stands(&state);
                 self.model.note(Look::DIM, &format!("from the next prompt on: {text}"));
             }
@@ -468,7 +469,7 @@ impl Live {
         self.follow = in_progress.map_or_else(|| Follow::after(newest), Follow::within);
         self.stands(&state);
         if state.entries == 0 {
-            let line = format!("{}, {}", state.model, super::plain::window(&state.context));
+            let line = format!("{}, {}", state.model, figures::window(&state.context));
             self.model.note(Look::BOLD, &line);
             self.model.note(Look::DIM, "/help lists the commands; Ctrl-C twice leaves");
         }
@@ -498,12 +499,11 @@ impl Live {
                 self.model.set_now(moment::now_ms());
             }
             SessionStatus::Working | SessionStatus::Waiting => self.model.joins_run(),
-            SessionStatus::Idle | SessionStatus::Compacting if state.is_unanswered => {
-                let text = "its newest prompt has no complete answer: /continue goes on with it";
-                self.model.note(Look::WARN, text);
-            }
             SessionStatus::Idle | SessionStatus::Compacting => {}
             _ => {}
+        }
+        if let Some(text) = figures::stands_still(&state) {
+            self.model.note(Look::WARN, text);
         }
         for input in held_back {
             let text = one_line(&input.text, HELD_COLUMNS);

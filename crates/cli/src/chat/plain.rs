@@ -3,25 +3,30 @@
 //! Invariants: everything that was said is in the log before it is answered, so leaving in any way loses nothing.
 
 use std::io::IsTerminal;
-use std::sync::Arc;
 
 use anyhow::Result;
 use greenroom::event::EventKind;
 use greenroom::kernel::entry::Trigger;
-use greenroom::kernel::size::{Estimator, message_tokens};
-use greenroom::kernel::usage::{ContextUsage, WindowSource};
-use greenroom::{CompactOptions, Error, Event, RunItem, RunStream, SessionHandle};
+use greenroom::kernel::usage::ContextUsage;
+use greenroom::{Error, ModelSettings, RunItem, State};
+use greenroom_server::operations::{
+    Abort, Accepted, ClientKind, Operation, PromptOutcome, PromptSession, ResumeSession,
+};
+use greenroom_server::{Events, ProblemKind};
 use tokio::sync::mpsc;
 
-use super::between::Between;
+use super::backend::{Backend, HowToCompact};
+use super::between::{Between, News};
+use super::figures;
+use crate::errors::Unread;
 use crate::files::{self, FileError};
 use crate::interrupt::Interrupts;
-use crate::options::Global;
-use crate::setup::{Settings, Setup};
+use crate::link::{ATTEMPTS, Link};
+use crate::options::{Global, ModelArgs};
+use crate::surroundings::Surroundings;
 use crate::terminal::{Screen, Style, one_line};
-use crate::text::{self, thousands};
 use crate::view::View;
-use crate::{errors, picture, run_view};
+use crate::{errors, host, picture, run_view, setup, text};
 
 /// The longest line that is taken from standard input, in bytes.
 const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -31,84 +36,70 @@ const HELP: &str = "  /compact [focus]   replace the older part of the conversat
   /undo-compact      make the newest compaction no longer count
   /context           what fills the window
   /status            model, tokens, cost
-  /continue          go on with a prompt that has no complete answer
+  /continue          go on with a prompt that has no complete answer, and with what waits from before
+  /withdraw          take back what waits from before
   /help              this
   /quit              leave (as do Ctrl-C and Ctrl-D at the prompt)";
 
-/// Talks in plain lines until the input ends.
-pub(super) async fn talk(global: &Global, setup: Setup, interrupts: Interrupts, id: &str) -> Result<()> {
-    let between = Between::new(&setup.runtime, id);
-    let session = setup.runtime.open(id, &setup.agent).await?;
+/// How much is shown of what waits from before.
+const HELD_COLUMNS: usize = 60;
+/// How much is shown of a warning.
+const WARNING_COLUMNS: usize = 300;
+
+/// A session that was opened, and what is heard of it.
+pub(super) type Opened = (Backend, Events);
+
+/// Talks in plain lines until the input ends. Gives whether the session is there now.
+pub(super) async fn talk(
+    global: &Global,
+    args: ModelArgs,
+    link: Link,
+    interrupts: Interrupts,
+    (backend, events): Opened,
+) -> Result<bool> {
     let view = View::new(Screen::stdout(global.color), Some(Screen::stdout(global.color)));
-    let mut chat = Chat { session, view, interrupts, settings: Arc::clone(&setup.settings), between };
+    let shown = Shown { view, between: Between::new(events) };
+    let mut chat = Chat { global: global.clone(), args, link, backend, interrupts, shown };
     let result = chat.hold().await;
-    setup.note_folder(&chat.session).await?;
-    setup.runtime.shutdown().await?;
+    let noted = chat.link.note_folder(chat.backend.id()).await;
+    let Chat { link, mut shown, .. } = chat;
+    link.end().await?;
     result?;
-    // What was under way was interrupted.
-    chat.tell_what_came()?;
-    drop(setup.simulated);
-    Ok(())
+    // What was under way in this process was interrupted.
+    shown.tell_what_came()?;
+    match noted {
+        // What was said is there all the same.
+        Err(error) if host::is_gone(&error) => Ok(true),
+        noted => noted,
+    }
 }
 
 struct Chat {
-    session: SessionHandle,
-    view: View,
+    global: Global,
+    args: ModelArgs,
+    link: Link,
+    backend: Backend,
     interrupts: Interrupts,
-    settings: Arc<Settings>,
+    shown: Shown,
+}
+
+/// What the user sees.
+struct Shown {
+    view: View,
     between: Between,
 }
 
-impl Chat {
-    async fn hold(&mut self) -> Result<()> {
-        let is_terminal = std::io::stdin().is_terminal();
-        self.welcome().await?;
-        let mut lines = lines();
-        loop {
-            if is_terminal {
-                self.view.text.text("› ")?;
-            }
-            let line = loop {
-                tokio::select! {
-                    biased;
-                    () = self.interrupts.next() => break None,
-                    event = self.between.next() => {
-                        if self.tell(&event)? && is_terminal {
-                            self.view.text.text("› ")?;
-                        }
-                    }
-                    line = lines.recv() => break line,
-                }
-            };
-            let Some(line) = line else {
-                if is_terminal {
-                    self.view.text.end_text()?;
-                }
-                return Ok(());
-            };
-            if is_terminal {
-                // The user's own Enter has ended the line.
-                self.view.text.forget_text();
-            }
-            let line = line.map_err(|error| errors::usage(format!("read standard input: {error}")))?;
-            let line = line.trim();
-            if line.is_empty() {
-                continue;
-            }
-            match self.act(line).await {
-                Ok(true) if self.interrupts.is_ending() => return Ok(()),
-                Ok(true) => {}
-                Ok(false) => return Ok(()),
-                Err(error) if errors::is_closed_pipe(&error) => return Err(error),
-                // A failed request is no reason to leave: the session stays as it is.
-                Err(error) => self.view.note(Style::Red, &format!("  {}", errors::line(&error)))?,
-            }
-        }
-    }
-
+impl Shown {
     /// Tells what happened between runs. Gives whether there was anything to tell.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all else is told as in a run")]
-    fn tell(&mut self, event: &Event) -> Result<bool> {
+    fn tell(&mut self, news: &News) -> Result<bool> {
+        let event = match news {
+            News::Event(event) => event,
+            News::Warning(text) => {
+                self.note(Style::Yellow, &format!("  {}", one_line(text, WARNING_COLUMNS)))?;
+                return Ok(true);
+            }
+        };
         match &event.kind {
             // Nobody waits for it before its end.
             EventKind::CompactionStart { .. } => return Ok(false),
@@ -121,16 +112,68 @@ impl Chat {
 
     /// Tells what happened between runs and was not told yet.
     fn tell_what_came(&mut self) -> Result<()> {
-        while let Some(event) = self.between.next_now() {
-            self.tell(&event)?;
+        while let Some(news) = self.between.next_now() {
+            self.tell(&news)?;
         }
         Ok(())
     }
 
+    fn note(&mut self, style: Style, text: &str) -> Result<()> {
+        self.view.note(style, text)
+    }
+}
+
+impl Chat {
+    async fn hold(&mut self) -> Result<()> {
+        let is_terminal = std::io::stdin().is_terminal();
+        self.welcome().await?;
+        let mut lines = lines();
+        loop {
+            if is_terminal {
+                self.shown.view.text.text("› ")?;
+            }
+            let line = loop {
+                tokio::select! {
+                    biased;
+                    () = self.interrupts.next() => break None,
+                    news = self.shown.between.next() => {
+                        if self.shown.tell(&news)? && is_terminal {
+                            self.shown.view.text.text("› ")?;
+                        }
+                    }
+                    line = lines.recv() => break line,
+                }
+            };
+            let Some(line) = line else {
+                if is_terminal {
+                    self.shown.view.text.end_text()?;
+                }
+                return Ok(());
+            };
+            if is_terminal {
+                // The user's own Enter has ended the line.
+                self.shown.view.text.forget_text();
+            }
+            let line = line.map_err(|error| errors::usage(format!("read standard input: {error}")))?;
+            let line = line.trim();
+            if line.is_empty() {
+                continue;
+            }
+            match self.act(line).await {
+                Ok(true) if self.interrupts.is_ending() => return Ok(()),
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(error) if errors::is_closed_pipe(&error) || error.is::<Unread>() => return Err(error),
+                // A failed request is no reason to leave: the session stays as it is.
+                Err(error) => self.shown.note(Style::Red, &format!("  {}", errors::line(&error)))?,
+            }
+        }
+    }
+
     async fn welcome(&mut self) -> Result<()> {
-        let state = self.session.state().await?;
-        let line = format!("{}, {}. /help lists the commands.", state.model, window(&state.context));
-        self.view.note(Style::Bold, &line)?;
+        let state = self.backend.state().await?;
+        let line = format!("{}, {}. /help lists the commands.", state.model, figures::window(&state.context));
+        self.shown.note(Style::Bold, &line)?;
         if state.entries > 0 {
             let line = format!(
                 "Session {} goes on: {}, {}.",
@@ -138,87 +181,162 @@ impl Chat {
                 picture::fill(&state.context),
                 picture::count(state.compactions, "compaction"),
             );
-            self.view.note(Style::Dim, &line)?;
+            self.shown.note(Style::Dim, &line)?;
         }
-        if state.is_unanswered {
-            self.view.note(
-                Style::Yellow,
-                "Its newest prompt has no complete answer: /continue goes on with it.",
-            )?;
-        }
-        Ok(())
+        self.say_what_waits(&state).await
     }
 
-    /// Does what a line asks for; `false`: leave.
+    /// Says what does not go on by itself.
+    async fn say_what_waits(&mut self, state: &State) -> Result<()> {
+        if let Some(text) = figures::stands_still(state) {
+            self.shown.note(Style::Yellow, &format!("{}.", text.replacen("its", "Its", 1)))?;
+        }
+        if state.held_back == 0 {
+            return Ok(());
+        }
+        for input in self.backend.waiting().await? {
+            let text = one_line(&input.text, HELD_COLUMNS);
+            self.shown.note(Style::Yellow, &format!("It waits from before: {text}"))?;
+        }
+        self.shown.note(Style::Yellow, "/continue begins what waits, /withdraw takes it back.")
+    }
+
+    /// Does what a line asks for; `false`: leave. Where the host ends before it took that on, another one is asked.
     async fn act(&mut self, line: &str) -> Result<bool> {
+        // Whoever says it again after a broken connection is not answered twice.
+        let key = run_view::new_key();
+        let mut attempt = 1;
+        loop {
+            if self.link.client.is_closed() {
+                self.reconnect().await?;
+            }
+            match self.attempt(line, &key).await {
+                Err(error) if attempt < ATTEMPTS && host::is_gone(&error) => {
+                    attempt += 1;
+                    self.reconnect().await?;
+                    if line.starts_with("/undo") {
+                        // It may have been done.
+                        return Err(error);
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn attempt(&mut self, line: &str, key: &str) -> Result<bool> {
+        let session_id = self.backend.id().to_owned();
         let Some(command) = line.strip_prefix('/') else {
-            let stream = self.session.prompt(line).stream();
-            self.run(stream).await?;
+            let key = Some(key.to_owned());
+            self.run(PromptSession { key, ..PromptSession::new(session_id, line) }).await?;
             return Ok(true);
         };
         let (command, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim();
         match command {
             "compact" => self.compact(rest).await?,
-            "plan" => self.plan().await?,
+            "plan" => {
+                let plan = figures::plan(&self.backend.plan().await?);
+                self.shown.note(Style::Dim, &indent(&plan))?;
+            }
             "context" => self.context().await?,
-            "status" => self.status().await?,
+            "status" => {
+                let status = figures::status(&self.backend.state().await?, &self.link.folder);
+                self.shown.note(Style::Dim, &indent(&status))?;
+            }
             "undo-compact" => {
-                let context = self.session.undo_compaction().await?;
-                self.view.note(
-                    Style::Cyan,
-                    &format!("  The compaction was undone: {}", picture::fill(&context)),
-                )?;
+                let context = self.backend.undo_compaction().await?;
+                let text = format!("  The compaction was undone: {}", picture::fill(&context));
+                self.shown.note(Style::Cyan, &text)?;
             }
             "continue" => {
-                let stream = self.session.resume().stream();
-                self.run(stream).await?;
+                let settings = ModelSettings::default();
+                self.run(ResumeSession { session_id, settings, output_schema: None }).await?;
             }
-            "help" | "?" => self.view.note(Style::Dim, HELP)?,
+            "withdraw" => {
+                let count = self.backend.withdraw().await? as u64;
+                let text = format!("  {} taken back", picture::count(count, "input"));
+                self.shown.note(Style::Dim, &text)?;
+            }
+            "help" | "?" => self.shown.note(Style::Dim, HELP)?,
             "quit" | "exit" | "q" => return Ok(false),
             other => {
                 let other = one_line(other, 30);
-                self.view
-                    .note(Style::Yellow, &format!("  There is no command /{other}; /help lists them."))?;
+                let text = format!("  There is no command /{other}; /help lists them.");
+                self.shown.note(Style::Yellow, &text)?;
             }
         }
         Ok(true)
     }
 
-    async fn run(&mut self, stream: RunStream) -> Result<()> {
-        self.tell_what_came()?;
-        if let Some(tokens) = self.between.compacting() {
-            let line = format!("  compacting {} …; this waits for it", picture::short(tokens));
-            self.view.note(Style::Dim, &line)?;
+    /// The host is gone: another one is started, and the session goes on there.
+    async fn reconnect(&mut self) -> Result<()> {
+        if !self.link.is_host() {
+            anyhow::bail!("the connection to the runtime ended");
         }
-        let (view, between) = (&mut self.view, &mut self.between);
-        let played = run_view::play(stream, &self.interrupts, |item| {
+        self.shown.tell_what_came()?;
+        self.shown.note(Style::Yellow, "  the host has ended; another one is started")?;
+        let id = self.backend.id().to_owned();
+        let opening = Link::open_and(&self.global, &self.args, ClientKind::Chat, async |link| {
+            Ok(Backend::open(link.client.clone(), &id).await?)
+        });
+        let (link, (backend, events)) = tokio::select! {
+            biased;
+            () = self.interrupts.next() => return Err(Error::Aborted.into()),
+            opened = opening => opened?,
+        };
+        for warning in &link.warnings {
+            self.shown.note(Style::Yellow, &format!("  {warning}"))?;
+        }
+        (self.link, self.backend) = (link, backend);
+        self.shown.between = Between::new(events);
+        let state = self.backend.state().await?;
+        self.say_what_waits(&state).await
+    }
+
+    /// Plays a prompt, or what goes on, to its end.
+    async fn run<O>(&mut self, work: O) -> Result<()>
+    where
+        O: Operation<Output = Accepted, Outcome = PromptOutcome>,
+    {
+        self.shown.tell_what_came()?;
+        let Shown { view, between } = &mut self.shown;
+        if let Some(tokens) = between.compacting() {
+            let line = format!("  compacting {} …; this waits for it", picture::short(tokens));
+            view.note(Style::Dim, &line)?;
+        }
+        let played = run_view::play_over(&self.link.client, work, &self.interrupts, |item| {
             let is_told = matches!(&item, RunItem::Event(event) if !between.is_new(event));
             if is_told { Ok(()) } else { view.item(item) }
         });
         let played = played.await?;
-        self.view.end()?;
+        view.end()?;
+        let is_cut_off = played.is_cut_off();
         match played.reply {
             Ok(_) => {}
-            Err(Error::Aborted) if played.is_interrupted => {
-                self.view.note(
-                    Style::Yellow,
-                    "  Interrupted; what had come is kept. /continue goes on with it.",
-                )?;
+            Err(_) if is_cut_off => {
+                let text = "  The host ended before the answer was whole; what had come is kept. /continue goes on with it.";
+                return view.note(Style::Yellow, text);
+            }
+            Err(error) if played.is_interrupted && error.kind() == Some(ProblemKind::Aborted) => {
+                let text = "  Interrupted; what had come is kept. /continue goes on with it.";
+                view.note(Style::Yellow, text)?;
             }
             Err(error) => return Err(error.into()),
         }
         self.status_line().await
     }
 
-    /// Where a compaction triggers, in tokens.
+    /// Where a compaction triggers, in tokens, as the configuration is now.
     fn trigger(&self, context: &ContextUsage) -> u64 {
         let window = context.window.unwrap_or(0);
-        self.settings.compaction().trigger_tokens(window).unwrap_or(window)
+        let loaded = setup::load_config(&self.global, &Surroundings::here());
+        let trigger = loaded.ok().and_then(|loaded| loaded.config.compaction.trigger_tokens(window));
+        trigger.unwrap_or(window)
     }
 
     async fn status_line(&mut self) -> Result<()> {
-        let state = self.session.state().await?;
+        let state = self.backend.state().await?;
         let trigger = self.trigger(&state.context);
         let mut parts = vec![
             picture::context(&state.context, trigger, 16),
@@ -228,118 +346,36 @@ impl Chat {
             parts.push(picture::dollars(state.cost_microdollars));
         }
         parts.push(state.model);
-        self.view.note(Style::Dim, &format!("  {}", parts.join(" · ")))
+        self.shown.note(Style::Dim, &format!("  {}", parts.join(" · ")))
     }
 
     async fn compact(&mut self, focus: &str) -> Result<()> {
         let focus = (!focus.is_empty()).then(|| focus.to_owned());
-        let options = CompactOptions { focus, ..CompactOptions::default() };
-        self.view.note(Style::Dim, "  compacting …")?;
-        let session = self.session.clone();
-        let compacting = session.compact(options);
+        self.shown.note(Style::Dim, "  compacting …")?;
+        let compacting = self.backend.compact(HowToCompact { focus, ..HowToCompact::default() });
         tokio::pin!(compacting);
         let compacted = loop {
             tokio::select! {
                 biased;
-                () = self.interrupts.next() => session.abort(),
+                () = self.interrupts.next() => {
+                    let abort = Abort::current(self.backend.id());
+                    // Without a connection there is nothing to wait for.
+                    let _ = self.link.client.call(abort).await;
+                }
                 compacted = &mut compacting => break compacted,
             }
         };
         self.interrupts.settle().await;
-        self.view.note(Style::Cyan, &indent(&text::compacted(&compacted?)))
-    }
-
-    async fn plan(&mut self) -> Result<()> {
-        let plan = match self.session.plan(CompactOptions::default()).await {
-            Ok(plan) => plan,
-            Err(Error::NothingToCompact(reason)) => {
-                return self.view.note(Style::Dim, &format!("  No compaction needed: {reason}"));
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let split = if plan.is_split_turn { ", cutting a turn" } else { "" };
-        let text = format!(
-            "  /compact would summarise {} and keep all from entry {} on{split}\n  Tokens: {} → about {}",
-            picture::count(plan.messages_removed(), "message"),
-            plan.first_kept,
-            thousands(plan.tokens_before),
-            thousands(plan.tokens_after_estimate),
-        );
-        self.view.note(Style::Dim, &text)
+        self.shown.note(Style::Cyan, &indent(&text::compacted(&compacted?)))
     }
 
     async fn context(&mut self) -> Result<()> {
-        let state = self.session.state().await?;
-        let messages = self.session.context().await?;
-        let mut by_role: Vec<(&str, u64, u64)> = Vec::new();
-        for message in &messages {
-            let role = match message.role() {
-                "user" => "you (and the summary)",
-                "tool" => "tool results",
-                _ => "the agent",
-            };
-            let tokens = message_tokens(message, Estimator::Classes);
-            match by_role.iter_mut().find(|(known, ..)| *known == role) {
-                Some((_, count, sum)) => {
-                    *count += 1;
-                    *sum += tokens;
-                }
-                None => by_role.push((role, 1, tokens)),
-            }
-        }
-        let trigger = self.trigger(&state.context);
-        let mut text = format!("  {}\n", picture::context(&state.context, trigger, 40));
-        for (role, count, tokens) in by_role {
-            text.push_str(&format!(
-                "  {role:<22} {:>9}  about {:>8} tokens\n",
-                picture::count(count, "message"),
-                thousands(tokens)
-            ));
-        }
-        text.push_str(&format!(
-            "  {} tokens as reported, {} estimated since; {}",
-            thousands(state.context.usage_tokens),
-            thousands(state.context.trailing_tokens),
-            window(&state.context),
-        ));
-        self.view.note(Style::Dim, &text)
+        let parts = self.backend.context().await?;
+        let trigger = self.trigger(&parts.context);
+        let rows = figures::context(&parts, trigger, self.shown.view.text.width());
+        let text: Vec<String> = rows.iter().map(|row| row.text().trim_end().to_owned()).collect();
+        self.shown.note(Style::Dim, &text.join("\n"))
     }
-
-    async fn status(&mut self) -> Result<()> {
-        let state = self.session.state().await?;
-        let text = format!(
-            "  session {}, {}\n  {}, {}\n  {} entries, {}, {} tokens in all, {}",
-            state.id,
-            state.status,
-            state.model,
-            window(&state.context),
-            thousands(state.entries),
-            picture::count(state.compactions, "compaction"),
-            thousands(state.total_tokens),
-            if state.cost_microdollars > 0 {
-                picture::dollars(state.cost_microdollars)
-            } else {
-                "no known cost".to_owned()
-            },
-        );
-        self.view.note(Style::Dim, &text)
-    }
-}
-
-/// The window, and where it is known from.
-pub(super) fn window(context: &ContextUsage) -> String {
-    const UNKNOWN: &str = "a window that nothing knows (--window says it)";
-    let Some(window) = context.window else { return UNKNOWN.to_owned() };
-    let source = match context.window_source {
-        WindowSource::CompactionSetting | WindowSource::Setting => "as configured",
-        WindowSource::Catalog => "from the model catalogue",
-        WindowSource::Learned => "as the provider said when it refused a larger request",
-        WindowSource::Server => "as the server says",
-        WindowSource::Trained => "as the server says of the model; it may take less",
-        WindowSource::Assumed => "assumed: nothing knows this model; --window says it",
-        WindowSource::Unknown => return UNKNOWN.to_owned(),
-    };
-    format!("a window of {} tokens ({source})", thousands(window))
 }
 
 fn indent(text: &str) -> String {

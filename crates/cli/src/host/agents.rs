@@ -5,6 +5,7 @@
 //! as long as its agent is, and written nowhere.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -19,11 +20,12 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 
 use super::socket;
-use crate::config::{ProviderConfig, Texts};
+use crate::config::{Loaded, ProviderConfig, Texts};
 use crate::errors;
 use crate::options::{Global, ModelArgs};
-use crate::setup::{ClientSettings, FOLDER, Made, check_reachable, load_config};
+use crate::setup::{self, ClientSettings, FOLDER, Made, check_reachable, has_some, load_config};
 use crate::simulated::Simulated;
+use crate::skills::Skills;
 use crate::surroundings::{Handed, Surroundings};
 
 /// How many warnings wait for a slow client.
@@ -87,9 +89,26 @@ struct Known {
     surroundings: Surroundings,
     texts: Texts,
     agent: Weak<Agent>,
+    settings: Arc<ClientSettings>,
+    has_skills: bool,
+    /// What the user must know besides what the files say now.
     warnings: Vec<String>,
     labels: BTreeMap<String, String>,
     news: broadcast::Sender<String>,
+}
+
+impl Known {
+    /// Whether an agent that is made now would be the same: what was edited meanwhile may hold for new ones only.
+    fn is_as_new(&self, surroundings: &Surroundings, model: &ModelArgs, loaded: &Loaded) -> bool {
+        self.settings.look();
+        self.settings.are_as(loaded, model, surroundings)
+            && self.skills(surroundings, model, loaded).as_ref().is_some_and(has_some) == self.has_skills
+    }
+
+    fn skills(&self, surroundings: &Surroundings, model: &ModelArgs, loaded: &Loaded) -> Option<Skills> {
+        let root = self.labels.get(FOLDER).map(Path::new).filter(|_| !model.no_tools);
+        setup::skills(&loaded.config, model, root, surroundings)
+    }
 }
 
 /// A server that is asked.
@@ -132,8 +151,8 @@ impl Agents {
         let Definition { surroundings, config, settings, model, checks_server } = definition;
         let surroundings = Surroundings::of(surroundings);
         let global = Global { config, settings, ..self.0.global.clone() };
-        let texts = load_config(&global, &surroundings)?.texts();
-        if let Some(defined) = self.known(&flags, &surroundings, &texts) {
+        let loaded = load_config(&global, &surroundings)?;
+        if let Some(defined) = self.known(&flags, &surroundings, &model, &loaded) {
             return Ok(defined);
         }
         let made = Made::new(&global, &model, &surroundings).await?;
@@ -143,8 +162,8 @@ impl Agents {
             check_reachable(&made.provider.options().base_url, &surroundings).await?;
         }
         let (news, heard) = broadcast::channel(NEWS_MAX);
-        let source = Arc::new(ClientSettings::new(&made.settings, news.clone()));
-        let asked = Arc::clone(&source);
+        let settings = Arc::new(ClientSettings::new(&made.settings, news.clone()));
+        let (source, asked) = (Arc::clone(&settings), Arc::clone(&settings));
         let looking = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
@@ -162,25 +181,40 @@ impl Agents {
         let known = Known {
             flags,
             surroundings,
-            texts,
+            texts: loaded.texts(),
             agent: Arc::downgrade(&agent),
+            settings,
+            has_skills: made.has_skills,
             warnings: made.warnings.clone(),
             labels: labels.clone(),
             news,
         };
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner).push(known);
-        Ok(Defined { agent, labels, warnings: made.warnings, news: Some(heard) })
+        let warnings = [made.file_warnings, made.warnings].concat();
+        Ok(Defined { agent, labels, warnings, news: Some(heard) })
     }
 
-    /// The agent of those who said the same, if there is one.
-    fn known(&self, flags: &Value, surroundings: &Surroundings, texts: &Texts) -> Option<Defined> {
+    /// The agent of those who said the same, if there is one that is as a new one would be.
+    fn known(
+        &self,
+        flags: &Value,
+        surroundings: &Surroundings,
+        model: &ModelArgs,
+        loaded: &Loaded,
+    ) -> Option<Defined> {
+        let texts = loaded.texts();
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known| known.agent.strong_count() > 0);
         let same = known.iter().find(|known| {
-            known.flags == *flags && known.texts == *texts && known.surroundings.are_like(surroundings)
+            known.flags == *flags
+                && known.texts == texts
+                && known.surroundings.are_like(surroundings)
+                && known.is_as_new(surroundings, model, loaded)
         })?;
         let agent = same.agent.upgrade()?;
-        let (labels, warnings) = (same.labels.clone(), same.warnings.clone());
+        let of_skills = same.skills(surroundings, model, loaded).iter().flat_map(Skills::warnings).collect();
+        let of_files = [loaded.warnings.clone(), of_skills, same.settings.project_warnings()].concat();
+        let (labels, warnings) = (same.labels.clone(), [of_files, same.warnings.clone()].concat());
         Some(Defined { agent, labels, warnings, news: Some(same.news.subscribe()) })
     }
 

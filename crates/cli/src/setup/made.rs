@@ -2,7 +2,7 @@
 //!
 //! Invariants: nothing is opened that holds a lock; what the user must know is handed back, and said by whoever made it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Result;
@@ -17,7 +17,7 @@ use super::server::{Server, check_cost};
 use super::settings::Settings;
 use super::{load_config, own_skills, workspace};
 use crate::chat::ask_user::ask_user;
-use crate::config::{LimitsConfig, LiveConfig, ProviderConfig, ServeConfig};
+use crate::config::{Config, LimitsConfig, LiveConfig, ProviderConfig, ServeConfig};
 use crate::errors::usage;
 use crate::options::{Global, ModelArgs};
 use crate::prompt::SystemPrompt;
@@ -54,15 +54,19 @@ pub(crate) struct Made {
     pub(crate) simulated: Option<Simulated>,
     /// The folder that the user works in.
     pub(crate) folder: PathBuf,
-    /// What the user must know, a line each.
+    /// Whether the model has a tool that reads skills.
+    pub(crate) has_skills: bool,
+    /// What the user must know besides what the files say, a line each.
     pub(crate) warnings: Vec<String>,
+    /// What the user must know of the files as they are now, a line each.
+    pub(crate) file_warnings: Vec<String>,
 }
 
 impl Made {
     /// Makes what `args` ask for in these surroundings.
     pub(crate) async fn new(global: &Global, args: &ModelArgs, surroundings: &Surroundings) -> Result<Self> {
         let loaded = load_config(global, surroundings)?;
-        let mut warnings = loaded.warnings.clone();
+        let mut warnings = Vec::new();
         let config = &loaded.config;
         let server = Server::chosen(config, &args.server, !args.simulate, surroundings)?;
         let tools = match args.no_tools {
@@ -93,13 +97,12 @@ impl Made {
         let flags = args.settings();
         flags.check().map_err(|error| usage(error.to_string()))?;
         let root = tools.as_ref().map(|workspace| workspace.root().to_owned());
-        // Without a skill at the start there is no tool that reads one.
-        let skills = Some(Skills::new(own_skills(surroundings).as_deref(), root.as_deref()))
-            .filter(|_| !args.no_tools && config.skills);
-        warnings.extend(skills.iter().flat_map(Skills::warnings));
-        let skills = skills.filter(|skills| !skills.offer().is_empty());
+        let skills = skills(config, args, root.as_deref(), surroundings);
+        let of_skills = skills.iter().flat_map(Skills::warnings).collect();
+        let skills = skills.filter(has_some);
+        let has_skills = skills.is_some();
         let prompt = Arc::new(SystemPrompt::new(root.as_deref(), args, skills.clone(), surroundings)?);
-        warnings.extend(prompt.warnings(config));
+        let file_warnings = [loaded.warnings.clone(), of_skills, prompt.warnings(config)].concat();
         let mut agent = Agent::new(model);
         if let Some(workspace) = tools {
             agent = agent.tools(&registry(workspace, args, surroundings, &mut warnings).await?);
@@ -120,8 +123,36 @@ impl Made {
         });
         let folder = root.unwrap_or_else(|| surroundings.folder());
         let (provider_config, serve, limits) = (server.settings, loaded.config.serve, loaded.config.limits);
-        Ok(Self { agent, settings, provider, provider_config, limits, serve, simulated, folder, warnings })
+        Ok(Self {
+            agent,
+            settings,
+            provider,
+            provider_config,
+            limits,
+            serve,
+            simulated,
+            folder,
+            has_skills,
+            warnings,
+            file_warnings,
+        })
     }
+}
+
+/// Whether there is a skill. Without one at the start there is no tool that reads them.
+pub(crate) fn has_some(skills: &Skills) -> bool {
+    !skills.offer().is_empty()
+}
+
+/// Where skills for an agent in this folder are looked for, if they are wanted.
+pub(crate) fn skills(
+    config: &Config,
+    args: &ModelArgs,
+    root: Option<&Path>,
+    surroundings: &Surroundings,
+) -> Option<Skills> {
+    let is_wanted = !args.no_tools && config.skills;
+    is_wanted.then(|| Skills::new(own_skills(surroundings).as_deref(), root))
 }
 
 async fn registry(

@@ -11,9 +11,10 @@ use greenroom::kernel::settings::CompactionSettings;
 use greenroom::{Agent, LiveSettings, ModelSettings, SettingsChange};
 use tokio::sync::broadcast;
 
-use crate::config::{Change, Config, LiveConfig};
-use crate::options::Color;
+use crate::config::{Change, Config, LiveConfig, Loaded};
+use crate::options::{Color, ModelArgs};
 use crate::prompt::SystemPrompt;
+use crate::surroundings::Surroundings;
 use crate::terminal::Screen;
 
 /// How long a command goes on.
@@ -39,9 +40,9 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// How sessions are compacted now.
-    pub(crate) fn compaction(&self) -> CompactionSettings {
-        self.compaction_of(&self.config.config())
+    /// What the user must know of the project's files now.
+    fn project_warnings(&self) -> Vec<String> {
+        self.prompt.warnings(&self.config.config())
     }
 
     fn compaction_of(&self, config: &Config) -> CompactionSettings {
@@ -127,17 +128,38 @@ pub(crate) struct ClientSettings {
     settings: Arc<Settings>,
     /// What holds and was not told yet.
     untold: Mutex<Option<Change>>,
+    /// What was told of the project's files, as they were looked at last.
+    of_project: Mutex<Vec<String>>,
     news: broadcast::Sender<String>,
 }
 
 impl ClientSettings {
     pub(crate) fn new(settings: &Arc<Settings>, news: broadcast::Sender<String>) -> Self {
         let held = Change { config: Some(settings.config.config()), warning: None };
-        Self { settings: Arc::clone(settings), untold: Mutex::new(Some(held)), news }
+        let of_project = Mutex::new(settings.project_warnings());
+        Self { settings: Arc::clone(settings), untold: Mutex::new(Some(held)), of_project, news }
+    }
+
+    /// Whether they are now as the files and flags say, so that whoever starts now may have the same.
+    pub(crate) fn are_as(&self, loaded: &Loaded, args: &ModelArgs, surroundings: &Surroundings) -> bool {
+        *self.settings.config.config() == loaded.config
+            && self.settings.prompt.is_as_given(args, surroundings)
+    }
+
+    /// What the user must know of the project's files now.
+    pub(crate) fn project_warnings(&self) -> Vec<String> {
+        self.settings.project_warnings()
     }
 
     /// Looks at the files.
     pub(crate) fn look(&self) {
+        let warnings = self.settings.project_warnings();
+        let mut told = self.of_project.lock().unwrap_or_else(PoisonError::into_inner);
+        for warning in warnings.iter().filter(|warning| !told.contains(warning)) {
+            let _ = self.news.send(warning.clone());
+        }
+        *told = warnings;
+        drop(told);
         let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Change { config, warning }) = self.settings.config.look() else { return };
         if let Some(warning) = warning {

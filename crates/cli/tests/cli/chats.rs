@@ -309,6 +309,42 @@ fn a_question_is_answered_in_place_also_after_the_program_was_killed() {
     terminal.shows("→ Ada Lovelace");
 }
 
+/// Answered where nobody works on it, the run goes on in the next chat.
+#[test]
+fn a_question_is_answered_by_a_command_and_the_next_chat_goes_on_with_it() {
+    if !is_there() {
+        return;
+    }
+    let script = Function(|request: &SeenRequest, _: CallInfo| match result(request) {
+        None => Answer::call("ask_user", &json!({ "question": "Which name?" })),
+        Some(answer) => Answer::text(format!("named {answer}")),
+    });
+    let (place, model) = (Place::new(), new(script));
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.says("name it");
+    terminal.shows("Which name?");
+    drop(terminal);
+    let asked = || {
+        let listed = place.run(&["questions", "--json"]);
+        listed.stdout.lines().next().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+    };
+    let question = asked().expect("it is asked")["question_id"].to_string();
+    let began = Instant::now();
+    let answered = loop {
+        // The chat has the store until it has ended.
+        let ran = place.run(&["answer", "mine", &question, "Ada"]);
+        if ran.code != Some(3) || began.elapsed() > Duration::from_secs(60) {
+            break ran;
+        }
+    };
+    assert!(answered.code == Some(0) && answered.stdout.contains("`greenroom resume mine`"), "{answered:?}");
+    let url = model.url();
+    let run = place.run(&["run", "--session", "mine", "-p", "x", "--base-url", &url]);
+    assert!(run.code == Some(5) && run.stderr.contains("`greenroom resume mine`"), "{run:?}");
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.shows("named Ada");
+}
+
 #[test]
 fn a_session_with_ten_thousand_entries_opens_at_once() {
     if !is_there() {

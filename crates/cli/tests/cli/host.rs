@@ -23,7 +23,9 @@ mod held_back;
 mod looking;
 mod moved;
 mod others;
+mod piped;
 mod sharing;
+mod starts;
 
 /// Nothing here takes longer, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);

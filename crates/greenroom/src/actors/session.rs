@@ -20,6 +20,7 @@ use greenroom_kernel::usage::{ContextUsage, Measured};
 use greenroom_store::{Appended, Batch};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use crate::actors::agent::Running;
@@ -144,6 +145,8 @@ pub(crate) struct SessionState {
     span: Span,
     /// Warnings about the model, given once, when a run begins.
     model_warnings: Vec<String>,
+    /// A run that an earlier process left waits for people, and goes on with an agent like its own only.
+    is_left_waiting: bool,
     /// It is to end as soon as nothing is under way.
     is_stopping: bool,
     /// What was interrupted is to be finished before anything that waits.
@@ -327,8 +330,12 @@ impl SessionState {
                 let _ = reply.send(self.log.shown_context());
             }
             SessionMessage::Configure { agent, only_if_idle, reply } => {
-                let is_taken = !only_if_idle || self.is_idle() && self.inbox.is_empty(&self.log);
+                let goes_on = self.is_left_waiting && self.may_take_up(Some(&agent));
+                let is_taken = !only_if_idle || goes_on || self.is_idle() && self.inbox.is_empty(&self.log);
                 let result = if is_taken { self.configure(agent) } else { Ok(()) };
+                if goes_on && result.is_ok() {
+                    Box::pin(self.recover()).await;
+                }
                 match reply {
                     Some(reply) => {
                         let _ = reply.send(result.map(|()| Arc::clone(&self.shared)));
@@ -350,6 +357,10 @@ impl SessionState {
             SessionMessage::AbortCompaction => {
                 self.shared.abort_is_heard();
                 self.abort_compaction();
+                if std::mem::take(&mut self.is_left_waiting) {
+                    self.shared.end_run();
+                    Box::pin(self.close_what_is_open()).await;
+                }
             }
             SessionMessage::Stop => self.stop(),
             SessionMessage::TryAgain => self.inbox.timer_fired(),
@@ -625,17 +636,25 @@ impl SessionState {
                 (false, _) => Status::Compacting,
                 (true, Some(_)) if self.log.questions().open().next().is_some() => Status::Waiting,
                 (true, Some(_)) => Status::Working,
+                (true, None) if self.is_left_waiting => Status::Waiting,
                 (true, None) => Status::Idle,
             },
             waiting: self.inbox.waiting(&self.log).count(),
             held_back: self.inbox.held_back().len(),
             is_unanswered: self.run.is_none() && self.log.unanswered().is_some(),
+            is_held_back: self.is_others(),
             ..state_by_log(&self.shared.id, &self.log, self.definition.model(), self.shared.context())
         }
     }
 
-    fn is_idle(&self) -> bool {
+    /// Whether nothing is under way.
+    fn is_at_rest(&self) -> bool {
         self.run.is_none() && self.compaction.is_idle()
+    }
+
+    /// Whether something may begin.
+    fn is_idle(&self) -> bool {
+        self.is_at_rest() && !self.is_left_waiting
     }
 
     fn check_idle(&self, what: &'static str) -> Result<()> {
@@ -646,8 +665,16 @@ impl SessionState {
         }
     }
 
-    /// Closes what a crash left open.
+    /// Goes on with what waits for people, and closes what else a crash left open.
     async fn recover(&mut self) {
+        self.is_left_waiting = self.log.is_waiting() && !self.may_take_up(None);
+        if self.is_left_waiting {
+            if let Some(run) = self.log.head().open_run {
+                // An abort is meant for it, and not for what waits behind it.
+                self.shared.begin_run(run, CancellationToken::new(), self.shared.early_aborts());
+            }
+            return self.arm_expiry();
+        }
         match self.revive_run().await {
             Ok(true) => return self.arm_expiry(),
             Ok(false) => {}
@@ -655,6 +682,10 @@ impl SessionState {
                 self.warn(format!("the run that waited for an answer could not go on: {error}"));
             }
         }
+        self.close_what_is_open().await;
+    }
+
+    async fn close_what_is_open(&mut self) {
         if let Some(draft) = self.log.recovery(self.deps.now_ms(), self.estimate())
             && let Err(error) = self.append(draft, None).await
         {
@@ -683,7 +714,7 @@ impl SessionState {
         if self.has_hand_off() {
             Box::pin(self.hand_off_if_ready()).await;
         }
-        if !self.is_idle() {
+        if !self.is_at_rest() {
             return;
         }
         if !self.log.children().is_empty() {
@@ -693,6 +724,9 @@ impl SessionState {
             // The agent goes with this actor, and what it has not yet broadcast or answered with it: so it speaks
             // first.
             self.agent.tell(AgentMessage::FlushEvents);
+            return;
+        }
+        if !self.is_idle() {
             return;
         }
         self.compact_if_requested();
@@ -722,7 +756,7 @@ impl SessionState {
     }
 
     fn stop_now(&mut self) {
-        if self.is_idle() && self.is_stopping {
+        if self.is_at_rest() && self.is_stopping {
             self.shared.mark_flushed();
             self.myself.stop(Some("closed".to_owned()));
         }
@@ -742,7 +776,7 @@ impl SessionState {
     fn idle_check(&mut self, activity: u64, again: bool) {
         // This check itself counts as one message.
         let now = self.shared.activity.load(Ordering::Relaxed);
-        if self.is_idle() && self.inbox.is_empty(&self.log) && now <= activity + 1 {
+        if self.is_at_rest() && self.inbox.is_empty(&self.log) && now <= activity + 1 {
             let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
         } else if !again {
             // The next check is on its way.
@@ -891,12 +925,14 @@ fn state_by_log(id: &str, log: &Log, model: &str, context: ContextUsage) -> Stat
         compactions: log.head().compactions,
         total_tokens: bill.usage.total_tokens(),
         cost_microdollars: bill.cost_microdollars,
-        status: if log.asking_calls().is_empty() { Status::Idle } else { Status::Waiting },
+        status: if log.is_waiting() { Status::Waiting } else { Status::Idle },
         waiting: log.inbox().len(),
         held_back: log.inbox().iter().filter(|item| item.fingerprint.is_some()).count(),
         questions: log.head().questions.len(),
         questions_below: 0,
+        waiting_tools: log.asking_calls().into_iter().map(|call| call.name).collect(),
         is_unanswered: log.unanswered().is_some(),
+        is_held_back: false,
         lost_from: log.head().lost_from,
     }
 }

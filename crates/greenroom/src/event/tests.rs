@@ -301,7 +301,9 @@ fn states_replies_options_and_summaries_read_back() {
         held_back: 0,
         questions: 1,
         questions_below: 2,
+        waiting_tools: vec!["ask".into()],
         is_unanswered: true,
+        is_held_back: true,
         lost_from: Some(EntryId(3)),
     });
     check(&CompactOptions { focus: Some("names".into()), keep_recent: Some(5), force: true });

@@ -367,6 +367,7 @@ fn head() -> Head {
         labels: BTreeMap::from([("a".to_owned(), "b".to_owned()), ("c".to_owned(), "d".to_owned())]),
         opening: Some("o".to_owned()),
         interrupted: Some(EntryId(6)),
+        run_fingerprint: Some("f".to_owned()),
         questions: vec![EntryId(7)],
         parent_session: Some("s".to_owned()),
         open_children: vec![EntryId(3)],

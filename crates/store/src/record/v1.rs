@@ -71,6 +71,7 @@ stored_struct!(V1: Head {
     agent: Option<String>,
     questions: Vec<EntryId>,
     hidden_before: EntryId,
+    run_fingerprint: Option<String>,
 });
 
 stored_enum!(V1: SessionState { 0 = Idle, 1 = Working, 2 = Failed { reason: String } });

@@ -15,9 +15,9 @@ use greenroom_server::{ClientError, ProblemKind};
 use super::{Done, Live, open};
 use crate::chat::backend::{Backend, HowToCompact};
 use crate::chat::commands::{COMMANDS, Command, Custom};
+use crate::chat::figures;
 use crate::chat::picker::{Item, Picker, Purpose};
 use crate::chat::row::{Look, Row};
-use crate::chat::{plain, status};
 use crate::link::Link;
 use crate::text::thousands;
 use crate::{moment, picture, terminal, tree};
@@ -292,72 +292,15 @@ async fn compact(backend: &Backend, how: HowToCompact) -> Outcome {
 }
 
 async fn plan(backend: &Backend) -> Outcome {
-    let plan = backend.plan().await?;
-    let Some(first_kept) = plan.first_kept else {
-        let reason = plan.reason.unwrap_or_default();
-        return note(Look::DIM, format!("no compaction needed: {reason}"));
-    };
-    let split = if plan.is_split_turn { ", cutting a turn" } else { "" };
-    note(
-        Look::DIM,
-        format!(
-            "/compact would summarise {} and keep all from entry {first_kept} on{split}\ntokens: {} → about {}",
-            picture::count(plan.messages_removed, "message"),
-            thousands(plan.tokens_before),
-            thousands(plan.tokens_after_estimate),
-        ),
-    )
+    note(Look::DIM, figures::plan(&backend.plan().await?))
 }
 
 async fn context(backend: &Backend, trigger: u64, width: usize) -> Outcome {
-    let parts = backend.context().await?;
-    let usage = parts.context;
-    let percent = usage.percent().unwrap_or(0.0);
-    let bar = picture::context(&usage, trigger, width.saturating_sub(40).clamp(8, 40));
-    let mut out = vec![Row::plain("  ").and(&bar, status::look_of(percent)).cut(width)];
-    for part in parts.parts {
-        let share = usage.window.map_or(0, |window| part.tokens * 100 / window.max(1));
-        let text =
-            format!("  {:<22} {:>9} tokens {share:>3} %", part.category.as_str(), thousands(part.tokens));
-        let count = part.count.map(|count| format!("  {count}")).unwrap_or_default();
-        out.push(Row::plain(&text).and(&count, Look::DIM).cut(width));
-    }
-    if let Some(window) = usage.window {
-        let free = window.saturating_sub(usage.tokens);
-        let share = free * 100 / window.max(1);
-        let text = format!("  {:<22} {:>9} tokens {share:>3} %", "free", thousands(free));
-        out.push(Row::new(&text, Look::DIM).cut(width));
-    }
-    let indent = Row::plain("  ");
-    let known = Row::new(&plain::window(&usage), Look::DIM);
-    out.extend(known.wrap(width, &indent, &indent));
-    if trigger > 0 {
-        let text =
-            format!("compaction begins at {} tokens; sizes of parts are estimates", thousands(trigger));
-        out.extend(Row::new(&text, Look::DIM).wrap(width, &indent, &indent));
-    }
-    rows(out)
+    rows(figures::context(&backend.context().await?, trigger, width))
 }
 
 async fn state(backend: &Backend, folder: PathBuf) -> Outcome {
-    let state = backend.state().await?;
-    let cost = if state.cost_microdollars > 0 {
-        picture::dollars(state.cost_microdollars)
-    } else {
-        "no known cost".to_owned()
-    };
-    let text = format!(
-        "session {}, {}\nfolder {}\n{}, {}\n{} entries, {}, {} tokens in all, {cost}",
-        state.id,
-        state.status,
-        folder.display(),
-        state.model,
-        plain::window(&state.context),
-        thousands(state.entries),
-        picture::count(state.compactions, "compaction"),
-        thousands(state.total_tokens),
-    );
-    note(Look::DIM, text)
+    note(Look::DIM, figures::status(&backend.state().await?, &folder))
 }
 
 async fn cost(backend: &Backend) -> Outcome {

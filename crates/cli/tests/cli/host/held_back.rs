@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use greenroom::State;
 use greenroom_server::operations::{
-    ClientKind, FollowUp, ListWaiting, PromptSession, ResumeSession, SessionState, StartSession, Steer,
+    AnswerQuestion, ClientKind, FollowUp, ListQuestions, ListWaiting, PromptSession, ResumeSession,
+    SessionState, StartSession, Steer,
 };
 use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest};
@@ -209,4 +210,65 @@ async fn a_run_whose_host_dies_says_where_its_prompt_stands() {
     let ended = running.end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("`greenroom resume s`"), "{ended:?}");
+}
+
+/// A run that waits at a question is no less hers than one that was cut off.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_waits_for_a_person_goes_on_with_its_own_tools_only() {
+    let hosted = Hosted::of(Function(|request: &SeenRequest, _: CallInfo| {
+        let last = request.messages.last().map(|last| (last.role(), last.text()));
+        match last {
+            Some(("user", told)) if told == "ask" => {
+                Answer::call("ask_user", &json!({ "question": "Which command?" }))
+            }
+            Some(("tool", command)) if command.starts_with("echo ") => {
+                Answer::call("bash", &json!({ "command": command }))
+            }
+            Some((role, told)) => Answer::text(format!("{role} said {told}")),
+            None => Answer::text("nobody said anything"),
+        }
+    }))
+    .await;
+    let crossed = hosted.place.work().join("crossed");
+    hosted.start_host();
+    let hers = json!({ "model": { "asks": true } });
+    let his = json!({ "model": { "asks": true, "allow_shell": true, "allow_write": true } });
+    let ada = hosted.client(ClientKind::Chat, hers.clone()).await;
+    start(&ada).await;
+    drop(ada.work(PromptSession::new("s", "ask")).await.unwrap());
+    let listed = async |client: &Client| {
+        let questions = ListQuestions { session_id: Some("s".to_owned()) };
+        client.call(questions).await.unwrap().questions
+    };
+    while listed(&ada).await.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    hosted.kill_host();
+    hosted.start_host();
+    // He comes first, and answers; with a shell of his.
+    let bob = hosted.client(ClientKind::Chat, his).await;
+    let state = start(&bob).await;
+    assert_eq!((state.status, state.is_held_back), (greenroom::Status::Waiting, true), "{state:?}");
+    assert_eq!(state.waiting_tools, ["ask_user"]);
+    let question_id = listed(&bob).await[0].id;
+    let value = json!(format!("echo crossed >> {}", crossed.display()));
+    bob.call(AnswerQuestion { session_id: "s".to_owned(), question_id, value, by: None }).await.unwrap();
+    let refused = resumed(&bob).await.unwrap_err();
+    assert!(refused.to_string().contains("was begun by an agent with other tools"), "{refused}");
+    let calls = hosted.simulator.calls();
+    // A prompt of his waits for her run, and is his own.
+    let mine = bob.work(PromptSession::new("s", "mine")).await.unwrap();
+    assert_eq!(hosted.simulator.calls(), calls, "nothing began");
+    let ada = hosted.client(ClientKind::Chat, hers).await;
+    start(&ada).await;
+    assert_eq!(mine.outcome().await.unwrap().reply.text, "user said mine");
+    assert_eq!(lines(&crossed), Vec::<String>::new(), "she has no shell");
+    let offered = |request: &SeenRequest| request.tools.iter().any(|tool| tool.name == "bash");
+    let requests = hosted.simulator.requests();
+    let with_shell: Vec<String> = requests
+        .iter()
+        .filter(|logged| offered(&logged.request))
+        .map(|logged| logged.request.messages.last().unwrap().text())
+        .collect();
+    assert_eq!(with_shell, ["mine"], "his shell was offered for his own words alone");
 }

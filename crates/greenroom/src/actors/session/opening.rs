@@ -107,6 +107,7 @@ impl SessionState {
             completion: None,
             span,
             model_warnings,
+            is_left_waiting: false,
             is_stopping: false,
             finishes,
             finished: None,
@@ -215,8 +216,7 @@ fn read(store: &Store, id: &str, depth: usize) -> Result<Log> {
     if has_run && depth < DEPTH_MAX {
         // One whose log cannot be read cannot go on.
         let waits = |session: &str| {
-            read(store, session, depth + 1)
-                .is_ok_and(|log| log.check().is_ok() && !log.asking_calls().is_empty())
+            read(store, session, depth + 1).is_ok_and(|log| log.check().is_ok() && log.is_waiting())
         };
         let waiting = log.children().iter().filter(|(_, child)| waits(&child.session));
         let waiting = waiting.map(|(_, child)| child.call_id.clone()).collect();

@@ -47,7 +47,7 @@ impl SessionState {
         let AskRequest { stamp, call_id, tool, ordinal, asker, mut question, reply } = request;
         if self.is_stopping || self.current(stamp).is_none() {
             // Its run is over or goes on without it, and whoever asks ends with it.
-            let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
+            let _ = reply.send(Err(self.shared.gone()));
             return;
         }
         let known = self.log.questions().of_call(&call_id).find(|known| known.asked.ordinal == ordinal);
@@ -89,7 +89,7 @@ impl SessionState {
         reply: ReplyTo<Vec<KnownQuestion>>,
     ) {
         if self.current(stamp).is_none() {
-            let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
+            let _ = reply.send(Err(self.shared.gone()));
             return;
         }
         self.askers.waiting.push(Asker::Call { call_id, reply });
@@ -99,7 +99,7 @@ impl SessionState {
     /// The tool of a call begins, after a hook had asked.
     pub(super) async fn call_starts(&mut self, stamp: RunAttempt, call_id: String) -> Result<()> {
         if self.is_stopping || self.current(stamp).is_none() {
-            return Err(Error::Interrupted { session: self.shared.id.to_string() });
+            return Err(self.shared.gone());
         }
         if self.log.questions().may_have_begun(&call_id) {
             return Ok(());

@@ -29,6 +29,7 @@ use crate::message::{
     QueuedInput, ReplyTo, RunAttempt, RunCompletion, SessionMessage, TrackerMessage, tell_all,
 };
 use crate::prompt::Reply;
+use crate::team;
 use crate::trace;
 use greenroom_provider::ModelSettings;
 use tracing::Span;
@@ -113,7 +114,7 @@ impl SessionState {
         reply: ReplyTo<Reply>,
     ) {
         if self.is_stopping {
-            let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
+            let _ = reply.send(Err(self.shared.gone()));
             return;
         }
         if let Err(error) = self.check_prompt(&options) {
@@ -150,7 +151,7 @@ impl SessionState {
         reply: ReplyTo<QueuedInput>,
     ) {
         if self.is_stopping {
-            let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
+            let _ = reply.send(Err(self.shared.gone()));
             return;
         }
         self.inbox.release();
@@ -346,6 +347,9 @@ impl SessionState {
     }
 
     pub(super) async fn resume(&mut self, options: PromptOptions, reply: ReplyTo<Reply>) {
+        if self.is_left_waiting {
+            return self.take_up(options, reply).await;
+        }
         if let Err(error) = self.check_idle("resume it") {
             let _ = reply.send(Err(error));
             return;
@@ -359,7 +363,7 @@ impl SessionState {
             return;
         }
         let released = self.let_go(options.agent.as_ref(), |_| true);
-        if self.log.unanswered().is_none() {
+        if self.log.unanswered().is_none() || !self.may_go_on(None) {
             match released.first() {
                 Some(first) => {
                     let _ = options.recorded.set(*first);
@@ -370,6 +374,51 @@ impl SessionState {
             return;
         }
         let _ = self.begin_resumed(options, Waiting::caller(Some(reply))).await;
+    }
+
+    /// Goes on with a run that waits for people, and that this process did not go on with by itself.
+    async fn take_up(&mut self, options: PromptOptions, reply: ReplyTo<Reply>) {
+        let taken = match self.may_take_up(options.agent.as_ref()) {
+            true => self.adopt(options.agent.as_ref()),
+            false => Err(self.held_back_error()),
+        };
+        if let Err(error) = taken {
+            let _ = reply.send(Err(error));
+            return;
+        }
+        self.recover().await;
+        match &mut self.run {
+            Some(run) => {
+                let _ = options.recorded.set(run.stamp.run);
+                run.joined.push(reply);
+            }
+            None => _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() })),
+        }
+    }
+
+    /// Whether the run that was begun last may go on with this agent, or with the session's where there is none: what was
+    /// said to an agent with a fingerprint never reaches the tools of another one.
+    pub(super) fn may_go_on(&self, agent: Option<&Arc<Agent>>) -> bool {
+        self.is_meant_for(self.log.head().run_fingerprint.as_ref(), agent)
+    }
+
+    /// As [`Self::may_go_on`], of a run that waits for people: an agent of the same fingerprint without the tool that asked
+    /// would lose the answer.
+    pub(super) fn may_take_up(&self, agent: Option<&Arc<Agent>>) -> bool {
+        let head = self.log.head();
+        if head.run_fingerprint.is_none() {
+            return true;
+        }
+        let Some(agent) = agent.cloned().or_else(|| self.shared.agent()) else { return false };
+        let tools = team::answering(Arc::clone(&agent), head.agent.as_deref()).tool_specs();
+        let has = |call: &ToolCall| tools.iter().any(|tool| tool.name == call.name);
+        self.may_go_on(Some(&agent)) && self.log.asking_calls().iter().all(has)
+    }
+
+    /// Whether what was said to an agent of this fingerprint may be worked on by this agent, or by the session's.
+    fn is_meant_for(&self, said_to: Option<&String>, agent: Option<&Arc<Agent>>) -> bool {
+        let agent = agent.cloned().or_else(|| self.shared.agent());
+        said_to.is_none_or(|said_to| agent.is_some_and(|agent| agent.fingerprint.as_ref() == Some(said_to)))
     }
 
     /// Lets go of what is held back and was said to an agent like this one, or like the session's: from now on it is
@@ -384,7 +433,7 @@ impl SessionState {
         let is_like = |item: &&InboxItem| {
             self.inbox.is_held_back(item.id)
                 && is_meant(item.id)
-                && item.fingerprint.as_ref().is_none_or(|of_item| agent.fingerprint.as_ref() == Some(of_item))
+                && self.is_meant_for(item.fingerprint.as_ref(), Some(&agent))
         };
         let items: Vec<EntryId> = self.inbox.waiting(&self.log).filter(is_like).map(|item| item.id).collect();
         self.inbox.let_go(&items);
@@ -393,7 +442,12 @@ impl SessionState {
         items
     }
 
-    /// That all that waits was said to an agent of another fingerprint.
+    /// Whether a run that was cut off, or waits for people, was begun by an agent of another fingerprint.
+    pub(super) fn is_others(&self) -> bool {
+        self.is_left_waiting || self.log.head().interrupted.is_some() && !self.may_go_on(None)
+    }
+
+    /// That all that waits, or the run that was cut off, was said to an agent of another fingerprint.
     pub(super) fn held_back_error(&self) -> Error {
         Error::HeldBack { session: self.shared.id.to_string(), waiting: self.inbox.held_back().len() }
     }
@@ -409,7 +463,8 @@ impl SessionState {
 
     /// Goes on with the run that was interrupted, if there is one and nothing is under way.
     pub(super) async fn finish_interrupted(&mut self) {
-        if self.is_idle() && !self.is_stopping && self.log.head().interrupted.is_some() {
+        let is_interrupted = self.log.head().interrupted.is_some() && self.may_go_on(None);
+        if self.is_idle() && !self.is_stopping && is_interrupted {
             let options =
                 PromptOptions { early_aborts: self.shared.early_aborts(), ..PromptOptions::default() };
             if let Err(error) = self.begin_resumed(options, Waiting::default()).await {
@@ -434,7 +489,9 @@ impl SessionState {
                         }
                     });
                 }
-                None if !self.inbox.held_back().is_empty() => _ = reply.send(Err(self.held_back_error())),
+                None if !self.inbox.held_back().is_empty() || self.is_others() => {
+                    _ = reply.send(Err(self.held_back_error()))
+                }
                 None => {
                     let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
                 }
@@ -452,6 +509,7 @@ impl SessionState {
         let Waiting { caller: reply, joined } = waiting;
         draft.head.open_run = Some(run);
         draft.head.interrupted = None;
+        draft.head.run_fingerprint = self.shared.agent().and_then(|agent| agent.fingerprint.clone());
         draft.head.state = StoredState::Working;
         let begun = match self.write_instructions(run) {
             Ok(instructions) => self.append(draft, options.key.clone()).await.map(|()| instructions),
@@ -744,7 +802,7 @@ impl SessionState {
         if !draft.entries.is_empty() && !self.append_for_run(draft).await {
             return;
         }
-        if is_cut_off && !self.log.asking_calls().is_empty() {
+        if is_cut_off && self.log.is_waiting() {
             self.leave_waiting().await;
         } else if self.close_open_calls().await {
             self.start_closing(outcome);
@@ -761,10 +819,11 @@ impl SessionState {
         let Some(run) = self.run.take() else { return };
         self.shared.end_run();
         self.deps.ledger.release(&self.shared);
-        let session = self.shared.id.to_string();
-        tell_all(run.reply.into_iter().chain(run.joined).collect(), || {
-            Err(Error::Waiting { session: session.clone() })
-        });
+        let why = match self.shared.is_deleting() {
+            true => self.shared.gone(),
+            false => Error::Waiting { session: self.shared.id.to_string() },
+        };
+        tell_all(run.reply.into_iter().chain(run.joined).collect(), || Err(why.clone()));
     }
 
     /// What is recorded of these messages. Where the session is closed, a call that waits for a person has no result: it
@@ -786,7 +845,7 @@ impl SessionState {
 
     /// A run that an earlier actor or process left, and whose calls wait for people, goes on. Gives whether it does.
     pub(super) async fn revive_run(&mut self) -> Result<bool> {
-        let Some(run) = self.log.head().open_run.filter(|_| !self.log.asking_calls().is_empty()) else {
+        let Some(run) = self.log.head().open_run.filter(|_| self.log.is_waiting()) else {
             return Ok(false);
         };
         let draft = self.log.recovery_of_waiting(self.deps.now_ms());
@@ -873,7 +932,7 @@ impl SessionState {
                 Some(reason) => Error::Rejected { reason, text: std::mem::take(&mut run.told.text) },
                 None => Error::Stopped { reason: reason.clone() },
             }),
-            RunOutcome::Interrupted => Err(Error::Interrupted { session: self.shared.id.to_string() }),
+            RunOutcome::Interrupted => Err(self.shared.gone()),
         };
         let to: Vec<_> = run.reply.take().into_iter().chain(run.joined).collect();
         let answer = (!to.is_empty()).then(|| Box::new(Answer { to, reply: result }));

@@ -8,7 +8,8 @@ use greenroom_kernel::{Block, ToolStatus, Touch};
 use serde_json::json;
 
 use super::{Fixture, context, touched};
-use crate::{Progress, ToolContext};
+use crate::builtin::{bash, files_and_shell};
+use crate::{Progress, ToolContext, Workspace};
 
 #[tokio::test]
 async fn read() {
@@ -156,6 +157,27 @@ async fn write() {
         .collect();
     names.sort();
     assert_eq!(names, [".git", "a.sh", "greenroom.yaml", "x"], "nothing else was left");
+}
+
+#[tokio::test]
+async fn new_files_may_have_the_permissions_of_somebody_else() {
+    for (umask, of_file, of_folder) in [(0o077, 0o600, 0o700), (0o002, 0o664, 0o775)] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let kept = folder.path().join("kept");
+        std::fs::write(&kept, "old").expect("written");
+        std::fs::set_permissions(&kept, std::fs::Permissions::from_mode(0o644)).expect("permissions are set");
+        let workspace = Workspace::open(folder.path()).expect("the folder exists").with_umask(umask);
+        let fixture = Fixture { registry: files_and_shell(workspace, bash::Options::default()), folder };
+        for path in ["x/y/new", "kept"] {
+            let result = fixture.call("write", json!({"path": path, "content": "new"})).await;
+            assert_eq!(result.status, ToolStatus::Ok, "{result:?}");
+        }
+        let mode = |path: &str| {
+            std::fs::metadata(fixture.path().join(path)).expect("it exists").permissions().mode() & 0o777
+        };
+        assert_eq!((mode("x/y/new"), mode("x"), mode("x/y")), (of_file, of_folder, of_folder));
+        assert_eq!(mode("kept"), 0o644, "a file that was there keeps its own");
+    }
 }
 
 #[tokio::test]

@@ -68,6 +68,26 @@ async fn a_sandbox_stands_in_front_of_the_shell() {
 }
 
 #[tokio::test]
+async fn a_command_may_have_the_permissions_and_the_environment_of_somebody_else() {
+    for containment in containments() {
+        for (umask, of_file, of_folder) in [(0o077, "600", "700"), (0o002, "664", "775")] {
+            let environment = vec![("HOME".to_owned(), "/home/ada".to_owned())];
+            let bash = bash::Options {
+                containment: Some(containment),
+                environment,
+                inherits_environment: false,
+                umask: Some(umask),
+                ..bash::Options::default()
+            };
+            let fixture = Fixture::with_shell(&[], bash);
+            let command = "touch made; mkdir folder; stat -c %a made folder; echo $HOME; env | grep -cE '^(USER|TMPDIR|TERM|LANG)='; true";
+            let expect = format!("{of_file}\n{of_folder}\n/home/ada\n0\n");
+            fixture.check("bash", json!({ "command": command }), &expect).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_environment_has_no_keys() {
     // The test runner sets CARGO_MANIFEST_DIR, as a user may set a key.
     #[expect(clippy::disallowed_methods, reason = "the test is about the environment")]
