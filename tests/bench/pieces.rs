@@ -42,9 +42,9 @@ fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     runtime.block_on(async {
         println!("pieces as fast as they can be read:");
-        table("at_once", Duration::ZERO, scaled(2_000)).await;
+        table("at_once", Duration::ZERO, scaled(1_000)).await;
         println!("a piece a millisecond:");
-        table("each_ms", Duration::from_millis(1), scaled(500)).await;
+        table("each_ms", Duration::from_millis(1), scaled(256)).await;
     });
 }
 

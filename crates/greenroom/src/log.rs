@@ -342,13 +342,13 @@ impl Log {
     }
 
     /// An empty draft.
-    pub(crate) fn draft(&self, at_ms: u64) -> Draft {
+    pub(crate) fn draft(&self, at_ms: u64) -> Box<Draft> {
         let (head, questions) = (self.head.clone(), self.questions.clone());
-        Draft { entries: Vec::new(), head, questions, at_ms, is_import: false }
+        Box::new(Draft { entries: Vec::new(), head, questions, at_ms, is_import: false })
     }
 
     /// Takes over a draft that is durable now.
-    pub(crate) fn commit(&mut self, draft: Draft) {
+    pub(crate) fn commit(&mut self, draft: Box<Draft>) {
         let entries = self.head.entries + draft.entries.len() as u64;
         assert_eq!(draft.head.entries, entries, "a draft is committed to the log that it was made of");
         for entry in &draft.entries {
@@ -425,7 +425,7 @@ impl Log {
     }
 
     /// What a crash left open, closed: calls without results, the run, the compaction. `None` if nothing is open.
-    pub(crate) fn recovery(&self, at_ms: u64, context: ContextUsage) -> Option<Draft> {
+    pub(crate) fn recovery(&self, at_ms: u64, context: ContextUsage) -> Option<Box<Draft>> {
         let mut draft = self.draft(at_ms);
         draft.close_calls(open_calls(&self.path));
         draft.close_compaction(self);
@@ -439,7 +439,7 @@ impl Log {
     }
 
     /// As [`Self::recovery`], of a session whose run waits for people and goes on: the calls that have asked stay open.
-    pub(crate) fn recovery_of_waiting(&self, at_ms: u64) -> Draft {
+    pub(crate) fn recovery_of_waiting(&self, at_ms: u64) -> Box<Draft> {
         let mut draft = self.draft(at_ms);
         draft.close_calls(self.calls_that_asked_nothing());
         draft.close_compaction(self);

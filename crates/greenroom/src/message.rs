@@ -158,9 +158,9 @@ impl From<SessionMessage> for SessionMail {
 /// To a session: the only writer of its log.
 pub(crate) enum SessionMessage {
     /// From outside: a prompt. It begins a run, or waits in the inbox.
-    Prompt { content: Vec<Block>, options: PromptOptions, reply: ReplyTo<Reply> },
+    Prompt { content: Vec<Block>, options: Box<PromptOptions>, reply: ReplyTo<Reply> },
     /// From outside: go on with the newest prompt.
-    Resume { options: PromptOptions, reply: ReplyTo<Reply> },
+    Resume { options: Box<PromptOptions>, reply: ReplyTo<Reply> },
     /// From outside: finish what was interrupted and what waits. Gives the reply of the last run that this takes.
     Finish(ReplyTo<Reply>),
     /// From outside: input for the current run.
@@ -446,13 +446,13 @@ pub(crate) enum AgentMessage {
     /// From the session: what the model is to be sent.
     Context { stamp: RunAttempt, messages: Vec<Arc<Message>> },
     /// From the session: a compaction that the run waits for is over.
-    Compacted { stamp: RunAttempt, installed: bool, floor: Option<Failure>, why: Option<String> },
+    Compacted { stamp: RunAttempt, installed: bool, floor: Option<Box<Failure>>, why: Option<String> },
     /// From the session: the run goes on with this model of this provider, since the one before failed.
     FellBack {
         stamp: RunAttempt,
         agent: Arc<Agent>,
         provider: String,
-        settings: ModelSettings,
+        settings: Box<ModelSettings>,
         failure: Box<Failure>,
     },
     /// From the session: events of durable entries, to be broadcast; then the word that the run is over, and the

@@ -332,7 +332,7 @@ impl<O> RunRequest<O> {
             Some(prompt) => Some(in_time(&mut timer, session.judge(InputKind::Prompt, prompt)).await?),
             None => None,
         };
-        let options = PromptOptions {
+        let options = Box::new(PromptOptions {
             ticket,
             agent: session.own_agent(),
             key,
@@ -345,7 +345,7 @@ impl<O> RunRequest<O> {
             cancel: cancel.clone(),
             waiting: Chain::current(),
             early_aborts,
-        };
+        });
         let mut guard = WithdrawOnDrop { handle: Some(session.clone()), ticket: options.ticket };
         let request = session.request(move |reply| match prompt {
             Some(prompt) => SessionMessage::Prompt { content: prompt.0, options, reply },

@@ -730,7 +730,9 @@ impl SessionHandle {
                 .agent()
                 .or_else(|| self.own_agent())
                 .ok_or_else(|| Error::NoAgent { session: self.shared.id.to_string() })?;
-            open(&self.deps, id, agent, parent, OpenReason::Wake(Arc::clone(&self.shared))).await?;
+            // Boxed, since few requests wake a session and each would carry the room for it.
+            let wake = OpenReason::Wake(Arc::clone(&self.shared));
+            Box::pin(open(&self.deps, id, agent, parent, wake)).await?;
         }
         self.shared.actor().ok_or_else(|| self.gone())
     }

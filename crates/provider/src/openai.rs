@@ -11,6 +11,7 @@ mod chunk;
 mod connection;
 mod listing;
 mod reader;
+mod template;
 mod transport;
 mod wire;
 
@@ -24,6 +25,7 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use self::template::Template;
 pub(crate) use self::transport::ERROR_BODY_BYTES_MAX;
 use crate::{BaseUrl, Provider, ProviderError, ReplyStream, Request, Served};
 
@@ -238,6 +240,7 @@ struct Server {
     /// A client that reuses no connection, made when it is first needed; `None` if it cannot be made.
     without_pool: OnceLock<Option<reqwest::Client>>,
     endpoint: Arc<Endpoint>,
+    template: OnceLock<Template>,
     max_tokens_field: MaxTokensField,
     prompt_cache_key: bool,
 }
@@ -292,6 +295,7 @@ impl OpenAi {
         let server = Server {
             client,
             without_pool: OnceLock::new(),
+            template: OnceLock::new(),
             endpoint: Arc::new(endpoint(&options)?),
             max_tokens_field: options.max_tokens_field.unwrap_or(if is_openai {
                 MaxTokensField::MaxCompletionTokens

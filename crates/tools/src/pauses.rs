@@ -4,25 +4,46 @@
 //! within.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 #[cfg(test)]
 mod tests;
 
 /// Counts who is asked; a [`Self::sleep`] stands still meanwhile. Clones count together.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Pauses {
-    asked: Arc<watch::Sender<u32>>,
+    asked: Arc<Asked>,
     /// What is paused with these.
     outer: Option<Arc<Pauses>>,
 }
 
-impl Default for Pauses {
-    fn default() -> Self {
-        Self { asked: Arc::new(watch::Sender::new(0)), outer: None }
+/// How many people are asked. Each call has one, and few ask.
+#[derive(Debug, Default)]
+struct Asked {
+    count: AtomicU32,
+    changed: Notify,
+}
+
+impl Asked {
+    fn is_any(&self) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
+    }
+
+    /// Waits until somebody is asked, or until nobody is.
+    async fn until(&self, is_any: bool) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // A change between the look and the wait is heard.
+            changed.as_mut().enable();
+            if self.is_any() == is_any {
+                return;
+            }
+            changed.await;
+        }
     }
 }
 
@@ -36,7 +57,8 @@ impl Pauses {
     /// Time limits stand still until the guard is dropped.
     #[must_use = "the pause ends with the guard"]
     pub fn pause(&self) -> PauseGuard {
-        self.asked.send_modify(|asked| *asked += 1);
+        self.asked.count.fetch_add(1, Ordering::SeqCst);
+        self.asked.changed.notify_waiters();
         PauseGuard {
             asked: Arc::clone(&self.asked),
             _outer: self.outer.as_ref().map(|outer| Box::new(outer.pause())),
@@ -45,19 +67,17 @@ impl Pauses {
 
     /// Whether somebody is asked right now.
     pub fn is_paused(&self) -> bool {
-        *self.asked.borrow() > 0
+        self.asked.is_any()
     }
 
     /// Sleeps this long, pauses apart.
     pub async fn sleep(&self, mut left: Duration) {
-        let mut asked = self.asked.subscribe();
         loop {
-            // The sender lives as long as `self`.
-            let _ = asked.wait_for(|asked| *asked == 0).await;
+            self.asked.until(false).await;
             let began = Instant::now();
             tokio::select! {
                 biased;
-                _ = asked.wait_for(|asked| *asked > 0) => left = left.saturating_sub(began.elapsed()),
+                () = self.asked.until(true) => left = left.saturating_sub(began.elapsed()),
                 () = tokio::time::sleep(left) => return,
             }
         }
@@ -65,12 +85,10 @@ impl Pauses {
 
     /// Pauses `others` whenever these are paused, for as long as it is polled.
     pub async fn pause_with(&self, others: &Self) -> std::convert::Infallible {
-        let mut asked = self.asked.subscribe();
         loop {
-            // The sender lives as long as `self`.
-            let _ = asked.wait_for(|asked| *asked > 0).await;
+            self.asked.until(true).await;
             let _pause = others.pause();
-            let _ = asked.wait_for(|asked| *asked == 0).await;
+            self.asked.until(false).await;
         }
     }
 }
@@ -78,12 +96,13 @@ impl Pauses {
 /// A pause. It ends when this is dropped.
 #[derive(Debug)]
 pub struct PauseGuard {
-    asked: Arc<watch::Sender<u32>>,
+    asked: Arc<Asked>,
     _outer: Option<Box<PauseGuard>>,
 }
 
 impl Drop for PauseGuard {
     fn drop(&mut self) {
-        self.asked.send_modify(|asked| *asked -= 1);
+        self.asked.count.fetch_sub(1, Ordering::SeqCst);
+        self.asked.changed.notify_waiters();
     }
 }

@@ -160,10 +160,14 @@ impl AgentState {
                 self.input(myself, stamp, Input::Recorded { delivered });
             }
             AgentMessage::Compacted { stamp, installed, floor, why } => {
-                self.input(myself, stamp, Input::Compacted { installed, floor, why });
+                self.input(
+                    myself,
+                    stamp,
+                    Input::Compacted { installed, floor: floor.map(|floor| *floor), why },
+                );
             }
             AgentMessage::FellBack { stamp, agent, provider, settings, failure } => {
-                self.fell_back(myself, stamp, agent, provider, settings, *failure);
+                self.fell_back(myself, stamp, agent, provider, *settings, *failure);
             }
             AgentMessage::Sized { stamp, measured, context } => {
                 let Some(running) = self.current(stamp) else { return };

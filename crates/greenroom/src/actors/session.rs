@@ -423,13 +423,13 @@ impl SessionState {
     }
 
     /// Makes a draft durable, and then known: to the log in memory, the tracker and everyone who listens.
-    async fn append(&mut self, draft: Draft, key: Option<String>) -> Result<()> {
+    async fn append(&mut self, draft: Box<Draft>, key: Option<String>) -> Result<()> {
         self.append_then(draft, key, &mut None).await
     }
 
     async fn append_then(
         &mut self,
-        mut draft: Draft,
+        mut draft: Box<Draft>,
         key: Option<String>,
         then: &mut Option<RunCompletion>,
     ) -> Result<()> {

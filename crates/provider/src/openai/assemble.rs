@@ -24,8 +24,6 @@ pub(super) struct Assembler {
     finish: Option<String>,
     usage: Option<Usage>,
     output_bytes: usize,
-    /// Ids of the conversation's calls, which a server that counts from 0 in every answer would repeat.
-    used_ids: HashSet<String>,
 }
 
 /// A part of the answer, in the order of arrival.
@@ -51,11 +49,6 @@ impl CallInProgress {
 }
 
 impl Assembler {
-    /// Gives the answer's calls other ids than these, which the calls of the conversation have.
-    pub(super) fn avoid_ids(&mut self, used_ids: HashSet<String>) {
-        self.used_ids = used_ids;
-    }
-
     /// Adds a chunk to the answer and its events to `events`. Returns whether the chunk made progress; an empty delta
     /// or a role alone does not.
     pub(super) fn take(&mut self, chunk: Chunk, events: &mut impl Extend<ReplyEvent>) -> bool {
@@ -215,8 +208,17 @@ impl Assembler {
             .sum()
     }
 
-    /// The finished answer. `stop` is what the server says; whether the answer calls tools overrules it.
-    pub(super) fn finish(mut self, stop: StopReason, provider: &str, model: &str) -> AssistantMessage {
+    /// The finished answer. `stop` is what the server says; whether the answer calls tools overrules it. Its calls get
+    /// other ids than `used_ids`, which the calls of the conversation have, and which a server that counts from 0 in every
+    /// answer would repeat.
+    pub(super) fn finish(
+        mut self,
+        stop: StopReason,
+        provider: &str,
+        model: &str,
+        used_ids: HashSet<&str>,
+    ) -> AssistantMessage {
+        let mut ids = Ids { of_conversation: used_ids, own: HashSet::new() };
         let mut content = Vec::with_capacity(self.pieces.len());
         for piece in std::mem::take(&mut self.pieces) {
             match piece {
@@ -225,7 +227,7 @@ impl Assembler {
                 Piece::Call(position) => {
                     let call = std::mem::take(&mut self.calls[position]);
                     if !call.name.is_empty() || !call.arguments.is_empty() {
-                        let id = self.unique_id(call.id);
+                        let id = ids.unique(call.id);
                         content.push(Part::ToolCall(ToolCall {
                             id,
                             name: call.name,
@@ -255,10 +257,20 @@ impl Assembler {
             error: None,
         }
     }
+}
 
-    fn unique_id(&mut self, id: String) -> String {
-        let id = if id.is_empty() || self.used_ids.contains(&id) { generated_id() } else { id };
-        self.used_ids.insert(id.clone());
+/// The ids that calls have.
+struct Ids<'a> {
+    of_conversation: HashSet<&'a str>,
+    own: HashSet<String>,
+}
+
+impl Ids<'_> {
+    /// This id, or another one if it is taken or empty.
+    fn unique(&mut self, id: String) -> String {
+        let is_taken = id.is_empty() || self.of_conversation.contains(&*id) || self.own.contains(&id);
+        let id = if is_taken { generated_id() } else { id };
+        self.own.insert(id.clone());
         id
     }
 }

@@ -52,7 +52,11 @@ pub(super) struct Body {
     left_bytes: usize,
     /// How much has come of the line that has not ended.
     line_bytes: usize,
+    /// The beginning of the body, as long as there was no event in it, without the newest chunk.
     sample: Vec<u8>,
+    /// The newest chunk, as long as there was no event in the body.
+    unsampled: Bytes,
+    has_event: bool,
     utf8: Utf8,
     is_over: bool,
 }
@@ -75,6 +79,8 @@ impl Body {
             left_bytes: limit_bytes,
             line_bytes: 0,
             sample: Vec::new(),
+            unsampled: Bytes::new(),
+            has_event: false,
             utf8: Utf8::default(),
             is_over: false,
         }
@@ -107,7 +113,12 @@ impl Body {
                     return Poll::Ready(None);
                 }
                 Some(Ok(SseEvent::Message(event))) if event.event == "keepalive" => continue,
-                Some(Ok(SseEvent::Message(event))) => return Poll::Ready(Some(Ok(event.data))),
+                Some(Ok(SseEvent::Message(event))) => {
+                    if !std::mem::replace(&mut self.has_event, true) {
+                        (self.sample, self.unsampled) = (Vec::new(), Bytes::new());
+                    }
+                    return Poll::Ready(Some(Ok(event.data)));
+                }
                 Some(Ok(SseEvent::Retry(_))) => continue,
                 Some(Err(_)) => return self.interrupted(Interruption::TooLarge(more_than(self.limit_bytes))),
                 None if self.is_over => return Poll::Ready(None),
@@ -131,9 +142,17 @@ impl Body {
         }
     }
 
-    /// The beginning of the body.
-    pub(super) fn sample(&self) -> String {
+    /// The beginning of the body, if there was no event in it.
+    pub(super) fn sample(&mut self) -> String {
+        self.add_sample();
         String::from_utf8_lossy(&self.sample).into_owned()
+    }
+
+    /// Keeps what belongs to the beginning of the body of the newest chunk.
+    fn add_sample(&mut self) {
+        let chunk = std::mem::take(&mut self.unsampled);
+        let room = SAMPLE_BYTES_MAX.saturating_sub(self.sample.len());
+        self.sample.extend_from_slice(&chunk[..room.min(chunk.len())]);
     }
 
     /// Whether the body had bytes that are not UTF-8 and were replaced.
@@ -155,8 +174,10 @@ impl Body {
 
     /// Takes a chunk to be parsed.
     fn add(&mut self, mut chunk: Bytes) -> Result<(), Interruption> {
-        let room = SAMPLE_BYTES_MAX.saturating_sub(self.sample.len());
-        self.sample.extend_from_slice(&chunk[..room.min(chunk.len())]);
+        if !self.has_event {
+            self.add_sample();
+            self.unsampled = chunk.clone();
+        }
         let left_bytes = self.left_bytes.checked_sub(chunk.len());
         self.left_bytes = left_bytes.ok_or_else(|| Interruption::TooLarge(more_than(self.limit_bytes)))?;
         self.line_bytes = match chunk.iter().rposition(|byte| matches!(byte, b'\n' | b'\r')) {

@@ -14,10 +14,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use async_openai::error::OpenAIError;
-use async_openai::middleware::HttpRequestFactory;
+use bytes::Bytes;
 use rustls::crypto::CryptoProvider;
 use rustls_platform_verifier::BuilderVerifierExt;
 
+use super::template::Template;
 use super::transport::{self, TransportError};
 use super::{OpenAiOptions, OptionsError, Server};
 
@@ -76,13 +77,21 @@ fn tls(is_encrypted: bool) -> Result<rustls::ClientConfig, rustls::Error> {
 }
 
 impl Server {
-    /// Sends a request and waits for the head of the answer.
-    pub(super) async fn execute(
-        &self,
-        request: &HttpRequestFactory,
-    ) -> Result<reqwest::Response, OpenAIError> {
+    /// What all requests have in common. It is made for the first of them.
+    async fn template(&self) -> Result<&Template, OpenAIError> {
+        if let Some(template) = self.template.get() {
+            return Ok(template);
+        }
+        let made = Template::of(self.client.clone(), &self.endpoint).await?;
+        Ok(self.template.get_or_init(|| made))
+    }
+
+    /// Sends a request with this body and waits for the head of the answer.
+    pub(super) async fn execute(&self, body: Bytes) -> Result<reqwest::Response, TransportError> {
+        let template = self.template().await.map_err(TransportError::Make)?;
         let opened = Arc::new(AtomicBool::new(false));
-        let first = request.build().await?;
+        // The body is shared, not copied.
+        let first = template.with_body(body.clone());
         let started = Instant::now();
         let mut sent = OPENED.scope(Arc::clone(&opened), self.client.execute(first)).await;
         if sent.as_ref().is_err_and(broke_off)
@@ -93,9 +102,9 @@ impl Server {
                 base = self.endpoint.base,
                 "a reused connection was closed; the request is sent on a new one"
             );
-            sent = client.execute(request.build().await?).await;
+            sent = client.execute(template.with_body(body)).await;
         }
-        sent.map_err(|error| OpenAIError::Boxed(Box::new(TransportError::Send(error))))
+        sent.map_err(TransportError::Send)
     }
 }
 

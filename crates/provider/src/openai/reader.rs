@@ -11,18 +11,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use async_openai::Client;
-use async_openai::config::Config;
 use async_openai::error::OpenAIError;
 use futures_util::stream::{Stream, StreamExt};
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, StopReason};
-use serde::de::IgnoredAny;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::assemble::Assembler;
 use super::body::{Body, Interruption, more_than};
 use super::chunk::Chunk;
-use super::transport::{Transport, TransportError, root_cause};
+use super::transport::{TransportError, root_cause};
 use super::{Server, wire};
 use crate::classify::{classify, one_line};
 use crate::retry_after::retry_after_ms;
@@ -53,18 +50,18 @@ fn naming_setting(mut error: ProviderError, settings: &ModelSettings) -> Provide
 pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyStream, ProviderError> {
     let limit = server.options.first_event_timeout;
     let deadline = deadline_after(limit);
-    let transport = Transport::new(Arc::clone(&server));
-    let endpoint: Arc<dyn Config> = Arc::clone(&server.endpoint) as _;
-    let client = Client::build(server.client.clone(), endpoint).with_http_service(transport.clone());
-    let chat = client.chat();
-    let opened = {
+    let sent = {
         let wire = wire::wire_request(&request, &server.wire_style());
-        timeout_at(deadline, chat.create_byot::<_, IgnoredAny>(wire)).await
+        let mut body = Vec::with_capacity(wire::size_hint(&request));
+        match serde_json::to_writer(&mut body, &wire) {
+            Ok(()) => timeout_at(deadline, server.send(body.into())).await,
+            Err(error) => Ok(Err(TransportError::Make(OpenAIError::InvalidArgument(error.to_string())))),
+        }
     };
-    let body = match opened {
-        Ok(Ok(IgnoredAny)) => transport.take_answer().expect("the request was answered"),
+    let body = match sent {
+        Ok(Ok(body)) => body,
         Ok(Err(error)) => {
-            let error = open_error(&server, error);
+            let error = transport_error(&server.endpoint.base, error);
             return Err(server.without_key(naming_setting(error, &request.settings)));
         }
         Err(_) => {
@@ -204,10 +201,7 @@ impl Reader {
     }
 
     fn finish(&mut self) -> Result<AssistantMessage, ProviderError> {
-        let mut assembler = std::mem::take(&mut self.assembler);
-        if assembler.has_calls() {
-            assembler.avoid_ids(call_ids(&self.messages));
-        }
+        let assembler = std::mem::take(&mut self.assembler);
         let reason = assembler.finish_reason().unwrap_or_default().to_ascii_lowercase();
         let stop = match reason.as_str() {
             "length" | "max_tokens" | "max_output_tokens" | "model_length" => StopReason::Length,
@@ -230,7 +224,8 @@ impl Reader {
             // An unknown reason is a new name for a normal end.
             _ => StopReason::Stop,
         };
-        let answer = assembler.finish(stop, &self.server.options.name, &self.model);
+        let used_ids = if assembler.has_calls() { call_ids(&self.messages) } else { HashSet::new() };
+        let answer = assembler.finish(stop, &self.server.options.name, &self.model, used_ids);
         // Text with replaced bytes can still be read, but a tool must not act on such arguments.
         let is_damaged =
             |call: &greenroom_kernel::ToolCall| call.arguments.contains(char::REPLACEMENT_CHARACTER);
@@ -242,7 +237,7 @@ impl Reader {
     }
 
     /// The failure of a stream that closed without a finish reason.
-    fn ended_early(&self) -> ProviderError {
+    fn ended_early(&mut self) -> ProviderError {
         let sample = self.body.sample();
         if self.has_chunk {
             return self.incomplete("the stream ended");
@@ -298,8 +293,8 @@ impl Reader {
 }
 
 /// The ids of all calls in a conversation.
-fn call_ids(messages: &[Arc<Message>]) -> HashSet<String> {
-    messages.iter().flat_map(|message| message.tool_calls()).map(|call| call.id.clone()).collect()
+fn call_ids(messages: &[Arc<Message>]) -> HashSet<&str> {
+    messages.iter().flat_map(|message| message.tool_calls()).map(|call| call.id.as_str()).collect()
 }
 
 /// The message of the failure whose `empty_stream` is set.
@@ -354,33 +349,12 @@ fn seconds(duration: Duration) -> String {
 }
 
 /// The failure of a call that got no stream.
-fn open_error(server: &Server, error: OpenAIError) -> ProviderError {
-    let base = &server.endpoint.base;
-    match error {
-        OpenAIError::Boxed(error) => match error.downcast::<TransportError>() {
-            Ok(error) => transport_error(base, *error),
-            Err(error) => {
-                ProviderError::new(Failure::new(FailureClass::Other, root_cause(error.as_ref())), "")
-            }
-        },
-        OpenAIError::JSONDeserialize(_, body) => error_in_stream(&body),
-        OpenAIError::Reqwest(error) => transport_error(base, TransportError::Send(error)),
-        other @ (OpenAIError::ApiError(_)
-        | OpenAIError::FileSaveError(_)
-        | OpenAIError::FileReadError(_)
-        | OpenAIError::StreamError(_)
-        | OpenAIError::InvalidArgument(_)) => ProviderError::new(
-            Failure::new(
-                FailureClass::Other,
-                format!("the request could not be made: {}", one_line(&other.to_string())),
-            ),
-            "",
-        ),
-    }
-}
-
 fn transport_error(base: &str, error: TransportError) -> ProviderError {
     match error {
+        TransportError::Make(error) => {
+            let message = format!("the request could not be made: {}", one_line(&error.to_string()));
+            ProviderError::new(Failure::new(FailureClass::Other, message), "")
+        }
         TransportError::Status { status, headers, body } => {
             let wait_ms = retry_after_ms(&headers, SystemTime::now());
             ProviderError::new(classify(Some(status), &body, wait_ms), body)

@@ -544,10 +544,19 @@ async fn a_query_and_headers_go_with_every_request() {
     let server = serve(Play::Close(stream_of(""))).await;
     let base_url = format!("{}/?api-version=1", server.base_url);
     let headers = vec![("authorization".to_owned(), "Basic x".to_owned())];
-    let _empty = call(OpenAiOptions { headers, ..options(&base_url) }).await;
-    let sent = server.last_request.lock().expect("not poisoned").clone();
-    assert!(sent.starts_with("POST /v1/chat/completions?api-version=1 HTTP/1.1\r\n"), "{sent}");
-    assert!(sent.contains("authorization: Basic x\r\n") && !sent.contains("Bearer"), "{sent}");
+    let provider = OpenAi::new(OpenAiOptions { headers, ..options(&base_url) }).expect("good options");
+    // The second request is made of the first one.
+    for _ in 0..2 {
+        server.last_request.lock().expect("not poisoned").clear();
+        let _empty = collect(&provider).await;
+        let sent = server.last_request.lock().expect("not poisoned").clone();
+        assert!(sent.starts_with("POST /v1/chat/completions?api-version=1 HTTP/1.1\r\n"), "{sent}");
+        assert!(sent.contains("authorization: Basic x\r\n") && !sent.contains("Bearer"), "{sent}");
+        assert!(sent.contains("content-type: application/json\r\n"), "{sent}");
+        let (head, body) = sent.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{sent}");
+        assert!(body.starts_with("{\"model\":") && body.ends_with('}'), "{sent}");
+    }
 }
 
 #[test]

@@ -1,21 +1,15 @@
-//! The HTTP service under async-openai: sends one request, and sorts the answers to it.
+//! Sends one request, and sorts the answers to it.
 //!
 //! async-openai's own service retries, follows redirects and drops the status of most refusals, and its reading of
-//! event streams costs more than everything else (docs/adr/0016). This service sends the request as `connection` does.
-//! Anything but a 2xx becomes a [`TransportError`] with status, headers and body; the answer itself is left in the
-//! [`Transport`] for the reader, and async-openai is given an empty one.
+//! event streams costs more than everything else (docs/adr/0016). So it makes the request (`template`), which is sent as
+//! `connection` does. Anything but a 2xx becomes a [`TransportError`] with status, headers and body.
 //!
-//! Invariants: a request has at most one answer, which is taken once; a plain JSON answer is read as a whole, within the
-//! limits of size.
+//! Invariants: a plain JSON answer is read as a whole, within the limits of size.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_openai::error::OpenAIError;
-use async_openai::middleware::HttpRequestFactory;
+use bytes::Bytes;
 use futures_util::stream::StreamExt;
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, LOCATION};
@@ -27,8 +21,6 @@ use super::body::Body;
 pub(crate) const ERROR_BODY_BYTES_MAX: usize = 16 * 1024;
 /// How long a refusal's body may take, in milliseconds. Its status is known already and must not be lost.
 const ERROR_BODY_TIMEOUT_MS: u64 = 5_000;
-/// What async-openai reads in place of the answer: an answer without content, in JSON.
-const EMPTY_ANSWER: &str = "null";
 
 /// Why a request got no stream.
 #[derive(Debug, thiserror::Error)]
@@ -45,57 +37,27 @@ pub(super) enum TransportError {
     /// The answer was larger than the limit.
     #[error("an answer of more than {limit_bytes} bytes")]
     TooLarge { limit_bytes: usize },
+    /// The request could not be made.
+    #[error(transparent)]
+    Make(OpenAIError),
     /// No connection, or it broke before the answer began.
     #[error(transparent)]
     Send(reqwest::Error),
 }
 
-/// The service for one call: what it sends to, and the answer once there is one.
-#[derive(Clone)]
-pub(super) struct Transport {
-    server: Arc<Server>,
-    answer: Arc<Mutex<Option<Body>>>,
-}
-
-impl tower::Service<HttpRequestFactory> for Transport {
-    type Response = reqwest::Response;
-    type Error = OpenAIError;
-    type Future = Pin<Box<dyn Future<Output = Result<reqwest::Response, OpenAIError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), OpenAIError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: HttpRequestFactory) -> Self::Future {
-        let transport = self.clone();
-        Box::pin(async move {
-            let answer = transport.send(&request).await?;
-            *transport.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
-            Ok(http::Response::new(EMPTY_ANSWER).into())
-        })
-    }
-}
-
-impl Transport {
-    /// A service for one call.
-    pub(super) fn new(server: Arc<Server>) -> Self {
-        Self { server, answer: Arc::default() }
-    }
-
-    /// The answer to the request that was sent; `None` if there was none, or it was taken before.
-    pub(super) fn take_answer(&self) -> Option<Body> {
-        self.answer.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    async fn send(&self, request: &HttpRequestFactory) -> Result<Body, OpenAIError> {
-        let boxed = |error: TransportError| OpenAIError::Boxed(Box::new(error));
-        let response = self.server.execute(request).await?;
-        self.sort(response).await.map_err(boxed)
+impl Server {
+    /// Sends a request with this body. Gives the answer, as far as its head has come.
+    ///
+    /// # Errors
+    /// It could not be made, or there is no answer to it.
+    pub(super) async fn send(&self, body: Bytes) -> Result<Body, TransportError> {
+        let response = self.execute(body).await?;
+        self.sort(response).await
     }
 
     /// Whether a response is an answer, and of which kind.
     async fn sort(&self, response: reqwest::Response) -> Result<Body, TransportError> {
-        let limit_bytes = self.server.options.response_bytes_max;
+        let limit_bytes = self.options.response_bytes_max;
         let status = response.status();
         if status.is_redirection() {
             let location =

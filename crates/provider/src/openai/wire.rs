@@ -224,6 +224,34 @@ pub(super) fn wire_request<'a>(request: &'a Request, style: &WireStyle<'_>) -> W
     }
 }
 
+/// About how many bytes a request will have, so that its text need not move while it grows.
+pub(super) fn size_hint(request: &Request) -> usize {
+    // What stands around a text, a call or a picture, and around a tool.
+    const MESSAGE: usize = 64;
+    const TOOL: usize = 512;
+    let of_blocks = |blocks: &[Block]| -> usize {
+        let of_block = |block: &Block| match block {
+            Block::Text(text) => text.len(),
+            Block::Image(image) => MESSAGE + image.data.len(),
+        };
+        blocks.iter().map(of_block).sum()
+    };
+    let of_part = |part: &Part| match part {
+        Part::Text(text) => text.len(),
+        Part::Reasoning(_) | Part::OpaqueReasoning { .. } => 0,
+        Part::ToolCall(call) => 2 * MESSAGE + call.name.len() + call.arguments.len() * 5 / 4,
+    };
+    let of_message = |message: &Message| match message {
+        Message::User(blocks) => of_blocks(blocks),
+        Message::Assistant(answer) => answer.content.iter().map(of_part).sum(),
+        Message::ToolResult(result) => of_blocks(&result.content),
+    };
+    let messages: usize = request.messages.iter().map(|message| MESSAGE + of_message(message)).sum();
+    let system = request.system.as_ref().map_or(0, String::len);
+    // A sixteenth more for what is written with a backslash.
+    TOOL * (1 + request.tools.len()) + (system + messages) * 17 / 16
+}
+
 fn wire_tool_choice(choice: &ToolChoice) -> WireToolChoice<'_> {
     match choice {
         ToolChoice::Auto => WireToolChoice::Word("auto"),
@@ -306,7 +334,7 @@ fn wire_assistant<'a>(
     // Joining borrows what stands alone.
     let mut text = Cow::Borrowed("");
     let mut thought = Cow::Borrowed("");
-    let mut tool_calls = Vec::new();
+    let mut tool_calls = Vec::with_capacity(assistant.tool_calls().count());
     for part in &assistant.content {
         match part {
             Part::Text(more) => text += more.as_str(),

@@ -422,7 +422,7 @@ impl SessionState {
     }
 
     /// Makes a compaction durable, with its end, and tells everyone.
-    async fn install(&mut self, id: EntryId, draft: Draft, ended: &CompactionEnded) {
+    async fn install(&mut self, id: EntryId, draft: Box<Draft>, ended: &CompactionEnded) {
         self.deps.probe(&self.shared.id, "install/2_drafted");
         if let Err(error) = self.append(draft, None).await {
             self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
@@ -592,7 +592,12 @@ impl SessionState {
                 }
                 None => {
                     let why = told.why_not();
-                    self.agent.tell(AgentMessage::Compacted { stamp, installed, floor, why });
+                    self.agent.tell(AgentMessage::Compacted {
+                        stamp,
+                        installed,
+                        floor: floor.map(Box::new),
+                        why,
+                    });
                 }
             }
         }

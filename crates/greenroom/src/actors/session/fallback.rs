@@ -47,7 +47,7 @@ impl SessionState {
             stamp,
             agent,
             provider,
-            settings,
+            settings: Box::new(settings),
             failure: Box::new(failure),
         });
     }

@@ -26,7 +26,7 @@ const DOUBLINGS_MAX: u32 = 6;
 
 /// The caller of a prompt that waits in the inbox.
 pub(super) struct Caller {
-    pub(super) options: PromptOptions,
+    pub(super) options: Box<PromptOptions>,
     pub(super) reply: ReplyTo<Reply>,
 }
 

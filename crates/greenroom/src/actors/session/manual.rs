@@ -113,7 +113,7 @@ impl SessionState {
     }
 
     /// Records a branch or an import: from now on the context is this path, and who answered there goes on.
-    async fn follow_branch(&mut self, mut draft: Draft, path: Vec<Arc<Entry>>) -> Result<()> {
+    async fn follow_branch(&mut self, mut draft: Box<Draft>, path: Vec<Arc<Entry>>) -> Result<()> {
         draft.follow_path(&path, self.measure_path(&path).tokens());
         draft.head.agent = newest_hand_off(&path);
         let is_other_agent = draft.head.agent != self.log.head().agent;

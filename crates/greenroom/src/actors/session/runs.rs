@@ -40,7 +40,7 @@ pub(super) struct OpenRun {
     /// As it is traced, and since when.
     span: Span,
     began: tokio::time::Instant,
-    options: PromptOptions,
+    options: Box<PromptOptions>,
     /// How the model is to answer.
     settings: ModelSettings,
     /// The agent that the run began with, and how many of its fallbacks were asked for.
@@ -110,7 +110,7 @@ impl SessionState {
     pub(super) async fn prompt(
         &mut self,
         content: Vec<Block>,
-        options: PromptOptions,
+        options: Box<PromptOptions>,
         reply: ReplyTo<Reply>,
     ) {
         if self.is_stopping {
@@ -157,7 +157,7 @@ impl SessionState {
         self.inbox.release();
         let (follower, answer) = tokio::sync::oneshot::channel();
         let taken = if self.is_idle() && self.inbox.is_empty(&self.log) {
-            let options = PromptOptions { early_aborts, agent, ..PromptOptions::default() };
+            let options = Box::new(PromptOptions { early_aborts, agent, ..PromptOptions::default() });
             self.begin(content, options, Waiting { caller: None, joined: vec![follower] }).await
         } else {
             let queued = self.queue(content, delivery, None, agent).await;
@@ -256,7 +256,7 @@ impl SessionState {
     }
 
     /// A draft that begins with closing what is still open, and with the model's change if there is one.
-    fn opening_draft(&self) -> Draft {
+    fn opening_draft(&self) -> Box<Draft> {
         let at_ms = self.deps.now_ms();
         let mut draft = self.log.recovery(at_ms, self.estimate()).unwrap_or_else(|| self.log.draft(at_ms));
         let head = self.log.head();
@@ -277,7 +277,7 @@ impl SessionState {
     async fn begin(
         &mut self,
         content: Vec<Block>,
-        options: PromptOptions,
+        options: Box<PromptOptions>,
         waiting: Waiting,
     ) -> Result<EntryId> {
         if let Err(error) = self.adopt(options.agent.as_ref()) {
@@ -306,11 +306,11 @@ impl SessionState {
             let waiting = caller.into_iter().chain(self.inbox.take_followers(item.id)).collect();
             tell_all(waiting, || Err(error.clone()));
         };
-        let (options, reply) = match self.inbox.take_caller(item.id) {
+        let (mut options, reply) = match self.inbox.take_caller(item.id) {
             Some(Caller { options, reply }) => (options, Some(reply)),
-            None => (PromptOptions::default(), None),
+            None => (Box::default(), None),
         };
-        let options = PromptOptions { agent: self.shared.inbox_agent(item.id), ..options };
+        options.agent = self.shared.inbox_agent(item.id);
         let is_awaited = reply.is_some();
         let Err(error) = self.begin_delivered(&item, options, reply).await else {
             self.inbox.delivered();
@@ -329,7 +329,7 @@ impl SessionState {
     async fn begin_delivered(
         &mut self,
         item: &InboxItem,
-        options: PromptOptions,
+        mut options: Box<PromptOptions>,
         reply: Option<ReplyTo<Reply>>,
     ) -> Result<()> {
         self.refresh_settings();
@@ -337,7 +337,7 @@ impl SessionState {
         // Whatever it was meant for, it begins a run.
         let run = draft.deliver(item, false);
         // Its key was used when it was queued, and what was aborted while it waited was not this.
-        let options = PromptOptions { key: None, early_aborts: self.shared.early_aborts(), ..options };
+        (options.key, options.early_aborts) = (None, self.shared.early_aborts());
         self.begin_recorded(draft, run, options, Waiting::caller(reply)).await?;
         let followers = self.inbox.take_followers(item.id);
         if let Some(run) = &mut self.run {
@@ -346,7 +346,7 @@ impl SessionState {
         Ok(())
     }
 
-    pub(super) async fn resume(&mut self, options: PromptOptions, reply: ReplyTo<Reply>) {
+    pub(super) async fn resume(&mut self, options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
         if self.is_left_waiting {
             return self.take_up(options, reply).await;
         }
@@ -453,7 +453,7 @@ impl SessionState {
     }
 
     /// Begins a run that goes on with the unanswered message.
-    async fn begin_resumed(&mut self, options: PromptOptions, waiting: Waiting) -> Result<()> {
+    async fn begin_resumed(&mut self, options: Box<PromptOptions>, waiting: Waiting) -> Result<()> {
         let Some(unanswered) = self.log.unanswered() else { return Ok(()) };
         self.refresh_settings();
         let mut draft = self.opening_draft();
@@ -467,7 +467,7 @@ impl SessionState {
         if self.is_idle() && !self.is_stopping && is_interrupted {
             let options =
                 PromptOptions { early_aborts: self.shared.early_aborts(), ..PromptOptions::default() };
-            if let Err(error) = self.begin_resumed(options, Waiting::default()).await {
+            if let Err(error) = self.begin_resumed(Box::new(options), Waiting::default()).await {
                 self.warn(format!("the run that was interrupted could not be resumed: {error}"));
             }
         }
@@ -501,9 +501,9 @@ impl SessionState {
 
     async fn begin_recorded(
         &mut self,
-        mut draft: Draft,
+        mut draft: Box<Draft>,
         run: EntryId,
-        options: PromptOptions,
+        options: Box<PromptOptions>,
         waiting: Waiting,
     ) -> Result<()> {
         let Waiting { caller: reply, joined } = waiting;
@@ -535,7 +535,7 @@ impl SessionState {
     fn start_run(
         &mut self,
         run: EntryId,
-        options: PromptOptions,
+        options: Box<PromptOptions>,
         waiting: Waiting,
         instructions: RunInstructions,
     ) {
@@ -861,7 +861,7 @@ impl SessionState {
             form.demand(&mut options.validators);
             options.schema = Some(form.schema);
         }
-        self.start_run(run, options, Waiting::default(), instructions);
+        self.start_run(run, Box::new(options), Waiting::default(), instructions);
         if let Some(open) = &mut self.run {
             let of_run = self.log.path().iter().filter(|entry| entry.id > run);
             of_run.filter_map(|entry| entry.kind.as_message()).for_each(|message| open.told.note(message));
@@ -872,7 +872,7 @@ impl SessionState {
     }
 
     /// Appends what belongs to the run. Where the store refuses it, the run is given up; gives whether it goes on.
-    pub(super) async fn append_for_run(&mut self, draft: Draft) -> bool {
+    pub(super) async fn append_for_run(&mut self, draft: Box<Draft>) -> bool {
         match self.append(draft, None).await {
             Ok(()) => true,
             Err(error) => {

@@ -12,13 +12,12 @@ use crate::openai::chunk::Chunk;
 /// The answer made of `chunks`, and its events.
 fn assemble(chunks: &[Value]) -> (AssistantMessage, Vec<ReplyEvent>) {
     let mut assembler = Assembler::default();
-    assembler.avoid_ids(HashSet::from(["used".to_owned()]));
     let mut events = Vec::new();
     for chunk in chunks {
         let chunk: Chunk = serde_json::from_value(chunk.clone()).expect("a chunk is read leniently");
         assembler.take(chunk, &mut events);
     }
-    (assembler.finish(StopReason::Stop, "test", "m"), events)
+    (assembler.finish(StopReason::Stop, "test", "m", HashSet::from(["used"])), events)
 }
 
 fn delta(delta: &Value) -> Value {

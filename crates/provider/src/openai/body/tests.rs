@@ -113,6 +113,15 @@ fn the_sample_is_the_beginning_as_it_came() {
     assert_eq!(body.sample().len(), SAMPLE_BYTES_MAX);
 }
 
+#[test]
+fn there_is_no_sample_where_there_is_an_event() {
+    let chunks =
+        [b"the model\n".as_slice(), b"data: a\n\nand more\n"].map(|chunk| Ok(Bytes::from_static(chunk)));
+    let mut body = Body::events(stream::iter(chunks), usize::MAX);
+    assert!(poll_fn(|context| body.poll_next(context)).now_or_never().is_some_and(|event| event.is_some()));
+    assert_eq!(body.sample(), "");
+}
+
 /// Small numbers from a seed (xorshift).
 struct Random(u64);
 

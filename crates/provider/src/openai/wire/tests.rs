@@ -7,7 +7,7 @@ use greenroom_kernel::{
 };
 use serde_json::{Value, json};
 
-use super::{WireStyle, wire_call_id, wire_request, wire_tool_name};
+use super::{WireStyle, size_hint, wire_call_id, wire_request, wire_tool_name};
 use crate::openai::{MaxTokensField, ResendReasoning};
 use crate::{OutputSchema, Purpose, Request};
 
@@ -34,6 +34,28 @@ fn request(messages: Vec<Message>) -> Request {
 
 fn wire(request: &Request, style: &WireStyle<'_>) -> Value {
     serde_json::to_value(wire_request(request, style)).expect("a request is JSON")
+}
+
+#[test]
+fn a_request_s_size_is_known_before_it_is_written() {
+    let mut checked = 0;
+    for (count, bytes) in [(1, 1), (1, 100_000), (20, 40), (400, 1_000)] {
+        let text = || "some words. ".repeat(bytes / 12 + 1);
+        let messages = (0..count).map(|number| match number % 3 {
+            0 => Message::user(text()),
+            1 => assistant(vec![Part::Text(text()), call("c1", "{\"path\":\"a\"}")]),
+            _ => result("c1", vec![Block::Text(text())]),
+        });
+        let request = request(messages.collect());
+        let written = serde_json::to_vec(&wire_request(&request, &PLAIN)).expect("a request is JSON").len();
+        let hint = size_hint(&request);
+        assert!(
+            hint >= written && hint <= written * 5 / 4 + 32 * count + 1_024,
+            "{count} of {bytes}: {hint} for {written}"
+        );
+        checked += 1;
+    }
+    assert_eq!(checked, 4);
 }
 
 fn check_messages(messages: Vec<Message>, expected: &Value) {

@@ -24,7 +24,7 @@ fn log(items: u64) -> Log {
 
 fn caller(ticket: u64) -> (Caller, oneshot::Receiver<Result<Reply>>) {
     let (reply, answer) = oneshot::channel();
-    (Caller { options: PromptOptions { ticket, ..PromptOptions::default() }, reply }, answer)
+    (Caller { options: Box::new(PromptOptions { ticket, ..PromptOptions::default() }), reply }, answer)
 }
 
 fn waiting(inbox: &Inbox, log: &Log) -> Vec<u64> {
