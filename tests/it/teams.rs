@@ -296,7 +296,7 @@ async fn an_answer_that_never_has_the_form_is_the_calls_error() {
     assert_eq!(session.prompt("go").await.unwrap().text, "done");
     let results = results(&runtime, "boss").await;
     assert_eq!(results[0].1, ToolStatus::Error);
-    assert!(results[0].2.contains("not the Findings that was asked for"), "{}", results[0].2);
+    assert!(results[0].2.contains("does not fit the schema \"Findings\""), "{}", results[0].2);
     model.assert_clean();
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::task::{Context, Poll};
 
@@ -111,18 +111,14 @@ struct Subscribers {
     by_session: HashMap<Arc<str>, Vec<Weak<Queue>>>,
 }
 
-impl Subscribers {
-    fn is_empty(&self) -> bool {
-        self.all.is_empty() && self.by_session.is_empty()
-    }
-}
-
 /// The bus of one runtime.
 #[derive(Debug)]
 pub(crate) struct Bus {
     /// Gives the events beside the log their time.
     clock: Clock,
     subscribers: RwLock<Subscribers>,
+    /// Whether there is anybody in `subscribers`.
+    is_heard: AtomicBool,
     cursor: AtomicU64,
 }
 
@@ -168,7 +164,8 @@ struct QueueState {
 
 impl Bus {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, subscribers: RwLock::default(), cursor: AtomicU64::default() }
+        let (is_heard, cursor) = (AtomicBool::default(), AtomicU64::default());
+        Self { clock, subscribers: RwLock::default(), is_heard, cursor }
     }
 
     /// The time of an event that happens now, in unix milliseconds.
@@ -178,16 +175,16 @@ impl Bus {
 
     /// Whether nobody subscribed to anything: transient events are not even made then.
     pub(crate) fn is_unheard(&self) -> bool {
-        self.subscribers.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+        !self.is_heard.load(Ordering::Relaxed)
     }
 
     /// Publishes to everyone who wants it. Never waits for a subscriber. `ancestors` are the sessions above the event's.
     pub(crate) fn publish(&self, event: &Arc<Event>, ancestors: &[Arc<str>]) {
         let cursor = self.cursor.fetch_add(1, Ordering::Relaxed);
-        let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner);
-        if subscribers.is_empty() {
+        if self.is_unheard() {
             return;
         }
+        let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner);
         let sessions = [&event.session].into_iter().chain(ancestors);
         let of_session = sessions.filter_map(|session| subscribers.by_session.get(session)).flatten();
         for queue in subscribers.all.iter().chain(of_session).filter_map(Weak::upgrade) {
@@ -218,6 +215,7 @@ impl Bus {
         };
         list.retain(|other| other.strong_count() > 0);
         list.push(Arc::downgrade(&queue));
+        self.is_heard.store(true, Ordering::Relaxed);
         // Now and then the sessions that nobody watches any more are forgotten.
         if subscribers.by_session.len() > 64 && subscribers.by_session.len().is_power_of_two() {
             subscribers.by_session.retain(|_, list| list.iter().any(|queue| queue.strong_count() > 0));
@@ -240,11 +238,13 @@ impl Bus {
 impl Queue {
     fn push(&self, cursor: u64, event: &Arc<Event>) {
         let weight = event.kind.weight();
+        let was_empty;
         {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if state.is_over {
                 return;
             }
+            was_empty = state.is_empty();
             let keeps = self.own_run.as_ref().is_some_and(|own_run| own_run.keeps(event));
             if keeps {
                 // What is missing before it keeps its place.
@@ -265,7 +265,10 @@ impl Queue {
             }
             self.tell_room(&state);
         }
-        self.waker.wake();
+        // Who waits has found nothing here; who has not read what is there was woken for that, or does not wait.
+        if was_empty {
+            self.waker.wake();
+        }
     }
 }
 
@@ -357,6 +360,10 @@ impl QueueState {
             self.bytes -= event.kind.weight();
         }
         delivery
+    }
+
+    fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.gap.is_none()
     }
 
     fn take_gap(&mut self) -> Option<Delivery> {

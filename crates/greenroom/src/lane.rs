@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use greenroom_kernel::{Failure, FailureClass, Usage};
+use greenroom_kernel::{FailureClass, Usage};
 use greenroom_provider::{Provider, ProviderError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -19,10 +19,12 @@ use crate::served::ServedModels;
 
 mod budget;
 mod queue;
+mod silence;
 
 use budget::TokenBudget;
 use queue::Queue;
 pub(crate) use queue::Urgency;
+use silence::Silence;
 
 /// One provider's lane.
 pub(crate) struct Lane {
@@ -215,15 +217,9 @@ impl Lane {
         grant(&mut queue);
     }
 
-    /// Waits for the next piece of an answer, but not for ever.
-    pub(crate) async fn unless_silent<T>(&self, piece: impl Future<Output = T>) -> Result<T, Failure> {
-        if self.silence_max.is_zero() {
-            return Ok(piece.await);
-        }
-        tokio::time::timeout(self.silence_max, piece).await.map_err(|_| {
-            let message = format!("the model said nothing for {} s", self.silence_max.as_secs());
-            Failure::new(FailureClass::Timeout, message)
-        })
+    /// The wait for the pieces of one answer.
+    pub(crate) fn silence(&self) -> Silence {
+        Silence::new(self.silence_max)
     }
 
     /// To what the facts belong that are learned of this lane's models: the server's address, else the provider's name.

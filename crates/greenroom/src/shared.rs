@@ -530,7 +530,7 @@ impl SessionShared {
             }
             broadcast.tracked.follow(&event.kind, || event.at_ms);
             broadcast.goes_on_at(event.seq + 1);
-            bus.publish(event, &self.ancestors());
+            self.publish_to(bus, event);
         }
     }
 
@@ -559,6 +559,14 @@ impl SessionShared {
             parent: self.parent.clone(),
             kind,
         });
-        bus.publish(&event, &self.ancestors());
+        self.publish_to(bus, &event);
+    }
+
+    fn publish_to(&self, bus: &Bus, event: &Arc<Event>) {
+        // One that a program opened has none.
+        match &self.parent {
+            None => bus.publish(event, &[]),
+            Some(_) => bus.publish(event, &self.ancestors()),
+        }
     }
 }

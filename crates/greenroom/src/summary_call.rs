@@ -102,8 +102,9 @@ async fn answer(
     let tell = |queued| shared.publish(&deps.bus, EventKind::queue_update(lane, true, queued));
     let mut place = lane.enter(call, tell).await;
     trace::entered(span, &shared.id, asked.elapsed());
-    let mut stream = lane.unless_silent(lane.provider.stream(request)).await.map_err(silent)??;
-    while let Some(event) = lane.unless_silent(stream.next()).await.map_err(silent)? {
+    let mut silence = lane.silence();
+    let mut stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(silent)??;
+    while let Some(event) = silence.unless_silent(stream.next()).await.map_err(silent)? {
         if let ReplyEvent::Done(answer) = event? {
             answer.usage.iter().for_each(|usage| place.used(usage));
             return Ok(answer);

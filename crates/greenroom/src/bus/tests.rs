@@ -1,6 +1,10 @@
 //! The bus: order, filters, gaps.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use futures_util::StreamExt;
 
 use super::{Bus, Delivery, Filter, QUEUE_BYTES};
 use crate::clock::Clock;
@@ -98,4 +102,54 @@ fn a_filter_of_a_tree_wants_every_session_below_its_root_and_no_other() {
     assert_eq!(sessions(&mut tree), ["team", "team..1", "team..1..2"]);
     assert_eq!(sessions(&mut branch), ["team..1", "team..1..2"]);
     assert_eq!(sessions(&mut alone), ["team"]);
+}
+
+/// Counts how often a task is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl std::task::Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_subscriber_is_woken_once_for_what_it_has_not_read() {
+    let bus = Bus::new(Clock::new(Some(0)));
+    let mut events = bus.subscribe(Filter::all());
+    let wakes = Arc::<Wakes>::default();
+    let waker = std::task::Waker::from(Arc::clone(&wakes));
+    let mut poll = || events.poll_next_unpin(&mut Context::from_waker(&waker)).is_ready();
+    let mut seq = 0;
+    let mut publish = |count: usize| {
+        for _ in 0..count {
+            bus.publish(&update("a", seq, 10), &[]);
+            seq += 1;
+        }
+    };
+    assert!(!poll(), "there is nothing yet");
+    publish(3);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
+    assert!(poll(), "the first");
+    publish(2);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 1, "it has not read what is there");
+    assert_eq!((poll(), poll(), poll(), poll(), poll()), (true, true, true, true, false));
+    publish(1);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 2, "it waited again");
+    assert!(poll());
+}
+
+#[test]
+fn a_subscriber_that_has_lost_events_is_woken_for_the_gap() {
+    let bus = Bus::new(Clock::new(Some(0)));
+    let mut events = bus.subscribe(Filter::all());
+    let wakes = Arc::<Wakes>::default();
+    let waker = std::task::Waker::from(Arc::clone(&wakes));
+    let mut poll = || events.poll_next_unpin(&mut Context::from_waker(&waker));
+    assert!(poll().is_pending());
+    // It does not fit, so that a gap is all that there is.
+    bus.publish(&update("a", 0, 2 * QUEUE_BYTES), &[]);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
+    assert!(matches!(poll(), Poll::Ready(Some(Delivery::Gap { .. }))));
 }

@@ -198,9 +198,10 @@ impl ModelTask {
             return Err(NoAnswer::OverBudget(reason));
         }
         let silent = |failure| Box::new(ProviderError::new(failure, ""));
-        let stream = self.lane.unless_silent(self.lane.provider.stream(request)).await.map_err(silent)?;
+        let mut silence = self.lane.silence();
+        let stream = silence.unless_silent(self.lane.provider.stream(request)).await.map_err(silent)?;
         let mut stream = stream.map_err(Box::new)?;
-        while let Some(event) = self.lane.unless_silent(stream.next()).await.map_err(silent)? {
+        while let Some(event) = silence.unless_silent(stream.next()).await.map_err(silent)? {
             let event = event.map_err(Box::new)?;
             if !std::mem::replace(started, true) {
                 self.publish(EventKind::MessageStart);

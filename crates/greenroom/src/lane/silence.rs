@@ -1,0 +1,57 @@
+//! How long a model may say nothing.
+//!
+//! Invariants: the time counts from the moment at which the next piece is waited for; one timer serves a whole answer, and
+//! is set anew when it ends and not for each piece, since pieces are many and few waits are long.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use greenroom_kernel::{Failure, FailureClass};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+#[cfg(test)]
+mod tests;
+
+/// The wait for the pieces of one answer.
+pub(crate) struct Silence {
+    /// Zero: for ever.
+    max: Duration,
+    /// Ends when the piece that is waited for is late, or before.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Silence {
+    pub(super) fn new(max: Duration) -> Self {
+        Self { max, timer: None }
+    }
+
+    /// Waits for the next piece of an answer, but not for ever.
+    ///
+    /// # Errors
+    /// A time-out: nothing came for too long.
+    pub(crate) async fn unless_silent<T>(&mut self, piece: impl Future<Output = T>) -> Result<T, Failure> {
+        let mut piece = pin!(piece);
+        let mut late_at = None;
+        poll_fn(|context| {
+            if let Poll::Ready(piece) = piece.as_mut().poll(context) {
+                return Poll::Ready(Ok(piece));
+            }
+            if self.max.is_zero() {
+                return Poll::Pending;
+            }
+            let late_at = *late_at.get_or_insert_with(|| Instant::now() + self.max);
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(late_at)));
+            while timer.as_mut().poll(context).is_ready() {
+                if Instant::now() >= late_at {
+                    let message = format!("the model said nothing for {} s", self.max.as_secs());
+                    return Poll::Ready(Err(Failure::new(FailureClass::Timeout, message)));
+                }
+                timer.as_mut().reset(late_at);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}

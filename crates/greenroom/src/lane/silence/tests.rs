@@ -1,0 +1,30 @@
+//! When a model has said nothing for too long, on the paused clock.
+
+use tokio::time::sleep;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn only_the_wait_for_one_piece_counts() {
+    let (began, mut silence) = (Instant::now(), Silence::new(10 * SECOND));
+    for _ in 0..5 {
+        assert_eq!(silence.unless_silent(async { 1 }).await, Ok(1));
+        silence.unless_silent(sleep(8 * SECOND)).await.expect("it came in time");
+        // What is done between two pieces does not count.
+        sleep(9 * SECOND).await;
+    }
+    assert_eq!(began.elapsed(), 85 * SECOND);
+    let waits = Instant::now();
+    let late = silence.unless_silent(std::future::pending::<()>()).await.expect_err("nothing comes");
+    assert_eq!((late.class, waits.elapsed()), (FailureClass::Timeout, 10 * SECOND));
+    assert_eq!(late.message, "the model said nothing for 10 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_limit_it_waits_for_ever() {
+    let began = Instant::now();
+    Silence::new(Duration::ZERO).unless_silent(sleep(1_000_000 * SECOND)).await.expect("it came");
+    assert_eq!(began.elapsed(), 1_000_000 * SECOND);
+}
