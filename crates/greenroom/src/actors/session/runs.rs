@@ -377,7 +377,7 @@ impl SessionState {
     }
 
     /// Goes on with a run that waits for people, and that this process did not go on with by itself.
-    async fn take_up(&mut self, options: PromptOptions, reply: ReplyTo<Reply>) {
+    async fn take_up(&mut self, options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
         let taken = match self.may_take_up(options.agent.as_ref()) {
             true => self.adopt(options.agent.as_ref()),
             false => Err(self.held_back_error()),
