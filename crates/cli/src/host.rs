@@ -5,6 +5,7 @@
 //! was: what is there then is another's; of two that are started at the same
 //! time one ends at once, and its client finds the other.
 
+use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -46,20 +47,22 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(crate) async fn run(global: &Global, args: &HostArgs) -> Result<u8> {
     // It belongs to no terminal. Where it leads a group already, it was started by hand.
     let _ = rustix::process::setsid();
+    if args.stop {
+        return reaching::stop(global, args.force).await;
+    }
     match begin(global, args).await {
         Ok(code) => Ok(code),
         Err(error) => {
-            // Whoever started it reads this as the reason.
-            tell_starter(&format!("{} {}", errors::exit_code(&error), errors::line(&error)));
+            if !std::io::stdout().is_terminal() {
+                // Whoever started it reads this as the reason.
+                tell_starter(&format!("{} {}", errors::exit_code(&error), errors::line(&error)));
+            }
             Err(error)
         }
     }
 }
 
 async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
-    if args.stop {
-        return reaching::stop(global, args.force).await;
-    }
     let interrupts = Interrupts::new()?;
     // The user's own file: that of the folder is another thing for each client.
     let config = setup::config(global)?.own;
@@ -67,7 +70,13 @@ async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
     let builder = Runtime::builder().provider(std::sync::Arc::new(Nobody)).data_dir(setup::data_dir(global)?);
     let runtime = setup::start(global, setup::limited(builder, &config.limits)).await?;
     let answering = Answering::begin(global, &runtime)?;
-    tell_starter(READY);
+    if std::io::stdout().is_terminal() {
+        let line =
+            format!("The host answers; it ends after {idle_s} s without clients and work, or with Ctrl-C.");
+        Screen::stdout(global.color).line(line)?;
+    } else {
+        tell_starter(READY);
+    }
     tracing::info!("the host answers; it ends after {idle_s} s without clients and work");
     tokio::select! {
         biased;
@@ -130,6 +139,21 @@ impl Answering {
         };
         let accepting = tokio::spawn(door.accept(listener));
         Ok(Self { host, accepting, is_ending, gone, place })
+    }
+
+    /// As a part of a program that stays where nobody is connected.
+    pub(crate) fn part_of(self, program: &str) -> Self {
+        // It is the same host: this names it for all who ask.
+        drop(self.host.clone().part_of(program));
+        self
+    }
+
+    /// Waits until it is told to end, or its store is no longer where it was.
+    pub(crate) async fn must_end(&self) {
+        tokio::select! {
+            () = self.gone.notified() => {}
+            () = self.host.stopped() => {}
+        }
     }
 
     /// Ends the runtime, and what serves it beside. Who connects in the meantime is sent away, and tries again until the

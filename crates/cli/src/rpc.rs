@@ -33,7 +33,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
         };
     }
     let setup = Setup::new(global, &args.model, Stay::Unwatched).await?;
-    let answering = Answering::begin(global, &setup.runtime)?;
+    let answering = Answering::begin(global, &setup.runtime)?.part_of("greenroom rpc");
     let agent = Arc::new(setup.agent.clone());
     let served = greenroom_server::serve(&setup.runtime, agent, tokio::io::stdin(), tokio::io::stdout());
     let mut begun = setup.runtime.subscribe(Filter::all().kinds([EventType::RunStart]));
@@ -45,6 +45,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
     let result = tokio::select! {
         biased;
         () = interrupts.next() => Ok(()),
+        () = answering.must_end() => Ok(()),
         result = served => result,
         () = noting => Ok(()),
     };

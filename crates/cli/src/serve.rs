@@ -56,7 +56,7 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     if !listen.ip().is_loopback() {
         warn_of_network(global, &server, &host_names)?;
     }
-    let answering = Answering::begin(global, &setup.runtime)?;
+    let answering = Answering::begin(global, &setup.runtime)?.part_of("greenroom serve");
     let interrupts = Interrupts::new()?;
     let mut screen = Screen::stderr(global.color);
     screen.line(format!(
@@ -64,7 +64,10 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
         server.address(),
         path.display()
     ))?;
-    interrupts.next().await;
+    tokio::select! {
+        () = interrupts.next() => {}
+        () = answering.must_end() => {}
+    }
     screen.line("Stopping; any run in progress is interrupted.")?;
     // Both at once: requests that wait for a run are answered when it is interrupted.
     answering.end(setup.runtime, server.stop()).await?;

@@ -345,7 +345,12 @@ impl Setup {
         let source = settings.source(stay, global.color);
         let builder = builder(global, provider, &provider_config, stay)?.live_settings(source);
         let builder = limited(builder, &limits);
-        host::make_room(global).await?;
+        if let Some(process) = host::make_room(global).await?.filter(|_| stay == Stay::Unwatched) {
+            let line = format!(
+                "greenroom: the host (process {process}) was idle and has ended; this takes its place"
+            );
+            Screen::stderr(global.color).line(line)?;
+        }
         let runtime = start(global, builder).await?;
         Ok(Self { runtime, agent, serve, _simulated: simulated, base_url, folder })
     }

@@ -7,9 +7,11 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use anyhow::Result;
+use greenroom::LiveSession;
 use greenroom_server::operations::{Abort, CompactSession, ListLive, WatchSession};
 use greenroom_server::{Client, ClientError, Events, Received};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use self::model::{Action, Model};
 use crate::chat::draw::{Frame, Painter, Size};
@@ -17,13 +19,15 @@ use crate::chat::terminal::{self, Input, Raw};
 use crate::interrupt::Interrupts;
 use crate::options::{Global, TopArgs};
 use crate::terminal::Screen;
-use crate::{host, moment};
+use crate::{errors, host, moment};
 
 pub(crate) mod model;
 mod rows;
 
 /// How often the list is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(500);
+/// What is said while nobody holds the store.
+const NO_HOST: &str = "no host holds the store; the next one is looked for";
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
@@ -50,11 +54,35 @@ pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
         }
         return Ok(0);
     }
-    watch(&client, model, screen.has_color()).await
+    watch(global, client, model, screen.has_color()).await
 }
 
-/// Shows it until the user has seen enough.
-async fn watch(client: &Client, mut model: Model, color: bool) -> Result<u8> {
+/// What a host says of its sessions.
+struct Listed {
+    client: Client,
+    /// Whether it is another connection than before.
+    is_new: bool,
+    sessions: Vec<LiveSession>,
+}
+
+/// Asks the host, or looks for another one where that has ended. `None`: there is none.
+async fn list(global: Global, known: Option<Client>) -> Result<Option<Listed>> {
+    let (client, is_new) = match known.filter(|client| !client.is_closed()) {
+        Some(client) => (client, false),
+        None => match host::reach_to_look(&global).await? {
+            Some(client) => (client, true),
+            None => return Ok(None),
+        },
+    };
+    match client.call(ListLive::default()).await {
+        Ok(listed) => Ok(Some(Listed { client, is_new, sessions: listed.sessions })),
+        Err(error) if host::is_gone_client(&error) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Shows it until the user has seen enough. No key waits for the host.
+async fn watch(global: &Global, client: Client, mut model: Model, color: bool) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let raw = Raw::new()?;
     let mut painter = Painter::new(color, terminal::size());
@@ -62,7 +90,11 @@ async fn watch(client: &Client, mut model: Model, color: bool) -> Result<u8> {
     let (done, mut news) = mpsc::unbounded_channel();
     let mut events: Option<Events> = None;
     let mut ticks = tokio::time::interval(ASK_EVERY);
-    let ended = loop {
+    let mut client = Some(client);
+    // The session that is looked at closely.
+    let mut watched: Option<String> = None;
+    let mut asking: Option<JoinHandle<Result<Option<Listed>>>> = None;
+    loop {
         let size = terminal::size();
         draw(&mut painter, &model, size)?;
         let action = tokio::select! {
@@ -86,32 +118,62 @@ async fn watch(client: &Client, mut model: Model, color: bool) -> Result<u8> {
                 }
                 None
             }
-            _ = ticks.tick() => {
-                match client.call(ListLive::default()).await {
-                    Ok(listed) => model.taken(listed.sessions, moment::now_ms()),
-                    Err(error) => break Err(error),
+            listed = answered(&mut asking) => {
+                asking = None;
+                match listed {
+                    Ok(Some(Listed { client: found, is_new, sessions })) => {
+                        if is_new {
+                            model.notice = Some("another host has the store now".to_owned());
+                        }
+                        model.taken(sessions, moment::now_ms());
+                        client = Some(found);
+                        watched.clone().filter(|_| is_new).map(Action::Watch)
+                    }
+                    Ok(None) => {
+                        client = None;
+                        model.taken(Vec::new(), moment::now_ms());
+                        model.notice = Some(NO_HOST.to_owned());
+                        None
+                    }
+                    Err(error) => {
+                        client = None;
+                        model.notice = Some(errors::line(&error));
+                        None
+                    }
                 }
+            }
+            _ = ticks.tick(), if asking.is_none() => {
+                asking = Some(tokio::spawn(list(global.clone(), client.clone())));
                 None
             }
         };
-        match action {
-            Some(Action::Quit) => break Ok(()),
-            Some(Action::Watch(id)) => {
+        match (action, &client) {
+            (Some(Action::Quit), _) => break,
+            (Some(Action::Leave), _) => (events, watched) = (None, None),
+            (Some(Action::Watch(id)), Some(client)) => {
                 events = Some(client.events_of(id.as_str()));
-                if let Err(error) = client.call(WatchSession { session_id: id }).await {
-                    model.notice = Some(error.to_string());
-                }
+                watched = Some(id.clone());
+                ask(client, &done, watch_session, id);
             }
-            Some(Action::Leave) => events = None,
-            Some(Action::Abort(id)) => ask(client, &done, abort, id),
-            Some(Action::Compact(id)) => ask(client, &done, compact, id),
-            None => {}
+            (Some(Action::Abort(id)), Some(client)) => ask(client, &done, abort, id),
+            (Some(Action::Compact(id)), Some(client)) => ask(client, &done, compact, id),
+            (Some(Action::Watch(_) | Action::Abort(_) | Action::Compact(_)), None) => {
+                model.notice = Some(NO_HOST.to_owned());
+            }
+            (None, _) => {}
         }
-    };
+    }
     terminal::write(&painter.clear())?;
     drop(raw);
-    ended?;
     Ok(0)
+}
+
+/// What the host says that was asked; nothing where none was.
+async fn answered(asking: &mut Option<JoinHandle<Result<Option<Listed>>>>) -> Result<Option<Listed>> {
+    match asking {
+        Some(asking) => asking.await?,
+        None => std::future::pending().await,
+    }
 }
 
 fn draw(painter: &mut Painter, model: &Model, size: Size) -> Result<()> {
@@ -139,9 +201,17 @@ fn ask<F>(
     let (doing, done) = (does(client.clone(), id), done.clone());
     tokio::spawn(async move {
         let text = doing.await.unwrap_or_else(|error| error.to_string());
-        // Nobody may be there to read it.
-        let _ = done.send(text);
+        if !text.is_empty() {
+            // Nobody may be there to read it.
+            let _ = done.send(text);
+        }
     });
+}
+
+/// What happens in the session is told from now on, which needs no word.
+async fn watch_session(client: Client, id: String) -> Result<String, ClientError> {
+    client.call(WatchSession { session_id: id }).await?;
+    Ok(String::new())
 }
 
 async fn abort(client: Client, id: String) -> Result<String, ClientError> {

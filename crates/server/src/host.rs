@@ -5,7 +5,7 @@
 //! itself only where nobody is connected and nothing is at work, or where it is told to.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use greenroom::{Agent, Runtime};
@@ -61,6 +61,8 @@ struct Shared {
     connected: watch::Sender<usize>,
     /// Whether it was told to end.
     stopping: watch::Sender<bool>,
+    /// The program that it is a part of, where that does not end for others.
+    program: OnceLock<String>,
 }
 
 #[derive(Default)]
@@ -88,7 +90,17 @@ impl Host {
             clients: Mutex::default(),
             connected: watch::channel(0).0,
             stopping: watch::channel(false).0,
+            program: OnceLock::new(),
         }))
+    }
+
+    /// It is a part of a program, such as `greenroom serve`, that stays also where nobody is connected: clients that want
+    /// the store for themselves are refused with this name, unless they force it.
+    #[must_use]
+    pub fn part_of(self, program: impl Into<String>) -> Self {
+        // The first name stands.
+        let _ = self.0.program.set(program.into());
+        self
     }
 
     /// Serves one client until it goes away.
@@ -108,12 +120,17 @@ impl Host {
 
     /// Waits until the host is told to end, or has had no client and nothing at work for so long.
     pub async fn idle(&self, after: Duration) {
-        let mut stopping = self.0.stopping.subscribe();
         tokio::select! {
             biased;
-            _ = stopping.wait_for(|stopping| *stopping) => {}
+            () = self.stopped() => {}
             () = self.unused(after) => {}
         }
+    }
+
+    /// Waits until the host is told to end.
+    pub async fn stopped(&self) {
+        // It lives as long as this is waited for.
+        let _ = self.0.stopping.subscribe().wait_for(|stopping| *stopping).await;
     }
 
     async fn unused(&self, after: Duration) {
@@ -312,15 +329,22 @@ impl Seat {
         if self.only_looks() {
             return Err(Refused::Parameters(rpc::NO_DEFINITION.to_owned()));
         }
+        let busy =
+            |message: String| Err(Refused::Problem(Box::new(Problem::new(ProblemKind::Busy, message))));
+        let pid = std::process::id();
+        if let Some(program) = self.host.program.get().filter(|_| !force) {
+            return busy(format!("`{program}` (process {pid}) has the store until it is ended"));
+        }
         let at_work = self.host.runtime.working().await?;
         let others = self.host.clients().beginning.iter().filter(|number| **number != self.number).count();
         if !force && (others > 0 || !at_work.is_empty()) {
-            let message = format!(
-                "the host (process {}) is in use: {others} clients are connected, and {} sessions are at work",
-                std::process::id(),
-                at_work.len()
-            );
-            return Err(Refused::Problem(Box::new(Problem::new(ProblemKind::Busy, message))));
+            let count = |count: usize, one: &str, are: [&str; 2]| match count {
+                1 => format!("1 {one} {}", are[0]),
+                count => format!("{count} {one}s {}", are[1]),
+            };
+            let connected = count(others, "client", ["is connected", "are connected"]);
+            let working = count(at_work.len(), "session", ["is at work", "are at work"]);
+            return busy(format!("the host (process {pid}) is in use: {connected}, and {working}"));
         }
         self.host.stopping.send_replace(true);
         Ok(Stopping { pid: std::process::id() })

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use greenroom::tools::background;
-use greenroom_server::operations::{ClientKind, Hello, HelloAnswer, Operation as _, PROTOCOL, StopHost};
+use greenroom_server::operations::{
+    ClientKind, Hello, HelloAnswer, Operation as _, PROTOCOL, StopHost, Stopping,
+};
 use greenroom_server::{Client, ClientError, ProblemKind};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -129,7 +131,7 @@ pub(crate) async fn reach_to_look(global: &Global) -> Result<Option<Client>> {
 /// As [`reach`].
 pub(crate) async fn reach_to_change(global: &Global) -> Result<Option<Client>> {
     if global.no_host {
-        make_room(global).await?;
+        let _ = make_room(global).await?;
         return Ok(None);
     }
     Ok(reach_or_free(global, &CHANGES).await?.map(|reached| reached.client))
@@ -166,24 +168,32 @@ pub(crate) async fn reach_or_start(global: &Global, who: &Who<'_>, idle_s: u64) 
     reached.ok_or_else(|| anyhow::anyhow!("no host could be reached or started"))
 }
 
-/// Ends the host of the store where it is idle, for a command that works on the store in its own process. One that is in
-/// use stays, and then the store is in use.
+/// Ends the host of the store where it is idle, for a command that works on the store in its own process. Gives the process
+/// that it was, where one ended.
 ///
 /// # Errors
-/// The socket is another user's.
-pub(crate) async fn make_room(global: &Global) -> Result<()> {
+/// It is in use; the socket is another user's.
+pub(crate) async fn make_room(global: &Global) -> Result<Option<u32>> {
     let dir = setup::data_dir(global)?;
     match ask_to_end(&dir, false, REACH_WITHIN).await? {
-        Ending::Nobody => Ok(()),
+        Ending::Nobody => Ok(None),
+        Ending::Refused(busy) if busy.kind() == Some(ProblemKind::Busy) => {
+            let without = if global.no_host { ", or leave out --no-host" } else { "" };
+            let reason = format!(
+                "the store in {} is in use: {busy}; wait for it, or end it with `greenroom host --stop --force`{without}",
+                dir.display()
+            );
+            Err(Unreached { code: errors::STORE, reason, is_silent: false }.into())
+        }
         // The store is in use then, and that is said when it is opened.
-        Ending::Refused(_) => Ok(()),
-        Ending::Ends => {
+        Ending::Refused(_) => Ok(None),
+        Ending::Ends(process) => {
             // Its lock goes with the rest of it.
             let began = Instant::now();
             while !is_free(&dir) && began.elapsed() < setup::END_MAX {
                 sleep(AGAIN_AFTER).await;
             }
-            Ok(())
+            Ok(process)
         }
     }
 }
@@ -198,7 +208,11 @@ pub(super) async fn stop(global: &Global, force: bool) -> Result<u8> {
         asked => asked?,
     };
     match asked {
-        Ending::Ends => Ok(0),
+        Ending::Ends(process) => {
+            let process = process.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+            Screen::stdout(global.color).line(format!("The host{process} has ended."))?;
+            Ok(0)
+        }
         Ending::Refused(error) => Err(error.into()),
         Ending::Nobody => Err(usage(format!("no host answers for the store in {}", dir.display()))),
     }
@@ -229,7 +243,8 @@ fn is_free(dir: &Path) -> bool {
 enum Ending {
     /// Nobody answers.
     Nobody,
-    Ends,
+    /// It ends, and was this process, where it said so.
+    Ends(Option<u32>),
     Refused(ClientError),
 }
 
@@ -249,16 +264,16 @@ async fn ask_to_end(dir: &Path, force: bool, within: Duration) -> Result<Ending>
                     sleep(AGAIN_AFTER).await;
                     continue;
                 }
-                Connected::Nobody if is_ending => return Ok(Ending::Ends),
+                Connected::Nobody if is_ending => return Ok(Ending::Ends(None)),
                 Connected::Nobody => return Ok(Ending::Nobody),
             };
             let (input, output) = stream.into_split();
             let client = Client::new(input, output);
             let stopping = timeout(within, client.call(StopHost { force })).await;
             match stopping.map_err(|_| silent(dir))? {
-                Ok(_) => {
+                Ok(Stopping { pid }) => {
                     client.closed().await;
-                    return Ok(Ending::Ends);
+                    return Ok(Ending::Ends(Some(pid)));
                 }
                 // It ends already.
                 Err(error) if is_gone_client(&error) => is_ending = true,

@@ -24,6 +24,7 @@ mod looking;
 mod moved;
 mod others;
 mod piped;
+mod serving;
 mod sharing;
 mod starts;
 
@@ -215,10 +216,12 @@ async fn a_run_starts_a_host_which_the_next_one_finds_and_which_ends_when_told()
     let host = hosted.host().expect("a host is there");
     let stopped = hosted.run(&["host", "--stop"]);
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    assert_eq!(stopped.stdout, format!("The host (process {}) has ended.\n", host.as_raw_nonzero()));
     wait_until("the host has ended", || !is_greenroom(host));
     assert!(!hosted.socket().exists());
     let again = hosted.run(&["host", "--stop"]);
-    assert_eq!(again.code, Some(2), "{again:?}");
+    assert_eq!((again.code, again.stdout.as_str()), (Some(2), ""), "{again:?}");
+    assert!(again.stderr.contains("no host answers"), "{again:?}");
     hosted.simulator.assert_clean();
 }
 

@@ -1,7 +1,9 @@
 //! `top`: the live sessions of a host, as JSON, as a table and at a terminal, from where a run is aborted.
 
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
+use greenroom_server::Client;
 use greenroom_server::operations::{ClientKind, PromptSession, SessionState, StartSession};
 use greenroom_simulator::{Answer, ByPurpose, Summariser};
 use serde_json::{Value, json};
@@ -110,4 +112,47 @@ async fn a_live_session_is_compacted_from_there_when_that_is_confirmed() {
     terminal.press("q");
     terminal.shows("ended with 0");
     chat.close().await;
+}
+
+/// It looks for the next host as a chat does, and the keys work meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_goes_on_with_another_host_where_its_own_dies() {
+    if !is_there() {
+        return;
+    }
+    let hosted = Hosted::new(3, 0).await;
+    hosted.start_host();
+    let begin = async |session: &str| {
+        let chat = hosted.client(ClientKind::Chat, json!({})).await;
+        chat.work(PromptSession::new(session, "x")).await.unwrap().outcome().await.unwrap();
+        chat
+    };
+    let _first = begin("first").await;
+    let terminal = Terminal::run(&hosted.place, (110, 24), &["top"]);
+    terminal.shows("▸ first");
+    hosted.kill_host();
+    terminal.shows("no host holds the store; the next one is looked for");
+    terminal.press("a");
+    terminal.until("nothing is asked about", |screen| !screen.contains("y/n"));
+    hosted.start_host();
+    let second = begin("second").await;
+    terminal.shows("▸ second");
+    // One that is looked at closely when the host dies is looked at again.
+    terminal.press("Enter");
+    let seen = async |client: &Client, text: &str| {
+        let began = Instant::now();
+        let shown = format!("› {text}");
+        while !terminal.screen().contains(&shown) {
+            assert!(began.elapsed() < Duration::from_secs(60), "what happens there is not seen: {text}");
+            client.work(PromptSession::new("second", text)).await.unwrap().outcome().await.unwrap();
+        }
+    };
+    seen(&second, "closely").await;
+    hosted.kill_host();
+    terminal.shows("no host holds the store");
+    hosted.start_host();
+    let again = begin("second").await;
+    seen(&again, "again").await;
+    terminal.press("q");
+    terminal.shows("ended with 0");
 }
