@@ -100,7 +100,7 @@ fn live(seed: u64) -> (usize, usize) {
 #[test]
 fn what_was_acknowledged_survives_power_cuts() {
     let (mut acknowledged, mut cut_tails) = (0, 0);
-    for seed in 0..60 {
+    for seed in 0..100 {
         let lived = live(seed);
         acknowledged += lived.0;
         cut_tails += lived.1;
