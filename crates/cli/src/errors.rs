@@ -290,7 +290,7 @@ fn advice_of_client(error: &ClientError) -> Option<&'static str> {
 fn advice_for(class: FailureClass) -> Option<&'static str> {
     match class {
         FailureClass::Auth => Some(
-            "check the key (OPENAI_API_KEY, or the variable that --api-key-env or the provider's api_key_env names)",
+            "it is read from OPENAI_API_KEY, or from the variable that --api-key-env or the provider's api_key_env names",
         ),
         FailureClass::Timeout => {
             Some("check that the server runs and that its base URL is right, then try again")

@@ -5,7 +5,6 @@
 //! was: what is there then is another's; of two that are started at the same
 //! time one ends at once, and its client finds the other.
 
-use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -53,7 +52,7 @@ pub(crate) async fn run(global: &Global, args: &HostArgs) -> Result<u8> {
     match begin(global, args).await {
         Ok(code) => Ok(code),
         Err(error) => {
-            if !std::io::stdout().is_terminal() {
+            if !Screen::stdout(Color::Never).is_terminal() {
                 // Whoever started it reads this as the reason.
                 tell_starter(&format!("{} {}", errors::exit_code(&error), errors::line(&error)));
             }
