@@ -69,7 +69,7 @@ async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
     let builder = Runtime::builder().provider(std::sync::Arc::new(Nobody)).data_dir(setup::data_dir(global)?);
     let runtime = setup::start(global, setup::limited(builder, &config.limits)).await?;
     let answering = Answering::begin(global, &runtime)?;
-    if std::io::stdout().is_terminal() {
+    if Screen::stdout(Color::Never).is_terminal() {
         let line =
             format!("The host answers; it ends after {idle_s} s without clients and work, or with Ctrl-C.");
         Screen::stdout(global.color).line(line)?;
