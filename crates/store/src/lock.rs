@@ -18,6 +18,8 @@ pub(crate) struct DirectoryLock {
     /// `None` where the directory is only read, and has no lock file or another store writes to it.
     file: Option<File>,
     path: PathBuf,
+    /// Which file it is; `None` where nothing is written.
+    identity: Option<Identity>,
 }
 
 impl Drop for DirectoryLock {
@@ -54,7 +56,8 @@ impl DirectoryLock {
         if let Err(error) = noted {
             tracing::debug!(%error, "cannot note the process in the lock file");
         }
-        Ok(Self { file: Some(file), path })
+        let identity = Some(identity(&file.metadata().map_err(failed)?));
+        Ok(Self { file: Some(file), path, identity })
     }
 
     /// Whether the locked directory is still where it was. What is at its path otherwise is another's: the directory was
@@ -63,10 +66,8 @@ impl DirectoryLock {
     /// # Errors
     /// [`StoreError::Replaced`].
     pub(crate) fn check_in_place(&self) -> Result<(), StoreError> {
-        let Some(file) = &self.file else { return Ok(()) };
-        let is_same =
-            || Ok::<_, std::io::Error>(identity(&file.metadata()?) == identity(&self.path.metadata()?));
-        if is_same().unwrap_or(false) {
+        let Some(held) = self.identity else { return Ok(()) };
+        if self.path.metadata().is_ok_and(|there| identity(&there) == held) {
             return Ok(());
         }
         Err(StoreError::Replaced { dir: self.path.parent().map(Path::to_owned).unwrap_or_default() })
@@ -74,7 +75,7 @@ impl DirectoryLock {
 
     /// No lock: for who reads beside a store that writes.
     pub(crate) fn none() -> Self {
-        Self { file: None, path: PathBuf::new() }
+        Self { file: None, path: PathBuf::new(), identity: None }
     }
 
     /// Keeps those out who would change the directory, and lets others read it as well. Nothing is written.
@@ -86,28 +87,32 @@ impl DirectoryLock {
             Ok(file) => file,
             // Nobody has it open then: who does makes the file.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Self { file: None, path });
+                return Ok(Self { file: None, path, identity: None });
             }
             Err(error) => return Err(failed(error)),
         };
         match file.try_lock_shared() {
-            Ok(()) => Ok(Self { file: Some(file), path }),
+            Ok(()) => Ok(Self { file: Some(file), path, identity: None }),
             Err(TryLockError::WouldBlock) => Err(in_use(dir, file)),
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
     }
 }
 
-/// What tells a file from all others.
+/// What tells a file from all others: device and number.
+type Identity = (u64, u64);
+
 #[cfg(unix)]
-fn identity(metadata: &Metadata) -> (u64, u64) {
+fn identity(metadata: &Metadata) -> Identity {
     use std::os::unix::fs::MetadataExt as _;
     (metadata.dev(), metadata.ino())
 }
 
 /// A system that does not let go of a file that is open: nobody can replace it.
 #[cfg(not(unix))]
-fn identity(_: &Metadata) {}
+fn identity(_: &Metadata) -> Identity {
+    (0, 0)
+}
 
 /// The error that names the process which has the directory, as its lock file says.
 fn in_use(dir: &Path, lock: File) -> StoreError {
