@@ -56,7 +56,7 @@ const GROUP_COMMANDS_MAX: usize = 4_096;
 pub(crate) const UNLISTED_BYTES_MAX: u64 = if cfg!(test) { 2 << 10 } else { 512 << 10 };
 /// After so many bytes in the journal, the staged index changes begin to move to sled: few and large writes, in which a
 /// head that changed often is written once.
-const INDEXED_EVERY_BYTES: u64 = 4 << 20;
+const INDEXED_EVERY_BYTES: u64 = 1 << 20;
 /// The index on the disk may be so many bytes of the journal behind before a group is acknowledged. A start reads at most
 /// so much, and one group, of the journal again.
 const UNINDEXED_BYTES_MAX: u64 = 2 * INDEXED_EVERY_BYTES;
