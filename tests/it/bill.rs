@@ -89,7 +89,6 @@ async fn a_crash_forgets_no_answer_s_cost() {
     quiet_injected_panics();
     let points = [
         "session/record",
-        "session/measure",
         "agent/sized",
         "session/measured",
         "usage_tracker/appended",

@@ -281,7 +281,7 @@ async fn a_death_in_the_middle_leaves_the_conversation_with_one_of_them() {
         for point in [
             "session/record",
             "session/measured",
-            "session/measure",
+            "usage_tracker/measure",
             "agent/begin",
             "agent/recorded",
             "agent/tool_over",

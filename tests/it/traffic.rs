@@ -43,14 +43,13 @@ async fn a_run_s_messages_are_these() {
     let passed: Vec<(&str, u32)> = std::mem::take(&mut *passed.lock().unwrap()).into_iter().collect();
     let expected = [
         ("agent/begin", 1),
-        // The prompt, two answers, the result and the end.
+        // The prompt, the answer that calls, its result, and the last answer and the end, which are recorded together.
         ("agent/broadcast", 5),
         ("agent/model_over", 2),
         ("agent/recorded", 3),
         ("agent/sized", 2),
         ("agent/tool_over", 1),
         ("agent/tools_over", 1),
-        ("session/measure", 2),
         ("session/measured", 1),
         ("session/prompt", 1),
         ("session/record", 3),

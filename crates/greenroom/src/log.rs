@@ -522,6 +522,11 @@ impl Draft {
         EntryId(self.head.entries)
     }
 
+    /// What the session will have spent.
+    pub(crate) fn billed(&self) -> Bill {
+        Bill { usage: self.head.total_usage, cost_microdollars: self.head.cost_microdollars }
+    }
+
     /// The context is rebuilt from another path, which has so many tokens.
     pub(crate) fn follow_path(&mut self, path: &[Arc<Entry>], tokens: u64) {
         let active = ActivePath::of(path);
@@ -597,8 +602,19 @@ impl Draft {
     }
 
     fn push_alone(&mut self, kind: EntryKind) -> EntryId {
-        let id = EntryId(self.head.entries);
         let tokens = entry_tokens(&kind, Estimator::Classes);
+        self.push_sized(kind, tokens)
+    }
+
+    /// Adds the entries of another draft of this log, which was not appended.
+    pub(crate) fn repeat(&mut self, entries: &[Arc<Entry>]) {
+        for entry in entries {
+            self.push_sized(entry.kind.clone(), entry.tokens);
+        }
+    }
+
+    fn push_sized(&mut self, kind: EntryKind, tokens: u64) -> EntryId {
+        let id = EntryId(self.head.entries);
         let entry = Entry { id, parent: self.head.leaf, at_ms: self.at_ms, tokens, origin: None, kind };
         self.head.entries += 1;
         self.head.updated_at_ms = self.at_ms;

@@ -441,8 +441,9 @@ pub(crate) enum AgentMessage {
     Suspend { stamp: RunAttempt },
     /// From the session: go on with a run that was handed over.
     Continue { running: Box<Running>, tracker: ractor::ActorRef<Mail<TrackerMessage>> },
-    /// From the session: a record is durable. `answer` is the model's newest answer.
-    Recorded { stamp: RunAttempt, delivered: u32, answer: Option<EntryId> },
+    /// From the session: a record is durable. `answer` is the model's newest answer. Where the next step begins with
+    /// measuring the context, the tracker `is_measuring` it already.
+    Recorded { stamp: RunAttempt, delivered: u32, answer: Option<EntryId>, is_measuring: bool },
     /// From the session: what the model is to be sent.
     Context { stamp: RunAttempt, messages: Vec<Arc<Message>> },
     /// From the session: a compaction that the run waits for is over.
@@ -555,6 +556,8 @@ pub(crate) struct BeginRun {
     pub(crate) answer: Option<EntryId>,
     /// Whether the model has answered in this context before.
     pub(crate) answered_before: bool,
+    /// Whether the tracker is measuring the context for the first step already.
+    pub(crate) is_measuring: bool,
     pub(crate) max_request_bytes: u64,
 }
 
@@ -572,13 +575,14 @@ pub(crate) enum ModelOutcome {
 
 /// To a usage tracker: the ledger, the learned ratio and the context's size.
 pub(crate) enum TrackerMessage {
-    /// From the session: an entry is durable and in the context.
+    /// From the session: an entry is in the context. It is durable, but for the answer that ends a run: that one is
+    /// recorded together with the end, which holds its size.
     Appended(Arc<Entry>),
     /// From the session: the context was rewritten.
     Rewritten(Vec<Arc<Entry>>),
     /// From the session: model, window or fixed part changed.
     Configure(Box<crate::actors::usage_tracker::TrackerConfig>),
-    /// From the session: an entry that is durable changed the bill.
+    /// From the session: an entry changed the bill.
     Billed(Bill),
     /// From the session, for the agent: how large is the context? The answer takes the context along.
     Measure {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use greenroom::prelude::*;
-use greenroom_kernel::{Entry, EntryId};
+use greenroom_kernel::{Entry, EntryId, EntryKind};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, Summariser,
 };
@@ -125,12 +125,50 @@ async fn any_single_failure_of_the_disk_costs_at_most_its_turn() {
         for fault in [
             Fault::FailOnce { at, errno: ENOSPC },
             Fault::FailOnce { at, errno: EIO },
-            Fault::FailOnce { at: at + 14, errno: ENOSPC },
+            Fault::FailOnce { at: at + 8, errno: ENOSPC },
         ] {
             let failed = with_fault(&talk(), FaultyFiles::new(Arc::new(MemoryFiles::new())), fault).await;
             assert!(failed <= 1, "{fault:?}: {failed} prompts failed");
         }
     }
+}
+
+/// The last answer and the end of its run are one write: where it fails neither is there, and nothing counts the answer.
+#[tokio::test]
+async fn an_answer_and_the_end_of_its_run_are_there_together_or_not_at_all() {
+    let mut lost = 0;
+    for at in 1..=8 {
+        let (model, dir) = (talk(), tempfile::tempdir().unwrap());
+        let files = FaultyFiles::new(Arc::new(RealFiles));
+        let runtime = start(&model, dir.path(), &files).await;
+        let session = runtime.open("disk", &tooled()).await.unwrap();
+        session.prompt("first").await.unwrap();
+        let before = runtime.entries("disk", EntryId(0)).await.unwrap().len();
+        files.set(Fault::FailOnce { at, errno: ENOSPC });
+        let reply = session.prompt("second").await;
+        assert!(files.fired() > 0 && matches!(reply, Err(Error::Store(_))), "{at}: {reply:?}");
+        files.set(Fault::None);
+        let of_run = runtime.entries("disk", EntryId(before as u64)).await.unwrap();
+        let is_end = |entry: &Entry| matches!(entry.kind, EntryKind::RunEnded { .. });
+        let answers =
+            |entry: &Entry| entry.kind.as_message().is_some_and(|message| message.role() == "assistant");
+        assert!(!of_run.iter().any(is_end), "{at}: {of_run:?}");
+        let is_last = of_run.len() == 3;
+        lost += u32::from(is_last);
+        assert_eq!(
+            of_run.iter().filter(|entry| answers(entry)).count(),
+            usize::from(of_run.len() > 1),
+            "{at}"
+        );
+        let state = session.state().await.unwrap();
+        runtime.shutdown().await.unwrap();
+        let again = start(&model, dir.path(), &files).await;
+        let read = again.open("disk", &tooled()).await.unwrap().state().await.unwrap();
+        assert_eq!(read.total_tokens, state.total_tokens, "{at}");
+        assert!(!is_last || read.context == state.context, "{at}: {:?}, {:?}", read.context, state.context);
+        again.shutdown().await.unwrap();
+    }
+    assert_eq!(lost, 2, "the write and the sync of the end fail once each");
 }
 
 #[tokio::test]

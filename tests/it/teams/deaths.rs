@@ -53,7 +53,6 @@ async fn an_agent_whose_session_dies_goes_on_and_its_call_waits() {
         "session/started",
         "session/prompt",
         "session/record",
-        "session/measure",
         "session/measured",
         "session/end",
         "agent/begin",
@@ -97,7 +96,7 @@ async fn an_agent_whose_session_dies_goes_on_and_its_call_waits() {
 /// One that dies again and again is given up, and the call says so; the caller goes on.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_is_given_up_is_an_error_that_its_caller_reads() {
-    let (model, runtime, ended) = struck("session/measure", 100, is_child).await;
+    let (model, runtime, ended) = struck("session/record", 100, is_child).await;
     let text = ended.unwrap().text;
     assert!(text.starts_with("done: the agent failed: session boss.."), "{text}");
     assert!(text.contains("died 4 times within a minute"), "{text}");

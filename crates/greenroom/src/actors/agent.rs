@@ -153,9 +153,10 @@ impl AgentState {
                 self.running = Some(running);
                 line.wake_up(myself.clone());
             }
-            AgentMessage::Recorded { stamp, delivered, answer } => {
+            AgentMessage::Recorded { stamp, delivered, answer, is_measuring } => {
                 if let Some(running) = self.current(stamp) {
                     running.begin.answer = answer;
+                    running.begin.is_measuring = is_measuring;
                 }
                 self.input(myself, stamp, Input::Recorded { delivered });
             }
@@ -335,7 +336,10 @@ impl AgentState {
             Effect::Measure => {
                 let Some(running) = self.current(stamp) else { return };
                 running.measuring = true;
-                self.tell_session(SessionMessage::Measure { stamp });
+                // The session lets the tracker measure by itself where it knows that a step is about to begin.
+                if !std::mem::take(&mut running.begin.is_measuring) {
+                    self.tell_session(SessionMessage::Measure { stamp });
+                }
             }
             Effect::Compact { trigger, at_window, failed_attempts } => {
                 let measured = self.current(stamp).and_then(|running| running.measured.clone());

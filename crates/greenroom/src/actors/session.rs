@@ -4,9 +4,10 @@
 //! recorded as they come, waiting input joins at boundaries, and when the run is over its end is recorded and
 //! the prompt is answered.
 //!
-//! Invariants: an entry is told to the tracker, broadcast and acknowledged only after it is durable; at most
-//! one run and one compaction are open; what a crash left open is closed before anything else is written; only
-//! this actor waits for the disk.
+//! Invariants: an entry is told to the tracker, broadcast and acknowledged only after it is durable, but for the answer
+//! that ends a run, of which the tracker hears before, since its size is recorded with it; at most one run and one
+//! compaction are open; what a crash left open is closed before anything else is written; only this actor waits for the
+//! disk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -104,6 +105,15 @@ impl Suspended {
     pub(crate) fn tell_withdrawn(&mut self, session: &str, log: &Log) {
         tell_all(self.inbox.take_withdrawn(log), || Err(Error::Withdrawn { session: session.to_owned() }));
     }
+}
+
+/// What is said when a draft is durable, besides its events.
+#[derive(Default)]
+struct AfterAppend {
+    /// That the run is over, and its reply.
+    then: Option<RunCompletion>,
+    /// The run that ends with an answer in this draft.
+    ended: Option<RunAttempt>,
 }
 
 /// What the session owns.
@@ -374,10 +384,7 @@ impl SessionState {
             SessionMessage::FallBack { stamp, failure } => Box::pin(self.fall_back(stamp, *failure)).await,
             SessionMessage::Measure { stamp } => {
                 if self.current(stamp).is_some() {
-                    // What changed holds for this check.
-                    self.refresh_settings();
-                    let (context, reply_to) = (Some(self.log.context()), self.agent.actor().clone());
-                    self.tracker.tell(TrackerMessage::Measure { stamp, context, reply_to });
+                    self.measure_for_step(stamp);
                 }
             }
             SessionMessage::Project { stamp } => {
@@ -424,14 +431,14 @@ impl SessionState {
 
     /// Makes a draft durable, and then known: to the log in memory, the tracker and everyone who listens.
     async fn append(&mut self, draft: Box<Draft>, key: Option<String>) -> Result<()> {
-        self.append_then(draft, key, &mut None).await
+        self.append_then(draft, key, &mut AfterAppend::default()).await
     }
 
     async fn append_then(
         &mut self,
         mut draft: Box<Draft>,
         key: Option<String>,
-        then: &mut Option<RunCompletion>,
+        after: &mut AfterAppend,
     ) -> Result<()> {
         if self.log.is_empty() {
             draft.begin(self.definition.provider(), self.definition.model(), self.shared.parent.as_deref());
@@ -469,7 +476,9 @@ impl SessionState {
         if entries.iter().any(|entry| is_any_answer(&entry.kind)) {
             self.deps.ledger.release(&self.shared);
         }
-        if bill != bill_before {
+        // Of the answer that ends a run, and what it costs, the tracker was told.
+        let ended = after.ended.take();
+        if bill != bill_before && ended.is_none() {
             self.tracker.tell(TrackerMessage::Billed(bill));
         }
         for entry in &entries {
@@ -479,7 +488,7 @@ impl SessionState {
                 if is_answer(&entry.kind) {
                     self.left = None;
                 }
-                if !is_import {
+                if !is_import && ended.is_none() {
                     self.tracker.tell(TrackerMessage::Appended(Arc::clone(entry)));
                 }
             }
@@ -488,18 +497,40 @@ impl SessionState {
         self.shared.keep_inbox_agents(|item| self.log.inbox().iter().any(|waiting| waiting.id == item));
         self.tell_askers(&entries);
         let parent = self.shared.parent.as_ref();
-        let events: Vec<Arc<Event>> =
+        let mut events: Vec<Arc<Event>> =
             event::of_entries(&self.shared.id, parent, &entries, self.log.head().open_run)
                 .map(Arc::new)
                 .collect();
         let below = self.shared.broadcast_below();
         self.outgoing.retain(|event| event.seq >= below);
         self.outgoing.extend(events.iter().cloned());
-        if then.is_some() {
-            self.completion.clone_from(then);
+        if after.then.is_some() {
+            self.completion.clone_from(&after.then);
         }
-        self.agent.tell(AgentMessage::Broadcast { events, then: then.take() });
+        if let Some(stamp) = ended {
+            // The step's end comes between the answer and the end of the run.
+            let end = events.iter().position(|event| matches!(event.kind, EventKind::RunEnd { .. }));
+            let last = events.split_off(end.unwrap_or(events.len()));
+            self.agent.tell(AgentMessage::Broadcast { events, then: None });
+            let answer = self.log.newest_answer();
+            self.agent.tell(AgentMessage::Recorded { stamp, delivered: 0, answer, is_measuring: false });
+            events = last;
+        }
+        self.agent.tell(AgentMessage::Broadcast { events, then: after.then.take() });
         Ok(())
+    }
+
+    /// Tells the tracker that the context is another one.
+    fn context_rewritten(&mut self) {
+        self.tracker.tell(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        self.tell_last_answer();
+    }
+
+    /// Lets the tracker measure the context for a step of the run, by the settings that hold now.
+    fn measure_for_step(&mut self, stamp: RunAttempt) {
+        self.refresh_settings();
+        let (context, reply_to) = (Some(self.log.context()), self.agent.actor().clone());
+        self.tracker.tell(TrackerMessage::Measure { stamp, context, reply_to });
     }
 
     /// What it works on: the run, or the session itself.
@@ -507,10 +538,11 @@ impl SessionState {
         self.run_span().unwrap_or(&self.span)
     }
 
-    /// Sends what the handler has said to the agent and the tracker so far.
+    /// Sends what the handler has said to the agent and the tracker so far. What the tracker answers to the agent comes
+    /// after what the agent is told here.
     fn send_told(&mut self) {
-        self.tracker.send();
         self.agent.send();
+        self.tracker.send();
     }
 
     fn warn(&self, message: String) {

@@ -2,7 +2,8 @@
 //! ([`greenroom_kernel::due`]).
 //!
 //! Invariants: what it holds is rebuilt from the live path when it is restarted, and it hears of every entry
-//! from the session, in order, after it is durable. Every message costs O(1), whatever the history.
+//! from the session, in order, after it is durable, and before it where it is the answer that ends a run; if that cannot be
+//! recorded, it is told the path anew. Every message costs O(1), whatever the history.
 
 use std::sync::Arc;
 

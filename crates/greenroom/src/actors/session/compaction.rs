@@ -435,7 +435,7 @@ impl SessionState {
         }
         self.deps.probe(&self.shared.id, "install/3_durable");
         self.compaction.only_at_window = false;
-        self.tracker.tell(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        self.context_rewritten();
         self.limits_changed();
         self.deps.probe(&self.shared.id, "install/4_measured");
         self.warn_of_loss(ended);

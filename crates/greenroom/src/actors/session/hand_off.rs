@@ -21,7 +21,7 @@ use super::open_compaction::CompactionRequest;
 use crate::compaction::CompactOptions;
 use crate::error::{Error, Result};
 use crate::log::Draft;
-use crate::message::{AgentMessage, TrackerMessage};
+use crate::message::AgentMessage;
 use crate::team;
 
 /// How often one run may hand the conversation on.
@@ -100,7 +100,9 @@ impl SessionState {
             Err(error) => {
                 self.warn(format!("the conversation stays where it is: {error}"));
                 let answer = self.log.newest_answer();
-                self.agent.tell(AgentMessage::Recorded { stamp, delivered: pending.delivered, answer });
+                let delivered = pending.delivered;
+                let recorded = AgentMessage::Recorded { stamp, delivered, answer, is_measuring: false };
+                self.agent.tell(recorded);
             }
         }
     }
@@ -129,7 +131,7 @@ impl SessionState {
         }
         self.append(draft, None).await?;
         if is_narrowed {
-            self.tracker.tell(TrackerMessage::Rewritten(self.log.path().to_vec()));
+            self.context_rewritten();
         }
         // What waited for the run's end is replaced by this.
         self.next_definition = None;

@@ -30,7 +30,7 @@ use crate::compaction::{CompactOptions, Compacted};
 use crate::deps::blocking;
 use crate::error::{BranchPointError, Error, PinError, Result};
 use crate::log::Draft;
-use crate::message::{CompactionOrder, CompactionWork, Measurement, ReplyTo, Summariser, TrackerMessage};
+use crate::message::{CompactionOrder, CompactionWork, Measurement, ReplyTo, Summariser};
 use crate::trace;
 
 /// The window that a branch is summarised for where nothing knows the model's, in tokens.
@@ -275,7 +275,7 @@ impl SessionState {
     /// The context is another path's from now on.
     fn take_path(&mut self, path: Vec<Arc<Entry>>) {
         self.log.replace_path(path);
-        self.tracker.tell(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        self.context_rewritten();
     }
 
     /// The path to an entry, back to what the newest active compaction on it kept.

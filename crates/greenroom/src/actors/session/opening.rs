@@ -157,6 +157,7 @@ impl SessionState {
             self.agent.tell(AgentMessage::TrackerRestarted { tracker: self.tracker.actor().clone() });
             // Requests that the session had sent to the dead actor.
             if self.is_closing() {
+                self.tell_last_answer();
                 self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
             }
             if let Some(measurement) = self.compaction.awaited_measurement() {

@@ -6,18 +6,19 @@
 use std::sync::Arc;
 
 use greenroom_kernel::cost::RunCost;
-use greenroom_kernel::entry::{Delivery, EntryKind};
+use greenroom_kernel::entry::{Delivery, Entry, EntryKind};
 use greenroom_kernel::message::{Block, Message, StopReason};
+use greenroom_kernel::path::is_message;
 use greenroom_kernel::run::{Boundary, Fallbacks};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{EntryId, RunId, RunOutcome, ToolCall, ToolResult, ToolStatus, Usage};
 use greenroom_store::SessionState as StoredState;
 
-use super::SessionState;
 use super::definition::{Definition, instructions_tokens};
 use super::hand_off::PendingHandOff;
 use super::inbox::Caller;
 use super::questions;
+use super::{AfterAppend, SessionState};
 use crate::agent::Agent;
 use crate::compaction::Compacted;
 use crate::error::{ConfigError, Error, Result};
@@ -61,7 +62,14 @@ pub(super) struct OpenRun {
     /// How often it was handed on in this run.
     hand_offs: u32,
     /// How the run ended, while its end is not yet recorded.
-    closing: Option<RunOutcome>,
+    closing: Option<Closing>,
+}
+
+/// The end of a run that is about to be recorded.
+struct Closing {
+    outcome: RunOutcome,
+    /// The answer that ends the run, which is recorded together with the end; empty where all is recorded.
+    last: Vec<Arc<Entry>>,
 }
 
 impl OpenRun {
@@ -613,6 +621,7 @@ impl SessionState {
 
     fn tell_agent_to_begin(&mut self) {
         let Some(run) = &self.run else { return };
+        let pending = self.pending_calls();
         let begin = BeginRun {
             stamp: run.stamp,
             span: run.span.clone(),
@@ -633,13 +642,18 @@ impl SessionState {
             waiting: run.options.waiting.and(&self.shared.id),
             tracker: self.tracker.actor().clone(),
             may_compact: self.definition.settings.enabled,
-            pending: self.pending_calls(),
             steps: run.told.steps,
             answer: self.log.newest_answer(),
             answered_before: self.log.has_answers(),
+            is_measuring: pending.is_empty(),
+            pending,
             max_request_bytes: self.definition.settings.max_request_bytes,
         };
+        let (stamp, is_measuring) = (begin.stamp, begin.is_measuring);
         self.agent.tell(AgentMessage::Begin(Box::new(begin)));
+        if is_measuring {
+            self.measure_for_step(stamp);
+        }
     }
 
     /// The calls that go on where a run is taken up again. Before a run begins, all calls have results.
@@ -728,6 +742,18 @@ impl SessionState {
         self.run.as_ref().is_some_and(|run| run.closing.is_some())
     }
 
+    /// Tells the tracker of the answer that ends the run, if that is not recorded yet.
+    pub(super) fn tell_last_answer(&mut self) {
+        let closing = self.run.as_ref().and_then(|run| run.closing.as_ref());
+        let Some(Closing { last, .. }) = closing.filter(|closing| !closing.last.is_empty()) else { return };
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.repeat(last);
+        self.tracker.tell(TrackerMessage::Billed(draft.billed()));
+        for entry in draft.entries.into_iter().filter(|entry| is_message(&entry.kind)) {
+            self.tracker.tell(TrackerMessage::Appended(entry));
+        }
+    }
+
     /// The open run, if this is about it. Late news ends here.
     pub(super) fn current(&mut self, stamp: RunAttempt) -> Option<&mut OpenRun> {
         self.run.as_mut().filter(|run| run.stamp == stamp && run.closing.is_none())
@@ -761,6 +787,11 @@ impl SessionState {
             draft.deliver(item, item.delivery == Delivery::Steer);
         }
         let delivered = u32::try_from(items.len()).unwrap_or(u32::MAX);
+        let is_last = boundary == Boundary::End && delivered == 0 && handed.is_none();
+        if is_last && !draft.entries.is_empty() && !self.has_hand_off() {
+            // One write for the answer and the end of the run.
+            return self.start_closing(RunOutcome::Completed, draft.entries);
+        }
         if !self.append_for_run(draft).await {
             return;
         }
@@ -773,9 +804,14 @@ impl SessionState {
             return;
         }
         let answer = self.log.newest_answer();
-        self.agent.tell(AgentMessage::Recorded { stamp, delivered, answer });
-        if boundary == Boundary::End && delivered == 0 {
-            self.start_closing(RunOutcome::Completed);
+        let is_over = boundary == Boundary::End && delivered == 0;
+        let is_measuring = boundary != Boundary::None && !is_over;
+        self.agent.tell(AgentMessage::Recorded { stamp, delivered, answer, is_measuring });
+        if is_measuring {
+            self.measure_for_step(stamp);
+        }
+        if is_over {
+            self.start_closing(RunOutcome::Completed, Vec::new());
         }
     }
 
@@ -805,7 +841,7 @@ impl SessionState {
         if is_cut_off && self.log.is_waiting() {
             self.leave_waiting().await;
         } else if self.close_open_calls().await {
-            self.start_closing(outcome);
+            self.start_closing(outcome, Vec::new());
         }
     }
 
@@ -893,11 +929,12 @@ impl SessionState {
         draft.entries.is_empty() || self.append_for_run(draft).await
     }
 
-    /// The run is over; its end is recorded with the size that the tracker measures.
-    fn start_closing(&mut self, outcome: RunOutcome) {
+    /// The run is over; its end is recorded with the size that the tracker measures, and `last` with it.
+    fn start_closing(&mut self, outcome: RunOutcome, last: Vec<Arc<Entry>>) {
         self.refresh_settings();
         if let Some(run) = &mut self.run {
-            run.closing = Some(outcome);
+            run.closing = Some(Closing { outcome, last });
+            self.tell_last_answer();
             self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
         }
         // A compaction that the run asked for has nobody to wait for it.
@@ -909,7 +946,7 @@ impl SessionState {
         let Some(mut run) = self.run.take_if(|run| run.closing.is_some()) else { return };
         self.shared.end_run();
         self.deps.ledger.release(&self.shared);
-        let outcome = run.closing.take().unwrap_or(RunOutcome::Interrupted);
+        let Some(Closing { outcome, last }) = run.closing.take() else { return };
         let Told { steps, usage, .. } = &run.told;
         trace::run_ended(
             &run.span,
@@ -921,6 +958,7 @@ impl SessionState {
             run.began.elapsed(),
         );
         let mut draft = self.log.draft(self.deps.now_ms());
+        draft.repeat(&last);
         draft.push(EntryKind::RunEnded { run: run.stamp.run, outcome: outcome.clone(), context });
         let result = match &outcome {
             RunOutcome::Completed => {
@@ -936,11 +974,20 @@ impl SessionState {
         };
         let to: Vec<_> = run.reply.take().into_iter().chain(run.joined).collect();
         let answer = (!to.is_empty()).then(|| Box::new(Answer { to, reply: result }));
-        let mut then = answer.map(RunCompletion::new);
-        if let Err(error) = self.append_then(draft, None, &mut then).await {
-            // The answer itself is durable; that the run ended is noted with the next prompt.
-            self.warn(format!("the run's end could not be recorded: {error}"));
-            if let Some(mut answer) = then.and_then(|then| then.take()) {
+        let ended = (!last.is_empty()).then_some(run.stamp);
+        let mut after = AfterAppend { then: answer.map(RunCompletion::new), ended };
+        if let Err(error) = self.append_then(draft, None, &mut after).await {
+            if last.is_empty() {
+                // The answer itself is durable; that the run ended is noted with the next prompt.
+                self.warn(format!("the run's end could not be recorded: {error}"));
+            } else {
+                run.options.cancel.cancel();
+                self.repeats.run_broken();
+                self.warn(format!("the run was given up: {error}"));
+                self.tracker.tell(TrackerMessage::Billed(self.log.bill()));
+                self.context_rewritten();
+            }
+            if let Some(mut answer) = after.then.and_then(|then| then.take()) {
                 answer.reply = Err(error);
                 self.completion = Some(RunCompletion::new(answer));
                 self.agent
