@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use self::backend::Backend;
 use crate::errors;
-use crate::host;
+use crate::host::{self, Patience};
 use crate::interrupt::Interrupts;
 use crate::link::{self, Link};
 use crate::options::{ChatArgs, Global, ModelArgs, ResumeArgs};
@@ -83,11 +83,13 @@ async fn draw_it(
     interrupts: Interrupts,
     which: impl AsyncFn(&Link) -> Result<String>,
 ) -> Result<u8> {
-    let Some((link, opened, typed)) = open(global, &args, &interrupts, which).await? else {
+    let (told, silences) = mpsc::unbounded_channel();
+    let patience = Patience::telling(move |silence| drop(told.send(silence)));
+    let Some((link, opened, typed)) = open(global, &args, &interrupts, &patience, which).await? else {
         return Ok(errors::INTERRUPTED);
     };
     link.say_warnings(global)?;
-    let id = live::talk(global, args, link, interrupts, opened, typed).await?;
+    let id = live::talk(global, args, link, interrupts, (patience, silences), opened, typed).await?;
     id.map_or(Ok(0), |id| say_how_to_go_on(global, &id))
 }
 
@@ -96,9 +98,10 @@ async fn open(
     global: &Global,
     args: &ModelArgs,
     interrupts: &Interrupts,
+    patience: &Patience,
     which: impl AsyncFn(&Link) -> Result<String>,
 ) -> Result<Option<(Link, live::Opened, Typed)>> {
-    let opening = Link::open_and(global, args, ClientKind::Chat, async |link| {
+    let opening = Link::open_and(global, args, ClientKind::Chat, patience, async |link| {
         let id = which(link).await?;
         link.check_not_waiting_for_others(&id).await?;
         Ok(live::open(link.client.clone(), &id).await?)
@@ -151,7 +154,8 @@ async fn read_lines(
     interrupts: Interrupts,
     which: impl AsyncFn(&Link) -> Result<String>,
 ) -> Result<u8> {
-    let opening = Link::open_and(global, &args, ClientKind::Chat, async |link| {
+    let patience = Patience::new(global, &interrupts);
+    let opening = Link::open_and(global, &args, ClientKind::Chat, &patience, async |link| {
         let id = which(link).await?;
         link.check_not_waiting(&id).await?;
         let opened = Backend::open(link.client.clone(), &id).await?;
@@ -163,7 +167,7 @@ async fn read_lines(
         opened = opening => opened?,
     };
     link.say_warnings(global)?;
-    match plain::talk(global, args, link, interrupts, opened).await? {
+    match plain::talk(global, args, link, interrupts, patience, opened).await? {
         true => say_how_to_go_on(global, &id),
         false => Ok(0),
     }

@@ -4,11 +4,12 @@
 
 use anyhow::Result;
 use greenroom::kernel::entry::CompactionOutcome;
-use greenroom_server::ProblemKind;
 use greenroom_server::operations::{Abort, CompactSession};
+use greenroom_server::{ClientError, ProblemKind};
 use serde_json::json;
 
 use crate::errors;
+use crate::host::Patience;
 use crate::interrupt::Interrupts;
 use crate::link::Link;
 use crate::options::{CompactArgs, Global};
@@ -19,7 +20,9 @@ use crate::text;
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &CompactArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let (link, id) = Link::open_once_for(global, &args.model, &args.id).await?;
+    let patience = Patience::new(global, &interrupts);
+    let opening = Link::open_once_for(global, &args.model, &args.id, &patience);
+    let (link, id) = interrupts.unless(opening).await?;
     link.say_warnings(global)?;
     let result = compact(global, args, &link, id, &interrupts).await;
     link.end().await?;
@@ -43,10 +46,12 @@ async fn compact(
     };
     let compacting = async { link.client.work(operation).await?.outcome().await };
     tokio::pin!(compacting);
+    let mut is_interrupted = false;
     let compacted = loop {
         tokio::select! {
             biased;
             () = interrupts.next() => {
+                is_interrupted = true;
                 // It ends, or it has ended.
                 let _ = link.client.call(Abort::current(&id)).await;
             }
@@ -54,6 +59,10 @@ async fn compact(
         }
     };
     progress.end().await;
+    if let (true, Err(error @ ClientError::Silent(_))) = (is_interrupted, &compacted) {
+        Screen::stderr(global.color).line(format!("greenroom: {error}"))?;
+        return Ok(errors::INTERRUPTED);
+    }
     let mut screen = Screen::stdout(global.color);
     let compacted = match compacted {
         Ok(outcome) => outcome.compacted,

@@ -155,6 +155,9 @@ fn client_code(error: &ClientError) -> u8 {
     if matches!(error, ClientError::Parameters(_)) {
         return USAGE;
     }
+    if matches!(error, ClientError::Silent(_)) {
+        return STORE;
+    }
     match error.kind() {
         Some(
             ProblemKind::Invalid

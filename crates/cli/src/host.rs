@@ -1,9 +1,9 @@
 //! `greenroom host`: the process that holds the store for all terminals, and how other commands find and start it.
 //!
 //! Invariants: the socket is there as long as the store's lock is held, and who connects while the host ends is sent away
-//! to try again; it ends by itself when nobody is connected and nothing is at work, and when its store is no longer where it
-//! was: what is there then is another's; of two that are started at the same
-//! time one ends at once, and its client finds the other.
+//! to try again; it ends by itself when nobody is connected and nothing is at work, and when its store is no longer where
+//! it was: what is there then is another's; of two that are started at the same time one ends at once, and its client finds
+//! the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,13 +23,16 @@ use crate::options::{Color, Global, HostArgs};
 use crate::setup;
 use crate::terminal::Screen;
 
+pub(crate) use self::alive::{Patience, Silence};
 pub(crate) use self::reaching::{
-    Line, Reached, Unreached, Who, fingerprint, is_gone, is_gone_client, make_room, reach, reach_line,
-    reach_or_free, reach_or_start, reach_to_change, reach_to_change_and, reach_to_look, still_silent,
+    Line, Reached, Unreached, Who, fingerprint, is_gone, is_gone_client, is_silent, is_silent_client,
+    make_room, reach, reach_line, reach_or_free, reach_or_start, reach_to_change, reach_to_change_and,
+    reach_to_look, still_silent,
 };
 pub(crate) use self::socket::OtherUsers;
 
 mod agents;
+mod alive;
 mod reaching;
 mod socket;
 

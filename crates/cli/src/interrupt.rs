@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::errors;
 
@@ -16,6 +16,8 @@ use crate::errors;
 #[derive(Debug, Clone)]
 pub(crate) struct Interrupts {
     came: Arc<Notify>,
+    /// How many came.
+    count: watch::Sender<u64>,
     /// One came and has not been settled: the next one is the second.
     is_pending: Arc<AtomicBool>,
     /// The process was asked to end, not only what it is doing.
@@ -30,7 +32,12 @@ impl Interrupts {
         let mut terminate = listen(SignalKind::terminate(), ignored)?;
         let mut hangup = listen(SignalKind::hangup(), ignored)?;
         let mut quit = listen(SignalKind::quit(), ignored)?;
-        let this = Self { came: Arc::default(), is_pending: Arc::default(), is_ending: Arc::default() };
+        let this = Self {
+            came: Arc::default(),
+            count: watch::Sender::default(),
+            is_pending: Arc::default(),
+            is_ending: Arc::default(),
+        };
         let listener = this.clone();
         tokio::spawn(async move {
             loop {
@@ -44,6 +51,7 @@ impl Interrupts {
                 if listener.is_pending.swap(true, Ordering::SeqCst) {
                     std::process::exit(errors::INTERRUPTED.into());
                 }
+                listener.count.send_modify(|count| *count += 1);
                 listener.came.notify_one();
             }
         });
@@ -53,6 +61,23 @@ impl Interrupts {
     /// Waits for the next interruption.
     pub(crate) async fn next(&self) {
         self.came.notified().await;
+    }
+
+    /// How many have come, for those who look on: it changes with each, whoever is given it.
+    pub(crate) fn count(&self) -> watch::Receiver<u64> {
+        self.count.subscribe()
+    }
+
+    /// What comes of this, unless an interruption comes first.
+    ///
+    /// # Errors
+    /// The interruption, or its own.
+    pub(crate) async fn unless<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            () = self.next() => Err(greenroom::Error::Aborted.into()),
+            done = work => done,
+        }
     }
 
     /// Whether the process was asked to end.

@@ -15,7 +15,7 @@ use greenroom_server::{Client, ClientError, ProblemKind};
 
 use crate::chat::ask_user;
 use crate::errors::{Answered, usage};
-use crate::host::{self, Reached, Who};
+use crate::host::{self, Patience, Reached, Who};
 use crate::moment;
 use crate::options::{Global, ModelArgs};
 use crate::setup::{self, FOLDER, Setup, Stay, warn};
@@ -40,9 +40,15 @@ pub(crate) struct Link {
 impl Link {
     /// A connection for a command of this kind: to a host, which is started where there is none; to a runtime in this
     /// process where the user wants no host.
-    pub(crate) async fn open(global: &Global, args: &ModelArgs, kind: ClientKind) -> Result<Self> {
+    pub(crate) async fn open(
+        global: &Global,
+        args: &ModelArgs,
+        kind: ClientKind,
+        patience: &Patience,
+    ) -> Result<Self> {
         let host = setup::load_config(global, &crate::surroundings::Surroundings::here())?.config.host;
-        let who = Who { kind, agent: Some(args), checks_server: kind == ClientKind::Run };
+        let (checks_server, patience) = (kind == ClientKind::Run, Some(patience.clone()));
+        let who = Who { kind, agent: Some(args), checks_server, patience };
         let reached = match (global.no_host, host.start) {
             (true, _) => None,
             (false, false) => host::reach_or_free(global, &who).await?,
@@ -59,11 +65,12 @@ impl Link {
         global: &Global,
         args: &ModelArgs,
         kind: ClientKind,
+        patience: &Patience,
         first: impl AsyncFn(&Self) -> Result<T>,
     ) -> Result<(Self, T)> {
         let mut attempt = 1;
         loop {
-            let link = Self::open(global, args, kind).await?;
+            let link = Self::open(global, args, kind, patience).await?;
             match first(&link).await {
                 Ok(answer) => return Ok((link, answer)),
                 Err(error) if link.is_host() && attempt < ATTEMPTS && host::is_gone(&error) => attempt += 1,
@@ -77,10 +84,15 @@ impl Link {
 
     /// As [`Self::open_and`], for a session that the user named; none is started: a command that works for a moment needs
     /// none.
-    pub(crate) async fn open_once_for(global: &Global, args: &ModelArgs, id: &str) -> Result<(Self, String)> {
+    pub(crate) async fn open_once_for(
+        global: &Global,
+        args: &ModelArgs,
+        id: &str,
+        patience: &Patience,
+    ) -> Result<(Self, String)> {
         let mut attempt = 1;
         loop {
-            let link = Self::open_for_once(global, args).await?;
+            let link = Self::open_for_once(global, args, patience).await?;
             match resolve_known(&link.client, id).await {
                 Ok(id) => return Ok((link, id)),
                 Err(error) if link.is_host() && attempt < ATTEMPTS && host::is_gone(&error) => attempt += 1,
@@ -92,8 +104,9 @@ impl Link {
         }
     }
 
-    async fn open_for_once(global: &Global, args: &ModelArgs) -> Result<Self> {
-        let who = Who { kind: ClientKind::Run, agent: Some(args), checks_server: true };
+    async fn open_for_once(global: &Global, args: &ModelArgs, patience: &Patience) -> Result<Self> {
+        let patience = Some(patience.clone());
+        let who = Who { kind: ClientKind::Run, agent: Some(args), checks_server: true, patience };
         let reached = if global.no_host { None } else { host::reach_or_free(global, &who).await? };
         match reached {
             Some(reached) => Ok(Self::to_host(args, reached)),
@@ -198,12 +211,19 @@ impl Link {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub(crate) async fn with_model(&self, global: &Global, args: &ModelArgs, model: &str) -> Result<Client> {
+    pub(crate) async fn with_model(
+        &self,
+        global: &Global,
+        args: &ModelArgs,
+        model: &str,
+        patience: &Patience,
+    ) -> Result<Client> {
         if let Some(setup) = &self.own {
             return Ok(Client::in_process(&setup.runtime, setup.agent.clone().model(model)));
         }
         let args = ModelArgs { model: Some(model.to_owned()), ..args.clone() };
-        let who = Who { kind: ClientKind::Chat, agent: Some(&args), checks_server: false };
+        let patience = Some(patience.clone());
+        let who = Who { kind: ClientKind::Chat, agent: Some(&args), checks_server: false, patience };
         let reached = host::reach(global, &who).await?;
         Ok(reached.ok_or_else(|| usage("the host has ended"))?.client)
     }

@@ -24,7 +24,7 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
     let server = args.server.clone();
     // What is forgotten is in our own store: nobody is asked.
     let model = ModelArgs { server, no_tools: true, keyless: args.forget.is_some(), ..ModelArgs::bare() };
-    let who = Who { kind: ClientKind::Watch, agent: Some(&model), checks_server: false };
+    let who = Who { kind: ClientKind::Watch, agent: Some(&model), checks_server: false, patience: None };
     for attempt in 1.. {
         let reached = if global.no_host { None } else { host::reach_or_free(global, &who).await? };
         let Some(Reached { client, warnings }) = reached else { break };

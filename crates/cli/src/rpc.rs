@@ -21,7 +21,7 @@ use crate::setup::{self, Setup, Stay};
 /// Runs it, until standard input ends or it is interrupted: at the host, where one has the store.
 pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let who = Who { kind: ClientKind::Run, agent: Some(&args.model), checks_server: false };
+    let who = Who { kind: ClientKind::Run, agent: Some(&args.model), checks_server: false, patience: None };
     let line = if global.no_host { None } else { host::reach_line(global, &who).await? };
     if let Some(Line { input, output, warnings }) = line {
         warnings.iter().try_for_each(|warning| setup::warn(global, warning))?;

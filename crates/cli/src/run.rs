@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::errors::CutOff;
 use crate::files::{self, FileError};
-use crate::host;
+use crate::host::{self, Patience};
 use crate::interrupt::Interrupts;
 use crate::link::{ATTEMPTS, Link};
 use crate::options::{Color, Global, RunArgs};
@@ -74,12 +74,13 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
         ..PromptSession::new("", text)
     };
     let interrupts = Interrupts::new()?;
+    let patience = Patience::new(global, &interrupts);
     let mut attempt = 1;
     let mut session: Option<String> = None;
     loop {
         let known = session.clone();
         let chosen = RefCell::new(None);
-        let opened = Link::open_and(global, &args.model, ClientKind::Run, async |link| {
+        let opening = Link::open_and(global, &args.model, ClientKind::Run, &patience, async |link| {
             let id = match &known {
                 Some(id) => id.clone(),
                 None => link.session_id(args.session.as_deref(), args.goes_on, "run").await?,
@@ -87,8 +88,8 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
             chosen.replace(Some(id.clone()));
             link.check_not_waiting(&id).await?;
             Ok(id)
-        })
-        .await;
+        });
+        let opened = interrupts.unless(opening).await;
         if let Some(events) = events.as_deref_mut() {
             events.session = chosen.into_inner();
         }
@@ -107,7 +108,12 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
         let played = played?;
         return match played.reply {
             Ok(_) => Ok(0),
-            Err(_) if played.is_interrupted => Err(Error::Aborted.into()),
+            Err(error) if played.is_interrupted => {
+                if host::is_silent_client(&error) {
+                    Screen::stderr(global.color).line(format!("greenroom: {error}"))?;
+                }
+                Err(Error::Aborted.into())
+            }
             Err(error) if host::is_gone_client(&error) => Err(CutOff { session: id }.into()),
             Err(error) => Err(error.into()),
         };
@@ -137,7 +143,7 @@ async fn play(
     });
     let played = played.await?;
     view.end()?;
-    if matches!(&played.reply, Err(error) if host::is_gone_client(error)) {
+    if matches!(&played.reply, Err(error) if host::is_gone_client(error) || host::is_silent_client(error)) {
         return Ok(played);
     }
     match link.note_folder(id).await {

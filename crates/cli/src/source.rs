@@ -62,6 +62,14 @@ pub(crate) async fn look<T>(global: &Global, read: impl AsyncFn(&Source) -> Resu
         }
         match result {
             Err(error) if attempt < ATTEMPTS && host::is_gone(&error) => attempt += 1,
+            Err(error) if host::is_silent(&error) => {
+                let source = Source::beside(global, error).await?;
+                let result = read(&source).await;
+                if let Source::Store(looked) = source {
+                    looked.store.close().await?;
+                }
+                return result.map(Some);
+            }
             result => return result.map(Some),
         }
     }
@@ -72,9 +80,20 @@ impl Source {
         match host::reach_to_look(global).await {
             Ok(Some(client)) => Ok(Self::Host(client)),
             Ok(None) => Ok(Self::Store(setup::look(global).await?)),
-            // Whoever may read the store may do so beside a host that they cannot ask.
-            Err(error) => Ok(Self::Store(setup::look(global).await.map_err(|_| error)?)),
+            Err(error) => Self::beside(global, error).await,
         }
+    }
+
+    /// The store itself: whoever may read it may do so beside a host that they cannot ask. `error` says why they cannot.
+    async fn beside(global: &Global, error: anyhow::Error) -> Result<Self> {
+        let looked = match setup::look(global).await {
+            Ok(looked) => looked,
+            Err(_) => return Err(error),
+        };
+        if host::is_silent(&error) {
+            setup::warn(global, &format!("{}; this is what the store holds", errors::line(&error)))?;
+        }
+        Ok(Self::Store(looked))
     }
 
     /// All sessions.

@@ -2,15 +2,16 @@
 //!
 //! Invariants: every call ends, with its answer or because the connection did; requests go out in the order in which they
 //! were made; a reader of events that is slow holds up nothing else, and is told where it missed some; an outcome is given
-//! after the events that the server told before it.
+//! after the events that the server told before it; whoever gives a silent server up waits for nothing of it any more.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use greenroom::{Agent, Event, Runtime};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 
 use crate::operations::{Nothing, Operation};
 use crate::problem::{Problem, ProblemKind};
@@ -46,6 +47,9 @@ pub enum ClientError {
     /// The connection ended before the answer came. What was asked for may have been done.
     #[error("the connection to the host ended before it answered")]
     Disconnected,
+    /// The server says nothing any more, and is waited for no longer: why, and what to do. See [`Client::give_up`].
+    #[error("{0}")]
+    Silent(String),
     /// The answer cannot be understood.
     #[error("the host's answer cannot be understood: {0}")]
     Malformed(String),
@@ -94,6 +98,35 @@ struct Shared {
     out: Mutex<Option<mpsc::Sender<String>>>,
     /// What the reader answers.
     pending: Arc<Mutex<Pending>>,
+    writer: AbortHandle,
+    /// Ends the reader.
+    given_up: Arc<Notify>,
+}
+
+/// A connection that this does not keep open.
+#[derive(Clone)]
+pub struct WeakClient {
+    shared: Weak<Shared>,
+    ended: watch::Receiver<bool>,
+}
+
+impl std::fmt::Debug for WeakClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WeakClient").finish_non_exhaustive()
+    }
+}
+
+impl WeakClient {
+    /// The client, where somebody still has it.
+    pub fn upgrade(&self) -> Option<Client> {
+        Some(Client { shared: self.shared.upgrade()?, ended: self.ended.clone() })
+    }
+
+    /// Waits until the connection has ended.
+    pub async fn closed(&self) {
+        // Without a sender it has ended too.
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
 }
 
 /// What is waited for.
@@ -102,6 +135,8 @@ struct Pending {
     /// The newest request's id.
     newest: u64,
     is_over: bool,
+    /// Why the server was given up, where it was.
+    given_up: Option<ClientError>,
     /// The answers.
     answers: HashMap<u64, Waiter>,
     /// The outcomes of work.
@@ -156,19 +191,25 @@ impl Client {
         let (out, lines) = mpsc::channel(REQUESTS_MAX);
         let (end, ended) = watch::channel(false);
         let pending: Arc<Mutex<Pending>> = Arc::default();
-        tokio::spawn(async move {
+        let writing = tokio::spawn(async move {
             let mut output = output;
             // Where it fails the reader finds the end too.
             let _ = rpc::write_lines(&mut output, lines).await;
             let _ = output.shutdown().await;
         });
         let reading = Arc::clone(&pending);
+        let given_up = Arc::<Notify>::default();
+        let ends = Arc::clone(&given_up);
         tokio::spawn(async move {
-            read(input, &reading).await;
+            tokio::select! {
+                () = read(input, &reading) => {}
+                () = ends.notified() => {}
+            }
             lock(&reading).end();
             let _ = end.send(true);
         });
-        Self { shared: Arc::new(Shared { out: Mutex::new(Some(out)), pending }), ended }
+        let (out, writer) = (Mutex::new(Some(out)), writing.abort_handle());
+        Self { shared: Arc::new(Shared { out, pending, writer, given_up }), ended }
     }
 
     /// A client of a runtime in this process, which it asks as another process would. `agent` is what its sessions are
@@ -229,6 +270,20 @@ impl Client {
         *self.ended.borrow()
     }
 
+    /// The same connection, which ends when all clients of it are gone, whoever has this.
+    pub fn downgrade(&self) -> WeakClient {
+        WeakClient { shared: Arc::downgrade(&self.shared), ended: self.ended.clone() }
+    }
+
+    /// Ends the connection at once, for all clones of this client, because the server says nothing any more. Whoever waits
+    /// for an answer is told this reason as [`ClientError::Silent`], and so is whoever asks for something later.
+    pub fn give_up(&self, reason: impl Into<String>) {
+        lock(&self.shared.pending).give_up(ClientError::Silent(reason.into()));
+        drop(self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.shared.writer.abort();
+        self.shared.given_up.notify_one();
+    }
+
     /// Ends the connection, for all clones of this client, and waits until the server has ended it too.
     pub async fn close(self) {
         drop(self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -249,12 +304,13 @@ impl Client {
     ) -> Result<(Waiting, Waiting), ClientError> {
         let out = self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Taken before the id is: requests have their ids in the order in which they go out.
-        let out = out.ok_or(ClientError::Disconnected)?;
-        let place = out.reserve().await.map_err(|_| ClientError::Disconnected)?;
+        let over = || lock(&self.shared.pending).why_over();
+        let out = out.ok_or_else(over)?;
+        let place = out.reserve().await.map_err(|_| over())?;
         let ((answer, answered), (outcome, ended)) = (oneshot::channel(), oneshot::channel());
         let mut pending = lock(&self.shared.pending);
         if pending.is_over {
-            return Err(ClientError::Disconnected);
+            return Err(pending.why_over());
         }
         pending.newest += 1;
         let id = pending.newest;
@@ -277,6 +333,21 @@ impl Pending {
         self.answers.clear();
         self.outcomes.clear();
         self.listeners.end();
+    }
+
+    /// Nothing more is waited for.
+    fn give_up(&mut self, reason: ClientError) {
+        for (_, waiter) in self.answers.drain().chain(self.outcomes.drain()) {
+            // Who no longer waits needs no answer.
+            let _ = waiter.send(Err(reason.clone()));
+        }
+        self.given_up.get_or_insert(reason);
+        self.end();
+    }
+
+    /// What is told where nothing more comes.
+    fn why_over(&self) -> ClientError {
+        self.given_up.clone().unwrap_or(ClientError::Disconnected)
     }
 
     /// Takes in one message.

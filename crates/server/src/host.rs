@@ -15,7 +15,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::operations::{
     self, ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, Operation as _, PROTOCOL,
-    Refused, StopHost, Stopping, Task,
+    PingHost, Pong, Refused, StopHost, Stopping, Task,
 };
 use crate::problem::{Problem, ProblemKind};
 use crate::rpc::wire::{self, Refusal};
@@ -268,6 +268,7 @@ impl Seat {
                 let hello: Hello = operations::parameters(params)?;
                 json!(self.hello(hello, out).await?)
             }
+            PingHost::METHOD => json!(Pong { pid: std::process::id() }),
             HostStatus::METHOD => json!(self.status().await?),
             StopHost::METHOD => {
                 let stop: StopHost = operations::parameters(params)?;

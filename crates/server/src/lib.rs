@@ -13,7 +13,7 @@ pub mod operations;
 pub mod problem;
 pub mod rpc;
 
-pub use client::{Client, ClientError, Events, Received, Working};
+pub use client::{Client, ClientError, Events, Received, WeakClient, Working};
 pub use host::{Defined, Definer, Host};
 pub use http::{HttpOptions, HttpServer, TOKEN_CHARS_MIN, TokenError, check_token};
 pub use problem::{Problem, ProblemKind};

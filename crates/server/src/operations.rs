@@ -19,7 +19,8 @@ use crate::problem::Problem;
 
 pub(crate) use self::connection::is_first;
 pub use self::connection::{
-    ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, PROTOCOL, StopHost, Stopping,
+    ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, PROTOCOL, PingHost, Pong, StopHost,
+    Stopping,
 };
 pub use self::conversation::{Said, Speech};
 pub use self::live::{ListLive, LiveListed, SessionInProgress, WatchSession};
@@ -271,6 +272,7 @@ fn method<O: Operation>() -> Method {
 pub fn methods() -> Vec<Method> {
     vec![
         method::<Hello>(),
+        method::<PingHost>(),
         method::<HostStatus>(),
         method::<StopHost>(),
         method::<StartSession>(),

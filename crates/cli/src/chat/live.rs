@@ -30,7 +30,7 @@ use super::model::{Effect, Model};
 use super::row::{Look, Row};
 use super::terminal::{self, Input, Raw};
 use super::{SILENCE_MAX, Typed};
-use crate::host;
+use crate::host::{self, Patience, Silence};
 use crate::interrupt::Interrupts;
 use crate::link::Link;
 use crate::options::{Global, ModelArgs};
@@ -107,6 +107,11 @@ struct Live {
     backend: Backend,
     events: Events,
     interrupts: Interrupts,
+    patience: Patience,
+    /// Whether the host answers, as that changes.
+    silences: mpsc::UnboundedReceiver<Silence>,
+    /// Whether it was said that the host does not answer: then Ctrl-C leaves.
+    is_silent: bool,
     /// Where compactions begin, as the configuration says.
     compaction: CompactionSettings,
     global: Global,
@@ -135,6 +140,7 @@ pub(super) async fn talk(
     args: ModelArgs,
     link: Link,
     interrupts: Interrupts,
+    (patience, silences): (Patience, mpsc::UnboundedReceiver<Silence>),
     opened: Opened,
     typed: Typed,
 ) -> Result<Option<String>> {
@@ -155,6 +161,9 @@ pub(super) async fn talk(
         backend: opened.backend.clone(),
         events: link.client.events_of(opened.backend.id()),
         interrupts,
+        patience,
+        silences,
+        is_silent: false,
         compaction: setup::load_config(global, &Surroundings::here())?.config.compaction,
         global: global.clone(),
         args,
@@ -190,7 +199,7 @@ pub(super) async fn talk(
     let id = is_there.then(|| backend.id().to_owned());
     let _ = timeout(LEAVE_MAX, backend.client().clone().close()).await;
     // Whatever still works for a command ends with the connection.
-    if let Some(link) = Arc::into_inner(link) {
+    if let Some(link) = Arc::into_inner(link).filter(|link| !link.is_host()) {
         link.end().await?;
     }
     result?;
@@ -299,6 +308,11 @@ impl Live {
                     }
                     is_changed = true;
                 }
+                Some(silence) = self.silences.recv() => {
+                    self.is_silent = matches!(silence, Silence::Begins(_));
+                    self.model.note(Look::WARN, silence.text());
+                    is_changed = true;
+                }
                 () = tokio::time::sleep(wait) => is_urgent = true,
             }
             if is_urgent {
@@ -313,12 +327,13 @@ impl Live {
         if !self.link.is_host() {
             anyhow::bail!("the connection to the runtime ended");
         }
+        self.is_silent = false;
         self.model.past_ends();
         self.model.note(Look::WARN, "the host has ended; another one is started");
         self.draw()?;
         let id = self.backend.id().to_owned();
-        let (global, args) = (self.global.clone(), self.args.clone());
-        let opening = Link::open_and(&global, &args, ClientKind::Chat, async |link| {
+        let (global, args, patience) = (self.global.clone(), self.args.clone(), self.patience.clone());
+        let opening = Link::open_and(&global, &args, ClientKind::Chat, &patience, async |link| {
             Ok(open(link.client.clone(), &id).await?)
         });
         let mut opening = std::pin::pin!(opening);
@@ -377,6 +392,9 @@ impl Live {
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are done elsewhere")]
     fn input(&mut self, input: Input) -> Result<bool> {
         self.model.set_now(moment::now_ms());
+        if self.is_silent && input.leaves() {
+            return Ok(false);
+        }
         let effects = match input {
             Input::Key(key) => self.model.key(key),
             Input::Paste(text) => self.model.paste(&text),

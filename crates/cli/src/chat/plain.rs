@@ -20,13 +20,14 @@ use super::between::{Between, News};
 use super::figures;
 use crate::errors::Unread;
 use crate::files::{self, FileError};
+use crate::host::{self, Patience};
 use crate::interrupt::Interrupts;
 use crate::link::{ATTEMPTS, Link};
 use crate::options::{Global, ModelArgs};
 use crate::surroundings::Surroundings;
 use crate::terminal::{Screen, Style, one_line};
 use crate::view::View;
-use crate::{errors, host, picture, run_view, setup, text};
+use crate::{errors, picture, run_view, setup, text};
 
 /// The longest line that is taken from standard input, in bytes.
 const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -55,11 +56,12 @@ pub(super) async fn talk(
     args: ModelArgs,
     link: Link,
     interrupts: Interrupts,
+    patience: Patience,
     (backend, events): Opened,
 ) -> Result<bool> {
     let view = View::new(Screen::stdout(global.color), Some(Screen::stdout(global.color)));
     let shown = Shown { view, between: Between::new(events) };
-    let mut chat = Chat { global: global.clone(), args, link, backend, interrupts, shown };
+    let mut chat = Chat { global: global.clone(), args, link, backend, interrupts, patience, shown };
     let result = chat.hold().await;
     let noted = chat.link.note_folder(chat.backend.id()).await;
     let Chat { link, mut shown, .. } = chat;
@@ -80,6 +82,7 @@ struct Chat {
     link: Link,
     backend: Backend,
     interrupts: Interrupts,
+    patience: Patience,
     shown: Shown,
 }
 
@@ -164,6 +167,8 @@ impl Chat {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) if errors::is_closed_pipe(&error) || error.is::<Unread>() => return Err(error),
+                // Nothing more can be asked of its host.
+                Err(error) if host::is_silent(&error) => return Err(error),
                 // A failed request is no reason to leave: the session stays as it is.
                 Err(error) => self.shown.note(Style::Red, &format!("  {}", errors::line(&error)))?,
             }
@@ -277,9 +282,11 @@ impl Chat {
         self.shown.tell_what_came()?;
         self.shown.note(Style::Yellow, "  the host has ended; another one is started")?;
         let id = self.backend.id().to_owned();
-        let opening = Link::open_and(&self.global, &self.args, ClientKind::Chat, async |link| {
-            Ok(Backend::open(link.client.clone(), &id).await?)
-        });
+        let opening = async {
+            let (global, args, patience) = (&self.global, &self.args, &self.patience);
+            let open = async |link: &Link| Ok(Backend::open(link.client.clone(), &id).await?);
+            Link::open_and(global, args, ClientKind::Chat, patience, open).await
+        };
         let (link, (backend, events)) = tokio::select! {
             biased;
             () = self.interrupts.next() => return Err(Error::Aborted.into()),

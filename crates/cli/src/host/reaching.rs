@@ -20,6 +20,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::agents::Definition;
+use super::alive::{self, GIVEN_UP, Patience, Serving};
 use super::socket::{self, Connected};
 use super::{AGAIN_AFTER, LOG_FILE, READY};
 use crate::errors::{self, usage};
@@ -47,13 +48,15 @@ pub(crate) struct Who<'a> {
     pub(crate) agent: Option<&'a ModelArgs>,
     /// Whether it wants to hear at once that nobody answers at the server's address.
     pub(crate) checks_server: bool,
+    /// How it waits for a host that has served it and says nothing any more; without it, it gives that up.
+    pub(crate) patience: Option<Patience>,
 }
 
 /// Who only looks, and has no agent.
-const LOOKS: Who<'_> = Who { kind: ClientKind::Watch, agent: None, checks_server: false };
+const LOOKS: Who<'_> = Who { kind: ClientKind::Watch, agent: None, checks_server: false, patience: None };
 
 /// Who changes what is stored, which needs no agent.
-const CHANGES: Who<'_> = Who { kind: ClientKind::Run, agent: None, checks_server: false };
+const CHANGES: Who<'_> = Who { kind: ClientKind::Run, agent: None, checks_server: false, patience: None };
 
 /// A connection to a host, and what it said.
 pub(crate) struct Reached {
@@ -230,8 +233,14 @@ pub(crate) fn is_gone_client(error: &ClientError) -> bool {
 }
 
 /// Whether a host was connected, and did not answer.
-fn is_silent(error: &anyhow::Error) -> bool {
+pub(crate) fn is_silent(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Unreached>().is_some_and(|unreached| unreached.is_silent)
+        || error.chain().filter_map(|cause| cause.downcast_ref::<ClientError>()).any(is_silent_client)
+}
+
+/// Whether a host was given up because it said nothing any more.
+pub(crate) fn is_silent_client(error: &ClientError) -> bool {
+    matches!(error, ClientError::Silent(_))
 }
 
 /// Whether nobody has the store's lock.
@@ -318,14 +327,17 @@ fn holder(dir: &Path) -> Option<i32> {
 
 /// What is said of a host that is connected, and does not answer.
 fn silent(dir: &Path) -> anyhow::Error {
-    let reason = match holder(dir) {
+    Unreached { code: errors::STORE, reason: silent_text(dir, GIVEN_UP), is_silent: true }.into()
+}
+
+/// That the host of this store does not answer, and what is to be done about it.
+pub(super) fn silent_text(dir: &Path, advice: &str) -> String {
+    match holder(dir) {
         Some(pid) => format!(
-            "the host of this store (process {pid}) does not answer; wait, or kill it with `greenroom host --stop --force`: \
-             nothing that was acknowledged is lost"
+            "the host of this store (process {pid}) does not answer; {advice}: nothing that was acknowledged is lost"
         ),
         None => "the host of this store does not answer".to_owned(),
-    };
-    Unreached { code: errors::STORE, reason, is_silent: true }.into()
+    }
 }
 
 /// What is said while a host is waited for that does not answer; nothing where nobody has the store.
@@ -338,6 +350,7 @@ pub(crate) fn still_silent(global: &Global) -> Option<String> {
 struct Reaching<'a> {
     dir: PathBuf,
     hello: Hello,
+    patience: Option<Patience>,
     global: &'a Global,
     /// How long a host that is started stays idle; `None`: none is started.
     idle_s: Option<u64>,
@@ -362,7 +375,8 @@ impl<'a> Reaching<'a> {
             kind: who.kind,
             definition,
         };
-        Ok(Self { dir: setup::data_dir(global)?, hello, global, idle_s })
+        let patience = who.patience.clone();
+        Ok(Self { dir: setup::data_dir(global)?, hello, patience, global, idle_s })
     }
 
     async fn reach(self) -> Result<Option<Reached>> {
@@ -432,7 +446,11 @@ impl<'a> Reaching<'a> {
         let (input, output) = stream.into_split();
         let client = Client::new(input, output);
         match client.call(self.hello.clone()).await {
-            Ok(HelloAnswer { warnings, .. }) => Ok(Attempt::Reached(Reached { client, warnings })),
+            Ok(HelloAnswer { warnings, pid, .. }) => {
+                let host = Serving { dir: self.dir.clone(), socket: path.to_owned(), pid };
+                alive::watch_over(&client, host, self.patience.clone());
+                Ok(Attempt::Reached(Reached { client, warnings }))
+            }
             Err(error) if is_gone_client(&error) => Ok(Attempt::Again),
             Err(error) if error.kind() == Some(ProblemKind::Version) => {
                 match client.call(StopHost { force: false }).await {

@@ -26,6 +26,7 @@ mod others;
 mod piped;
 mod serving;
 mod sharing;
+mod silence;
 mod starts;
 
 /// Nothing here takes longer, on the slowest machine.

@@ -139,6 +139,48 @@ async fn a_session_of_many_mebibytes_comes_whole() {
     client.close().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_silent_server_is_given_up_and_everybody_is_told_why() {
+    let mut server = Played::new();
+    let ask = |client: &Client| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call(ListSessions::default()).await })
+    };
+    let call = ask(&server.client);
+    server.lines.next_line().await.unwrap();
+    let client = server.client.clone();
+    let work =
+        tokio::spawn(async move { client.work(PromptSession::new("a", "one")).await?.outcome().await });
+    server.lines.next_line().await.unwrap();
+    server.say(&json!({ "jsonrpc": "2.0", "id": 2, "result": { "accepted": true, "entry_id": 0 } })).await;
+    // More than it can send, as nobody reads.
+    let text = "long ".repeat(1 << 14);
+    let client = server.client.clone();
+    let many: Vec<_> = (0..200)
+        .map(|_| {
+            let (client, text) = (client.clone(), text.clone());
+            tokio::spawn(
+                async move { client.call(ImportSession { session_id: "b".into(), text }).await.err() },
+            )
+        })
+        .collect();
+    let weak = client.downgrade();
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    weak.upgrade().unwrap().give_up("it says nothing");
+    let silent = ClientError::Silent("it says nothing".into());
+    assert_eq!(call.await.unwrap().unwrap_err(), silent);
+    assert_eq!(work.await.unwrap().unwrap_err(), silent);
+    for call in many {
+        assert_eq!(call.await.unwrap(), Some(silent.clone()));
+    }
+    weak.closed().await;
+    assert!(client.is_closed());
+    assert_eq!(ask(&client).await.unwrap().unwrap_err(), silent);
+    assert_eq!(client.events().next().await, None);
+    drop((client, server.client));
+    assert!(weak.upgrade().is_none());
+}
+
 /// A server that a test plays.
 struct Played {
     client: Client,

@@ -15,8 +15,8 @@ use super::{Defined, Definer, Host};
 use crate::client::{Client, ClientError, Received};
 use crate::operations::{
     Abort, BranchSession, ClearInbox, ClientKind, CompactSession, DeleteSession, FollowUp, ForkSession,
-    GetSession, Hello, HelloAnswer, HostStatus, ListSessions, Nothing, Operation, PROTOCOL, PromptSession,
-    SessionState, SetLabel, SetTitle, StartSession, Steer, StopHost, Task,
+    GetSession, Hello, HelloAnswer, HostStatus, ListSessions, Nothing, Operation, PROTOCOL, PingHost,
+    PromptSession, SessionState, SetLabel, SetTitle, StartSession, Steer, StopHost, Task,
 };
 use crate::problem::{Problem, ProblemKind};
 
@@ -226,6 +226,7 @@ async fn it_ends_when_it_is_idle_or_told_to() {
     let work = ada.work(PromptSession::new("a", "one")).await.unwrap();
     let bob = place.client(ClientKind::Watch, "bob").await;
     assert_eq!(status(&bob, "a").await, greenroom::Status::Working);
+    assert_eq!(bob.call(PingHost {}).await.unwrap().pid, std::process::id());
     let state = bob.call(HostStatus::default()).await.unwrap();
     assert_eq!((state.clients.len(), state.at_work), (2, vec!["a".to_owned()]));
     assert_eq!(state.clients[0].sessions, ["a"]);

@@ -82,6 +82,22 @@ impl Operation for Hello {
     of_host!("client/hello", HelloAnswer);
 }
 
+/// Asks whether the host answers at all. It says so at once, whatever it is doing.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PingHost {}
+
+/// That the host answers.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Pong {
+    /// Its process.
+    pub pid: u32,
+}
+
+impl Operation for PingHost {
+    of_host!("host/ping", Pong);
+}
+
 /// How the host stands.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -140,5 +156,5 @@ impl Operation for StopHost {
 
 /// Whether this call is answered before a client has said who it is.
 pub(crate) fn is_first(method: &str) -> bool {
-    [Hello::METHOD, HostStatus::METHOD, StopHost::METHOD].contains(&method)
+    [Hello::METHOD, PingHost::METHOD, HostStatus::METHOD, StopHost::METHOD].contains(&method)
 }

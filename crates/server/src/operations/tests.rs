@@ -151,7 +151,7 @@ async fn every_operation_does_what_it_says() {
     assert!(matches!(refused, Err(Refused::Failed(greenroom::Error::NoQuestion { .. }))), "{refused:?}");
     seen.extend(["session/questions", "session/answer"]);
     // These are answered by a host, whose tests they are in.
-    seen.extend(["client/hello", "host/status", "host/stop"]);
+    seen.extend(["client/hello", "host/ping", "host/status", "host/stop"]);
     let all: std::collections::BTreeSet<&str> = methods().iter().map(|method| method.name).collect();
     assert_eq!(seen, all, "each operation is tried here");
 }

@@ -223,9 +223,9 @@ impl Live {
         }
         let (link, global, args) = (Arc::clone(&self.link), self.global.clone(), self.args.clone());
         let name = name.to_owned();
-        let id = self.backend.id().to_owned();
+        let (id, patience) = (self.backend.id().to_owned(), self.patience.clone());
         self.spawn(async move {
-            let client = link.with_model(&global, &args, &name).await;
+            let client = link.with_model(&global, &args, &name, &patience).await;
             let client = client.map_err(|error| crate::errors::line(&error))?;
             let opened = open(client, &id).await?;
             Ok(vec![Done::Changed(Box::new(opened), name)])

@@ -1,0 +1,188 @@
+//! Whether a host that has served a client still answers at all.
+//!
+//! Invariants: the host is asked on connections of their own, so that long work on the client's own connection is no
+//! silence; a silent host is given up, or waited for after that was said, as the command wants it; after an interruption
+//! nobody waits for a silent host.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greenroom_server::operations::PingHost;
+use greenroom_server::{Client, WeakClient};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::reaching::{is_gone_client, silent_text};
+use super::socket::{self, Connected};
+use crate::interrupt::Interrupts;
+use crate::options::Global;
+use crate::terminal::Screen;
+
+/// How often a host is asked.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// How long it may take to answer: it has said nothing for 15 s then.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long it may take where the user has interrupted the command.
+const INTERRUPTED_WITHIN: Duration = Duration::from_millis(1_500);
+/// How long it is before a host is asked again that could not be connected to.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+/// Whether a host answers, where that has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// It does not: what the user should know.
+    Begins(String),
+    /// It does again.
+    Ends,
+}
+
+impl Silence {
+    /// What the user is told.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Begins(text) => text,
+            Self::Ends => "the host answers again",
+        }
+    }
+}
+
+/// How a command waits for a host that says nothing.
+#[derive(Clone)]
+pub(crate) struct Patience {
+    /// After an interruption it no longer waits.
+    interrupts: Option<Interrupts>,
+    tell: Arc<dyn Fn(Silence) + Send + Sync>,
+}
+
+impl Patience {
+    /// It says on standard error that it waits.
+    pub(crate) fn new(global: &Global, interrupts: &Interrupts) -> Self {
+        let color = global.color;
+        let tell = move |silence: Silence| {
+            // Who closed standard error wants to know nothing.
+            let _ = Screen::stderr(color).line(format!("greenroom: {}", silence.text()));
+        };
+        Self { interrupts: Some(interrupts.clone()), tell: Arc::new(tell) }
+    }
+
+    /// It tells this that it waits, which also says when to leave.
+    pub(crate) fn telling(tell: impl Fn(Silence) + Send + Sync + 'static) -> Self {
+        Self { interrupts: None, tell: Arc::new(tell) }
+    }
+}
+
+/// A host that serves a client.
+pub(super) struct Serving {
+    /// The store's directory.
+    pub(super) dir: PathBuf,
+    pub(super) socket: PathBuf,
+    /// The process that greeted the client.
+    pub(super) pid: u32,
+}
+
+/// Asks from now on whether it answers, as long as the client has its connection. Without patience it is given up where it
+/// does not.
+pub(super) fn watch_over(client: &Client, host: Serving, patience: Option<Patience>) {
+    let interruptions = patience.as_ref().and_then(|patience| Some(patience.interrupts.as_ref()?.count()));
+    let watching = Watching { client: client.downgrade(), host, patience, interruptions };
+    tokio::spawn(watching.run());
+}
+
+struct Watching {
+    client: WeakClient,
+    host: Serving,
+    patience: Option<Patience>,
+    /// How often the user has interrupted the command.
+    interruptions: Option<watch::Receiver<u64>>,
+}
+
+impl Watching {
+    async fn run(mut self) {
+        loop {
+            let is_interrupted = tokio::select! {
+                biased;
+                () = self.client.closed() => return,
+                () = interrupted(&mut self.interruptions) => true,
+                () = sleep(ASK_EVERY) => false,
+            };
+            if !self.ask(is_interrupted).await {
+                return;
+            }
+        }
+    }
+
+    /// Asks once, and waits for the answer. `false`: the connection is over.
+    async fn ask(&mut self, mut is_interrupted: bool) -> bool {
+        let within = if is_interrupted { INTERRUPTED_WITHIN } else { ANSWER_WITHIN };
+        let mut deadline = Instant::now() + within;
+        let mut is_said = false;
+        let mut answering = pin!(answers(&self.host));
+        loop {
+            tokio::select! {
+                biased;
+                () = self.client.closed() => return false,
+                () = &mut answering => break,
+                () = interrupted(&mut self.interruptions) => {
+                    is_interrupted = true;
+                    // Where it was said already, it has had its time.
+                    let within = if is_said { Duration::ZERO } else { INTERRUPTED_WITHIN };
+                    deadline = deadline.min(Instant::now() + within);
+                    is_said = false;
+                }
+                () = sleep_until(deadline), if !is_said => match &self.patience {
+                    Some(patience) if !is_interrupted => {
+                        is_said = true;
+                        (patience.tell)(Silence::Begins(silent_text(&self.host.dir, WAITS)));
+                    }
+                    Some(_) | None => {
+                        if let Some(client) = self.client.upgrade() {
+                            client.give_up(silent_text(&self.host.dir, GIVEN_UP));
+                        }
+                        return false;
+                    }
+                },
+            }
+        }
+        if let Some(patience) = self.patience.as_ref().filter(|_| is_said) {
+            (patience.tell)(Silence::Ends);
+        }
+        true
+    }
+}
+
+/// What is said of a silent host that is waited for.
+const WAITS: &str =
+    "waiting for it, and Ctrl-C leaves; it can be killed with `greenroom host --stop --force`";
+/// What is said of one that is not.
+pub(super) const GIVEN_UP: &str = "wait, or kill it with `greenroom host --stop --force`";
+
+/// The next interruption; nothing where none is heard.
+async fn interrupted(interruptions: &mut Option<watch::Receiver<u64>>) {
+    let has_come = match interruptions {
+        Some(interruptions) => interruptions.changed().await.is_ok(),
+        None => false,
+    };
+    if !has_come {
+        std::future::pending().await
+    }
+}
+
+/// Waits until the host answers.
+async fn answers(host: &Serving) {
+    loop {
+        if let Ok(Connected::Stream(stream)) = socket::connect(&host.socket).await {
+            let (input, output) = stream.into_split();
+            match Client::new(input, output).call(PingHost {}).await {
+                Ok(pong) if pong.pid == host.pid => return,
+                // Another one has its place, or it is about to end.
+                Ok(_) => {}
+                Err(error) if is_gone_client(&error) => {}
+                // One that refuses this is there.
+                Err(_) => return,
+            }
+        }
+        sleep(AGAIN_AFTER).await;
+    }
+}

@@ -1,0 +1,198 @@
+//! A host that has served a client and says nothing any more: commands that look do without it, those that change something
+//! give it up, and those that wait say so and end with the first interruption.
+
+use std::os::unix::net::UnixListener;
+
+use greenroom_server::operations::ClientKind;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+
+use super::{Hosted, wait_until};
+use crate::cli::screen::{Terminal, is_there};
+use crate::cli::support::{Ran, Running};
+
+/// A host that a test plays: it greets everybody, and says nothing else.
+struct Greeter(tokio::task::JoinHandle<()>);
+
+impl Greeter {
+    /// In the place of this one's, whose process it says that it is.
+    fn new(hosted: &Hosted) -> Self {
+        let _ = std::fs::remove_file(hosted.socket());
+        let listener = UnixListener::bind(hosted.socket()).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+        Self(tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(greet(stream));
+            }
+        }))
+    }
+}
+
+impl Drop for Greeter {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn greet(stream: UnixStream) {
+    let (input, mut output) = stream.into_split();
+    let mut lines = BufReader::new(input).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let call: Value = serde_json::from_str(&line).unwrap();
+        if call["method"] == "client/hello" {
+            let result = json!({ "protocol": 1, "version": "9.9", "pid": 1 });
+            let answer = json!({ "jsonrpc": "2.0", "id": call["id"], "result": result });
+            output.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+        }
+    }
+}
+
+/// What a command says of a host that it waits for no longer.
+fn given_up(process: i32) -> String {
+    format!(
+        "the host of this store (process {process}) does not answer; wait, or kill it with `greenroom host --stop --force`: \
+         nothing that was acknowledged is lost"
+    )
+}
+
+/// What a command says of a host that it waits for.
+fn waited_for(process: i32) -> String {
+    format!("(process {process}) does not answer; waiting for it, and Ctrl-C leaves")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_greets_and_says_nothing_is_named_and_keeps_nobody_for_ever() {
+    let hosted = Hosted::new(3, 0).await;
+    assert_eq!(hosted.say("a", "one").code, Some(0));
+    let process = hosted.host().expect("a host is there").as_raw_nonzero().get();
+    hosted.kill_host();
+    // Whoever has the store keeps its lock.
+    let lock = std::fs::File::open(hosted.place.store().join("lock")).unwrap();
+    lock.try_lock().unwrap();
+    let greeter = Greeter::new(&hosted);
+    let start = |arguments: &[&str]| hosted.place.start_command(hosted.command(arguments));
+    let looking: Vec<(Vec<&str>, Running)> =
+        [&["sessions"][..], &["show", "a"], &["tree", "a"], &["plan", "a"], &["export", "a"], &["questions"]]
+            .map(|arguments| (arguments.to_vec(), start(arguments)))
+            .into();
+    let changing: Vec<(Vec<&str>, Running)> =
+        [&["delete", "a"][..], &["answer", "a", "7", "yes"], &["models"], &["top"]]
+            .map(|arguments| (arguments.to_vec(), start(arguments)))
+            .into();
+    let run = ["run", "--window", "100000", "--session", "a", "-p", "two"];
+    let waiting: Vec<Running> = [&run[..], &["compact", "a"], &["chat", "--session", "a"]]
+        .map(|arguments| {
+            let mut running = start(arguments);
+            if arguments[0] != "chat" {
+                running.close_input();
+            }
+            running
+        })
+        .into();
+    // What only looks finds the same in the store.
+    for (arguments, running) in looking {
+        let Ran { code, stdout, stderr } = ended(running).await;
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+        let said = format!("{}; this is what the store holds", given_up(process));
+        assert!(stderr.contains(&said) && !stdout.is_empty(), "{arguments:?}: {stderr}");
+    }
+    for (arguments, running) in changing {
+        let Ran { code, stdout, stderr } = ended(running).await;
+        assert_eq!((code, stdout.as_str()), (Some(3), ""), "{arguments:?}: {stderr}");
+        assert_eq!(stderr, format!("greenroom: {}\n", given_up(process)), "{arguments:?}");
+    }
+    // Whoever waits says so, and ends with the first signal.
+    for mut running in waiting {
+        let (said, running) =
+            tokio::task::spawn_blocking(move || (running.wait_for_word("waiting"), running)).await.unwrap();
+        assert!(said.contains(&waited_for(process)), "{said}");
+        running.signal(Signal::TERM);
+        let Ran { code, stdout, stderr } = ended(running).await;
+        assert_eq!((code, stdout.as_str()), (Some(130), ""), "{stderr}");
+    }
+    drop((greeter, lock));
+    assert_eq!(hosted.say("a", "three").code, Some(0));
+}
+
+async fn ended(running: Running) -> Ran {
+    tokio::task::spawn_blocking(move || running.end()).await.unwrap()
+}
+
+/// A run whose model is in the middle of its answer, on a host that is stopped then.
+async fn stopped_in_the_middle(hosted: &Hosted) -> (Running, Pid) {
+    hosted.start_host();
+    let host = hosted.host().expect("a host is there");
+    let arguments = ["run", "--json", "--window", "100000", "--session", "a", "-p", "one"];
+    let mut running = hosted.place.start_command(hosted.command(&arguments));
+    running.close_input();
+    running.wait_for("message_delta");
+    kill_process(host, Signal::STOP).unwrap();
+    (running, host)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_says_that_its_host_is_silent_and_goes_on_with_it() {
+    let hosted = Hosted::new(200, 20).await;
+    let (mut running, host) = stopped_in_the_middle(&hosted).await;
+    let said = running.wait_for_word("does not answer");
+    assert!(said.contains(&waited_for(host.as_raw_nonzero().get())), "{said}");
+    kill_process(host, Signal::CONT).unwrap();
+    running.wait_for_word("the host answers again");
+    let ended = running.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let end = ended.stdout.lines().last().unwrap();
+    assert!(end.contains("\"run_end\"") && end.contains("completed"), "{end}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_on_a_silent_host_ends_with_the_first_interruption_and_is_aborted_later() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let hosted = Hosted::new(6_000, 20).await;
+        let (running, host) = stopped_in_the_middle(&hosted).await;
+        running.signal(signal);
+        let ended = running.end();
+        assert_eq!(ended.code, Some(130), "{ended:?}");
+        assert!(ended.stderr.contains(&given_up(host.as_raw_nonzero().get())), "{ended:?}");
+        // It did not wait as long as somebody does who has not interrupted it.
+        assert!(!ended.stderr.contains("waiting for it"), "{ended:?}");
+        kill_process(host, Signal::CONT).unwrap();
+        let client = hosted.client(ClientKind::Watch, json!({})).await;
+        let state = || {
+            let shown = hosted.run(&["sessions", "--json"]);
+            let sessions: Value = serde_json::from_str(&shown.stdout).unwrap();
+            sessions[0]["state"].as_str().map(str::to_owned)
+        };
+        wait_until("its run is aborted", || state().as_deref() == Some("idle"));
+        client.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_says_that_its_host_is_silent_and_that_it_answers_again() {
+    if !is_there() {
+        return;
+    }
+    let hosted = Hosted::new(1, 0).await;
+    hosted.start_host();
+    let host = hosted.host().expect("a host is there");
+    let chat = hosted.command(&["chat", "--session", "a", "--window", "100000"]);
+    let terminal = Terminal::of(&hosted.place, (110, 30), &chat);
+    terminal.shows("›");
+    terminal.says("one");
+    terminal.shows("word");
+    kill_process(host, Signal::STOP).unwrap();
+    terminal.says("two");
+    terminal.shows("does not answer; waiting for it, and Ctrl-C leaves");
+    kill_process(host, Signal::CONT).unwrap();
+    terminal.shows("the host answers again");
+    terminal.until("it is answered", |screen| screen.matches("word").count() == 2);
+    kill_process(host, Signal::STOP).unwrap();
+    terminal.says("three");
+    terminal.until("it is said again", |screen| screen.matches("does not answer").count() == 2);
+    terminal.press("C-c");
+    terminal.shows("ended with 0");
+    kill_process(host, Signal::CONT).unwrap();
+}
