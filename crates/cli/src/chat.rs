@@ -41,6 +41,8 @@ pub(crate) mod row;
 mod status;
 pub(crate) mod terminal;
 
+/// What is said where the host has ended, by itself, stopped or killed.
+const NEXT_HOST: &str = "the host has ended; another one is started, and this session goes on there";
 /// How long a host may say nothing before that is said.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 

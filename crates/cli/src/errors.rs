@@ -119,7 +119,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
         if let Some(error) = cause.downcast_ref::<greenroom::Error>() {
             return match error {
-                greenroom::Error::NoSession { .. } => STORE,
+                greenroom::Error::NoSession { .. } | greenroom::Error::Deleted { .. } => STORE,
                 error if error.is_invalid_request() => USAGE,
                 greenroom::Error::Store(store) => store_code(store),
                 greenroom::Error::Stopped { .. } | greenroom::Error::TimedOut { .. } => STOPPED,

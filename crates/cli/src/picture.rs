@@ -3,7 +3,7 @@
 //! Invariants: everything here is a plain function from values to text, without colour and without a clock.
 
 use greenroom::kernel::usage::ContextUsage;
-use greenroom::{Compacted, CompactionOutcome};
+use greenroom::{Compacted, CompactionOutcome, EntryId};
 
 use crate::terminal::one_line;
 
@@ -104,6 +104,16 @@ pub(crate) fn fill(context: &ContextUsage) -> String {
             format!("{} of {}, {percent:.0} %", short(context.tokens), short(window))
         }
         (Some(_) | None, None) | (None, Some(_)) => format!("{} tokens", short(context.tokens)),
+    }
+}
+
+/// Where the conversation goes on from, after it was moved.
+pub(crate) fn branched(to: Option<EntryId>) -> String {
+    match to {
+        Some(entry) => format!(
+            "the next prompt goes on after entry {entry}; what came after it, if anything did, is a branch: /tree"
+        ),
+        None => "the next prompt begins the conversation anew; what was said is a branch: /tree".to_owned(),
     }
 }
 

@@ -1,41 +1,181 @@
 //! `greenroom rpc`: the runtime for other programs, JSON-RPC on standard input and output.
 //!
-//! Invariants: nothing but the protocol goes to standard output; when it is to end, running runs are interrupted in
-//! order.
+//! Invariants: nothing but the protocol goes to standard output, a whole line at a time; where a host has the store, what
+//! comes is handed on to it, and to the next one where it ends, or done here where there is none; what a host left open is
+//! answered all the same; when it is to end, running runs are interrupted in order.
 
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use greenroom::{Delivery, EventType, Filter};
-use greenroom_server::ClientError;
+use greenroom_server::Unanswered;
 use greenroom_server::operations::ClientKind;
-use tokio::io::{AsyncWriteExt as _, BufReader};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use serde_json::json;
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
+use tokio::sync::mpsc;
 
 use crate::host::{self, Answering, Line, Who};
 use crate::interrupt::Interrupts;
 use crate::options::{Global, RpcArgs};
 use crate::setup::{self, Setup, Stay};
 
+/// The longest line that is looked at, in bytes: as long as a host takes one.
+const LINE_BYTES_MAX: u64 = 64 << 20;
+/// How many bytes may be under way to the runtime in this process.
+const PIPE_BYTES: usize = 1 << 16;
+/// What a program is told where its host has ended.
+const NEXT_HOST: &str = "the host has ended, and what is asked from now on is asked of the next one; sessions must be started \
+                         again before their events are told";
+
+/// What came on standard input: a line, or a part of one that is too long.
+struct Piece {
+    bytes: Vec<u8>,
+    is_line: bool,
+}
+
 /// Runs it, until standard input ends or it is interrupted: at the host, where one has the store.
 pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let who = Who { kind: ClientKind::Run, agent: Some(&args.model), checks_server: false, patience: None };
-    let line = if global.no_host { None } else { host::reach_line(global, &who).await? };
-    if let Some(Line { input, output, warnings }) = line {
+    let mut said = standard_input();
+    let mut is_next = false;
+    loop {
+        let reaching = async {
+            match global.no_host {
+                true => Ok(None),
+                false => host::reach_line(global, &who).await,
+            }
+        };
+        let line = tokio::select! {
+            biased;
+            () = interrupts.next() => return Ok(0),
+            line = reaching => line?,
+        };
+        if std::mem::replace(&mut is_next, true) {
+            tell_of_next_host().await?;
+        }
+        let Some(Line { input, output, warnings }) = line else {
+            return serve(global, args, &interrupts, said).await;
+        };
         warnings.iter().try_for_each(|warning| setup::warn(global, warning))?;
-        return tokio::select! {
+        let is_over = tokio::select! {
             biased;
             // The end of the connection aborts the runs that it began.
-            () = interrupts.next() => Ok(0),
-            handed_on = hand_on(input, output) => handed_on,
+            () = interrupts.next() => return Ok(0),
+            is_over = hand_on(input, output, &mut said) => is_over?,
         };
+        if is_over {
+            return Ok(0);
+        }
     }
+}
+
+/// What comes on standard input, until that ends.
+fn standard_input() -> mpsc::Receiver<Piece> {
+    let (pieces, said) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let mut input = BufReader::new(tokio::io::stdin());
+        let mut is_new = true;
+        while let Some(bytes) = piece(&mut input).await {
+            let is_whole = bytes.ends_with(b"\n") || (bytes.len() as u64) < LINE_BYTES_MAX;
+            let piece = Piece { is_line: is_new && is_whole, bytes };
+            is_new = is_whole;
+            if pieces.send(piece).await.is_err() {
+                return;
+            }
+        }
+    });
+    said
+}
+
+/// The next line, or as much of it as is looked at. An input that cannot be read has ended.
+async fn piece(input: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = input.take(LINE_BYTES_MAX).read_until(b'\n', &mut bytes).await;
+    read.is_ok_and(|count| count > 0).then_some(bytes)
+}
+
+/// Tells the program that another host has its requests.
+async fn tell_of_next_host() -> Result<()> {
+    let told = json!({ "jsonrpc": "2.0", "method": "client/warning", "params": { "message": NEXT_HOST } });
+    say(&format!("{told}\n")).await
+}
+
+async fn say(text: &str) -> Result<()> {
+    let mut out = tokio::io::stdout();
+    out.write_all(text.as_bytes()).await?;
+    Ok(out.flush().await?)
+}
+
+/// Hands on what comes to a host, and its answers to standard output. Gives whether that is all: else the host has ended,
+/// and who asked was told of it.
+async fn hand_on(
+    mut input: impl AsyncBufRead + Unpin,
+    mut output: impl AsyncWrite + Unpin,
+    said: &mut mpsc::Receiver<Piece>,
+) -> Result<bool> {
+    let (unanswered, is_over) = (RefCell::new(Unanswered::default()), Cell::new(false));
+    let asking = async {
+        while let Some(Piece { bytes, is_line }) = said.recv().await {
+            if is_line {
+                unanswered.borrow_mut().asks(&bytes);
+            }
+            if output.write_all(&bytes).await.is_err() {
+                // A host that is gone is found where it is read from.
+                std::future::pending::<()>().await;
+            }
+        }
+        is_over.set(true);
+        let _ = output.shutdown().await;
+        std::future::pending::<()>().await;
+    };
+    let hearing = async {
+        let mut out = tokio::io::stdout();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            // What is no whole line was not said.
+            if input.read_until(b'\n', &mut line).await.is_err() || !line.ends_with(b"\n") {
+                return anyhow::Ok(());
+            }
+            unanswered.borrow_mut().hears(&line);
+            out.write_all(&line).await?;
+            out.flush().await?;
+        }
+    };
+    tokio::select! {
+        () = asking => {}
+        heard = hearing => heard?,
+    }
+    for line in unanswered.into_inner().host_ended() {
+        say(&format!("{line}\n")).await?;
+    }
+    Ok(is_over.get())
+}
+
+/// Has the store in this process, and answers other commands too.
+async fn serve(
+    global: &Global,
+    args: &RpcArgs,
+    interrupts: &Interrupts,
+    mut said: mpsc::Receiver<Piece>,
+) -> Result<u8> {
     let setup = Setup::new(global, &args.model, Stay::Unwatched).await?;
     let answering = Answering::begin(global, &setup.runtime)?.part_of("greenroom rpc");
     let agent = Arc::new(setup.agent.clone());
-    let served = greenroom_server::serve(&setup.runtime, agent, tokio::io::stdin(), tokio::io::stdout());
+    let (mut near, far) = tokio::io::duplex(PIPE_BYTES);
+    tokio::spawn(async move {
+        // The other end may be gone; and the end of this one is the end of the input.
+        while let Some(piece) = said.recv().await {
+            if near.write_all(&piece.bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    let served = greenroom_server::serve(&setup.runtime, agent, far, tokio::io::stdout());
     let mut begun = setup.runtime.subscribe(Filter::all().kinds([EventType::RunStart]));
     let noting = async {
         while let Some(delivery) = begun.next().await {
@@ -55,27 +195,6 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
     answering.end(setup.runtime, async {}).await?;
     result?;
     Ok(0)
-}
-
-/// Hands on what comes from standard input to a host, and its answers to standard output.
-async fn hand_on(mut input: BufReader<OwnedReadHalf>, mut output: OwnedWriteHalf) -> Result<u8> {
-    let is_over = Arc::new(AtomicBool::new(false));
-    let said_all = Arc::clone(&is_over);
-    let saying = tokio::spawn(async move {
-        let mut said = tokio::io::stdin();
-        // A host that is gone is found where it is read from.
-        let _ = tokio::io::copy(&mut said, &mut output).await;
-        said_all.store(true, Ordering::SeqCst);
-        let _ = output.shutdown().await;
-    });
-    let heard = tokio::io::copy_buf(&mut input, &mut tokio::io::stdout()).await;
-    saying.abort();
-    heard?;
-    tokio::io::stdout().flush().await?;
-    match is_over.load(Ordering::SeqCst) {
-        true => Ok(0),
-        false => Err(ClientError::Disconnected.into()),
-    }
 }
 
 /// Notes the folder of a session that was begun here. One that cannot be noted is found by its id.

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use greenroom::SessionSummary;
 use greenroom::deletion::delete_stored;
+use greenroom::{SessionSummary, Status};
 
 use greenroom::store::{Head, SessionState, StoreError};
 use greenroom_server::Client;
@@ -29,12 +29,41 @@ const TITLE_COLUMNS: usize = 40;
 /// How much of a folder's path is shown.
 const FOLDER_COLUMNS: usize = 48;
 
-/// What a session does, as far as the store tells. Where nobody uses the store, what is open was interrupted.
-pub(crate) fn state(head: &Head, is_in_use: bool) -> &'static str {
+/// Who may be at work on a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Nobody is: what is open in its log was interrupted.
+    Nobody,
+    /// Whoever has the store may be.
+    Somebody,
+    /// It is live, and does this.
+    Live(Status),
+}
+
+impl Use {
+    /// Whether what is open in its log may go on.
+    pub(crate) fn goes_on(self) -> bool {
+        self.open() != "interrupted"
+    }
+
+    /// What becomes of work that is open in its log.
+    fn open(self) -> &'static str {
+        match self {
+            Self::Nobody => "interrupted",
+            // Its end could not be written: the disk may be full.
+            Self::Live(Status::Idle) => "interrupted",
+            Self::Live(Status::Waiting) => "waiting",
+            Self::Somebody | Self::Live(_) => "running",
+        }
+    }
+}
+
+/// What a session does, as far as is known.
+pub(crate) fn state(head: &Head, used: Use) -> &'static str {
     if head.lost_from.is_some() {
         return "damaged";
     }
-    let open = if is_in_use { "running" } else { "interrupted" };
+    let open = if head.questions.is_empty() { used.open() } else { "waiting" };
     match head.state {
         SessionState::Failed { .. } => "failed",
         SessionState::Working => open,
@@ -97,7 +126,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     if args.json {
         let list: Vec<_> = sessions
             .iter()
-            .map(|(_, KnownHead { id, head, is_in_use })| {
+            .map(|(_, KnownHead { id, head, used })| {
                 json!({
                     "id": id,
                     "parent": head.parent_session,
@@ -110,7 +139,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
                     "window": head.window,
                     "compactions": head.compactions,
                     "updated_at": moment::rfc3339(head.updated_at_ms),
-                    "state": state(head, *is_in_use),
+                    "state": state(head, *used),
                     "is_unfinished": is_unfinished(id, head),
                 })
             })
@@ -130,7 +159,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     let header =
         ["SESSION", "TITLE", "MODEL", "ENTRIES", "CONTEXT", "COMPACTIONS", "UPDATED", "STATE", "FOLDER"];
     let mut rows = vec![header.map(str::to_owned)];
-    rows.extend(sessions.iter().map(|(depth, KnownHead { id, head, is_in_use })| {
+    rows.extend(sessions.iter().map(|(depth, KnownHead { id, head, used })| {
         let window = head.window.map(|window| format!(" of {}", picture::short(window))).unwrap_or_default();
         [
             format!("{}{}", "  ".repeat(*depth), one_line(id, ID_COLUMNS)),
@@ -140,7 +169,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
             format!("{}{window}", picture::short(head.context_tokens)),
             head.compactions.to_string(),
             moment::ago(head.updated_at_ms, now_ms),
-            state(head, *is_in_use).to_owned(),
+            state(head, *used).to_owned(),
             head.labels.get(setup::FOLDER).map_or_else(String::new, |folder| shown_folder(folder)),
         ]
     }));

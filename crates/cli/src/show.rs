@@ -18,6 +18,7 @@ use greenroom_server::operations::Said;
 use serde_json::{Value, json};
 
 use crate::options::{Global, ShowArgs};
+use crate::sessions::Use;
 use crate::terminal::{Line, Screen, Style, one_line};
 use crate::{errors, moment, picture, sessions, source};
 
@@ -31,8 +32,8 @@ pub(crate) struct Stored {
     pub(crate) entries: Vec<Arc<Entry>>,
     /// The ranges that are lost: the first, and the one after the last.
     pub(crate) lost: Vec<(EntryId, EntryId)>,
-    /// Whether somebody may be at work on it: what is open was not interrupted.
-    pub(crate) is_in_use: bool,
+    /// Who may be at work on it.
+    pub(crate) used: Use,
     /// Whether nobody knows what a damaged part of the journal held: then the newest entries may be missing.
     pub(crate) is_uncertain: bool,
 }
@@ -156,7 +157,7 @@ pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
             "title": stored.head.title.as_ref().or(stored.head.opening.as_ref()),
             "labels": stored.head.labels,
             "model": stored.head.model,
-            "state": sessions::state(&stored.head, stored.is_in_use),
+            "state": sessions::state(&stored.head, stored.used),
             "entries": stored.head.entries,
             "context": stored.context(),
             "compactions": stored.compactions(),
@@ -180,7 +181,7 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
         picture::count(head.entries, "entry"),
         picture::fill(&stored.context()),
         picture::count(head.compactions, "compaction"),
-        sessions::state(head, stored.is_in_use),
+        sessions::state(head, stored.used),
     )))?;
     let dates = format!(
         "begun {}, last {}",
@@ -226,7 +227,7 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
             speech(screen, "you, waiting", Style::Yellow, &text)?;
         }
     }
-    if head.open_run.is_some() && !stored.is_in_use {
+    if head.open_run.is_some() && head.questions.is_empty() && !stored.used.goes_on() {
         screen.line("")?;
         let text = format!(
             "Its newest prompt has no complete answer: /continue in `greenroom chat --session {id}` goes on."

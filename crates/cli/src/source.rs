@@ -6,15 +6,16 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::PendingQuestion;
 use greenroom::questions::list_stored;
 use greenroom::store::{Head, SessionCopy, StoreError};
+use greenroom::{PendingQuestion, Status};
 use greenroom_server::operations::{CopyHeads, CopySession, FindSession, ListQuestions, StoreLosses};
 use greenroom_server::{Client, ClientError, ProblemKind};
 
 use crate::errors::{self, usage};
 use crate::link::ATTEMPTS;
 use crate::options::Global;
+use crate::sessions::Use;
 use crate::setup::{self, Looked};
 use crate::show::Stored;
 use crate::{host, moment};
@@ -41,8 +42,8 @@ pub(crate) struct Heads {
 pub(crate) struct KnownHead {
     pub(crate) id: String,
     pub(crate) head: Head,
-    /// Whether somebody may be at work on it: what is open was not interrupted.
-    pub(crate) is_in_use: bool,
+    /// Who may be at work on it.
+    pub(crate) used: Use,
 }
 
 /// Looks: at the host, or into the store. A host that ends meanwhile is not asked again. `None`: there is no store.
@@ -104,13 +105,14 @@ impl Source {
                 let code = tell(global, &copied.losses)?;
                 let sessions = copied.sessions.into_iter().map(|copied| {
                     let head = copied.head()?;
-                    Ok(KnownHead { id: copied.id, head, is_in_use: copied.is_live })
+                    Ok(KnownHead { id: copied.id, head, used: used(copied.is_live, copied.status) })
                 });
                 Ok(Heads { sessions: sessions.collect::<Result<_>>()?, code })
             }
             Self::Store(Looked { store, is_in_use }) => {
                 let sessions = store.list()?.into_iter();
-                let sessions = sessions.map(|(id, head)| KnownHead { id, head, is_in_use: *is_in_use });
+                let sessions =
+                    sessions.map(|(id, head)| KnownHead { id, head, used: used(*is_in_use, None) });
                 Ok(Heads { sessions: sessions.collect(), code: setup::completeness(store) })
             }
         }
@@ -119,7 +121,7 @@ impl Source {
     /// A session with its log. `given` may be the beginning of its id.
     pub(crate) async fn session(&self, global: &Global, given: &str) -> Result<Stored> {
         let not_found = |id: String| anyhow::Error::from(StoreError::NotFound { session: id });
-        let (id, copy, is_in_use, is_uncertain) = match self {
+        let (id, copy, used, is_uncertain) = match self {
             Self::Host(client) => {
                 let id = self.known(given).await?;
                 let copied = match client.call(CopySession { session_id: id.clone() }).await {
@@ -127,17 +129,17 @@ impl Source {
                     copied => copied?,
                 };
                 tell(global, &copied.losses)?;
-                (id, copied.copy()?, copied.is_live, copied.losses.is_uncertain)
+                (id, copied.copy()?, used(copied.is_live, copied.status), copied.losses.is_uncertain)
             }
             Self::Store(Looked { store, is_in_use }) => {
                 let id = setup::resolve(store, given)?;
                 let copy = store.copy(&id)?.ok_or_else(|| not_found(id.clone()))?;
-                (id, copy, *is_in_use, !store.unknown_losses().is_empty())
+                (id, copy, used(*is_in_use, None), !store.unknown_losses().is_empty())
             }
         };
         let SessionCopy { head, entries, lost } = copy;
         let entries = entries.into_iter().map(Arc::new).collect();
-        Ok(Stored { id, head, entries, lost, is_in_use, is_uncertain })
+        Ok(Stored { id, head, entries, lost, used, is_uncertain })
     }
 
     /// The questions that wait, of one session or of all, and the exit code.
@@ -186,6 +188,15 @@ impl Source {
             }
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// Who may be at work on a session that may be live.
+fn used(is_live: bool, status: Option<Status>) -> Use {
+    match (is_live, status) {
+        (false, _) => Use::Nobody,
+        (true, None) => Use::Somebody,
+        (true, Some(status)) => Use::Live(status),
     }
 }
 

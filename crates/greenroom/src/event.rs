@@ -333,6 +333,8 @@ pub enum EventKind {
         /// What its last failure was.
         reason: String,
     },
+    /// The session was deleted, and this is the last that is told of it. Opening its id begins another one.
+    SessionDeleted,
 }
 
 impl EventKind {
@@ -383,6 +385,7 @@ impl EventKind {
             Self::Warning { .. } => EventType::Warning,
             Self::SessionRestarted { .. } => EventType::SessionRestarted,
             Self::SessionFailed { .. } => EventType::SessionFailed,
+            Self::SessionDeleted => EventType::SessionDeleted,
         }
     }
 
@@ -431,7 +434,8 @@ impl EventKind {
             | Self::OverflowDetected
             | Self::Warning { .. }
             | Self::SessionRestarted { .. }
-            | Self::SessionFailed { .. } => 0,
+            | Self::SessionFailed { .. }
+            | Self::SessionDeleted => 0,
         };
         FRAME + held
     }
@@ -506,6 +510,8 @@ names! {
         SessionRestarted = "session_restarted",
         /// See [`EventKind::SessionFailed`].
         SessionFailed = "session_failed",
+        /// See [`EventKind::SessionDeleted`].
+        SessionDeleted = "session_deleted",
     }
 }
 

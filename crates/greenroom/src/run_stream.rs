@@ -340,7 +340,8 @@ impl<R> RunStream<R> {
                 | EventKind::SessionCompacted { .. }
                 | EventKind::Warning { .. }
                 | EventKind::SessionRestarted { .. }
-                | EventKind::SessionFailed { .. } => {}
+                | EventKind::SessionFailed { .. }
+                | EventKind::SessionDeleted => {}
                 _ => return,
             }
         }

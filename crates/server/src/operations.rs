@@ -246,6 +246,8 @@ impl<O: Operation> Call for CallOf<O> {
 pub struct Method {
     /// Its name.
     pub name: &'static str,
+    /// As [`Operation::OUTCOME`].
+    pub outcome: &'static str,
     read: fn(Value) -> Result<Box<dyn Call>, Refused>,
     schemas: fn(&mut SchemaGenerator) -> Value,
 }
@@ -253,6 +255,7 @@ pub struct Method {
 fn method<O: Operation>() -> Method {
     Method {
         name: O::METHOD,
+        outcome: O::OUTCOME,
         read: |params| Ok(Box::new(CallOf(parameters::<O>(params)?))),
         schemas: |schemas| {
             let mut method = json!({

@@ -22,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+pub use self::handed_on::Unanswered;
 use self::teller::{Teller, Telling};
 pub use self::wire::LINE_BYTES_MAX;
 use self::wire::{Call, Incoming, Line, Message, Refusal};
@@ -32,6 +33,7 @@ use crate::operations::{
 };
 use crate::problem::Problem;
 
+mod handed_on;
 mod teller;
 #[cfg(test)]
 mod tests;

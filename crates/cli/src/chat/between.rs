@@ -1,4 +1,4 @@
-//! What happens in a chat's session while no run is played: compactions between runs, and warnings.
+//! What happens in a chat's session while no run is played: compactions between runs, warnings, and what others do with it.
 //!
 //! Invariants: each event is told once, here or by the run that is played, whichever hears of it first.
 
@@ -9,12 +9,14 @@ use greenroom::{Event, EventType};
 use greenroom_server::{Events, Received};
 
 /// What is told between runs.
-const TOLD: [EventType; 5] = [
+const TOLD: [EventType; 7] = [
     EventType::CompactionStart,
     EventType::CompactionEnd,
     EventType::Warning,
     EventType::SessionRestarted,
     EventType::SessionFailed,
+    EventType::SessionDeleted,
+    EventType::Recorded,
 ];
 
 /// What happens in one session between its runs.

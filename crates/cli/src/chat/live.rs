@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use greenroom::event::{EventKind, Record};
 use greenroom::kernel::question::Question;
 use greenroom::tools::Progress;
 use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, Status as SessionStatus};
@@ -29,7 +30,7 @@ use super::history::History;
 use super::model::{Effect, Model};
 use super::row::{Look, Row};
 use super::terminal::{self, Input, Raw};
-use super::{SILENCE_MAX, Typed};
+use super::{NEXT_HOST, SILENCE_MAX, Typed};
 use crate::host::{self, Patience, Silence};
 use crate::interrupt::Interrupts;
 use crate::link::Link;
@@ -329,7 +330,7 @@ impl Live {
         }
         self.is_silent = false;
         self.model.past_ends();
-        self.model.note(Look::WARN, "the host has ended; another one is started");
+        self.model.note(Look::WARN, NEXT_HOST);
         self.draw()?;
         let id = self.backend.id().to_owned();
         let (global, args, patience) = (self.global.clone(), self.args.clone(), self.patience.clone());
@@ -421,6 +422,9 @@ impl Live {
             Received::Event(event) => {
                 if let Some(event) = self.follow.event(event) {
                     self.model.event(&event);
+                    if matches!(&event.kind, EventKind::Recorded { record: Record::LeafMoved { .. }, .. }) {
+                        self.ask_for_context();
+                    }
                 }
             }
             Received::Warning(warning) => self.model.note(Look::WARN, &warning),
@@ -434,6 +438,17 @@ impl Live {
                 });
             }
         }
+    }
+
+    /// No event says how large the context is now.
+    fn ask_for_context(&self) {
+        let (backend, done) = (self.backend.clone(), self.done.clone());
+        tokio::spawn(async move {
+            // A connection that has ended is found elsewhere.
+            if let Ok(state) = backend.state().await {
+                let _ = done.send(Done::Context(state.context));
+            }
+        });
     }
 
     fn done(&mut self, done: Done) {

@@ -5,7 +5,7 @@
 use std::io::IsTerminal;
 
 use anyhow::Result;
-use greenroom::event::EventKind;
+use greenroom::event::{EventKind, Record};
 use greenroom::kernel::entry::Trigger;
 use greenroom::kernel::usage::ContextUsage;
 use greenroom::{Error, ModelSettings, RunItem, State};
@@ -15,6 +15,7 @@ use greenroom_server::operations::{
 use greenroom_server::{Events, ProblemKind};
 use tokio::sync::mpsc;
 
+use super::NEXT_HOST;
 use super::backend::{Backend, HowToCompact};
 use super::between::{Between, News};
 use super::figures;
@@ -108,6 +109,14 @@ impl Shown {
             EventKind::CompactionStart { .. } => return Ok(false),
             // The command that asked for it says how it went.
             EventKind::CompactionEnd(end) if end.trigger == Trigger::Manual => return Ok(false),
+            EventKind::Recorded { record: Record::LeafMoved { to }, .. } => {
+                self.note(Style::Cyan, &format!("  {}", picture::branched(*to)))?;
+            }
+            EventKind::Recorded { .. } => return Ok(false),
+            // Nothing more can be said in it.
+            EventKind::SessionDeleted => {
+                return Err(Error::Deleted { session: event.session.to_string() }.into());
+            }
             _ => self.view.event(event)?,
         }
         Ok(true)
@@ -131,6 +140,8 @@ impl Chat {
         let is_terminal = std::io::stdin().is_terminal();
         self.welcome().await?;
         let mut lines = lines();
+        // Whether the host that has ended last was looked after.
+        let mut is_seen_to = false;
         loop {
             if is_terminal {
                 self.shown.view.text.text("› ")?;
@@ -145,6 +156,13 @@ impl Chat {
                         }
                     }
                     line = lines.recv() => break line,
+                    () = self.link.client.closed(), if !is_seen_to => {
+                        is_seen_to = true;
+                        match self.reconnect().await {
+                            Ok(()) => is_seen_to = false,
+                            Err(error) => self.shown.note(Style::Red, &format!("  {}", errors::line(&error)))?,
+                        }
+                    }
                 }
             };
             let Some(line) = line else {
@@ -280,7 +298,7 @@ impl Chat {
             anyhow::bail!("the connection to the runtime ended");
         }
         self.shown.tell_what_came()?;
-        self.shown.note(Style::Yellow, "  the host has ended; another one is started")?;
+        self.shown.note(Style::Yellow, &format!("  {NEXT_HOST}"))?;
         let id = self.backend.id().to_owned();
         let opening = async {
             let (global, args, patience) = (&self.global, &self.args, &self.patience);

@@ -19,6 +19,8 @@ use super::support::{Place, Ran, ran};
 mod deaths;
 mod definitions;
 mod dying;
+mod elsewhere;
+mod handed_on;
 mod held_back;
 mod looking;
 mod moved;
@@ -28,6 +30,7 @@ mod serving;
 mod sharing;
 mod silence;
 mod starts;
+mod states;
 
 /// Nothing here takes longer, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);

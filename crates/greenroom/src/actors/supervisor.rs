@@ -570,6 +570,7 @@ impl SupervisorState {
             }
             HeldWork::Delete { result: Ok(()), replies } => {
                 shared.mark_deleted();
+                shared.publish(&self.deps.bus, EventKind::SessionDeleted);
                 shared.set_actor(None);
                 self.sessions.remove(id);
                 self.asleep.remove(id);

@@ -139,6 +139,7 @@ pub(crate) fn all() -> Vec<EventKind> {
         EventKind::Warning { message: "w".into() },
         EventKind::SessionRestarted { reason: "r".into() },
         EventKind::SessionFailed { reason: "r".into() },
+        EventKind::SessionDeleted,
     ];
     let outcomes = [
         RunOutcome::Completed,

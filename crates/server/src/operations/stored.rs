@@ -2,10 +2,13 @@
 //!
 //! Invariants: nothing is opened or woken; a damaged session is given with what it has lost.
 
+use std::collections::HashMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use greenroom::kernel::EntryId;
 use greenroom::store::{Head, Notice, SessionCopy, StoreError};
+use greenroom::{State, Status};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +31,9 @@ pub struct SessionCopied {
     pub lost: Vec<(EntryId, EntryId)>,
     /// Whether it is live.
     pub is_live: bool,
+    /// What it does, where it is live and that is known of the log that is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
     /// What the store is known to lack.
     #[serde(flatten)]
     pub losses: StoreLosses,
@@ -57,6 +63,14 @@ pub struct CopiedHead {
     pub head: String,
     /// Whether it is live.
     pub is_live: bool,
+    /// What it does, where it is live and that is known of the head that is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+}
+
+/// What a live session does that has this log. One that has written since, or is about to, may do something else.
+fn status_of(state: &State, head: &Head) -> Option<Status> {
+    Some(state.status).filter(|_| state.entries == head.entries)
 }
 
 /// What a store is known to lack.
@@ -122,15 +136,20 @@ impl Operation for CopySession {
     async fn perform(self, asked: Asked) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
             let id = self.session_id;
-            let is_live = asked.runtime.session(&id).await?.is_live();
+            let live = asked.runtime.session(&id).await?;
+            let is_live = live.is_live();
+            let state = if is_live { live.state().await.ok() } else { None };
             let (store, session) = (asked.runtime.store().clone(), id.clone());
             let copying = move || match store.copy(&session)? {
-                Some(copy) => Ok(Some((STANDARD.encode(copy.to_bytes()?), copy.lost))),
+                Some(copy) => {
+                    let status = state.and_then(|state| status_of(&state, &copy.head));
+                    Ok(Some((STANDARD.encode(copy.to_bytes()?), copy.lost, status)))
+                }
                 None => Ok(None),
             };
             let copied: Option<_> = blocking(copying).await?;
-            let (record, lost) = copied.ok_or(greenroom::Error::NoSession { session: id })?;
-            Ok(SessionCopied { record, lost, is_live, losses: StoreLosses::of(&asked) })
+            let (record, lost, status) = copied.ok_or(greenroom::Error::NoSession { session: id })?;
+            Ok(SessionCopied { record, lost, is_live, status, losses: StoreLosses::of(&asked) })
         })))
     }
 }
@@ -142,12 +161,16 @@ impl Operation for CopyHeads {
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
-            let live = asked.runtime.live_sessions().await?;
+            let live = asked.runtime.live_sessions().await?.into_iter();
+            let live: HashMap<String, State> =
+                live.map(|session| (session.state.id.clone(), session.state)).collect();
             let store = asked.runtime.store().clone();
             let copying = move || {
                 let heads = store.list()?.into_iter().map(|(id, head)| {
-                    let is_live = live.iter().any(|session| session.state.id == id);
-                    Ok(CopiedHead { head: STANDARD.encode(head.to_bytes()?), is_live, id })
+                    let state = live.get(&id);
+                    let (is_live, status) =
+                        (state.is_some(), state.and_then(|state| status_of(state, &head)));
+                    Ok(CopiedHead { head: STANDARD.encode(head.to_bytes()?), is_live, status, id })
                 });
                 heads.collect::<Result<Vec<_>, StoreError>>()
             };

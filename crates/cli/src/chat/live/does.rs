@@ -358,11 +358,8 @@ async fn places(backend: &Backend) -> Outcome {
 
 async fn branch(backend: &Backend, entry: u64) -> Outcome {
     backend.branch(Some(greenroom::EntryId(entry))).await?;
-    let state = backend.state().await?;
-    let text = format!(
-        "the next prompt goes on after entry {entry}; what came after it, if anything did, is a branch: /tree"
-    );
-    Ok(vec![Done::Note(Look::NOTE, text), Done::Context(state.context)])
+    // It is told by its event, here and in all other chats.
+    Ok(Vec::new())
 }
 
 async fn show_tree(backend: &Backend, width: usize) -> Outcome {

@@ -96,9 +96,26 @@ impl Model {
                 self.busy_since = None;
                 self.note(Look::BAD, &format!("the session was given up: {reason}"));
             }
-            EventKind::Recorded { record, .. } => self.recorded(record),
+            EventKind::SessionDeleted => self.deleted(),
+            EventKind::Recorded { record, .. } => {
+                self.recorded(record);
+                if let Record::LeafMoved { to } = record {
+                    self.note(Look::NOTE, &picture::branched(*to));
+                }
+            }
             _ => {}
         }
+    }
+
+    /// The session is gone: nothing of it goes on, and nothing more can be said in it.
+    fn deleted(&mut self) {
+        self.past_ends();
+        self.is_interrupting = false;
+        self.give_back(|_| true);
+        self.note(
+            Look::BAD,
+            "this session was deleted, so nothing more can be said in it; /new begins another one",
+        );
     }
 
     /// An event of before this chat began: what is told of its calls is in the messages alone.
@@ -121,6 +138,7 @@ impl Model {
             }
             EventKind::CompactionStart { .. } | EventKind::QuestionAsked { .. } => {}
             EventKind::Warning { .. } => {}
+            EventKind::Recorded { record, .. } => self.recorded(record),
             EventKind::RunEnd { outcome, context } => {
                 self.calls.clear();
                 self.run_end(outcome, *context);

@@ -1,0 +1,129 @@
+//! What others do with a session, or with its host, is told in the chats that have it open.
+
+use greenroom::EntryId;
+use greenroom_server::operations::{BranchSession, ClientKind, StartSession};
+use serde_json::json;
+
+use super::Hosted;
+use crate::cli::screen::{Terminal, is_there};
+
+/// Moves the place from where session `a` goes on, as another chat does.
+async fn branch(hosted: &Hosted, entry_id: Option<u64>) {
+    let other = hosted.client(ClientKind::Chat, json!({})).await;
+    other.call(StartSession { session_id: "a".to_owned() }).await.unwrap();
+    let entry_id = entry_id.map(EntryId);
+    other.call(BranchSession { session_id: "a".to_owned(), entry_id }).await.unwrap();
+    other.close().await;
+}
+
+const BRANCHED: &str = "the next prompt goes on after entry 0";
+const ANEW: &str = "the next prompt begins the conversation anew";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_is_told_of_a_branch_and_of_the_deletion_of_its_session() {
+    if !is_there() {
+        return;
+    }
+    let hosted = Hosted::new(1, 0).await;
+    hosted.start_host();
+    let chat = hosted.command(&["chat", "--session", "a", "--window", "100000"]);
+    let terminal = Terminal::of(&hosted.place, (110, 40), &chat);
+    terminal.shows("›");
+    terminal.says("one");
+    terminal.until("it rests", |screen| screen.contains("word") && !screen.contains("waiting for the model"));
+    branch(&hosted, Some(0)).await;
+    terminal.shows(BRANCHED);
+    branch(&hosted, None).await;
+    terminal.shows(ANEW);
+    // One of its own is told once.
+    terminal.says("/branch 0");
+    terminal.until("it is told", |screen| screen.matches(BRANCHED).count() == 2);
+    assert_eq!(hosted.run(&["delete", "a"]).code, Some(0));
+    terminal.shows("this session was deleted, so nothing more can be said in it; /new begins another one");
+    terminal.says("two");
+    terminal.shows("was deleted");
+    assert_eq!(terminal.screen().matches(BRANCHED).count(), 2);
+    terminal.press("C-u");
+    terminal.says("/new");
+    terminal.shows("session chat-");
+    terminal.says("three");
+    terminal.until("it is answered", |screen| screen.matches("word").count() == 2);
+    terminal.press("C-d");
+    terminal.shows("ended with 0");
+    assert!(hosted.place.only_session().starts_with("chat-"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_in_a_pipe_is_told_and_ends_with_its_session() {
+    let hosted = Hosted::new(1, 0).await;
+    hosted.start_host();
+    let chat = ["chat", "--session", "a", "--window", "100000"];
+    let mut chat = hosted.place.start_command(hosted.command(&chat));
+    chat.say("one");
+    chat.wait_for("tokens in all");
+    branch(&hosted, Some(0)).await;
+    chat.wait_for(BRANCHED);
+    assert_eq!(hosted.run(&["delete", "a"]).code, Some(0));
+    let ended = chat.end();
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.stderr.contains("session a was deleted"), "{ended:?}");
+    assert!(!ended.stdout.contains("goes on with this conversation"), "{ended:?}");
+}
+
+/// Ends the host of a chat, as another terminal does.
+fn end_host(hosted: &Hosted, is_told: bool) {
+    match is_told {
+        true => assert_eq!(hosted.run(&["host", "--stop", "--force"]).code, Some(0)),
+        false => hosted.kill_host(),
+    }
+}
+
+const ENDED: &str = "the host has ended; another one is started, and this session goes on there";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_says_that_its_host_was_stopped_and_what_it_does_about_it() {
+    if !is_there() {
+        return;
+    }
+    for is_told in [true, false] {
+        // While it rests, and in the middle of a run.
+        for words in [1, 600] {
+            let hosted = Hosted::new(words, 100).await;
+            hosted.start_host();
+            let chat = hosted.command(&["chat", "--session", "a", "--window", "100000"]);
+            let terminal = Terminal::of(&hosted.place, (110, 40), &chat);
+            terminal.shows("›");
+            terminal.says("one");
+            terminal.until("it works, or rests", |screen| {
+                screen.contains("word") && (words > 1 || !screen.contains("waiting for the model"))
+            });
+            end_host(&hosted, is_told);
+            let screen = terminal.shows(ENDED);
+            assert!(!screen.contains("the runtime is shut down"), "{screen}");
+            terminal.shows("session a goes on");
+            terminal.press("C-d");
+            terminal.shows("ended with 0");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_in_a_pipe_says_that_its_host_was_stopped() {
+    for is_told in [true, false] {
+        let hosted = Hosted::new(1, 0).await;
+        hosted.start_host();
+        let chat = ["chat", "--session", "a", "--window", "100000"];
+        let mut chat = hosted.place.start_command(hosted.command(&chat));
+        chat.say("one");
+        chat.wait_for("tokens in all");
+        end_host(&hosted, is_told);
+        // At once, and not when the next line comes.
+        chat.wait_for(ENDED);
+        chat.say("two");
+        chat.wait_for("word");
+        chat.close_input();
+        let ended = chat.end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert!(!ended.stdout.contains(ENDED), "it is said once: {ended:?}");
+    }
+}

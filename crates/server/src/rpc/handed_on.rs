@@ -1,0 +1,138 @@
+//! What was asked over a connection that somebody hands on to a host: when the host ends, whoever asked is told so, and the
+//! next one is asked.
+//!
+//! Invariants: what was asked has exactly one answer, from the host or from here; so has the outcome of work that the host
+//! took on.
+
+use serde_json::{Value, json};
+
+use super::wire::{self, Refusal};
+use crate::operations;
+use crate::problem::{Problem, ProblemKind};
+
+#[cfg(test)]
+mod tests;
+
+/// What is told of a request that a host left open.
+const NOT_ANSWERED: &str = "the host ended before it answered; what was asked for may have been done";
+/// What is told of work that a host had taken on.
+const CUT_OFF: &str = "the host ended before the work was over; what had come is kept, and nothing of it goes on by itself: \
+                       `session/resume` goes on with a run";
+
+/// What was asked over a connection and has no answer yet, and the work that has no outcome yet.
+#[derive(Debug, Default)]
+pub struct Unanswered {
+    /// The requests of each message: several where that was a batch.
+    asked: Vec<Asked>,
+    work: Vec<Taken>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    requests: Vec<Request>,
+    is_batch: bool,
+}
+
+#[derive(Debug)]
+struct Request {
+    id: Value,
+    /// The method of its outcome: empty where it has none.
+    outcome: &'static str,
+    session_id: Value,
+}
+
+/// Work that was taken on.
+#[derive(Debug)]
+struct Taken {
+    request: Request,
+    /// Its prompt.
+    entry_id: Option<Value>,
+}
+
+impl Unanswered {
+    /// This line goes to the host.
+    pub fn asks(&mut self, line: &[u8]) {
+        // What is not understood is answered at once, and names no request.
+        let Ok(message) = serde_json::from_slice::<Value>(line) else { return };
+        let is_batch = message.is_array();
+        let requests: Vec<Request> = each(&message).filter_map(Request::of).collect();
+        if !requests.is_empty() {
+            self.asked.push(Asked { requests, is_batch });
+        }
+    }
+
+    /// This line came from the host.
+    pub fn hears(&mut self, line: &[u8]) {
+        let Ok(message) = serde_json::from_slice::<Value>(line) else { return };
+        for message in each(&message) {
+            match message.get("method").and_then(Value::as_str) {
+                None => self.answered(message),
+                Some(method) => {
+                    let id = message.pointer("/params/request_id");
+                    let is_it =
+                        |taken: &Taken| taken.request.outcome == method && Some(&taken.request.id) == id;
+                    if let Some(place) = self.work.iter().position(is_it) {
+                        self.work.remove(place);
+                    }
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, answer: &Value) {
+        let Some(id) = answer.get("id") else { return };
+        for place in 0..self.asked.len() {
+            let Some(asked) = self.asked.get_mut(place) else { return };
+            let Some(request) = asked.requests.iter().position(|request| request.id == *id) else { continue };
+            let request = asked.requests.remove(request);
+            if asked.requests.is_empty() {
+                self.asked.remove(place);
+            }
+            if !request.outcome.is_empty() && answer.get("result").is_some() {
+                let entry_id = answer.pointer("/result/entry_id").cloned();
+                self.work.push(Taken { request, entry_id });
+            }
+            return;
+        }
+    }
+
+    /// The host has ended. Gives what whoever asked is told, a line each: that their requests have no other answer, and
+    /// that their work is cut off.
+    pub fn host_ended(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for Asked { requests, is_batch } in self.asked.drain(..) {
+            let problem = Problem::new(ProblemKind::Closed, NOT_ANSWERED);
+            let refuse = |request: &Request| {
+                let refused = operations::Refused::Problem(Box::new(problem.clone()));
+                wire::answer(&request.id, Err(Refusal::from(refused)))
+            };
+            let answers: Vec<String> = requests.iter().map(refuse).collect();
+            lines.extend(if is_batch { vec![format!("[{}]", answers.join(","))] } else { answers });
+        }
+        for Taken { request: Request { id, outcome, session_id }, entry_id } in self.work.drain(..) {
+            let problem = Problem::new(ProblemKind::Interrupted, CUT_OFF);
+            let mut params = json!({ "error": problem, "session_id": session_id });
+            if let Some(entry_id) = entry_id {
+                params["entry_id"] = entry_id;
+            }
+            lines.push(wire::result(outcome, Some(id), params));
+        }
+        lines
+    }
+}
+
+impl Request {
+    /// `None`: it is a notification, which has no answer, or no message at all.
+    fn of(message: &Value) -> Option<Self> {
+        let id = message.get("id")?.clone();
+        let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
+        let known = operations::methods().into_iter().find(|known| known.name == method);
+        let session_id = message.pointer("/params/session_id").cloned().unwrap_or_default();
+        Some(Self { id, outcome: known.map_or("", |known| known.outcome), session_id })
+    }
+}
+
+/// The messages of a line.
+fn each(message: &Value) -> impl Iterator<Item = &Value> {
+    message.as_array().map_or_else(|| std::slice::from_ref(message), Vec::as_slice).iter()
+}
