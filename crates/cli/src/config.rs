@@ -162,10 +162,12 @@ pub(crate) struct ProviderConfig {
     pub(crate) max_in_flight: usize,
     /// The most tokens a minute that it is sent and gives back, summaries with the rest; calls wait for room.
     pub(crate) tokens_per_minute: Option<u64>,
-    /// How long the first piece of an answer may take, in seconds.
+    /// How long the first piece of an answer may take, in seconds; without `stream`, the whole answer.
     pub(crate) first_event_timeout_s: u64,
     /// How long each further piece may take, in seconds.
     pub(crate) idle_timeout_s: u64,
+    /// Whether answers are asked for in pieces, as the model writes them; `false` asks for each as a whole.
+    pub(crate) stream: bool,
     /// Whether the reasoning of earlier answers is sent back, for models whose own settings do not say.
     pub(crate) resend_reasoning: ResendReasoning,
 }
@@ -180,6 +182,7 @@ impl Default for ProviderConfig {
             tokens_per_minute: None,
             first_event_timeout_s: 300,
             idle_timeout_s: 120,
+            stream: true,
             resend_reasoning: ResendReasoning::Never,
         }
     }

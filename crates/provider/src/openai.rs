@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use async_openai::config::Config;
 use futures_util::future::{BoxFuture, FutureExt};
-use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use http::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
@@ -140,11 +140,14 @@ pub struct OpenAiOptions {
     pub headers: Vec<(String, String)>,
     /// How long a connection may take.
     pub connect_timeout: Duration,
-    /// How long the first piece of an answer may take, from the start of the request on. A server that
-    /// queues requests, or a model whose reasoning is hidden, may send nothing for minutes.
+    /// How long the first piece of an answer may take, from the start of the request on; without `stream`, the whole
+    /// answer. A server that queues requests, or a model whose reasoning is hidden, may send nothing for minutes.
     pub first_event_timeout: Duration,
     /// How long the next piece of an answer may take. Comments and empty pieces are not progress.
     pub idle_timeout: Duration,
+    /// Whether answers are asked for in pieces, as the model writes them. `false` asks for each answer as a whole, for
+    /// servers that cannot stream, do not stream tool calls properly, or refuse to stream some models.
+    pub stream: bool,
     /// The output limit of requests that name none, in tokens; `None` leaves the limit to the server.
     pub output_tokens_max: Option<u64>,
     /// The field of the output limit; `None` means `max_completion_tokens` at OpenAI and Azure, and `max_tokens`
@@ -172,6 +175,7 @@ impl Default for OpenAiOptions {
             connect_timeout: Duration::from_secs(10),
             first_event_timeout: Duration::from_secs(300),
             idle_timeout: Duration::from_secs(120),
+            stream: true,
             output_tokens_max: None,
             max_tokens_field: None,
             resend_reasoning: ResendReasoning::Never,
@@ -194,6 +198,7 @@ impl fmt::Debug for OpenAiOptions {
             .field("connect_timeout", &self.connect_timeout)
             .field("first_event_timeout", &self.first_event_timeout)
             .field("idle_timeout", &self.idle_timeout)
+            .field("stream", &self.stream)
             .field("output_tokens_max", &self.output_tokens_max)
             .field("max_tokens_field", &self.max_tokens_field)
             .field("resend_reasoning", &self.resend_reasoning)
@@ -348,6 +353,7 @@ impl Server {
             output_tokens_max: self.options.output_tokens_max,
             resend_reasoning: self.options.resend_reasoning,
             prompt_cache_key: self.prompt_cache_key,
+            stream: self.options.stream,
         }
     }
 }
@@ -386,6 +392,9 @@ fn without_key(text: &str, key: &str) -> String {
 
 fn endpoint(options: &OpenAiOptions) -> Result<Endpoint, OptionsError> {
     let mut headers = HeaderMap::new();
+    if !options.stream {
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    }
     if let Some(key) = options.api_key.as_ref().filter(|key| !key.expose().is_empty()) {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose().trim()))
             .map_err(|_| OptionsError::ApiKey)?;

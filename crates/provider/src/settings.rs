@@ -167,8 +167,8 @@ pub struct SettingError {
 const OWN_FIELDS: &[(&str, &str)] = &[
     ("model", "the agent names its model"),
     ("messages", "the session sends its own conversation"),
-    ("stream", "every answer is streamed"),
-    ("stream_options", "every answer is streamed with its usage"),
+    ("stream", "the provider's option `stream` says whether answers are streamed"),
+    ("stream_options", "a streamed answer always comes with its usage"),
     ("tools", "the agent names its tools"),
     ("n", "one answer is asked for at a time"),
     ("response_format", "ask for an answer of a type"),
@@ -326,14 +326,10 @@ impl ModelSettings {
     /// The setting that a server's refusal is about, if it is one of these that are set: by the parameter that it
     /// names, else by the first that its text names.
     pub(crate) fn refused(&self, body: &str) -> Option<String> {
-        let body: Value = serde_json::from_str(body).ok()?;
-        let error = body.get("error").unwrap_or(&body);
-        let param = error.get("param").and_then(Value::as_str);
-        let text =
-            error.get("message").and_then(Value::as_str).map_or_else(|| error.to_string(), str::to_owned);
+        let refusal = Refusal::of(body)?;
         let set = self.set_fields();
-        let by_param = param.and_then(|param| set.iter().find(|field| is_field(param, field)));
-        let found = by_param.or_else(|| set.iter().find(|field| names_field(&text, field)));
+        let by_param = set.iter().find(|field| refusal.is_by_param(field));
+        let found = by_param.or_else(|| set.iter().find(|field| names_field(&refusal.text, field)));
         found.map(|field| match self.extra.contains_key(field) {
             true => format!("extra.{field}"),
             false => field.clone(),
@@ -354,6 +350,34 @@ impl ModelSettings {
         let named = named.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.to_owned());
         named.chain(self.extra.keys().cloned()).collect()
     }
+}
+
+/// What a server says of a request that it refuses.
+struct Refusal {
+    /// The parameter that the refusal is about.
+    param: Option<String>,
+    text: String,
+}
+
+impl Refusal {
+    fn of(body: &str) -> Option<Self> {
+        let body: Value = serde_json::from_str(body).ok()?;
+        let error = body.get("error").unwrap_or(&body);
+        let text = |name: &str| error.get(name).and_then(Value::as_str).map(str::to_owned);
+        Some(Self { param: text("param"), text: text("message").unwrap_or_else(|| error.to_string()) })
+    }
+
+    fn is_by_param(&self, field: &str) -> bool {
+        self.param.as_deref().is_some_and(|param| is_field(param, field))
+    }
+}
+
+/// Whether a server's refusal is about the answer being asked for in pieces.
+pub(crate) fn refuses_stream(body: &str) -> bool {
+    const FIELDS: [&str; 2] = ["stream", "stream_options"];
+    let Some(refusal) = Refusal::of(body) else { return false };
+    FIELDS.iter().any(|field| refusal.is_by_param(field))
+        || (refusal.param.is_none() && FIELDS.iter().any(|field| names_field(&refusal.text, field)))
 }
 
 /// Whether a server's parameter is this field: `reasoning.effort` is `reasoning_effort`, `stop[0]` is `stop`.

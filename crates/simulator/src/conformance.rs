@@ -5,10 +5,12 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt, future};
+use futures_util::StreamExt;
+use futures_util::future::{self, Either};
 use greenroom_kernel::{AssistantMessage, Block, FailureClass, Image, Message, StopReason, ToolSpec};
 use greenroom_provider::{
     ModelSettings, OutputSchema, Provider, ProviderError, Purpose, ReplyEvent, Request, ToolChoice,
@@ -32,6 +34,8 @@ const CALL_MAX: Duration = Duration::from_secs(120);
 const RETRIES_MAX: u32 = 3;
 /// The longest wait before a call is made again.
 const WAIT_MAX: Duration = Duration::from_secs(30);
+/// How long the first piece of an answer may take after the server has begun with it, from a provider that gives pieces.
+const PIECE_WITHIN: Duration = Duration::from_secs(2);
 /// How long a connection may stay open after its call was dropped.
 const CLOSES_WITHIN: Duration = Duration::from_secs(5);
 
@@ -552,15 +556,25 @@ async fn fails_as(provider: &Arc<dyn Provider>, wanted: Wanted) -> Result<(), Br
 }
 
 async fn closes(simulator: &Simulator, provider: &Arc<dyn Provider>) -> Result<(), Broken> {
-    let mut stream =
-        match timeout(CALL_MAX, provider.stream(request("simulated", &History::new().user("Hello")))).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(Broken::Wrong(format!("the call failed: {error}"))),
-            Err(_) => return Err(Broken::Wrong("the call does not begin".into())),
-        };
-    let _ = timeout(CALL_MAX, stream.next()).await;
+    let call = Box::pin(async {
+        let mut stream = provider.stream(request("simulated", &History::new().user("Hello"))).await?;
+        let _piece = stream.next().await;
+        Ok::<_, ProviderError>(stream)
+    });
+    // A provider that asks for whole answers has nothing to give before the end.
+    let gives_nothing = pin!(async {
+        while simulator.in_flight() == 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        sleep(PIECE_WITHIN).await;
+    });
+    let begun = timeout(CALL_MAX, future::select(call, gives_nothing)).await;
+    let begun = begun.map_err(|_| Broken::Wrong("the call does not begin".into()))?;
+    if let Either::Left((Err(error), _)) = &begun {
+        return Err(Broken::Wrong(format!("the call failed: {error}")));
+    }
     ensure(simulator.in_flight() == 1, || "the call is not in flight".into())?;
-    drop(stream);
+    drop(begun);
     let closed = timeout(CLOSES_WITHIN, async {
         while simulator.in_flight() > 0 {
             sleep(Duration::from_millis(5)).await;

@@ -94,6 +94,7 @@ impl Server {
             proxies: Some(proxies(&self.surroundings)),
             first_event_timeout: Duration::from_secs(self.settings.first_event_timeout_s),
             idle_timeout: Duration::from_secs(self.settings.idle_timeout_s),
+            stream: self.settings.stream,
             resend_reasoning: self.settings.resend_reasoning,
             ..OpenAiOptions::default()
         };

@@ -7,9 +7,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use greenroom::kernel::{Message, Part};
-use greenroom_simulator::{Answer, Echo};
+use greenroom_simulator::{Answer, Echo, Sequence};
+use serde_json::json;
 
-use super::support::{Model, Place, Ran, Says, without_sources};
+use super::support::{Model, Place, Ran, Says, ran, without_sources};
 
 /// A key that no other program has.
 const KEY: &str = "sk-CANARY-0123456789";
@@ -200,6 +201,37 @@ fn a_folder_cannot_move_the_providers_that_the_user_has() {
         assert!(ran.stderr.contains("greenroom.yaml"), "{text}: {ran:?}");
     }
     assert_eq!(elsewhere.arrived(), Vec::<String>::new());
+}
+
+/// Whether answers are asked for in pieces, as files, flags and the environment say of the provider; they are the same.
+#[test]
+fn answers_come_in_pieces_or_as_a_whole_as_the_provider_says() {
+    type Row<'a> = (&'a str, &'a [&'a str], &'a [(&'a str, &'a str)], bool);
+    let rows: [Row<'_>; 6] = [
+        ("", &[], &[], true),
+        (", stream: true", &[], &[], true),
+        (", stream: false", &[], &[], false),
+        ("", &["--set", "providers.openai.stream=false"], &[], false),
+        (", stream: false", &["--set", "providers.openai.stream=true"], &[], true),
+        ("", &[], &[("GREENROOM_PROVIDERS", "{ openai: { stream: false } }")], false),
+    ];
+    for (of_provider, flags, variables, streams) in rows {
+        let said = Answer::text("Look:").and_call("list", &json!({ "path": "." }));
+        let model = Model::new(Sequence(vec![said, Answer::text("Two files.")]), |_| {});
+        let place = Place::new();
+        place.own_file(&format!("providers: {{ openai: {{ base_url: '{}'{of_provider} }} }}\n", model.url()));
+        let mut command = place.command(&[&["run", "-p", "What is here?"], flags].concat());
+        let ran = ran(command.envs(variables.iter().copied()).output().unwrap());
+        assert_eq!(
+            (ran.code, ran.stdout.as_str()),
+            (Some(0), "Look:\nTwo files.\n"),
+            "{of_provider} {flags:?}: {ran:?}"
+        );
+        let streamed: Vec<bool> =
+            model.simulator.requests().iter().map(|seen| seen.request.streamed).collect();
+        assert_eq!(streamed, [streams, streams], "{of_provider} {flags:?}");
+        model.simulator.assert_clean();
+    }
 }
 
 /// What the second prompt of a session sends back of the first answer's reasoning.

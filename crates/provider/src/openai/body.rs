@@ -86,11 +86,13 @@ impl Body {
         }
     }
 
-    /// A whole answer in plain JSON, as one event.
+    /// A whole answer in plain JSON, as one event; one without any text is no event.
     pub(super) fn whole(json: &[u8]) -> Self {
         let mut body = Self::events(stream::empty(), 0);
         body.utf8.add(json);
-        body.whole = Some(String::from_utf8_lossy(json).trim().to_owned());
+        let text = String::from_utf8_lossy(json);
+        let text = text.trim_start_matches('\u{feff}').trim();
+        body.whole = (!text.is_empty()).then(|| text.to_owned());
         body.is_over = true;
         body
     }

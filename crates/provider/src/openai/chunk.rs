@@ -133,7 +133,17 @@ pub(super) struct Choice {
 impl Choice {
     /// The part of the answer that this choice carries.
     pub(super) fn take_delta(&mut self) -> Delta {
-        self.delta.take().or_else(|| self.message.take().map(|delta| *delta)).unwrap_or_default()
+        self.delta.take().or_else(|| self.take_message()).unwrap_or_default()
+    }
+
+    /// The whole answer. Each of its calls is whole too, with or without an id: by its index it is not taken for the
+    /// rest of the call before it.
+    fn take_message(&mut self) -> Option<Delta> {
+        let mut message = *self.message.take()?;
+        for (index, call) in (0..).zip(&mut message.tool_calls) {
+            call.index = Some(index);
+        }
+        Some(message)
     }
 }
 

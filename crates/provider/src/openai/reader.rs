@@ -23,6 +23,7 @@ use super::transport::{TransportError, root_cause};
 use super::{Server, wire};
 use crate::classify::{classify, one_line};
 use crate::retry_after::retry_after_ms;
+use crate::settings::refuses_stream;
 use crate::{ModelSettings, ProviderError, ReplyEvent, ReplyStream, Request};
 
 /// How long to wait for usage after the finish reason.
@@ -31,11 +32,19 @@ const AFTER_FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest answer, in bytes of text, reasoning and arguments: several times what any model can generate.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// A refusal that is about a setting says so, and what to do about it.
-fn naming_setting(mut error: ProviderError, settings: &ModelSettings) -> ProviderError {
+/// A refusal that is about streaming or about a setting says so, and what to do about it.
+fn naming_cause(mut error: ProviderError, settings: &ModelSettings, streams: bool) -> ProviderError {
     let failure = &mut error.failure;
     let may_be_setting = failure.class == FailureClass::Other && matches!(failure.status, Some(400 | 422));
-    if may_be_setting && let Some(setting) = settings.refused(&error.body) {
+    if !may_be_setting {
+        return error;
+    }
+    if streams && refuses_stream(&error.body) {
+        failure.message.push_str(
+            "; the server does not stream this model's answers to you: set `stream: false` for this provider, and they \
+             are asked for as a whole",
+        );
+    } else if let Some(setting) = settings.refused(&error.body) {
         failure.message.push_str(&format!(
             "; the server refuses the setting `{setting}`: leave it out for this model, or ask another one"
         ));
@@ -62,14 +71,11 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
         Ok(Ok(body)) => body,
         Ok(Err(error)) => {
             let error = transport_error(&server.endpoint.base, error);
-            return Err(server.without_key(naming_setting(error, &request.settings)));
+            return Err(server.without_key(naming_cause(error, &request.settings, server.options.stream)));
         }
         Err(_) => {
-            return Err(timed_out(format!(
-                "no answer from {} within {}",
-                server.endpoint.base,
-                seconds(limit)
-            )));
+            let what = if server.options.stream { "no answer" } else { "no whole answer" };
+            return Err(timed_out(format!("{what} from {} within {}", server.endpoint.base, seconds(limit))));
         }
     };
     let reader = Reader::new(body, deadline, request.model, request.messages, server);
@@ -240,7 +246,8 @@ impl Reader {
     fn ended_early(&mut self) -> ProviderError {
         let sample = self.body.sample();
         if self.has_chunk {
-            return self.incomplete("the stream ended");
+            let is_stream = self.server.options.stream;
+            return self.incomplete(if is_stream { "the stream ended" } else { "the server stopped" });
         }
         let text: String = sample.lines().filter(|line| !is_frame_only(line)).collect::<Vec<_>>().join("\n");
         if text.is_empty() {

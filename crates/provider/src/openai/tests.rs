@@ -291,6 +291,174 @@ async fn plain_json_for_a_stream() {
     assert_eq!(error.failure.class, FailureClass::ContextOverflow);
 }
 
+fn whole(options: OpenAiOptions) -> OpenAiOptions {
+    OpenAiOptions { stream: false, ..options }
+}
+
+/// The request asks for a whole answer, and whatever the server says of its type, it is read as one.
+#[tokio::test]
+async fn an_answer_that_is_asked_for_as_a_whole() {
+    const ANSWER: &str = r#"{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}"#;
+    let chunks = lines(&[r#"{"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}"#, "[DONE]"]);
+    for (content_type, body) in [
+        ("content-type: application/json\r\n", ANSWER),
+        ("content-type: text/plain; charset=utf-8\r\n", ANSWER),
+        ("", ANSWER),
+        ("", &format!("\u{feff} {ANSWER}\n")),
+        // It streams all the same.
+        ("content-type: text/event-stream\r\n", &chunks),
+    ] {
+        let ((told, end), server) =
+            play_with(Play::Close(refusal("200 OK", content_type, body)), whole).await;
+        assert_eq!(end.expect("an answer").text(), "hi", "{content_type:?}");
+        assert_eq!(told, [ReplyEvent::Text("hi".to_owned())], "{content_type:?}");
+        let sent = server.last_request.lock().expect("not poisoned").clone();
+        assert!(sent.contains(r#""stream":false}"#) && !sent.contains("stream_options"), "{sent}");
+        assert!(sent.contains("accept: application/json\r\n"), "{sent}");
+    }
+}
+
+#[tokio::test]
+async fn whole_answers_that_fail() {
+    let short = |options| OpenAiOptions { first_event_timeout: Duration::from_millis(300), ..whole(options) };
+    let json =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9999\r\n\r\n{\"choices\":";
+    let of = |body: &str| Play::Close(refusal("200 OK", "content-type: application/json\r\n", body));
+    let cases: [(Play, FailureClass, bool, &str); 6] = [
+        (Play::Hang(String::new()), FailureClass::Timeout, false, "no whole answer from"),
+        (Play::Hang(json.to_owned()), FailureClass::Timeout, false, "within 300 ms"),
+        (Play::Break(json.to_owned()), FailureClass::Timeout, false, "the connection to"),
+        (of(""), FailureClass::Malformed, true, "no event at all"),
+        (of(r#"{"choices":[{"message"#), FailureClass::Malformed, false, "in the middle of the answer"),
+        (
+            of(r#"{"choices":[{"message":{"content":"hi"},"finish_reason":null}]}"#),
+            FailureClass::Malformed,
+            false,
+            "the server stopped before the answer was complete, after 2 characters",
+        ),
+    ];
+    for (case, class, is_silence, expected) in cases {
+        let is_short = matches!(case, Play::Hang(_));
+        let ((_, end), _) =
+            play_with(case.clone(), |options| if is_short { short(options) } else { whole(options) }).await;
+        let error = end.expect_err("it failed");
+        assert_eq!((error.failure.class, error.empty_stream), (class, is_silence), "{case:?}: {error:?}");
+        assert!(error.failure.message.contains(expected), "{case:?}: {error}");
+    }
+}
+
+/// Text, reasoning, calls, usage and the reason of the end are the same, whether an answer comes in pieces or whole.
+#[tokio::test]
+async fn a_whole_answer_is_the_streamed_one() {
+    // The pieces, the message, the reason of the end, and the usage in both.
+    type Row = (&'static [&'static str], &'static str, &'static str, &'static str);
+    let rows: &[Row] = &[
+        (
+            &[r#"{"content":"Hel"}"#, r#"{"content":"lo"}"#],
+            r#"{"role":"assistant","content":"Hello"}"#,
+            "stop",
+            r#"{"prompt_tokens":9,"completion_tokens":4,"total_tokens":13}"#,
+        ),
+        (
+            &[r#"{"reasoning_content":"Hm"}"#, r#"{"reasoning_content":"m."}"#, r#"{"content":"Yes"}"#],
+            r#"{"content":"Yes","reasoning_content":"Hmm."}"#,
+            "length",
+            r#"{"prompt_tokens":9,"completion_tokens":4,"total_tokens":13,"prompt_tokens_details":{"cached_tokens":5},
+                "completion_tokens_details":{"reasoning_tokens":3}}"#,
+        ),
+        (
+            &[
+                r#"{"content":"Look:"}"#,
+                r#"{"tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"read","arguments":""}}]}"#,
+                r#"{"tool_calls":[{"index":0,"function":{"arguments":"{\"p\":"}}]}"#,
+                r#"{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}"#,
+                r#"{"tool_calls":[{"index":1,"id":"b","type":"function","function":{"name":"list","arguments":"{}"}}]}"#,
+            ],
+            r#"{"content":"Look:","tool_calls":[
+                {"id":"a","type":"function","function":{"name":"read","arguments":"{\"p\":1}"}},
+                {"id":"b","type":"function","function":{"name":"list","arguments":"{}"}}]}"#,
+            "tool_calls",
+            r#"{"prompt_tokens":9,"completion_tokens":4}"#,
+        ),
+        // Calls without ids and arguments, and with the same index: they are two all the same.
+        (
+            &[
+                r#"{"tool_calls":[{"index":0,"function":{"name":"now","arguments":""}}]}"#,
+                r#"{"tool_calls":[{"index":1,"function":{"name":"now","arguments":""}}]}"#,
+            ],
+            r#"{"content":null,"tool_calls":[
+                {"index":0,"function":{"name":"now","arguments":""}},
+                {"index":0,"function":{"name":"now"}}]}"#,
+            "stop",
+            "null",
+        ),
+        (
+            &[r#"{"reasoning":"Hm"}"#, r#"{"refusal":"I will "}"#, r#"{"refusal":"not."}"#],
+            r#"{"content":null,"reasoning":"Hm","refusal":"I will not."}"#,
+            "content_filter",
+            r#"{"prompt_tokens":9,"completion_tokens":4}"#,
+        ),
+    ];
+    for (pieces, message, finish, usage) in rows {
+        let of_piece =
+            |delta: &&str| format!(r#"{{"choices":[{{"index":0,"delta":{delta},"finish_reason":null}}]}}"#);
+        let mut chunks: Vec<String> = pieces.iter().map(of_piece).collect();
+        let usage = usage.replace('\n', "");
+        chunks.push(format!(r#"{{"choices":[{{"index":0,"delta":{{}},"finish_reason":"{finish}"}}]}}"#));
+        chunks.push(format!(r#"{{"choices":[],"usage":{usage}}}"#));
+        let streamed = stream_of(&lines(&chunks.iter().map(String::as_str).collect::<Vec<_>>()));
+        let body = format!(
+            r#"{{"choices":[{{"index":0,"message":{message},"finish_reason":"{finish}"}}],"usage":{usage}}}"#
+        );
+        let as_whole = refusal("200 OK", "content-type: application/json\r\n", &body);
+        let ((told, end), _) = play_with(Play::Close(as_whole), whole).await;
+        let (as_whole, streamed) = (end.expect("an answer"), answer(streamed).await);
+        assert_eq!(without_ids(as_whole), without_ids(streamed), "{message}");
+        assert!(!told.is_empty(), "{message}");
+    }
+}
+
+/// An answer whose calls have no ids that were made up.
+fn without_ids(mut answer: AssistantMessage) -> AssistantMessage {
+    for part in &mut answer.content {
+        if let greenroom_kernel::Part::ToolCall(call) = part
+            && call.id.starts_with("call_")
+        {
+            call.id.clear();
+        }
+    }
+    answer
+}
+
+/// A refusal that is about streaming says what to do. One of a request that asks for a whole answer cannot be.
+#[tokio::test]
+async fn a_server_that_refuses_to_stream() {
+    const ADVICE: &str = "set `stream: false` for this provider";
+    for (body, is_about_it) in [
+        (
+            r#"{"error":{"message":"Your organization must be verified to stream this model. Please go to: https://platform.openai.com/settings/organization/general and click on Verify Organization.","type":"invalid_request_error","param":"stream","code":"unsupported_value"}}"#,
+            true,
+        ),
+        (
+            r#"{"error":{"message":"Unsupported value: 'stream' does not support true with this model. Supported values are: false.","type":"invalid_request_error","param":"stream","code":"unsupported_value"}}"#,
+            true,
+        ),
+        (r#"{"error":{"message":"Unrecognized request argument supplied: stream_options"}}"#, true),
+        (r#"{"detail":[{"type":"extra_forbidden","loc":["body","stream_options"],"msg":"no"}]}"#, true),
+        (r#"{"error":{"message":"a stream of nonsense","param":"messages"}}"#, false),
+        (r#"{"error":{"message":"stream this"}}"#, false),
+        ("streaming is not supported", false),
+    ] {
+        let case = Play::Close(refusal("400 Bad Request", "", body));
+        for (change, streams) in [(whole as fn(OpenAiOptions) -> OpenAiOptions, false), (|it| it, true)] {
+            let error = play_with(case.clone(), change).await.0.1.expect_err("it is refused");
+            let says = error.failure.message.contains(ADVICE);
+            assert_eq!(says, is_about_it && streams, "{streams} {body}: {error}");
+            assert!(!error.failure.class.is_retryable(), "{error}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn empty_streams() {
     for events in ["", "\n\n", ": ping\n\n", "data: [DONE]\n\n"] {

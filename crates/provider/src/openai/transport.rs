@@ -4,7 +4,8 @@
 //! event streams costs more than everything else (docs/adr/0016). So it makes the request (`template`), which is sent as
 //! `connection` does. Anything but a 2xx becomes a [`TransportError`] with status, headers and body.
 //!
-//! Invariants: a plain JSON answer is read as a whole, within the limits of size.
+//! Invariants: a plain JSON answer, and any answer but an event stream where none was asked for, is read as a whole,
+//! within the limits of size.
 
 use std::time::Duration;
 
@@ -75,7 +76,9 @@ impl Server {
             let body = error_body(response).await;
             return Err(TransportError::WebPage { status: status.as_u16(), body });
         }
-        if content_type.contains("json") {
+        // Servers that cannot stream may not name the type of their answer, or name another one.
+        let is_whole = !self.options.stream && !content_type.contains("event-stream");
+        if content_type.contains("json") || is_whole {
             return Ok(Body::whole(&whole_body(response, limit_bytes).await?));
         }
         Ok(Body::events(response.bytes_stream(), limit_bytes))

@@ -28,6 +28,8 @@ pub(super) struct WireStyle<'a> {
     pub(super) output_tokens_max: Option<u64>,
     pub(super) resend_reasoning: ResendReasoning,
     pub(super) prompt_cache_key: bool,
+    /// Whether the answer is asked for in pieces.
+    pub(super) stream: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -60,7 +62,9 @@ pub(super) struct WireRequest<'a> {
     prompt_cache_key: Option<&'a str>,
     // The library does not set it for types of one's own, and without it the stream would be empty.
     stream: bool,
-    stream_options: StreamOptions,
+    /// Servers refuse it where no stream is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_options: Option<StreamOptions>,
     /// What the server knows besides. None of the fields above can be among them: see `ModelSettings::check`.
     #[serde(flatten)]
     extra: &'a serde_json::Map<String, Value>,
@@ -218,8 +222,8 @@ pub(super) fn wire_request<'a>(request: &'a Request, style: &WireStyle<'_>) -> W
         seed: settings.seed,
         prompt_cache_key: (style.prompt_cache_key && !request.session.is_empty())
             .then_some(request.session.as_str()),
-        stream: true,
-        stream_options: StreamOptions { include_usage: true },
+        stream: style.stream,
+        stream_options: style.stream.then_some(StreamOptions { include_usage: true }),
         extra: &settings.extra,
     }
 }

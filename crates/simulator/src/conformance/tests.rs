@@ -9,15 +9,18 @@ use super::*;
 
 #[tokio::test]
 async fn our_openai_provider_conforms() {
-    let report = check_openai(|base_url| async {
-        let options = OpenAiOptions { base_url, ..OpenAiOptions::default() };
-        Arc::new(OpenAi::new(options).unwrap()) as Arc<dyn Provider>
-    })
-    .await
-    .unwrap();
-    report.assert_passed();
-    let unseen: Vec<_> = report.checks.iter().filter(|(_, verdict)| *verdict != Verdict::Passed).collect();
-    assert!(unseen.is_empty() && report.checks.len() > 20, "{unseen:?}\n{report}");
+    for stream in [true, false] {
+        let report = check_openai(|base_url| async move {
+            let options = OpenAiOptions { base_url, stream, ..OpenAiOptions::default() };
+            Arc::new(OpenAi::new(options).unwrap()) as Arc<dyn Provider>
+        })
+        .await
+        .unwrap();
+        report.assert_passed();
+        let unseen: Vec<_> =
+            report.checks.iter().filter(|(_, verdict)| *verdict != Verdict::Passed).collect();
+        assert!(unseen.is_empty() && report.checks.len() > 20, "{stream}: {unseen:?}\n{report}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

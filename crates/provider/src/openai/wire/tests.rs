@@ -17,6 +17,7 @@ const PLAIN: WireStyle<'static> = WireStyle {
     output_tokens_max: None,
     resend_reasoning: ResendReasoning::Never,
     prompt_cache_key: false,
+    stream: true,
 };
 
 fn request(messages: Vec<Message>) -> Request {
@@ -117,6 +118,11 @@ fn a_whole_request() {
         r#""prompt_cache_key":"s1","stream":true,"stream_options":{"include_usage":true}}"#,
     );
     assert_eq!(serde_json::to_string(&wire_request(&request, &style)).expect("JSON"), expected);
+    // Servers refuse options of a stream where none is asked for.
+    let whole =
+        expected.replace(r#""stream":true,"stream_options":{"include_usage":true}"#, r#""stream":false"#);
+    let style = WireStyle { stream: false, ..style };
+    assert_eq!(serde_json::to_string(&wire_request(&request, &style)).expect("JSON"), whole);
 }
 
 #[test]
