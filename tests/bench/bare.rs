@@ -29,7 +29,7 @@ pub(crate) struct BareAnswer {
     pub(crate) arguments: String,
 }
 
-/// What a bare client reads of a chunk.
+/// What a bare client reads of a chunk, or of a whole answer.
 #[derive(Deserialize)]
 struct Chunk {
     choices: Vec<Choice>,
@@ -37,6 +37,7 @@ struct Chunk {
 
 #[derive(Deserialize)]
 struct Choice {
+    #[serde(alias = "message")]
     delta: Delta,
 }
 
@@ -57,13 +58,32 @@ struct Function {
     arguments: String,
 }
 
-/// Posts a request and reads the answer's stream to its end.
+impl BareAnswer {
+    fn take(&mut self, chunk: Chunk) {
+        let Some(Choice { delta }) = chunk.choices.into_iter().next() else { return };
+        if let Some(more) = delta.content {
+            self.text.push_str(&more);
+            self.pieces += 1;
+        }
+        for call in delta.tool_calls {
+            self.arguments.push_str(&call.function.arguments);
+        }
+    }
+}
+
+/// Posts a request and reads the answer to its end, be it a stream or whole.
 pub(crate) async fn answer(client: &reqwest::Client, url: &str, body: String) -> BareAnswer {
     let request = client.post(url).header("content-type", "application/json").body(body);
     let response = request.send().await.expect("an answer");
     assert!(response.status().is_success(), "{}", response.status());
-    let mut body = response.bytes_stream();
+    let is_whole = response.headers().get("content-type").is_some_and(|kind| kind == "application/json");
     let (mut unread, mut answer) = (Vec::new(), BareAnswer::default());
+    if is_whole {
+        let body = response.bytes().await.expect("a whole answer");
+        answer.take(serde_json::from_slice(&body).expect("an answer"));
+        return answer;
+    }
+    let mut body = response.bytes_stream();
     while let Some(bytes) = body.next().await {
         unread.extend_from_slice(&bytes.expect("a whole answer"));
         let mut read = 0;
@@ -74,15 +94,7 @@ pub(crate) async fn answer(client: &reqwest::Client, url: &str, body: String) ->
             if data == b"[DONE]" {
                 continue;
             }
-            let chunk: Chunk = serde_json::from_slice(data).expect("a chunk");
-            let Some(Choice { delta }) = chunk.choices.into_iter().next() else { continue };
-            if let Some(more) = delta.content {
-                answer.text.push_str(&more);
-                answer.pieces += 1;
-            }
-            for call in delta.tool_calls {
-                answer.arguments.push_str(&call.function.arguments);
-            }
+            answer.take(serde_json::from_slice(data).expect("a chunk"));
         }
         unread.drain(..read);
     }

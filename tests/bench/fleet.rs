@@ -2,7 +2,8 @@
 //!
 //! The baseline is a loop without a runtime: it makes the same model calls with a bare HTTP client, parses their streams
 //! and keeps the messages; no log, no events, no checks. The model has a process of its own and is in no row. Each row is
-//! a process of its own too, and the rows take turns.
+//! a process of its own too, and the rows take turns. A row whose name ends with `_whole` asks for whole answers, as other
+//! frameworks do unless they are told to stream, and each of them is compared with ours that asks as it does.
 
 mod bare;
 mod mock_server;
@@ -36,15 +37,21 @@ struct Look {
 const WAYS: [(&str, usize); 6] =
     [("bare", 64), ("memory", 64), ("disk", 64), ("bare", 1_000), ("memory", 1_000), ("disk", 1_000)];
 /// The same beside other frameworks, whose programs are in the folder that the argument `peers` names.
-const BESIDE_PEERS: [(&str, usize); 7] = [
+const BESIDE_PEERS: [(&str, usize); 10] = [
     ("bare", 64),
     ("memory", 64),
     ("disk", 64),
+    ("bare_whole", 64),
+    ("memory_whole", 64),
+    ("disk_whole", 64),
     ("rig", 64),
     ("rig_streaming", 64),
     ("autoagents", 64),
     ("autoagents_streaming", 64),
 ];
+
+/// The end of the name of a way of ours that asks for whole answers.
+const WHOLE: &str = "_whole";
 
 /// What one way took: runs a second, CPU time a run in µs, memory in MiB with all sessions alive, memory an agent in KiB.
 type Figures = [f64; 4];
@@ -54,7 +61,8 @@ fn main() {
     let agents = scaled(1_000);
     if let Some(way) = argument("way") {
         let in_flight = argument("in_flight").and_then(|number| number.parse().ok()).expect("a number");
-        if let (false, Some(dir)) = (matches!(way.as_str(), "bare" | "memory" | "disk"), argument("peers")) {
+        let is_ours = matches!(way.strip_suffix(WHOLE).unwrap_or(&way), "bare" | "memory" | "disk");
+        if let (false, Some(dir)) = (is_ours, argument("peers")) {
             println!("{}", peer(&way, in_flight, agents, &dir).map(|figure| figure.to_string()).join(" "));
             return;
         }
@@ -125,20 +133,20 @@ fn against_way(rounds: &[Vec<Figures>], ways: &[(&str, usize)], column: usize, o
     middle(&ratios)
 }
 
-/// How the runtime stands beside another framework's row.
+/// How the runtime stands beside another framework's row, asking for answers as that one does.
 fn tell_peer(way: &str, against: &dyn Fn(usize, &str, &str) -> f64) {
-    let (name, against_name) = match way {
-        "rig" => ("peers/against_rig", "rig"),
-        "rig_streaming" => ("peers/against_rig_streaming", "rig_streaming"),
-        "autoagents" => ("peers/against_autoagents", "autoagents"),
-        "autoagents_streaming" => ("peers/against_autoagents_streaming", "autoagents_streaming"),
+    let (name, ours) = match way {
+        "rig" => ("peers/whole_against_rig", "disk_whole"),
+        "rig_streaming" => ("peers/against_rig_streaming", "disk"),
+        "autoagents" => ("peers/whole_against_autoagents", "disk_whole"),
+        "autoagents_streaming" => ("peers/against_autoagents_streaming", "disk"),
         _ => return,
     };
-    let rate = against(0, "disk", against_name);
+    let rate = against(0, ours, way);
     figure(name, rate, "times its runs/s", Some(rate));
     if way == "autoagents" {
-        let memory = against(3, "memory", against_name);
-        figure("peers/memory_against_autoagents", memory, "times its memory", Some(memory));
+        let memory = against(3, "memory_whole", way);
+        figure("peers/whole_memory_against_autoagents", memory, "times its memory", Some(memory));
     }
 }
 
@@ -165,9 +173,13 @@ fn peer(way: &str, in_flight: usize, agents: usize, dir: &str) -> Figures {
 async fn measured(way: &str, in_flight: usize, agents: usize) -> Figures {
     let server = MockServer::start(PIECES, Duration::ZERO);
     let (began, cpu, rss) = (Instant::now(), cpu_s(), rss_mib());
+    let (way, streams) = match way.strip_suffix(WHOLE) {
+        Some(way) => (way, false),
+        None => (way, true),
+    };
     let rss_mib = match way {
-        "bare" => bare_fleet(&server, in_flight, agents).await,
-        _ => fleet(&server, in_flight, agents, way == "disk").await,
+        "bare" => bare_fleet(&server, in_flight, agents, streams).await,
+        _ => fleet(&server, in_flight, agents, way == "disk", streams).await,
     };
     #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
     let (runs, agents) = ((agents * RUNS) as f64, agents as f64);
@@ -180,11 +192,12 @@ async fn measured(way: &str, in_flight: usize, agents: usize) -> Figures {
 }
 
 /// The fleet through the runtime; gives the memory with all sessions alive.
-async fn fleet(server: &MockServer, in_flight: usize, agents: usize, on_disk: bool) -> f64 {
+async fn fleet(server: &MockServer, in_flight: usize, agents: usize, on_disk: bool, stream: bool) -> f64 {
     let dir = tempfile::tempdir().expect("a folder");
     let options = OpenAiOptions {
         base_url: server.base_url.parse().expect("a URL"),
         prompt_cache_key: Some(true),
+        stream,
         ..OpenAiOptions::default()
     };
     let provider = Arc::new(OpenAi::new(options).expect("a provider"));
@@ -215,7 +228,7 @@ async fn fleet(server: &MockServer, in_flight: usize, agents: usize, on_disk: bo
 }
 
 /// The same calls, bare; gives the memory at the end.
-async fn bare_fleet(server: &MockServer, in_flight: usize, agents: usize) -> f64 {
+async fn bare_fleet(server: &MockServer, in_flight: usize, agents: usize, streams: bool) -> f64 {
     let client = bare::client(in_flight);
     let places = Arc::new(Semaphore::new(in_flight));
     let url: Arc<str> = format!("{}/chat/completions", server.base_url).into();
@@ -225,7 +238,7 @@ async fn bare_fleet(server: &MockServer, in_flight: usize, agents: usize) -> f64
             let mut messages = vec![json!({ "role": "system", "content": "Look things up." })];
             for run in 0..RUNS {
                 messages.push(json!({ "role": "user", "content": "Where is the word?" }));
-                let called = bare_call(&client, &places, &url, number, &messages).await;
+                let called = bare_call(&client, &places, &url, (number, streams), &messages).await;
                 let look: Look = serde_json::from_str(&called.arguments).expect("arguments");
                 let id = format!("call_{run}");
                 let call = json!({
@@ -235,8 +248,8 @@ async fn bare_fleet(server: &MockServer, in_flight: usize, agents: usize) -> f64
                 messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] }));
                 let result = format!("{} is on page 7", look.up);
                 messages.push(json!({ "role": "tool", "tool_call_id": id, "content": result }));
-                let answer = bare_call(&client, &places, &url, number, &messages).await;
-                assert_eq!(answer.pieces, PIECES);
+                let answer = bare_call(&client, &places, &url, (number, streams), &messages).await;
+                assert_eq!(answer.pieces, if streams { PIECES } else { 1 });
                 messages.push(json!({ "role": "assistant", "content": answer.text }));
             }
             messages
@@ -251,7 +264,7 @@ async fn bare_call(
     client: &reqwest::Client,
     places: &Semaphore,
     url: &str,
-    number: usize,
+    (number, streams): (usize, bool),
     messages: &[Value],
 ) -> bare::BareAnswer {
     let _place = places.acquire().await.expect("never closed");
@@ -261,9 +274,12 @@ async fn bare_call(
             "type": "object", "properties": { "up": { "type": "string" } }, "required": ["up"],
         } },
     });
-    let body = json!({
-        "model": "simulated", "messages": messages, "tools": [tool], "stream": true,
-        "stream_options": { "include_usage": true }, "prompt_cache_key": format!("bare-{number}"),
+    let mut body = json!({
+        "model": "simulated", "messages": messages, "tools": [tool], "stream": streams,
+        "prompt_cache_key": format!("bare-{number}"),
     });
+    if streams {
+        body["stream_options"] = json!({ "include_usage": true });
+    }
     bare::answer(client, url, body.to_string()).await
 }
