@@ -91,6 +91,7 @@ async fn draw_it(
         return Ok(errors::INTERRUPTED);
     };
     link.say_warnings(global)?;
+    interrupts.unless(link.say_folder(global, &args, opened.id())).await?;
     let id = live::talk(global, args, link, interrupts, (patience, silences), opened, typed).await?;
     id.map_or(Ok(0), |id| say_how_to_go_on(global, &id))
 }
@@ -169,6 +170,7 @@ async fn read_lines(
         opened = opening => opened?,
     };
     link.say_warnings(global)?;
+    interrupts.unless(link.say_folder(global, &args, &id)).await?;
     match plain::talk(global, args, link, interrupts, patience, opened).await? {
         true => say_how_to_go_on(global, &id),
         false => Ok(0),

@@ -19,6 +19,7 @@ use crate::host::{self, Patience, Reached, Who};
 use crate::moment;
 use crate::options::{Global, ModelArgs};
 use crate::setup::{self, FOLDER, Setup, Stay, warn};
+use crate::terminal::Screen;
 
 /// How many hosts that end are replaced, before that is said.
 pub(crate) const ATTEMPTS: u32 = 5;
@@ -152,6 +153,24 @@ impl Link {
     /// Says on standard error what the user should know.
     pub(crate) fn say_warnings(&self, global: &Global) -> Result<()> {
         self.warnings.iter().try_for_each(|warning| warn(global, warning))
+    }
+
+    /// Says on standard error where the tools work, if the session was begun in another folder.
+    pub(crate) async fn say_folder(&self, global: &Global, args: &ModelArgs, session_id: &str) -> Result<()> {
+        if args.no_tools {
+            return Ok(());
+        }
+        // What cannot be looked at is found by what comes next.
+        let Ok(known) = self.client.call(GetSession { session_id: session_id.to_owned() }).await else {
+            return Ok(());
+        };
+        let here = self.folder.display().to_string();
+        if let Some(begun) = known.session.labels.get(FOLDER).filter(|begun| **begun != here) {
+            let line =
+                format!("greenroom: session {session_id} was begun in {begun}; its tools work in {here} now");
+            Screen::stderr(global.color).line(line)?;
+        }
+        Ok(())
     }
 
     /// Whether the runtime is in another process.

@@ -74,7 +74,10 @@ fn main() -> ExitCode {
         Err(error) => return end(Err(error.into())),
     };
     setup::keep_in_mind(hidden);
-    let options = Options::parse();
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(said) => return end_of_parsing(&said),
+    };
     let is_host = matches!(&options.command, Command::Host(args) if !args.stop);
     if is_host && let Err(error) = background::close_inherited() {
         return end(Err(error.into()));
@@ -155,6 +158,14 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Top(args) => top::run(global, args).await,
         Command::Models(args) => models::run(global, args).await,
         Command::Config(args) => config::run(global, args),
+    }
+}
+
+/// What clap says instead: a help, a version, or what is wrong with the command line.
+fn end_of_parsing(said: &clap::Error) -> ExitCode {
+    match said.print() {
+        Err(error) => end(Err(anyhow::Error::new(error).context("write standard output"))),
+        Ok(()) => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(errors::USAGE)),
     }
 }
 

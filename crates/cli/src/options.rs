@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use greenroom::{ModelSettings, ReasoningEffort, ToolChoice};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::completions;
@@ -274,7 +275,7 @@ pub(crate) struct DemoArgs {
 }
 
 /// Which server is asked.
-#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ServerArgs {
     /// Which of the configuration's providers to ask [default: the configuration's choice, else openai]
     #[arg(long, value_name = "NAME", conflicts_with = "base_url", add = ArgValueCompleter::new(completions::providers))]
@@ -288,13 +289,14 @@ pub(crate) struct ServerArgs {
 }
 
 /// Which model answers, and what it may do.
-#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize, JsonSchema)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
     /// The model that answers [env: GREENROOM_MODEL] [default: the configuration's, else gpt-5.5]
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completions::models))]
     pub(crate) model: Option<String>,
     #[command(flatten)]
+    #[serde(default)]
     pub(crate) server: ServerArgs,
     /// The model's window in tokens, where the catalogue does not know it or is wrong
     #[arg(long, value_name = "TOKENS")]
@@ -313,6 +315,7 @@ pub(crate) struct ModelArgs {
     pub(crate) seed: Option<i64>,
     /// A text at which an answer ends; may be given several times
     #[arg(long, value_name = "TEXT")]
+    #[serde(default)]
     pub(crate) stop: Vec<String>,
     /// The most output one answer may have
     #[arg(long, value_name = "TOKENS")]
@@ -329,18 +332,23 @@ pub(crate) struct ModelArgs {
     pub(crate) append_system: Option<String>,
     /// The folder that the tools work in; nothing outside can be read or changed by the file tools
     #[arg(long, default_value = ".", value_name = "DIR", help_heading = "What the agent may do")]
+    #[serde(default = "here")]
     pub(crate) workspace: PathBuf,
     /// Offer the model no tools
     #[arg(long, conflicts_with_all = ["allow_write", "allow_shell"], help_heading = "What the agent may do")]
+    #[serde(default)]
     pub(crate) no_tools: bool,
     /// Let the model change files: the tools write and edit, besides read, list and grep
     #[arg(long, help_heading = "What the agent may do")]
+    #[serde(default)]
     pub(crate) allow_write: bool,
     /// Let the model run any command with your rights, and change files
     #[arg(long, help_heading = "What the agent may do")]
+    #[serde(default)]
     pub(crate) allow_shell: bool,
     /// Use a simulated model inside this process, over HTTP: no key, no server, no cost
     #[arg(long, conflicts_with_all = ["provider", "base_url", "api_key_env"])]
+    #[serde(default)]
     pub(crate) simulate: bool,
     /// Whether the model may ask the person at the terminal: a chat there says so.
     #[arg(skip)]
@@ -350,6 +358,11 @@ pub(crate) struct ModelArgs {
     #[arg(skip)]
     #[serde(default)]
     pub(crate) keyless: bool,
+}
+
+/// The current folder.
+fn here() -> PathBuf {
+    PathBuf::from(".")
 }
 
 impl ModelArgs {
@@ -538,7 +551,10 @@ pub(crate) struct DeleteArgs {
     /// Print JSON: what was deleted
     #[arg(long)]
     pub(crate) json: bool,
-    /// The session, or the beginning of its id
+    /// Delete it without a question, also where ID is a short beginning
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// The session, or the beginning of its id; one of fewer than 4 characters needs --yes, or an answer at the terminal
     #[arg(value_name = "ID", add = ArgValueCompleter::new(completions::sessions))]
     pub(crate) id: String,
 }
@@ -677,10 +693,10 @@ pub(crate) struct HostArgs {
     /// How long it stays without anybody connected and without anything at work [default: host.idle_s]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) idle: Option<u64>,
-    /// End the host of this store; it refuses while it is in use
+    /// End the host of this store; a host that is in use refuses
     #[arg(long)]
     pub(crate) stop: bool,
-    /// With --stop: end it also while it is in use; runs are interrupted, and can be gone on with
+    /// With --stop: end it even while it is in use. Runs are interrupted, and /continue goes on with them later
     #[arg(long, requires = "stop")]
     pub(crate) force: bool,
 }
@@ -705,3 +721,6 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,7 +29,7 @@ use crate::options::{Color, Global, RunArgs};
 use crate::run_view::PlayedOver;
 use crate::terminal::{Screen, Style};
 use crate::view::View;
-use crate::{errors, picture, run_view};
+use crate::{errors, picture, run_view, setup};
 
 /// How many events are replayed at a time.
 const REPLAYED_MAX: usize = 1_000;
@@ -96,6 +96,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
         let (link, id) = opened?;
         if attempt == 1 {
             link.say_warnings(global)?;
+            interrupts.unless(link.say_folder(global, &args.model, &id)).await?;
         }
         session = Some(id.clone());
         let played = play(global, args, &link, &prompt, &id, events.as_deref_mut(), &interrupts).await;
@@ -137,6 +138,7 @@ async fn play(
     let prompt = PromptSession { session_id: id.to_owned(), ..prompt.clone() };
     let played = run_view::play_over(&link.client, prompt, interrupts, |item| match events.as_deref_mut() {
         Some(events) => events.item(item),
+        None if is_warning(item) && !is_watched => warn(global, item),
         // The value alone is printed, when it is whole.
         None if is_typed && is_text(item) => Ok(()),
         None => view.item(item),
@@ -160,14 +162,25 @@ async fn play(
         None => value.iter().try_for_each(|value| view.text.json(value))?,
     }
     if let Ok(PromptOutcome { reply, .. }) = &played.reply {
-        // A person at a terminal has seen the warning; a script would take what came for the whole answer.
-        if let Some(cut_off) = reply.stop.cut_off().filter(|_| view.notes.is_none() || args.json) {
+        // Else the warning has said so; a script would take what came for the whole answer.
+        if let Some(cut_off) = reply.stop.cut_off().filter(|_| args.json) {
             Screen::stderr(global.color).line(format!("greenroom: {cut_off}"))?;
         }
         let line = format!("  session {id}: {}", picture::fill(&reply.context));
         view.note(Style::Dim, &line)?;
     }
     Ok(played)
+}
+
+/// Whether it is something that the user should know.
+fn is_warning<R>(item: &RunItem<R>) -> bool {
+    matches!(item, RunItem::Event(event) if event.kind.event_type() == EventType::Warning)
+}
+
+/// Says on standard error what the user should know, where the rest of the run is not told there.
+fn warn<R>(global: &Global, item: &RunItem<R>) -> Result<()> {
+    let RunItem::Event(event) = item else { return Ok(()) };
+    if let EventKind::Warning { message } = &event.kind { setup::warn(global, message) } else { Ok(()) }
 }
 
 /// Whether it is something that the agent says.

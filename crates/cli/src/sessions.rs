@@ -3,6 +3,7 @@
 //! Invariants: looking makes nothing, not even the store's folder.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::IsTerminal as _;
 
 use anyhow::Result;
 use greenroom::deletion::delete_stored;
@@ -22,6 +23,8 @@ use crate::{errors, host, link, moment, picture, setup};
 /// The sessions that each called, by id.
 type Called = BTreeMap<String, Vec<KnownHead>>;
 
+/// The shortest beginning of an id whose session is deleted without a question, in characters.
+const BEGINNING_MIN: usize = 4;
 /// Most ids are shown whole; `--json` has all of one.
 const ID_COLUMNS: usize = 65;
 /// How much of a title is shown.
@@ -239,6 +242,33 @@ fn list_tree(listed: &mut Vec<(usize, KnownHead)>, session: KnownHead, depth: us
     below.into_iter().for_each(|session| list_tree(listed, session, depth + 1, called));
 }
 
+/// Whether the user means this session, where they gave little of its id.
+///
+/// # Errors
+/// Nobody is there who could say so.
+async fn is_meant(global: &Global, args: &DeleteArgs, id: &str) -> Result<bool> {
+    if args.yes || args.id == id || args.id.chars().count() >= BEGINNING_MIN {
+        return Ok(true);
+    }
+    let mut screen = Screen::stderr(global.color);
+    if !screen.is_terminal() || !std::io::stdin().is_terminal() {
+        return Err(errors::usage(format!(
+            "{} is only the beginning of {id}; give at least {BEGINNING_MIN} characters of it, or --yes",
+            args.id
+        )));
+    }
+    screen.line(format!("Delete {id}? y deletes it, anything else leaves it as it is."))?;
+    let mut answer = String::new();
+    let answer = tokio::task::spawn_blocking(move || std::io::stdin().read_line(&mut answer).map(|_| answer));
+    Ok(matches!(answer.await??.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+/// What is said where the user does not mean it.
+fn left(global: &Global) -> Result<u8> {
+    Screen::stderr(global.color).line("Nothing is deleted.")?;
+    Ok(errors::FAILED)
+}
+
 /// Deletes one, with those below it.
 pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     let dir = setup::data_dir(global)?;
@@ -253,12 +283,19 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     };
     let (id, below, erased) = match host::reach_to_change_and(global, known).await? {
         Some((host, (id, below))) => {
+            if !is_meant(global, args, &id).await? {
+                return left(global);
+            }
             host.call(DeleteSession { session_id: id.clone() }).await?;
             (id, below, Ok(()))
         }
         None => {
             let store = setup::store(global).await?;
             let id = setup::resolve(&store, &args.id)?;
+            if !is_meant(global, args, &id).await? {
+                store.close().await?;
+                return left(global);
+            }
             let below = delete_stored(&store, &id).await?;
             let progress = Progress::start(global.color, || "taking its bytes off the disk".to_owned());
             let erased = store.reclaim().await.map(drop);

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use greenroom::tools::privacy;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::errors::usage;
@@ -49,11 +50,16 @@ struct Inner {
 }
 
 /// Surroundings as they are handed over.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Handed {
+    /// The client's folder, as an absolute path: relative ones of the definition are meant from there.
     pub(crate) folder: PathBuf,
+    /// Its environment: the variables that matter to its agent, such as `OPENAI_API_KEY`, `OPENAI_BASE_URL`, `HOME` and
+    /// `PATH`. The host's own are not used.
+    #[serde(default)]
     variables: BTreeMap<String, String>,
+    /// The permissions that files which its tools make do not get, as `umask` says it: 18 for 022.
     umask: u32,
 }
 

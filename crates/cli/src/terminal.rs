@@ -267,8 +267,9 @@ impl Screen {
         match self.stream {
             Stream::Out => {
                 let mut out = io::stdout().lock();
-                out.write_all(text.as_bytes())?;
-                out.flush()
+                let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+                written
+                    .map_err(|error| io::Error::new(error.kind(), format!("write standard output: {error}")))
             }
             Stream::Err => io::stderr().lock().write_all(text.as_bytes()),
         }

@@ -386,6 +386,8 @@ pub(crate) struct PromptOptions {
 pub(crate) struct QueuedInput {
     /// Its message, or its place in the inbox.
     pub(crate) entry: EntryId,
+    /// Whether it waits for the end of the run, which is one of another agent.
+    pub(crate) waits: bool,
     /// The reply of the run that takes it in.
     pub(crate) reply: oneshot::Receiver<Result<Reply>>,
 }

@@ -691,6 +691,12 @@ impl SentInput {
         self.taken.entry
     }
 
+    /// Whether it does not join the run in progress, because that is one of another agent: it begins a run of its own when
+    /// that one is over. See [`SessionHandle::with_agent`].
+    pub fn waits(&self) -> bool {
+        self.taken.waits
+    }
+
     /// Waits for the reply of the run that takes it in: the one that it joins, or the one that it begins.
     ///
     /// # Errors

@@ -8,9 +8,9 @@ use greenroom::{Compacted, EntryId, Event, InProgress, ModelSettings, State};
 use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
     ForkSession, ImageData, ListModels, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing,
-    Operation, PlanSession, Planned, PromptSession, Replay, ResumeSession, SessionContext, SessionInProgress,
-    SessionPage, SessionState, SessionTree, SetTitle, ShowSession, Shown, StartSession, Steer, ToolsListed,
-    Tree, UndoCompaction, WaitingInput,
+    Operation, PlanSession, Planned, PromptSession, Replay, ResumeSession, Sent, SessionContext,
+    SessionInProgress, SessionPage, SessionState, SessionTree, SetTitle, ShowSession, Shown, StartSession,
+    Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
 };
 use greenroom_server::{Client, ClientError, Events, ProblemKind};
 
@@ -56,21 +56,21 @@ impl Backend {
         text: String,
         images: Vec<ImageData>,
         settings: ModelSettings,
-    ) -> Result<EntryId> {
+    ) -> Result<Sent> {
         let prompt = PromptSession { images, settings, ..PromptSession::new(&self.session_id, text) };
         let work = self.client.work(prompt).await?;
         // How it ends is told by its events.
-        Ok(work.accepted.entry_id.unwrap_or(EntryId(0)))
+        Ok(Sent { entry_id: work.accepted.entry_id.unwrap_or(EntryId(0)), waits: false })
     }
 
     /// Says something into the run in progress.
-    pub(crate) async fn steer(&self, text: String, images: Vec<ImageData>) -> Result<EntryId> {
-        Ok(self.client.call(Steer { images, ..Steer::new(&self.session_id, text) }).await?.entry_id)
+    pub(crate) async fn steer(&self, text: String, images: Vec<ImageData>) -> Result<Sent> {
+        self.client.call(Steer { images, ..Steer::new(&self.session_id, text) }).await
     }
 
     /// Says something after the run in progress.
-    pub(crate) async fn follow_up(&self, text: String, images: Vec<ImageData>) -> Result<EntryId> {
-        Ok(self.client.call(FollowUp { images, ..FollowUp::new(&self.session_id, text) }).await?.entry_id)
+    pub(crate) async fn follow_up(&self, text: String, images: Vec<ImageData>) -> Result<Sent> {
+        self.client.call(FollowUp { images, ..FollowUp::new(&self.session_id, text) }).await
     }
 
     /// Stops what is under way, and takes back what waits: first that, so that nothing of it begins.

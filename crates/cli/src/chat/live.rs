@@ -11,7 +11,7 @@ use greenroom::event::{EventKind, Record};
 use greenroom::kernel::question::Question;
 use greenroom::tools::Progress;
 use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, Status as SessionStatus};
-use greenroom_server::operations::{ClientKind, ListQuestions, WaitingInput};
+use greenroom_server::operations::{ClientKind, ListQuestions, Sent, WaitingInput};
 use greenroom_server::{Client, ClientError, Events, Received};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -59,7 +59,7 @@ const HELD_COLUMNS: usize = 60;
 /// What came of something that was asked for.
 enum Done {
     /// What was said was taken on, or not.
-    Sent(u64, Result<greenroom::EntryId, String>),
+    Sent(u64, Result<Sent, String>),
     /// What had not gone out when the user interrupted.
     TakenBack(Vec<u64>),
     /// Rows to show.
@@ -98,6 +98,13 @@ pub(super) struct Opened {
     questions: Vec<greenroom::PendingQuestion>,
     /// What waits from before, where that is held back.
     held_back: Vec<WaitingInput>,
+}
+
+impl Opened {
+    /// Which session it is.
+    pub(super) fn id(&self) -> &str {
+        self.backend.id()
+    }
 }
 
 /// The chat.

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use greenroom::EntryId;
+use greenroom_server::operations::Sent;
 use serde_json::Value;
 
 use super::ask::{Ask, Asked};
@@ -43,6 +44,8 @@ pub(crate) enum Kind {
     Steer,
     /// It comes after the run in progress.
     FollowUp,
+    /// It was to join the run in progress or to follow it, and begins one of its own after it: that run is another agent's.
+    Waits,
 }
 
 /// What is to be done.
@@ -315,12 +318,15 @@ impl Model {
     }
 
     /// Something that was said was taken on, or was not, and why.
-    pub(crate) fn sent(&mut self, ticket: u64, result: Result<EntryId, String>) {
+    pub(crate) fn sent(&mut self, ticket: u64, result: Result<Sent, String>) {
         let Some(place) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
         match result {
-            Ok(entry) => {
+            Ok(Sent { entry_id, waits }) => {
                 if let Some(pending) = self.pending.get_mut(place) {
-                    pending.entry = Some(entry);
+                    pending.entry = Some(entry_id);
+                    if waits {
+                        pending.kind = Kind::Waits;
+                    }
                 }
             }
             Err(problem) => {
@@ -471,6 +477,9 @@ impl Model {
                 Kind::Prompt => ("› ", ""),
                 Kind::Steer => ("↪ ", "steers: "),
                 Kind::FollowUp => ("⧗ ", "next: "),
+                Kind::Waits => {
+                    ("⧗ ", "waits for the end of this run, which has other tools, another folder or key: ")
+                }
             };
             let row = Row::plain("  ").and(mark, Look::WARN).and(what, Look::DIM);
             row.and(&crate::terminal::one_line(&pending.text, width), Look::PLAIN).cut(width)

@@ -15,6 +15,7 @@ use greenroom::provider::{BoxFuture, OpenAiOptions, Provider, ProviderError, Rep
 use greenroom::{Agent, SharedProvider};
 use greenroom_server::operations::Task;
 use greenroom_server::{Defined, Definer, Problem, ProblemKind};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::broadcast;
@@ -33,17 +34,23 @@ const NEWS_MAX: usize = 16;
 /// How often the files of clients are looked at where no session of theirs does.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What a client says of its agent.
-#[derive(Debug, Serialize, Deserialize)]
+/// What a client says of its agent: the `definition` of `client/hello`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Definition {
+    /// Where it is, and its environment.
     pub(super) surroundings: Handed,
-    /// The configuration file that it named, as an absolute path.
+    /// The configuration file that it named, as an absolute path; without one, the user's own and that of the folder are
+    /// read.
+    #[serde(default)]
     pub(super) config: Option<std::path::PathBuf>,
-    /// The settings that it gave as flags.
+    /// The settings that it gave as flags: `NAME=VALUE` each, as `--set` takes them.
+    #[serde(default)]
     pub(super) settings: Vec<String>,
+    /// The flags of the commands, by their names with underscores.
     pub(super) model: Box<ModelArgs>,
     /// Whether it wants to hear at once that nobody answers at the server's address.
+    #[serde(default)]
     pub(super) checks_server: bool,
 }
 
@@ -281,3 +288,6 @@ impl Provider for Nobody {
         Box::pin(async { Err(ProviderError::new(failure, "")) })
     }
 }
+
+#[cfg(test)]
+mod tests;

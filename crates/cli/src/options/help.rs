@@ -8,10 +8,12 @@ Exit codes:
   0    done
   1    failed: the model could not be asked, or gave no usable answer
   2    the command line, the configuration or the workspace is not usable
-  3    the store is not usable: in use, full, damaged, or there is no such session
-       (what is given of a damaged session lacks what is lost, and standard error says so)
+  3    the store is not usable: in use, full, damaged, or without that session
+       (what is given of a damaged session lacks what is lost; standard error
+       says so)
   4    stopped by a guard, a budget or a time limit
-  5    the session waits for the answer to a question, and is left to the program whose tool asks
+  5    the session waits for the answer to a question, and is left to the
+       program whose tool asks
   130  interrupted
 
 Start with `greenroom demo`: it needs no key and no server.";
@@ -31,10 +33,10 @@ Examples:
   greenroom run -p \"What does this project do?\"
   git diff | greenroom run -p \"Review this.\" --no-tools
   greenroom run -p \"Fix the failing test.\" --allow-write --allow-shell
-  greenroom run -p \"Go on.\" -c                    the newest session of this folder
+  greenroom run -p \"Go on.\" -c                the newest session of this folder
   greenroom run -p \"Go on.\" --session fix-the-test
-  greenroom run -p \"What is wrong here?\" --image screen.png --max-cost 0.10 --timeout 60
-  greenroom run -p \"Which files look dead?\" --output-schema '{\"type\":\"array\"}' | jq
+  greenroom run -p \"What is wrong?\" --image a.png --max-cost 0.10 --timeout 60
+  greenroom run -p \"Which files are dead?\" --output-schema '{\"type\":\"array\"}'
   greenroom run -p \"Look around.\" --simulate --json | jq .type
 
 The answer goes to standard output, as it comes at a terminal and whole to a pipe; progress goes to standard error, \
@@ -49,10 +51,10 @@ Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 store, 4 stopped by a 
 
 pub(super) const CHAT_EXAMPLES: &str = "\
 Examples:
-  greenroom chat                                         OpenAI, with OPENAI_API_KEY
+  greenroom chat                          OpenAI, with OPENAI_API_KEY
   greenroom chat --base-url http://localhost:11434/v1 --model qwen3
-  greenroom chat --session umbrella                      goes on with a session, or begins it
-  greenroom chat --simulate                              no key, no server
+  greenroom chat --session umbrella       goes on with a session, or begins it
+  greenroom chat --simulate               no key, no server
 
 Ctrl-C interrupts the run and keeps what had come; at the prompt Ctrl-C and Ctrl-D leave. `/help` lists the \
 commands.";
@@ -60,7 +62,7 @@ commands.";
 pub(super) const MODELS_HELP: &str = "\
 Examples:
   greenroom models gpt-5
-  greenroom models --provider local --json | jq -r '.models[] | \"\\(.id) \\(.window)\"'
+  greenroom models --provider local --json | jq -r '.models[].id'
 
 The window is the first that is known: your settings; what the server says that it takes; the model catalogue; what the \
 server says that the model was made for; else an assumption. A limit that the server named when it refused a request \
@@ -68,16 +70,16 @@ lowers all but your settings. It is doubted when the server says more, and where
 
 pub(super) const PLAN_EXAMPLES: &str = "\
 Examples:
-  greenroom plan session.jsonl                           a session file of another system
-  greenroom plan demo-20260102-030405                    a stored session
+  greenroom plan session.jsonl            a session file of another system
+  greenroom plan demo-20260102-030405     a stored session
   greenroom plan session.jsonl --keep-recent 10000 --json
-  greenroom plan session.jsonl --cut nearest --estimator char4   as other systems plan it, to compare
+  greenroom plan session.jsonl --cut nearest --estimator char4     as others do
 
 Nothing is changed. The exit code is 0 also when there is nothing to compact.";
 
 pub(super) const SERVE_HELP: &str = "\
 Examples:
-  greenroom serve                                        for programs on this machine
+  greenroom serve                         for programs on this machine
   greenroom serve --listen 0.0.0.0:7878 --host-name build.example
 
 Each request must bear the token, which is made at the first start and kept in `token` in the store's directory:
@@ -88,7 +90,7 @@ There is no TLS. Ctrl-C and SIGTERM interrupt what runs, and it ends within 10 s
 
 pub(super) const SIMULATE_EXAMPLES: &str = "\
 Examples:
-  greenroom simulate                                     a free port; it says what it is told
+  greenroom simulate                      a free port; it says what it is told
   greenroom simulate --listen 127.0.0.1:8080 --say Hello --say Goodbye
   greenroom simulate --script answers.yaml
 
@@ -96,11 +98,12 @@ The first line on standard output is the base URL, for OPENAI_BASE_URL. A script
   answers:
     - calls: [{ tool: weather, arguments: { city: Oslo } }]
       expect_user: umbrella            # else the call is refused
-    - fault: rate_limited              # also: server_error (with status), loading, refused,
-      retry_after_s: 1                 # reset, stall, empty_stream, error_event, overflow,
-                                       # eof_before_finish, malformed
+    - fault: rate_limited              # also: server_error (with status),
+      retry_after_s: 1                 # loading, refused, reset, stall,
+                                       # empty_stream, error_event, overflow,
+                                       # malformed, eof_before_finish
     - text: Take one.
-      after_ms: 300                    # before the first piece; between_ms, pieces
+      after_ms: 300                    # before it begins; between_ms, pieces
       expect_tool_result: { tool: weather, contains: rain }
 
 A call beyond the script is refused with 400. Ctrl-C ends it: with exit code 1 where answers were left, a call was \
@@ -108,10 +111,11 @@ beyond the script, an expectation was not met, or a request broke a rule of the 
 
 pub(super) const COMPLETIONS_HELP: &str = "\
 Examples:
-  greenroom completions bash > ~/.local/share/bash-completion/completions/greenroom
+  dir=~/.local/share/bash-completion/completions; mkdir -p $dir
+  greenroom completions bash > $dir/greenroom
   greenroom completions zsh > \"${fpath[1]}/_greenroom\"
   greenroom completions fish > ~/.config/fish/completions/greenroom.fish
-  source <(greenroom completions bash)                   for this shell only
+  source <(greenroom completions bash)    for this shell only
 
 They hold from the next shell on. Commands, flags, stored sessions, models, providers and settings are completed; the \
 script asks greenroom while you type, so it need not be made anew.";
@@ -123,16 +127,16 @@ newest part of the conversation, accepting the loss also gives up what came afte
 
 pub(super) const SESSIONS_EXAMPLES: &str = "\
 Examples:
-  greenroom sessions --here                   those that were begun in this folder
-  greenroom sessions --unfinished             what was left undone
+  greenroom sessions --here               those that were begun in this folder
+  greenroom sessions --unfinished         what was left undone
   greenroom sessions --label tenant=x --json | jq -r '.[].id'
 
 Nothing is started or changed by looking, also while a program has the store open.";
 
 pub(super) const SHOW_EXAMPLES: &str = "\
 Examples:
-  greenroom show demo-2026                    the beginning of an id is enough
-  greenroom show demo-2026 --json | jq -r '.conversation[] | select(.role == \"assistant\") | .text'";
+  greenroom show demo-2026                the beginning of an id is enough
+  greenroom show demo-2026 --json | jq -r '.conversation[].text'";
 
 pub(super) const TREE_EXAMPLES: &str = "\
 Examples:
@@ -141,8 +145,8 @@ Examples:
 
 pub(super) const RESUME_EXAMPLES: &str = "\
 Examples:
-  greenroom resume                            the newest session of this folder
-  greenroom resume fix-the                    the one whose id begins like that";
+  greenroom resume                        the newest session of this folder
+  greenroom resume fix-the                the one whose id begins like that";
 
 pub(super) const COMPACT_EXAMPLES: &str = "\
 Examples:
@@ -183,9 +187,11 @@ A question is answered once. Where a program has the store open, it must be give
 pub(super) const DELETE_EXAMPLES: &str = "\
 Examples:
   greenroom delete demo-20260102-030405
+  greenroom delete demo-2026              the beginning of an id is enough
   greenroom delete demo-20260102-030405 --json
 
-It cannot be undone: `greenroom export` keeps a copy. Nothing is asked.";
+It cannot be undone: `greenroom export` keeps a copy. Nothing is asked where ID is whole, or a beginning of at least 4 \
+characters; a shorter one is asked about at a terminal, and needs --yes elsewhere.";
 
 pub(super) const STORE_CHECK_EXAMPLES: &str = "\
 Examples:
@@ -200,14 +206,14 @@ Examples:
 pub(super) const RPC_EXAMPLES: &str = "\
 Examples:
   greenroom rpc --simulate
-  echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"session/list\"}' | greenroom rpc --simulate
+  echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"session/list\"}' | greenroom rpc
 
 docs/protocol.md has the methods, docs/schema/operations.json their schemas. When the input ends, what runs is \
 interrupted and the process ends.";
 
 pub(super) const CONFIG_EXAMPLES: &str = "\
 Examples:
-  greenroom config                                       what holds here, and from where
+  greenroom config                        what holds here, and from where
   greenroom config get compaction.threshold
   greenroom config set compaction.threshold 0.7
   greenroom config set --project model gpt-5.5-mini
@@ -224,9 +230,10 @@ aborted and compacted; that is asked first. What is no terminal gets one table."
 
 pub(super) const HOST_EXAMPLES: &str = "\
 Examples:
-  greenroom host                                         until nobody is connected and nothing is at work
-  greenroom host --idle 3600                             and for an hour after that
-  greenroom host --stop                                  end the one that has this store, if it is idle
+  greenroom host                          while it is used, and a minute longer
+  greenroom host --idle 3600              while it is used, and an hour longer
+  greenroom host --stop                   end this store's host, if it is idle
+  greenroom host --stop --force           end it in any case
 
 The host is the process that has the store open. Other commands reach it by a socket beside the store, which only you \
 can use; `run` starts one by itself where there is none. Its log is host.log in the store's directory.";

@@ -103,7 +103,7 @@ fn every_command_takes_the_beginning_of_an_id() {
         let ran = run_with_id(&place, command, "gamma");
         assert_eq!(ran.code, Some(3), "{command:?}: {ran:?}");
         assert!(ran.stderr.contains("gamma") && ran.stderr.lines().count() == 1, "{command:?}: {ran:?}");
-        let ran = run_with_id(&place, command, "be");
+        let ran = run_with_id(&place, command, "beta");
         let found = !ran.stderr.contains("no session") && !ran.stderr.contains("several sessions");
         assert!(found, "{command:?}: {ran:?}");
         // There is no question, and the error is about that one.

@@ -3,6 +3,7 @@
 use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, SeenRequest, Summariser};
 use serde_json::json;
 
+use super::screen::{Terminal, is_there};
 use super::support::{Model, Place, Says};
 
 fn talker() -> Model {
@@ -42,7 +43,7 @@ fn a_session_is_named_by_the_beginning_of_its_id() {
     assert_eq!(say(&place, &model, "hi", &["--session", "alpha"]).code, Some(0));
     assert_eq!(shown("alpha"), "alpha");
     assert_eq!(place.run(&["show", "gamma"]).code, Some(3));
-    assert_eq!(place.run(&["delete", "be"]).stdout.trim(), "Deleted beta.");
+    assert_eq!(place.run(&["delete", "be", "--yes"]).stdout.trim(), "Deleted beta.");
     assert_eq!(place.run(&["show", "beta"]).code, Some(3));
 }
 
@@ -64,6 +65,34 @@ fn run_goes_on_with_the_newest_session_of_the_folder() {
     assert_eq!(place.json(&["sessions", "--here", "--json"]).as_array().unwrap().len(), 2);
     let elsewhere = place.command(&["sessions", "--here", "--json"]).current_dir(&other).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&elsewhere.stdout).trim(), "[]");
+}
+
+#[test]
+fn a_session_of_another_folder_says_where_its_tools_work_now() {
+    let (place, model) = (Place::new(), talker());
+    assert_eq!(say(&place, &model, "one", &["--session", "mine"]).stderr, "");
+    let begun = place.work().canonicalize().unwrap();
+    let other = begun.join("other");
+    std::fs::create_dir(&other).unwrap();
+    let said = format!(
+        "greenroom: session mine was begun in {}; its tools work in {} now",
+        begun.display(),
+        other.display()
+    );
+    let url = model.url();
+    for (arguments, is_said) in [
+        (&["run", "-p", "two", "--session", "mine"][..], true),
+        (&["run", "-p", "three", "--session", "mine", "--no-tools"], false),
+        (&["run", "-p", "four", "--session", "new"], false),
+        (&["resume", "mine"], true),
+        (&["chat", "--session", "mine"], true),
+    ] {
+        let mut command = place.command(&[arguments, &["--base-url", &url]].concat());
+        let ran = super::support::ran(command.current_dir(&other).output().unwrap());
+        assert_eq!(ran.code, Some(0), "{arguments:?}: {ran:?}");
+        assert_eq!(ran.stderr.lines().any(|line| line == said), is_said, "{arguments:?}: {ran:?}");
+    }
+    assert_eq!(say(&place, &model, "five", &["--session", "mine"]).stderr, "", "it is at home here");
 }
 
 #[test]
@@ -181,4 +210,62 @@ fn a_run_takes_images_and_has_limits() {
     );
     let ran = say(&place, &slow, "x", &["--timeout", "1"]);
     assert!(ran.code != Some(0) && ran.stderr.contains("within 1s"), "{ran:?}");
+}
+
+#[test]
+fn a_short_beginning_deletes_nothing_without_a_yes() {
+    let (place, model) = (Place::new(), talker());
+    for id in ["alpha", "beta", "gamma-one", "delta"] {
+        assert_eq!(say(&place, &model, "hi", &["--session", id]).code, Some(0));
+    }
+    let count = || place.json(&["sessions", "--json"]).as_array().unwrap().len();
+    for short in ["a", "al", "alp"] {
+        let ran = place.run(&["delete", short]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
+        let said =
+            format!("{short} is only the beginning of alpha; give at least 4 characters of it, or --yes");
+        assert!(ran.stderr.contains(&said), "{ran:?}");
+    }
+    assert_eq!(count(), 4);
+    assert_eq!(place.run(&["delete", "a", "--yes"]).stdout, "Deleted alpha.\n");
+    assert_eq!(place.run(&["delete", "gamm"]).stdout, "Deleted gamma-one.\n");
+    if !is_there() {
+        return;
+    }
+    // At a terminal it is asked.
+    for (answer, code, left) in [("n", 1, 2), ("", 1, 2), ("y", 0, 1)] {
+        let terminal = Terminal::run(&place, (90, 20), &["delete", "b"]);
+        terminal.shows("Delete beta? y deletes it, anything else leaves it as it is.");
+        terminal.says(answer);
+        terminal.shows(&format!("ended with {code}"));
+        drop(terminal);
+        assert_eq!(count(), left, "{answer:?}");
+    }
+}
+
+/// A full disk behind standard output must not look as if all had been printed.
+#[test]
+fn an_output_that_cannot_be_written_is_an_error() {
+    let (place, model) = (Place::new(), talker());
+    assert_eq!(say(&place, &model, "hi", &["--session", "mine"]).code, Some(0));
+    let url = model.url();
+    for arguments in [
+        &["--help"][..],
+        &["help", "run"],
+        &["--version"],
+        &["sessions"],
+        &["show", "mine", "--json"],
+        &["export", "mine"],
+        &["config"],
+        &["config", "--schema"],
+        &["completions", "bash"],
+        &["run", "-p", "x", "--base-url", &url],
+        &["run", "-p", "x", "--json", "--base-url", &url],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let ran = super::support::ran(place.command(arguments).stdout(full).output().unwrap());
+        assert_eq!(ran.code, Some(1), "{arguments:?}: {ran:?}");
+        let said = "write standard output: No space left on device";
+        assert!(ran.stderr.contains(said) && ran.stderr.lines().count() == 1, "{arguments:?}: {ran:?}");
+    }
 }

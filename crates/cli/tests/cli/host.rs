@@ -402,7 +402,7 @@ async fn other_commands_go_through_the_host() {
     assert!(missing.code != Some(0) && missing.stderr.contains("no session"), "{missing:?}");
     let answered = hosted.run(&["answer", "one", "7", "yes"]);
     assert_eq!(answered.code, Some(2), "{answered:?}");
-    let deleted = hosted.run(&["delete", "one"]);
+    let deleted = hosted.run(&["delete", "one", "--yes"]);
     assert_eq!((deleted.code, deleted.stdout.trim()), (Some(0), "Deleted one-session."), "{deleted:?}");
     let again = hosted.run(&["import", "exported.jsonl"]);
     assert_eq!(again.code, Some(0), "{again:?}");

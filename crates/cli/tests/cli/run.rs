@@ -26,7 +26,7 @@ fn an_answer_that_was_cut_off_is_said_on_standard_error() {
         let url = model.url();
         let ran = place.run(&["run", "-p", "How is it?", "--base-url", &url]);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "All is\n"), "{ran:?}");
-        let (lines, begins) = (ran.stderr.lines().count(), "greenroom: the answer was cut off");
+        let (lines, begins) = (ran.stderr.lines().count(), "greenroom: warning: the answer was cut off");
         assert!(lines == 1 && ran.stderr.starts_with(begins) && ran.stderr.contains(said), "{ran:?}");
         let ran = place.run(&["run", "-p", "How is it?", "--json", "--base-url", &url]);
         assert!(ran.stderr.lines().count() == 1 && ran.stderr.contains(said), "{ran:?}");

@@ -182,3 +182,22 @@ fn limits_that_are_reached_have_the_exit_code_of_a_budget() {
     assert_eq!(ran.code, Some(4), "{ran:?}");
     assert!(ran.stderr.contains('$'), "{ran:?}");
 }
+
+#[test]
+fn a_limit_of_money_that_cannot_be_kept_is_said() {
+    let place = Place::new();
+    let said = "greenroom: warning: nothing knows the price of my-own at ";
+    let check = |more: &[&str], is_said: bool| {
+        let model = Model::new(Says(Answer::text("Bergen.")), |_| {});
+        let ran = ask(&place, &model, &[&["--window", "100000"], more].concat());
+        assert_eq!((ran.code, ran.stdout.trim()), (Some(0), "Bergen."), "{ran:?}");
+        assert_eq!(ran.stderr.matches(said).count(), usize::from(is_said), "{more:?}: {ran:?}");
+        assert_eq!(ran.stderr.lines().count(), usize::from(is_said), "{more:?}: {ran:?}");
+    };
+    check(&["--model", "my-own", "--max-cost", "1"], true);
+    check(&["--model", "my-own", "--set", "limits.cost_usd_max=1"], true);
+    // Once, where both are set.
+    check(&["--model", "my-own", "--set", "limits.cost_usd_max=1", "--max-cost", "1"], true);
+    check(&["--model", "my-own"], false);
+    check(&["--model", "gpt-5.5", "--max-cost", "1"], false);
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use greenroom::kernel::EntryId;
 use greenroom::kernel::usage::ContextUsage;
 use greenroom::{
-    CompactOptions, Compacted, Error, Image, ModelSettings, Prompt, Reply, Run, RunRequest, Status,
+    CompactOptions, Compacted, Error, Image, ModelSettings, Prompt, Reply, Run, RunRequest, SentInput, Status,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -214,6 +214,15 @@ fn work<R: Send + 'static>(
 pub struct Sent {
     /// Its entry.
     pub entry_id: EntryId,
+    /// Whether it waits for the end of the run in progress, which is one of another agent, and begins a run of its own then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waits: bool,
+}
+
+impl Sent {
+    fn of(input: &SentInput) -> Self {
+        Self { entry_id: input.entry(), waits: input.waits() }
+    }
 }
 
 /// Says something into the run in progress; where there is none, it begins one.
@@ -248,7 +257,7 @@ impl Operation for Steer {
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let prompt = prompt(self.text, &self.images)?;
-        Ok(Answer::Now(Sent { entry_id: asked.session()?.steer(prompt).await?.entry() }))
+        Ok(Answer::Now(Sent::of(&asked.session()?.steer(prompt).await?)))
     }
 }
 
@@ -284,7 +293,7 @@ impl Operation for FollowUp {
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let prompt = prompt(self.text, &self.images)?;
-        Ok(Answer::Now(Sent { entry_id: asked.session()?.follow_up(prompt).await?.entry() }))
+        Ok(Answer::Now(Sent::of(&asked.session()?.follow_up(prompt).await?)))
     }
 }
 

@@ -90,7 +90,8 @@ async fn send(said: Said, text: String, images: Vec<ImageData>, done: UnboundedS
     let sent = match kind {
         Kind::Prompt => backend.prompt(text, images, settings).await,
         Kind::Steer => backend.steer(text, images).await,
-        Kind::FollowUp => backend.follow_up(text, images).await,
+        // Nothing is said like that: it turns out when it was said.
+        Kind::FollowUp | Kind::Waits => backend.follow_up(text, images).await,
     };
     if sent.is_err() {
         tell_later(told, &done);

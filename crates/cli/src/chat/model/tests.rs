@@ -85,6 +85,11 @@ fn said(role: Role, text: &str) -> MessageView {
     serde_json::from_value(text).unwrap()
 }
 
+/// That something was taken on.
+fn taken_on(entry: u64) -> Result<Sent, String> {
+    Ok(Sent { entry_id: EntryId(entry), waits: false })
+}
+
 fn sent(effects: &[Effect]) -> Vec<(Kind, &str)> {
     let said = |effect: &'_ Effect| if let Effect::Send { kind, .. } = effect { Some(*kind) } else { None };
     effects.iter().filter_map(|effect| Some((said(effect)?, text_of(effect)))).collect()
@@ -153,7 +158,7 @@ fn an_interrupt_gives_back_what_was_typed_ahead_and_nothing_of_it_is_sent_again(
             entry_id: EntryId(entry),
             delivery: greenroom::InboxDelivery::Steer,
         });
-        chat.model.sent(ticket, Ok(EntryId(entry)));
+        chat.model.sent(ticket, taken_on(entry));
     }
     chat.types("half");
     assert_eq!(chat.press(KeyCode::Esc), [], "the half-typed line goes first");
@@ -284,7 +289,7 @@ fn what_had_not_gone_out_comes_back_in_its_order() {
             other => panic!("{other:?}"),
         })
         .collect();
-    chat.model.sent(tickets[0], Ok(EntryId(5)));
+    chat.model.sent(tickets[0], taken_on(5));
     chat.model.taken_back(&tickets[1..]);
     assert!(chat.region().join("\n").contains("↪ steers: one"));
     let items = vec![EntryId(5)];
@@ -394,7 +399,7 @@ fn from_enter_on_there_is_something_to_interrupt() {
     let Some(&Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
     assert_eq!(chat.control('c'), [Effect::Interrupt]);
     // It was taken on, and has joined the conversation, and no run has begun.
-    chat.model.sent(ticket, Ok(EntryId(1)));
+    chat.model.sent(ticket, taken_on(1));
     chat.joins("hello", 1);
     assert_eq!(chat.control('c'), [Effect::Interrupt]);
     assert!(chat.region().join("\n").contains("interrupting"));

@@ -1,7 +1,7 @@
 //! What others do with a session, or with its host, is told in the chats that have it open.
 
 use greenroom::EntryId;
-use greenroom_server::operations::{BranchSession, ClientKind, StartSession};
+use greenroom_server::operations::{BranchSession, ClientKind, PromptSession, StartSession, Steer};
 use serde_json::json;
 
 use super::Hosted;
@@ -126,4 +126,27 @@ async fn a_chat_in_a_pipe_says_that_its_host_was_stopped() {
         assert_eq!(ended.code, Some(0), "{ended:?}");
         assert!(!ended.stdout.contains(ENDED), "it is said once: {ended:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_steer_into_the_run_of_another_agent_is_shown_as_one_that_waits() {
+    if !is_there() {
+        return;
+    }
+    let hosted = Hosted::new(100, 50).await;
+    hosted.start_host();
+    let other = hosted.client(ClientKind::Chat, json!({})).await;
+    let work = other.work(PromptSession::new("a", "one")).await.unwrap();
+    let chat = hosted.command(&["chat", "--session", "a", "--window", "100000"]);
+    let terminal = Terminal::of(&hosted.place, (140, 40), &chat);
+    terminal.shows("Esc interrupts");
+    terminal.says("two");
+    terminal.shows("⧗ waits for the end of this run, which has other tools, another folder or key: two");
+    // One of the same agent joins.
+    let joins = other.call(Steer::new("a", "three")).await.unwrap();
+    assert!(!joins.waits);
+    work.outcome().await.unwrap();
+    terminal.until("its own run begins", |screen| screen.contains("› two") && !screen.contains("⧗"));
+    terminal.press("C-d");
+    terminal.shows("ended with 0");
 }

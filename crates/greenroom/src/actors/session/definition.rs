@@ -270,7 +270,7 @@ impl Definition {
 
     /// Warnings about an unknown window or price.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let (model, provider, origin) = (self.model(), self.provider(), self.lane.origin());
+        let (model, origin) = (self.model(), self.lane.origin());
         let mut warnings = Vec::new();
         match (self.window.source, self.window.tokens) {
             (WindowSource::Assumed, Some(tokens)) => warnings.push(format!(
@@ -295,13 +295,24 @@ impl Definition {
                 _,
             ) => {}
         }
-        let has_price = || model_info(provider, model).is_some_and(|info| info.prices.is_some());
-        if (self.agent.cost_limit.is_some() || self.agent.run_cost_limit.is_some()) && !has_price() {
-            warnings.push(format!(
-                "nothing knows the price of {model} at {origin}: its calls do not count towards the cost limit"
-            ));
+        if self.has_cost_limit() {
+            warnings.extend(self.without_price());
         }
         warnings
+    }
+
+    /// Whether the agent itself has a limit of money.
+    pub(super) fn has_cost_limit(&self) -> bool {
+        self.agent.cost_limit.is_some() || self.agent.run_cost_limit.is_some()
+    }
+
+    /// That no limit of money can be kept, where nobody knows what the model costs.
+    pub(super) fn without_price(&self) -> Option<String> {
+        let (model, provider, origin) = (self.model(), self.provider(), self.lane.origin());
+        let has_price = model_info(provider, model).is_some_and(|info| info.prices.is_some());
+        (!has_price).then(|| {
+            format!("nothing knows the price of {model} at {origin}: its calls do not count towards the cost limit")
+        })
     }
 }
 

@@ -164,14 +164,16 @@ impl SessionState {
         }
         self.inbox.release();
         let (follower, answer) = tokio::sync::oneshot::channel();
+        let mut waits = false;
         let taken = if self.is_idle() && self.inbox.is_empty(&self.log) {
             let options = Box::new(PromptOptions { early_aborts, agent, ..PromptOptions::default() });
             self.begin(content, options, Waiting { caller: None, joined: vec![follower] }).await
         } else {
             let queued = self.queue(content, delivery, None, agent).await;
+            waits = queued.as_ref().is_ok_and(|id| !self.is_of_run(*id));
             queued.inspect(|id| self.inbox.follow(*id, follower))
         };
-        let _ = reply.send(taken.map(|entry| QueuedInput { entry, reply: answer }));
+        let _ = reply.send(taken.map(|entry| QueuedInput { entry, waits, reply: answer }));
     }
 
     /// Changes the session, and begins nothing. Gives how many inputs were withdrawn.
@@ -594,6 +596,10 @@ impl SessionState {
         let run_cost = limit.map(|limit| RunCost { limit, before });
         if std::mem::replace(&mut self.run_cost, run_cost) != run_cost {
             self.limits_changed();
+        }
+        // Where the agent has a limit, this was said when the session was opened.
+        if options.cost_limit.is_some() && !self.definition.has_cost_limit() {
+            self.model_warnings.extend(self.definition.without_price());
         }
     }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use greenroom::tools::Workspace;
 use greenroom_server::Client;
+use greenroom_server::operations::Sent;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::mpsc::unbounded_channel;
@@ -100,7 +101,9 @@ async fn an_interrupt_waits_for_nothing_and_what_had_not_gone_out_comes_back() {
     runtime.answers(&steer, json!({ "entry_id": 7 })).await;
     runtime.answers(&clear, json!({ "withdrawn": 1 })).await;
     runtime.answers(&abort, json!({ "session_id": "s" })).await;
-    let Some(Done::Sent(1, Ok(entry))) = results.recv().await else { panic!("it is not told") };
+    let Some(Done::Sent(1, Ok(Sent { entry_id: entry, .. }))) = results.recv().await else {
+        panic!("it is not told")
+    };
     assert_eq!(entry.0, 7);
     // And the next thing that is said goes out.
     orders.send(said(&backend, 4, Kind::FollowUp, "four")).unwrap();
