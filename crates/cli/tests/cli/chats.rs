@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, Summariser};
+use greenroom_simulator::{
+    Answer, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, SimulatorOptions, Summariser,
+};
 
 use serde_json::json;
 
@@ -517,11 +519,16 @@ fn what_is_typed_is_seen_while_much_code_streams_in() {
     let script = Function(|_: &SeenRequest, _: CallInfo| {
         let lines: String =
             (0..20_000).map(|number| format!("let x{number} = vec![{number}; 3];\n")).collect();
-        let pace = Pace { chunks: 20_000, first_ms: 0, between_ms: 0 };
+        // A line a millisecond, and no end in the time that the test takes.
+        let pace = Pace { chunks: 20_000, first_ms: 0, between_ms: 1 };
         Answer::text(format!("```rust\n{lines}```\n")).with_pace(pace)
     });
-    let (place, model) = (Place::new(), new(script));
-    let terminal = chat(&place, &model, SIZE, &[]);
+    let unlimited = |options: &mut SimulatorOptions| {
+        (options.max_output, options.window) = (1_000_000, 2_000_000);
+    };
+    let model = Model::new(ByPurpose::new(script, Summariser::Obedient), unlimited);
+    let place = Place::new();
+    let terminal = chat(&place, &model, SIZE, &["--window", "2000000"]);
     terminal.says("write it");
     terminal.shows("let x300 ");
     terminal.types("meanwhile");
