@@ -187,7 +187,7 @@ impl Log {
 
     /// What the session has spent: its answers, its summaries, and what others spent for it.
     pub(crate) fn bill(&self) -> Bill {
-        Bill { usage: self.head.total_usage, cost_microdollars: self.head.cost_microdollars }
+        Bill::of(&self.head)
     }
 
     pub(crate) fn inbox(&self) -> &VecDeque<InboxItem> {
@@ -524,7 +524,7 @@ impl Draft {
 
     /// What the session will have spent.
     pub(crate) fn billed(&self) -> Bill {
-        Bill { usage: self.head.total_usage, cost_microdollars: self.head.cost_microdollars }
+        Bill::of(&self.head)
     }
 
     /// The context is rebuilt from another path, which has so many tokens.

@@ -17,6 +17,7 @@ use greenroom_kernel::settings::{CompactOptions, CompactionSettings};
 use greenroom_kernel::usage::{ContextUsage, Ratio};
 use greenroom_kernel::{Entry, Failure, Usage};
 use greenroom_provider::{ModelSettings, OutputSchema, ProviderError};
+use greenroom_store::Head;
 use greenroom_tools::AskError;
 use tokio::sync::{SetOnce, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -418,6 +419,11 @@ pub(crate) struct Bill {
 }
 
 impl Bill {
+    /// What a session with this head has spent: its answers, its summaries, and what others spent for it.
+    pub(crate) fn of(head: &Head) -> Self {
+        Self { usage: head.total_usage, cost_microdollars: head.cost_microdollars }
+    }
+
     /// What was added to an earlier one.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let less = |now: u64, before: u64| now.saturating_sub(before);

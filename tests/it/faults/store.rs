@@ -171,6 +171,40 @@ async fn an_answer_and_the_end_of_its_run_are_there_together_or_not_at_all() {
     assert_eq!(lost, 2, "the write and the sync of the end fail once each");
 }
 
+/// A context that only the lost answer makes too large is not compacted.
+#[tokio::test]
+async fn an_answer_that_could_not_be_recorded_compacts_nothing() {
+    let mut lost = 0;
+    for at in 1..=4 {
+        let talk = Function(|_: &SeenRequest, info: CallInfo| {
+            let words = if info.session_call == 2 { 2_000 } else { 900 };
+            Said::text("word ".repeat(words))
+        });
+        let model = simulator(ByPurpose::new(talk, Summariser::Obedient), 6_000);
+        let (dir, files) = (tempfile::tempdir().unwrap(), FaultyFiles::new(Arc::new(RealFiles)));
+        let runtime = start(&model, dir.path(), &files).await;
+        let mut events = runtime.subscribe(Filter::all().durable());
+        let session = runtime.open("disk", &agent(6_000)).await.unwrap();
+        session.prompt("thing ".repeat(500)).await.unwrap();
+        quiet(&session).await;
+        session.prompt("thing ".repeat(500)).await.unwrap();
+        quiet(&session).await;
+        files.set(Fault::FailOnce { at, errno: ENOSPC });
+        let reply = session.prompt("third").await;
+        files.set(Fault::None);
+        quiet(&session).await;
+        let state = session.state().await.unwrap();
+        runtime.shutdown().await.unwrap();
+        let starts = |delivery: Delivery| matches!(delivery, Delivery::Event(event) if matches!(event.kind, EventKind::CompactionStart { .. }));
+        let compactions =
+            std::iter::from_fn(|| events.try_next()).filter(|next| starts(next.clone())).count();
+        assert_eq!(compactions, usize::from(reply.is_ok()), "{at}: {reply:?}, {state:?}");
+        // The third prompt is there, and its answer is not.
+        lost += u32::from(reply.is_err() && state.entries == 7);
+    }
+    assert!(lost > 0, "no answer was lost");
+}
+
 #[tokio::test]
 async fn a_torn_write_is_taken_back() {
     let mut torn = 0;

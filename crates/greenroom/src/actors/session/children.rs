@@ -121,7 +121,7 @@ impl SessionState {
 
 /// What a session spent, with what those below it spent that is not on its bill, since a crash cut them off.
 fn spent(store: &Store, session: &str, head: &Head) -> Result<Bill> {
-    let mut spent = Bill { usage: head.total_usage, cost_microdollars: head.cost_microdollars };
+    let mut spent = Bill::of(head);
     for entry in store.get(session, &head.open_children)? {
         let EntryKind::Child(child) = &entry.kind else { continue };
         if let Some(below) = store.head(&child.session)? {

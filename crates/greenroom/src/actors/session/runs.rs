@@ -982,7 +982,9 @@ impl SessionState {
         let answer = (!to.is_empty()).then(|| Box::new(Answer { to, reply: result }));
         let ended = (!last.is_empty()).then_some(run.stamp);
         let mut after = AfterAppend { then: answer.map(RunCompletion::new), ended };
-        if let Err(error) = self.append_then(draft, None, &mut after).await {
+        let appended = self.append_then(draft, None, &mut after).await;
+        let is_recorded = appended.is_ok();
+        if let Err(error) = appended {
             if last.is_empty() {
                 // The answer itself is durable; that the run ended is noted with the next prompt.
                 self.warn(format!("the run's end could not be recorded: {error}"));
@@ -1000,7 +1002,8 @@ impl SessionState {
                     .tell(AgentMessage::Broadcast { events: Vec::new(), then: self.completion.clone() });
             }
         }
-        let is_as_measured = !self.take_next_definition();
+        // What was measured contains the last answer.
+        let is_as_measured = !self.take_next_definition() && is_recorded;
         self.compact_if_requested();
         if is_as_measured {
             self.compact_if_due(measured).await;
