@@ -175,7 +175,7 @@ async fn an_answer_and_the_end_of_its_run_are_there_together_or_not_at_all() {
 #[tokio::test]
 async fn an_answer_that_could_not_be_recorded_compacts_nothing() {
     let mut lost = 0;
-    for at in 1..=4 {
+    for at in 1..=8 {
         let talk = Function(|_: &SeenRequest, info: CallInfo| {
             let words = if info.session_call == 2 { 2_000 } else { 900 };
             Said::text("word ".repeat(words))
@@ -198,7 +198,7 @@ async fn an_answer_that_could_not_be_recorded_compacts_nothing() {
         let starts = |delivery: Delivery| matches!(delivery, Delivery::Event(event) if matches!(event.kind, EventKind::CompactionStart { .. }));
         let compactions =
             std::iter::from_fn(|| events.try_next()).filter(|next| starts(next.clone())).count();
-        assert_eq!(compactions, usize::from(reply.is_ok()), "{at}: {reply:?}, {state:?}");
+        assert!(reply.is_ok() || compactions == 0, "{at}: {reply:?}, {state:?}");
         // The third prompt is there, and its answer is not.
         lost += u32::from(reply.is_err() && state.entries == 7);
     }
