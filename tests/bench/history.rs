@@ -56,14 +56,14 @@ pub async fn append(store: &Store, id: &str, entries: &[Entry], head: &Head) {
     let live = usize::try_from(head.active_from.0).expect("it is a position").min(entries.len());
     let (older, live) = entries.split_at(live);
     for batch in older.chunks(BATCH).chain(live.chunks(BATCH)) {
-        let entries = batch.to_vec();
+        let entries: Vec<_> = batch.iter().cloned().map(Arc::new).collect();
         let next = entries.last().map_or(0, |entry| entry.id.0 + 1);
         let head = if next == head.entries {
             head.clone()
         } else {
             Head { entries: next, leaf: entries.last().map(|entry| entry.id), ..Head::default() }
         };
-        let batch = Batch { entries, head, key: None };
+        let batch = Batch { entries, head: head.into(), key: None };
         store.append(id, batch).await.expect("the store takes a session");
     }
 }

@@ -113,7 +113,7 @@ async fn append_store(store: Store, session: String, count: usize) {
         let id = EntryId(number);
         let entry = Entry { id, parent, at_ms: 1, tokens: 300, origin: None, kind };
         let head = Head { entries: number + 1, leaf: Some(id), ..Head::default() };
-        let batch = Batch { entries: vec![entry], head, key: None };
+        let batch = Batch { entries: vec![entry.into()], head: head.into(), key: None };
         store.append(&session, batch).await.expect("an acknowledgement");
     }
 }

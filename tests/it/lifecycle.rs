@@ -71,7 +71,7 @@ async fn a_log_that_contradicts_itself_is_refused_and_can_be_shown_and_forked() 
         let mut head = store.head("s").unwrap().unwrap();
         let leaf = head.leaf;
         damage(&mut head);
-        let batch = greenroom_store::Batch { entries: Vec::new(), head, key: None };
+        let batch = greenroom_store::Batch { entries: Vec::new(), head: head.into(), key: None };
         store.append("s", batch).await.unwrap();
 
         let error = runtime.open("s", &agent(100_000)).await.unwrap_err();

@@ -32,7 +32,7 @@ pub(crate) const INBOX_MAX: usize = 64;
 /// A session's log, as far as it is needed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Log {
-    head: Head,
+    head: Arc<Head>,
     /// The live path, and at most what was live before the newest compaction.
     path: Vec<Arc<Entry>>,
     inbox: VecDeque<InboxItem>,
@@ -141,6 +141,7 @@ impl Log {
             untold.follow(&entry.kind);
             questions.follow(entry);
         }
+        let head = Arc::new(head);
         Self { head, path, inbox, pinned, questions, compaction, children, waiting_below: Vec::new(), untold }
     }
 
@@ -150,7 +151,7 @@ impl Log {
     /// The first thing in which they do not, as a clause.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Head { leaf, active_compaction, inbox, pins, open_compaction, open_children, questions, .. } =
-            &self.head;
+            self.head();
         let end = self.path.last().map(|entry| entry.id);
         if end != *leaf {
             return Err(format!("its path should end at {} and ends at {}", shown(*leaf), shown(end)));
@@ -312,7 +313,7 @@ impl Log {
 
     /// Lets automatic compactions be tried again after failures. Durable with the next append.
     pub(crate) fn reset_failures(&mut self) {
-        self.head.automatic_compaction_failures = 0;
+        Arc::make_mut(&mut self.head).automatic_compaction_failures = 0;
     }
 
     /// Whether the model has answered in this context, or before what a compaction replaced.
@@ -343,14 +344,14 @@ impl Log {
 
     /// An empty draft.
     pub(crate) fn draft(&self, at_ms: u64) -> Box<Draft> {
-        let (head, questions) = (self.head.clone(), self.questions.clone());
+        let (head, questions) = (Head::clone(&self.head), self.questions.clone());
         Box::new(Draft { entries: Vec::new(), head, questions, at_ms, is_import: false })
     }
 
     /// Takes over a draft that is durable now.
-    pub(crate) fn commit(&mut self, draft: Box<Draft>) {
+    pub(crate) fn commit(&mut self, draft: Box<Draft>, head: Arc<Head>) {
         let entries = self.head.entries + draft.entries.len() as u64;
-        assert_eq!(draft.head.entries, entries, "a draft is committed to the log that it was made of");
+        assert_eq!(head.entries, entries, "a draft is committed to the log that it was made of");
         for entry in &draft.entries {
             self.untold.follow(&entry.kind);
             if let Some(message) = entry.kind.as_message()
@@ -404,7 +405,7 @@ impl Log {
                 self.path.push(Arc::clone(entry));
             }
         }
-        self.head = draft.head;
+        self.head = head;
         self.questions = draft.questions;
         self.forget_history();
     }

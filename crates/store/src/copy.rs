@@ -3,6 +3,8 @@
 //! Invariants: the bytes are those of the journal's records, so that there is one format; what a session has lost is told
 //! with what is left of it.
 
+use std::sync::Arc;
+
 use greenroom_kernel::entry::{Entry, EntryId};
 
 use crate::error::StoreError;
@@ -27,7 +29,8 @@ impl SessionCopy {
     /// # Errors
     /// [`StoreError::Record`] where that is more than can be read again.
     pub fn to_bytes(&self) -> Result<Vec<u8>, StoreError> {
-        let (head, entries) = (Box::new(self.head.clone()), self.entries.clone());
+        let (head, entries) =
+            (Arc::new(self.head.clone()), self.entries.iter().cloned().map(Arc::new).collect());
         record::encode(&StoredRecord::Append { key: None, entries, head })
     }
 
@@ -39,7 +42,8 @@ impl SessionCopy {
         let StoredRecord::Append { key: _, entries, head } = record::decode(bytes)? else {
             return Err(StoreError::Record { detail: "it is no session".to_owned() });
         };
-        Ok(Self { head: *head, entries, lost })
+        let entries = entries.into_iter().map(Arc::unwrap_or_clone).collect();
+        Ok(Self { head: Arc::unwrap_or_clone(head), entries, lost })
     }
 }
 

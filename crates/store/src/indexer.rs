@@ -22,19 +22,19 @@ use crate::record::{self, StoredRecord};
 #[derive(Debug, Clone)]
 pub(crate) enum Effect {
     /// The session has more entries, or a new head.
-    Append { key: Option<String>, head: Box<Head> },
+    Append { key: Option<String>, head: Arc<Head> },
     /// The session was deleted.
     Deleted,
     /// A fact was learned.
     Learned { key: String, value: Vec<u8> },
     /// The session lost entries, and has this head since.
-    Quarantined { head: Box<Head> },
+    Quarantined { head: Arc<Head> },
     /// The session goes on from this head, without the entries that were lost.
-    LossAccepted { head: Box<Head> },
+    LossAccepted { head: Arc<Head> },
     /// The session has a part of a batch that does not count yet.
     Part { batch: u64 },
     /// The session has the whole batch.
-    Commit { batch: u64, key: Option<String>, head: Box<Head> },
+    Commit { batch: u64, key: Option<String>, head: Arc<Head> },
 }
 
 impl Effect {
@@ -308,7 +308,7 @@ impl Indexer {
         match effect {
             Effect::Append { key, head } => {
                 self.drop_parts(&frame.session)?;
-                self.append(frame, location, key, *head, None)?;
+                self.append(frame, location, key, head, None)?;
             }
             Effect::Part { batch } => self.add_part(frame, location, batch)?,
             Effect::Commit { batch, key, head } => {
@@ -318,7 +318,7 @@ impl Indexer {
                 }
                 let parts = self.keep_parts(session, frame.sequence)?;
                 let first = self.known(session)?.map_or(0, |known| known.entries);
-                self.append(frame, location, key, *head, Some((first, end_of(first, &parts))))?;
+                self.append(frame, location, key, head, Some((first, end_of(first, &parts))))?;
             }
             Effect::Deleted => {
                 self.delete(&frame.session)?;
@@ -369,7 +369,7 @@ impl Indexer {
         frame: &Frame,
         location: Location,
         key: Option<String>,
-        mut head: Head,
+        mut head: Arc<Head>,
         parts: Option<(u64, u64)>,
     ) -> Result<(), StoreError> {
         let session = frame.session.as_ref();
@@ -383,7 +383,7 @@ impl Indexer {
             self.newly_lost.insert(session.to_owned(), from);
         }
         if let Some(from) = lost_from {
-            head = lost_head(head, from);
+            head = Arc::new(lost_head(Arc::unwrap_or_clone(head), from));
         }
         for sequence in
             (frame.sequence..).take(usize::try_from(frame.count).expect("a count fits an address"))

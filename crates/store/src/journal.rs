@@ -30,6 +30,7 @@ pub(crate) mod sessions;
 mod tests;
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 
 use crate::bytes::{Cursor, checked, seal, to_u64, to_usize};
 use crate::error::StoreError;
@@ -145,7 +146,7 @@ pub(crate) struct Frame {
     pub(crate) count: u32,
     pub(crate) kind: FrameKind,
     /// The session that the frame belongs to; empty for a learned fact.
-    pub(crate) session: Box<str>,
+    pub(crate) session: Arc<str>,
 }
 
 impl Frame {
@@ -159,7 +160,7 @@ impl Frame {
 #[derive(Debug, Clone)]
 pub(crate) struct NewFrame {
     pub(crate) kind: FrameKind,
-    pub(crate) session: String,
+    pub(crate) session: Arc<str>,
     pub(crate) sequence: u64,
     pub(crate) count: u32,
     pub(crate) payload: Vec<u8>,
@@ -197,7 +198,7 @@ impl NewFrame {
             sequence: self.sequence,
             count: self.count,
             kind: self.kind,
-            session: self.session.as_str().into(),
+            session: Arc::clone(&self.session),
         };
         (frame, crc)
     }

@@ -119,9 +119,9 @@ impl StoreOptions {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     /// The entries. Their ids are dense and continue those of the session. With no entries, only the head changes.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<Arc<Entry>>,
     /// The head after the entries. `head.entries` must count them.
-    pub head: Head,
+    pub head: Arc<Head>,
     /// The caller's idempotency key. A second batch with the same key is not written.
     pub key: Option<String>,
 }
@@ -240,16 +240,12 @@ impl Store {
         let first = check_batch(session, &batch)?;
         match self.inner.as_ref() {
             Inner::Memory(memory) => {
-                let mut memory = open_memory(memory)?;
-                let mut batch = batch;
-                batch.head.lost_from = None;
-                memory.append(session, first, batch)
+                open_memory(memory)?.append(session, first, Batch { head: without_loss(batch.head), ..batch })
             }
             Inner::Disk(disk) => {
-                let Batch { entries, mut head, key } = batch;
-                head.lost_from = None;
-                let (count, head) = (entries.len(), Box::new(head));
-                let record = StoredRecord::Append { key: key.clone(), entries, head: head.clone() };
+                let Batch { entries, head, key } = batch;
+                let (count, head) = (entries.len(), without_loss(head));
+                let record = StoredRecord::Append { key: key.clone(), entries, head: Arc::clone(&head) };
                 let payload = record::encode(&record)?;
                 let part = Part { kind: PartKind::Whole, count, head, payload };
                 disk.append_part(session, first, &key, part).await
@@ -265,8 +261,8 @@ impl Store {
     /// Those of [`Store::append`]. [`StoreError::TooLarge`] is left for an entry that is too large by itself.
     pub async fn append_of_any_size(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
         let first = check_order(session, &batch)?;
-        let Batch { entries, mut head, key } = batch;
-        head.lost_from = None;
+        let Batch { entries, head, key } = batch;
+        let head = without_loss(head);
         let disk = match self.inner.as_ref() {
             Inner::Disk(disk) => disk,
             Inner::Memory(memory) => {
@@ -569,7 +565,7 @@ struct Part {
     /// The number of entries.
     count: usize,
     /// The head after the entries.
-    head: Box<Head>,
+    head: Arc<Head>,
     /// The encoded record.
     payload: Vec<u8>,
 }
@@ -585,22 +581,25 @@ impl Part {
     /// The first part of `entries` that fits into a frame: all of them if they fit. `is_begun` tells whether other parts
     /// came before, and `head` is the head after the whole batch.
     fn first_of(
-        entries: &[Entry],
+        entries: &[Arc<Entry>],
         is_begun: bool,
         batch: u64,
         key: &Option<String>,
-        head: &Head,
+        head: &Arc<Head>,
     ) -> Result<Self, StoreError> {
         let mut count = entries.len().min(PART_ENTRIES_MAX);
         loop {
             let (part, rest) = entries.split_at(count);
             let entries = part.to_vec();
             let (kind, head) = match (is_begun, rest.is_empty()) {
-                (false, true) => (PartKind::Whole, head.clone()),
-                (true, true) => (PartKind::Last(batch), head.clone()),
-                (_, false) => (PartKind::Part(batch), head.without_context(head.entries - rest.len() as u64)),
+                (false, true) => (PartKind::Whole, Arc::clone(head)),
+                (true, true) => (PartKind::Last(batch), Arc::clone(head)),
+                (_, false) => {
+                    let head = head.without_context(head.entries - rest.len() as u64);
+                    (PartKind::Part(batch), Arc::new(head))
+                }
             };
-            let (key, head) = (key.clone(), Box::new(head));
+            let key = key.clone();
             let record = match kind {
                 PartKind::Whole => StoredRecord::Append { key, entries, head },
                 PartKind::Part(batch) => StoredRecord::Part { batch, entries, head },
@@ -633,7 +632,7 @@ impl Disk {
         check_size("bytes", payload.len(), BATCH_BYTES_MAX)?;
         let count = u32::try_from(count).expect("a frame has at most 16,384 entries");
         let (reply, answer) = oneshot::channel();
-        let (session, sequence, key) = (session.to_owned(), sequence.0, key.clone());
+        let (session, sequence, key) = (session.into(), sequence.0, key.clone());
         let part = Box::new(AppendCommand { session, sequence, count, key, head, payload, reply });
         let command = match kind {
             PartKind::Whole => Command::Append(part),
@@ -667,6 +666,14 @@ impl Disk {
 fn open_memory(memory: &Mutex<Memory>) -> Result<MutexGuard<'_, Memory>, StoreError> {
     let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
     if memory.is_closed { Err(StoreError::Closed) } else { Ok(memory) }
+}
+
+/// What was lost is the store's to say.
+fn without_loss(mut head: Arc<Head>) -> Arc<Head> {
+    if head.lost_from.is_some() {
+        Arc::make_mut(&mut head).lost_from = None;
+    }
+    head
 }
 
 fn check_size(what: &'static str, size: usize, limit: u64) -> Result<(), StoreError> {

@@ -17,8 +17,8 @@ use crate::{Appended, Batch};
 
 #[derive(Debug, Default)]
 struct Session {
-    entries: Vec<Entry>,
-    head: Head,
+    entries: Vec<Arc<Entry>>,
+    head: Arc<Head>,
     keys: HashMap<String, EntryId>,
 }
 
@@ -67,24 +67,24 @@ impl Memory {
     }
 
     pub(crate) fn head(&self, session: &str) -> Option<Head> {
-        self.sessions.get(session).map(|known| known.head.clone())
+        self.sessions.get(session).map(|known| Head::clone(&known.head))
     }
 
     pub(crate) fn load(&self, session: &str, from: EntryId) -> Result<Vec<Entry>, StoreError> {
         let known = self.sessions.get(session);
         let known = known.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })?;
         let from = usize::try_from(from.0).unwrap_or(usize::MAX).min(known.entries.len());
-        Ok(known.entries[from..].to_vec())
+        Ok(known.entries[from..].iter().map(|entry| Entry::clone(entry)).collect())
     }
 
     pub(crate) fn page(&self, after: Option<&str>, limit: usize) -> Vec<(String, Head)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let sessions = self.sessions.range::<str, _>((from, Bound::Unbounded)).take(limit);
-        sessions.map(|(session, known)| (session.clone(), known.head.clone())).collect()
+        sessions.map(|(session, known)| (session.clone(), Head::clone(&known.head))).collect()
     }
 
     pub(crate) fn list(&self) -> Vec<(String, Head)> {
-        self.sessions.iter().map(|(session, known)| (session.clone(), known.head.clone())).collect()
+        self.sessions.iter().map(|(session, known)| (session.clone(), Head::clone(&known.head))).collect()
     }
 
     pub(crate) fn delete(&mut self, session: &str) -> Result<(), StoreError> {

@@ -3,6 +3,8 @@
 //! Invariants: an entry that is returned was read from a whole frame of the journal and has the id that was asked for.
 //! A missing entry is a typed error, or is listed as lost.
 
+use std::sync::Arc;
+
 use greenroom_kernel::{Entry, EntryId};
 
 use crate::error::StoreError;
@@ -59,12 +61,12 @@ fn read_frame(
     segments: &Segments,
     session: &str,
     at: Location,
-) -> Result<Option<(Vec<Entry>, Head)>, StoreError> {
+) -> Result<Option<(Vec<Arc<Entry>>, Arc<Head>)>, StoreError> {
     let Some((_, payload)) = segments.read(at, session)? else { return Ok(None) };
     match record::decode(&payload)? {
         StoredRecord::Append { entries, head, .. }
         | StoredRecord::Part { entries, head, .. }
-        | StoredRecord::Commit { entries, head, .. } => Ok(Some((entries, *head))),
+        | StoredRecord::Commit { entries, head, .. } => Ok(Some((entries, head))),
         StoredRecord::Deleted
         | StoredRecord::Learned { .. }
         | StoredRecord::Quarantined { .. }
@@ -102,7 +104,7 @@ pub(crate) fn salvage(
         for entry in read_frame(segments, session, location)?.map(|(entries, _)| entries).unwrap_or_default()
         {
             if entry.id.0 == next && next < until {
-                salvaged.entries.push(entry);
+                salvaged.entries.push(Arc::unwrap_or_clone(entry));
                 next += 1;
             }
         }
@@ -179,7 +181,7 @@ pub(crate) fn head_at(
         if let Some(location) = index.entry(session, before)?
             && let Some((_, head)) = read_frame(segments, session, location)?
         {
-            return Ok(head);
+            return Ok(Arc::unwrap_or_clone(head));
         }
         until = before;
     }

@@ -6,6 +6,8 @@
 //! removes the other one. The record of a deletion is kept as long as an older segment may hold frames of the deleted
 //! session. A segment that is damaged in any way is left as it is.
 
+use std::sync::Arc;
+
 use crate::error::StoreError;
 use crate::files::{OpenMode, read_all, replace, write_all_at};
 use crate::index::{Location, SegmentRow};
@@ -166,7 +168,7 @@ impl Writer {
         };
         let copy = || NewFrame {
             kind: frame.kind,
-            session: frame.session.to_string(),
+            session: Arc::clone(&frame.session),
             sequence: frame.sequence,
             count: frame.count,
             payload: parsed.payload.to_vec(),

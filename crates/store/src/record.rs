@@ -15,6 +15,7 @@ mod v1;
 mod tests;
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use bincode::de::Decoder;
 use bincode::enc::Encoder;
@@ -34,9 +35,9 @@ pub(crate) enum StoredRecord {
         /// The caller's idempotency key.
         key: Option<String>,
         /// The entries, with dense ids.
-        entries: Vec<Entry>,
+        entries: Vec<Arc<Entry>>,
         /// The head after the entries.
-        head: Box<Head>,
+        head: Arc<Head>,
     },
     /// The session was deleted. All its frames before this one are dead.
     Deleted,
@@ -50,21 +51,21 @@ pub(crate) enum StoredRecord {
     /// Entries of the session were found lost, from `head.lost_from` on.
     Quarantined {
         /// The head that the session has since.
-        head: Box<Head>,
+        head: Arc<Head>,
     },
     /// The loss was accepted.
     LossAccepted {
         /// The head that the session goes on from.
-        head: Box<Head>,
+        head: Arc<Head>,
     },
     /// A part of a batch that is too large for one record. It counts only once the whole batch is committed.
     Part {
         /// A random number, the same in all records of the batch.
         batch: u64,
         /// The entries of this part.
-        entries: Vec<Entry>,
+        entries: Vec<Arc<Entry>>,
         /// The head that is left if what follows is lost.
-        head: Box<Head>,
+        head: Arc<Head>,
     },
     /// The last part of a batch: with it, all parts count.
     Commit {
@@ -73,9 +74,9 @@ pub(crate) enum StoredRecord {
         /// The caller's idempotency key.
         key: Option<String>,
         /// The entries of this part.
-        entries: Vec<Entry>,
+        entries: Vec<Arc<Entry>>,
         /// The head after the whole batch.
-        head: Box<Head>,
+        head: Arc<Head>,
     },
 }
 

@@ -196,7 +196,7 @@ fn quarantine(writer: &mut Writer) {
     for session in writer.indexer.newly_lost.keys().cloned().collect::<Vec<_>>() {
         let written = writer.indexer.row(&session).and_then(|row| {
             let Some(Row { head, .. }) = row else { return Ok(()) };
-            let record = StoredRecord::Quarantined { head: Box::new(head.clone()) };
+            let record = StoredRecord::Quarantined { head: Arc::new(head.clone()) };
             writer.write_record(&session, head.entries, record)
         });
         if let Err(error) = written {

@@ -104,7 +104,7 @@ pub(crate) enum Command {
 /// An append, as the caller's thread prepared it.
 #[derive(Debug)]
 pub(crate) struct AppendCommand {
-    pub(crate) session: String,
+    pub(crate) session: Arc<str>,
     /// The sequence number of the first entry; of the session's next entry where the batch has none.
     pub(crate) sequence: u64,
     /// The number of entries.
@@ -112,7 +112,7 @@ pub(crate) struct AppendCommand {
     /// The idempotency key.
     pub(crate) key: Option<String>,
     /// The head after the entries.
-    pub(crate) head: Box<Head>,
+    pub(crate) head: Arc<Head>,
     /// The encoded record.
     pub(crate) payload: Vec<u8>,
     pub(crate) reply: Reply<Appended>,
@@ -199,9 +199,9 @@ struct Group {
     /// The length of all frames, in bytes.
     bytes: u64,
     /// How many entries each session of the group will have.
-    entries: HashMap<String, u64>,
+    entries: HashMap<Arc<str>, u64>,
     /// The session and idempotency key of each keyed batch in the group, and the batch's first entry.
-    keys: HashMap<(String, String), EntryId>,
+    keys: HashMap<(Arc<str>, String), EntryId>,
 }
 
 /// What the writing thread owns.
@@ -417,12 +417,12 @@ impl Writer {
             }
         }
         if let Some(from) = known.and_then(|known| known.lost_from) {
-            return Err(StoreError::Quarantined { session: session.clone(), from });
+            return Err(StoreError::Quarantined { session: session.to_string(), from });
         }
         let expected = group.entries.get(session).copied().or(known.map(|known| known.entries)).unwrap_or(0);
         if *sequence != expected {
             return Err(StoreError::Sequence {
-                session: session.clone(),
+                session: session.to_string(),
                 expected: EntryId(expected),
                 got: EntryId(*sequence),
             });
@@ -480,12 +480,12 @@ impl Writer {
             return Ok(Appended::Duplicate { first });
         }
         if let Some(from) = known.and_then(|known| known.lost_from) {
-            return Err(StoreError::Quarantined { session: session.clone(), from });
+            return Err(StoreError::Quarantined { session: session.to_string(), from });
         }
         let expected = self.part_begins_at(session, batch)?;
         if *sequence != expected {
             let (expected, got) = (EntryId(expected), EntryId(*sequence));
-            return Err(StoreError::Sequence { session: session.clone(), expected, got });
+            return Err(StoreError::Sequence { session: session.to_string(), expected, got });
         }
         let (kind, effect) = if is_last {
             let effect = Effect::Commit { batch, key: key.clone(), head: head.clone() };
@@ -526,7 +526,7 @@ impl Writer {
         let mut head = reader::head_after_loss(&self.index, &self.segments, session, &row.head, lost_from)?;
         head.lost_from = None;
         head.state = SessionState::Idle;
-        let record = StoredRecord::LossAccepted { head: Box::new(head.clone()) };
+        let record = StoredRecord::LossAccepted { head: Arc::new(head.clone()) };
         self.write_record(session, head.entries, record)?;
         Ok(head)
     }
@@ -846,7 +846,7 @@ fn await_company(callers_before: usize, waiting: impl Fn() -> usize, mut pause: 
 /// A frame with a record that has no entries.
 fn encode_frame(session: &str, sequence: u64, record: &StoredRecord) -> Result<NewFrame, StoreError> {
     let payload = record::encode(record)?;
-    Ok(NewFrame { kind: kind_of(record), session: session.to_owned(), sequence, count: 0, payload })
+    Ok(NewFrame { kind: kind_of(record), session: session.into(), sequence, count: 0, payload })
 }
 
 /// Runs the writer. If it panics, that is logged, and the store is closed.

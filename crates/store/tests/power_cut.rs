@@ -12,6 +12,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use greenroom_kernel::{Entry, EntryId, EntryKind, Message};
 use greenroom_store::{Batch, Head, Store, StoreOptions};
@@ -49,7 +50,7 @@ fn writer() {
         let mut number = store.head("s").unwrap().map_or(0, |head| head.entries);
         loop {
             let head = Head { entries: number + 1, ..Head::default() };
-            let batch = Batch { entries: vec![entry(number)], head, key: None };
+            let batch = Batch { entries: vec![Arc::new(entry(number))], head: Arc::new(head), key: None };
             // The power was cut.
             if store.append("s", batch).await.is_err() {
                 return;

@@ -173,8 +173,11 @@ async fn after_the_end_of_the_process_agents_are_told_as_interrupted_and_billed(
     let head = store.head("boss").unwrap().unwrap();
     assert_eq!(head.open_children.len(), 3);
     let copy = greenroom_store::Store::memory();
-    let copy_of =
-        |from: Vec<greenroom_kernel::Entry>, head| greenroom_store::Batch { entries: from, head, key: None };
+    let copy_of = |from: Vec<greenroom_kernel::Entry>, head| greenroom_store::Batch {
+        entries: from.into_iter().map(Arc::new).collect(),
+        head: Arc::new(head),
+        key: None,
+    };
     copy.append("boss", copy_of(log, head)).await.unwrap();
     let mut spent = 0;
     for session in runtime.sessions().children_of("boss").await.unwrap() {

@@ -306,7 +306,10 @@ fn prompts_that_wait_are_shown_and_an_export_says_that_it_lacks_them() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let (store, _) = Store::open(&StoreOptions::new(place.store())).unwrap();
-        store.append("mine", Batch { entries: vec![entry], head, key: None }).await.unwrap();
+        store
+            .append("mine", Batch { entries: vec![entry.into()], head: head.into(), key: None })
+            .await
+            .unwrap();
         store.close().await.unwrap();
     });
     let shown = place.run(&["show", "mine"]);
@@ -340,7 +343,10 @@ fn sessions_of_sub_agents_stand_under_their_callers_and_go_with_them() {
             let entry = Entry { id: EntryId(0), parent: None, at_ms, tokens: 1, origin: None, kind };
             let parent_session = parent.map(str::to_owned);
             let head = Head { entries: 1, updated_at_ms: at_ms, parent_session, ..Head::default() };
-            store.append(id, Batch { entries: vec![entry], head, key: None }).await.unwrap();
+            store
+                .append(id, Batch { entries: vec![entry.into()], head: head.into(), key: None })
+                .await
+                .unwrap();
         }
         store.close().await.unwrap();
     });

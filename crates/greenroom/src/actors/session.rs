@@ -449,11 +449,8 @@ impl SessionState {
             draft.head.window = self.definition.window.tokens;
         }
         let entries = draft.entries.clone();
-        let batch = Batch {
-            entries: entries.iter().map(|entry| greenroom_kernel::Entry::clone(entry)).collect(),
-            head: draft.head.clone(),
-            key,
-        };
+        let head = Arc::new(std::mem::take(&mut draft.head));
+        let batch = Batch { entries: entries.clone(), head: Arc::clone(&head), key };
         self.send_told();
         let span = trace::append(self.work_span(), &self.shared.id, entries.len());
         let appended =
@@ -466,7 +463,7 @@ impl SessionState {
             }
         }
         let (bill_before, is_import) = (self.log.bill(), draft.is_import);
-        self.log.commit(draft);
+        self.log.commit(draft, head);
         let bill = self.log.bill();
         // What a sub-agent spent, it took from the purse itself.
         let below: u64 = entries.iter().filter_map(|entry| spent_below(&entry.kind)).sum();

@@ -66,12 +66,9 @@ impl Assembler {
         let mut progress = self.take_usage(choice.usage.as_deref());
         let delta = choice.take_delta();
         // Some servers send the same text under both names.
-        let reasoning = if delta.reasoning_content.text.is_empty() {
-            delta.reasoning.text
-        } else {
-            delta.reasoning_content.text
-        };
-        for thought in [reasoning, delta.content.reasoning] {
+        let reasoning = [delta.reasoning_content, delta.reasoning].into_iter().flatten();
+        let reasoning = reasoning.map(|content| content.text).find(|text| !text.is_empty());
+        for thought in [reasoning.unwrap_or_default(), delta.content.reasoning.into()] {
             if !thought.is_empty() {
                 progress = true;
                 self.output_bytes += thought.len();
@@ -84,7 +81,7 @@ impl Assembler {
                 events.extend([ReplyEvent::Reasoning(thought)]);
             }
         }
-        for text in [delta.content.text, delta.refusal.unwrap_or_default()] {
+        for text in [delta.content.text, delta.refusal.unwrap_or_default().into()] {
             if !text.is_empty() {
                 progress = true;
                 self.output_bytes += text.len();

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 /// The JSON of one `data:` line. What few chunks have is boxed, since each piece of an answer is a chunk.
 #[derive(Debug, Default, serde::Deserialize)]
-#[serde(default)]
 pub(super) struct Chunk {
+    #[serde(default)]
     pub(super) choices: Choices,
     pub(super) usage: Option<Box<WireUsage>>,
     /// An error, which may come after a good beginning.
@@ -118,9 +118,8 @@ impl<'de> Deserialize<'de> for Choices {
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
-#[serde(default)]
 pub(super) struct Choice {
-    #[serde(deserialize_with = "lenient_count")]
+    #[serde(default, deserialize_with = "lenient_count")]
     pub(super) index: Option<u64>,
     delta: Option<Delta>,
     // A whole answer has `message` where a chunk has `delta`. They are two fields because some servers send both.
@@ -148,13 +147,13 @@ impl Choice {
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
-#[serde(default)]
 pub(super) struct Delta {
+    #[serde(default)]
     pub(super) content: Content,
-    pub(super) reasoning_content: Content,
-    pub(super) reasoning: Content,
-    pub(super) refusal: Option<String>,
-    #[serde(deserialize_with = "null_is_default")]
+    pub(super) reasoning_content: Option<Box<Content>>,
+    pub(super) reasoning: Option<Box<Content>>,
+    pub(super) refusal: Option<Box<str>>,
+    #[serde(default, deserialize_with = "null_is_default")]
     pub(super) tool_calls: Vec<CallDelta>,
 }
 
@@ -243,7 +242,7 @@ pub(super) struct CompletionDetails {
 #[derive(Debug, Default)]
 pub(super) struct Content {
     pub(super) text: String,
-    pub(super) reasoning: String,
+    pub(super) reasoning: Box<str>,
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
@@ -269,11 +268,11 @@ impl<'de> Visitor<'de> for ContentVisitor {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Content, E> {
-        Ok(Content { text: text.to_owned(), reasoning: String::new() })
+        Ok(Content { text: text.to_owned(), ..Content::default() })
     }
 
     fn visit_string<E>(self, text: String) -> Result<Content, E> {
-        Ok(Content { text, reasoning: String::new() })
+        Ok(Content { text, ..Content::default() })
     }
 
     fn visit_unit<E>(self) -> Result<Content, E> {
@@ -285,19 +284,19 @@ impl<'de> Visitor<'de> for ContentVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Content, A::Error> {
-        let mut content = Content::default();
+        let (mut text, mut reasoning) = (String::new(), String::new());
         while let Some(part) = parts.next_element::<ContentPart>()? {
-            content.text.push_str(part.text.as_deref().unwrap_or_default());
+            text.push_str(part.text.as_deref().unwrap_or_default());
             if let Some(thinking) = part.thinking {
-                content.reasoning.push_str(&thinking.text);
+                reasoning.push_str(&thinking.text);
             }
         }
-        Ok(content)
+        Ok(Content { text, reasoning: reasoning.into() })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Content, A::Error> {
         let part = ContentPart::deserialize(MapAccessDeserializer::new(map))?;
-        Ok(Content { text: part.text.unwrap_or_default(), reasoning: String::new() })
+        Ok(Content { text: part.text.unwrap_or_default(), ..Content::default() })
     }
 }
 

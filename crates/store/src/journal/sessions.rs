@@ -9,6 +9,7 @@
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::list::{self, FrameList};
 use super::{Frame, FrameKind, SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -25,7 +26,7 @@ const SUFFIX: &str = ".sessions";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) kind: FrameKind,
-    pub(crate) session: Box<str>,
+    pub(crate) session: Arc<str>,
     /// The first entry.
     pub(crate) first: u64,
     /// The entry after the last.
@@ -47,7 +48,7 @@ impl SegmentSessions {
     /// The record of a segment with these frames.
     pub(crate) fn of(header: SegmentHeader, frames: impl IntoIterator<Item: Borrow<Frame>>) -> Self {
         let mut runs: Vec<Run> = Vec::new();
-        let mut last: HashMap<Box<str>, usize> = HashMap::new();
+        let mut last: HashMap<Arc<str>, usize> = HashMap::new();
         let mut until = SEGMENT_HEADER_BYTES;
         for frame in frames {
             let frame = frame.borrow();

@@ -23,7 +23,7 @@ fn segment(groups: &[&[usize]]) -> (Vec<u8>, Vec<Frame>, u32) {
             let sequence = frames.len() as u64;
             let payload = vec![u8::try_from(sequence).unwrap(); size];
             let new =
-                NewFrame { kind: FrameKind::Append, session: "one".to_owned(), sequence, count: 1, payload };
+                NewFrame { kind: FrameKind::Append, session: "one".into(), sequence, count: 1, payload };
             let (frame, next) = new.encode(&mut buffer, start, HEADER.seed, chain);
             chain = next;
             frames.push(frame);
@@ -127,7 +127,7 @@ fn a_frame_inside_a_payload_is_not_a_frame() {
     let mut inner = Vec::new();
     let fake = NewFrame {
         kind: FrameKind::Append,
-        session: "one".to_owned(),
+        session: "one".into(),
         sequence: 9,
         count: 1,
         payload: vec![1; 10],

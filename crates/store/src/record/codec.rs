@@ -92,6 +92,8 @@ macro_rules! pointers {
             }
 
             fn read<D: Decoder>(decoder: &mut D) -> Result<Self, DecodeError> {
+                // What is pointed to counts towards the limit too: a list of pointers claims the pointers alone.
+                decoder.claim_bytes_read(size_of::<T>())?;
                 T::read(decoder).map(Self::new)
             }
         })+

@@ -388,8 +388,8 @@ fn append_of(kind: EntryKind) -> StoredRecord {
         origin: Some("o".to_owned()),
         kind,
     };
-    let head = Box::new(Head { entries: 8, ..Head::default() });
-    StoredRecord::Append { key: None, entries: vec![entry], head }
+    let head = Arc::new(Head { entries: 8, ..Head::default() });
+    StoredRecord::Append { key: None, entries: vec![Arc::new(entry)], head }
 }
 
 /// Every kind of record with every variant in it, by name.
@@ -399,20 +399,20 @@ fn samples() -> Vec<(String, StoredRecord)> {
         samples.push((format!("{}_{at}", kind_name(&kind)), append_of(kind)));
     }
     let append =
-        StoredRecord::Append { key: Some("key".to_owned()), entries: Vec::new(), head: Box::new(head()) };
+        StoredRecord::Append { key: Some("key".to_owned()), entries: Vec::new(), head: Arc::new(head()) };
     samples.push(("append".to_owned(), append));
     samples.push(("deleted".to_owned(), StoredRecord::Deleted));
     samples.push(("learned".to_owned(), StoredRecord::Learned { key: "k".to_owned(), value: vec![0, 255] }));
-    samples.push(("quarantined".to_owned(), StoredRecord::Quarantined { head: Box::new(head()) }));
-    samples.push(("loss_accepted".to_owned(), StoredRecord::LossAccepted { head: Box::new(head()) }));
+    samples.push(("quarantined".to_owned(), StoredRecord::Quarantined { head: Arc::new(head()) }));
+    samples.push(("loss_accepted".to_owned(), StoredRecord::LossAccepted { head: Arc::new(head()) }));
     for (name, state) in [("idle", SessionState::Idle), ("working", SessionState::Working)] {
-        let head = Box::new(Head { state, ..Head::default() });
+        let head = Arc::new(Head { state, ..Head::default() });
         samples.push((format!("state_{name}"), StoredRecord::LossAccepted { head }));
     }
     let (batch, entries) = (300, Vec::new());
-    let part = StoredRecord::Part { batch, entries: entries.clone(), head: Box::default() };
+    let part = StoredRecord::Part { batch, entries: entries.clone(), head: Arc::default() };
     samples.push(("part".to_owned(), part));
-    let commit = StoredRecord::Commit { batch, key: None, entries, head: Box::default() };
+    let commit = StoredRecord::Commit { batch, key: None, entries, head: Arc::default() };
     samples.push(("commit".to_owned(), commit));
     samples
 }

@@ -31,13 +31,13 @@ use crate::head::{Head, SessionState};
 pub(super) struct V1;
 
 stored_enum!(V1: StoredRecord {
-    0 = Append { key: Option<String>, entries: Vec<Entry>, head: Box<Head> },
+    0 = Append { key: Option<String>, entries: Vec<Arc<Entry>>, head: Arc<Head> },
     1 = Deleted,
     2 = Learned { key: String, value: Vec<u8> },
-    3 = Quarantined { head: Box<Head> },
-    4 = LossAccepted { head: Box<Head> },
-    5 = Part { batch: u64, entries: Vec<Entry>, head: Box<Head> },
-    6 = Commit { batch: u64, key: Option<String>, entries: Vec<Entry>, head: Box<Head> },
+    3 = Quarantined { head: Arc<Head> },
+    4 = LossAccepted { head: Arc<Head> },
+    5 = Part { batch: u64, entries: Vec<Arc<Entry>>, head: Arc<Head> },
+    6 = Commit { batch: u64, key: Option<String>, entries: Vec<Arc<Entry>>, head: Arc<Head> },
 });
 
 stored_struct!(V1: Head {

@@ -1,5 +1,7 @@
 //! What a store does when nothing goes wrong.
 
+use std::sync::Arc;
+
 use greenroom_kernel::EntryId;
 
 use super::world::{World, append, batch, keyed, texts, wait};
@@ -45,10 +47,10 @@ fn a_batch_that_does_not_continue_the_session_is_refused() {
             matches!(refused, Err(StoreError::Sequence { expected: e, got: g, .. }) if (e, g) == (expected, got))
         );
         let mut holed = batch(1, &["b", "c"]);
-        holed.entries[1].id = EntryId(5);
+        Arc::make_mut(&mut holed.entries[1]).id = EntryId(5);
         assert!(matches!(append(store, "one", holed), Err(StoreError::Sequence { .. })));
         let mut miscounted = batch(1, &["b"]);
-        miscounted.head.entries = 7;
+        Arc::make_mut(&mut miscounted.head).entries = 7;
         assert!(matches!(
             append(store, "one", miscounted),
             Err(StoreError::Head { expected: 2, got: 7, .. })
@@ -78,7 +80,7 @@ fn a_head_can_change_without_an_entry() {
     both(|store| {
         append(store, "one", batch(0, &["a"])).unwrap();
         let head = Head { entries: 1, title: Some("named".to_owned()), ..Head::default() };
-        append(store, "one", Batch { entries: Vec::new(), head: head.clone(), key: None }).unwrap();
+        append(store, "one", Batch { entries: Vec::new(), head: Arc::new(head.clone()), key: None }).unwrap();
         assert_eq!(store.head("one").unwrap(), Some(head));
         append(store, "one", batch(1, &["b"])).unwrap();
     });

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -409,7 +410,7 @@ fn a_hole_below_the_live_context_does_not_cost_what_comes_after() {
     let store = world.open_quiet();
     for id in 0..10 {
         let mut batch = batch(id, &[&format!("text {id}")]);
-        batch.head.active_from = EntryId(5);
+        Arc::make_mut(&mut batch.head).active_from = EntryId(5);
         append(&store, "one", batch).unwrap();
     }
     drop(store);

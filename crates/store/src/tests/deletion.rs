@@ -1,5 +1,7 @@
 //! Deleting sessions and giving back their space, with a crash at every step.
 
+use std::sync::Arc;
+
 use greenroom_kernel::EntryId;
 
 use crate::faults::{EIO, Fault};
@@ -299,7 +301,7 @@ fn a_rewritten_segment_keeps_the_frames_that_are_needed_and_no_others() {
     append(&store, "one", keyed(1, &[], "without an entry")).unwrap();
     let titled = |title: &str| {
         let mut batch = batch(1, &[]);
-        batch.head.title = Some(title.to_owned());
+        Arc::make_mut(&mut batch.head).title = Some(title.to_owned());
         batch
     };
     append(&store, "one", titled("old")).unwrap();

@@ -1,6 +1,7 @@
 //! The same random commands are given to a store on a disk, a store in memory and a plain map, and all three agree.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -92,7 +93,7 @@ fn run(steps: Vec<Step>) {
                 let known = model.entry(session.clone()).or_default();
                 known.title = Some(title.clone());
                 let head = Head { entries: known.texts.len() as u64, title: Some(title), ..Head::default() };
-                let batch = Batch { entries: Vec::new(), head, key: None };
+                let batch = Batch { entries: Vec::new(), head: Arc::new(head), key: None };
                 append(&disk, &session, batch.clone()).unwrap();
                 append(&memory, &session, batch).unwrap();
             }

@@ -1,6 +1,7 @@
 //! What opening a damaged store decides, case by case: which bytes count, which index is used, what is reported.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use greenroom_kernel::EntryId;
 
@@ -103,14 +104,14 @@ fn an_unfinished_write_is_cut_off_to_the_byte() {
 }
 
 fn frame(kind: FrameKind, session: &str, sequence: u64, count: u32, payload: Vec<u8>) -> NewFrame {
-    NewFrame { kind, session: session.to_owned(), sequence, count, payload }
+    NewFrame { kind, session: session.into(), sequence, count, payload }
 }
 
 /// Appends batches to the first segment as one group. Returns where the group begins.
 fn write_group(world: &World, batches: &[(&str, Batch)]) -> u64 {
     let encode = |(session, Batch { entries, head, key }): &(&str, Batch)| {
         let (sequence, count) = (entries[0].id.0, u32::try_from(entries.len()).unwrap());
-        let (entries, head) = (entries.clone(), Box::new(head.clone()));
+        let (entries, head) = (entries.clone(), Arc::clone(head));
         let payload = record::encode(&StoredRecord::Append { key: key.clone(), entries, head }).unwrap();
         frame(FrameKind::Append, session, sequence, count, payload)
     };
@@ -298,7 +299,7 @@ fn a_lost_head_is_taken_from_the_last_entry_that_is_left() {
     let store = world.open_quiet();
     // A newer head that comes without an entry, and is lost with its frame.
     let mut named = batch(6, &[]);
-    named.head.title = Some("named".to_owned());
+    Arc::make_mut(&mut named.head).title = Some("named".to_owned());
     append(&store, "one", named).unwrap();
     drop(store);
     let length = bytes_of(&world, 1).len();

@@ -1,6 +1,8 @@
 //! Batches that take several frames: all of it or nothing, whatever goes wrong in the middle. (Under test, a part has at
 //! most 8 entries.)
 
+use std::sync::Arc;
+
 use greenroom_kernel::EntryId;
 
 use crate::faults::{EIO, ENOSPC, Fault, Random};
@@ -299,7 +301,7 @@ fn begin<'a>(
     session: &str,
     batch: &'a Batch,
     parts: usize,
-) -> (&'a [greenroom_kernel::Entry], u64) {
+) -> (&'a [Arc<greenroom_kernel::Entry>], u64) {
     let crate::Inner::Disk(disk) = store.inner.as_ref() else { panic!("it is on a disk") };
     let (mut rest, mut sequence) = (batch.entries.as_slice(), 0);
     for number in 0..parts {

@@ -28,10 +28,10 @@ pub(crate) fn entry(id: u64, text: &str) -> Entry {
 
 /// A batch of entries with these texts. `first` is the id of the first entry.
 pub(crate) fn batch(first: u64, texts: &[&str]) -> Batch {
-    let entries: Vec<Entry> = (first..).zip(texts).map(|(id, text)| entry(id, text)).collect();
+    let entries: Vec<_> = (first..).zip(texts).map(|(id, text)| Arc::new(entry(id, text))).collect();
     let count = first + entries.len() as u64;
     let head = Head { entries: count, leaf: count.checked_sub(1).map(EntryId), ..Head::default() };
-    Batch { entries, head, key: None }
+    Batch { entries, head: Arc::new(head), key: None }
 }
 
 pub(crate) fn keyed(first: u64, texts: &[&str], key: &str) -> Batch {

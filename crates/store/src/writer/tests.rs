@@ -34,11 +34,10 @@ fn command(session: &str, batch: Batch) -> (AppendCommand, oneshot::Receiver<Res
     let Batch { entries, head, key, .. } = batch;
     let sequence = entries.first().map_or(head.entries, |entry| entry.id.0);
     let count = u32::try_from(entries.len()).unwrap();
-    let head = Box::new(head);
     let record = StoredRecord::Append { key: key.clone(), entries, head: head.clone() };
     let payload = record::encode(&record).unwrap();
     let (reply, answer) = oneshot::channel();
-    (AppendCommand { session: session.to_owned(), sequence, count, key, head, payload, reply }, answer)
+    (AppendCommand { session: session.into(), sequence, count, key, head, payload, reply }, answer)
 }
 
 /// Appends commands as one group. Returns the answers in order.
@@ -99,7 +98,7 @@ fn a_head_that_does_not_count_its_batch_costs_only_that_batch() {
     let world = World::new();
     let mut writer = prepared(&world);
     let mut wrong = command("one", batch(2, &["wrong"]));
-    wrong.0.head.entries += 1;
+    Arc::make_mut(&mut wrong.0.head).entries += 1;
     let mut overflowing = command("three", batch(0, &["wrong"]));
     overflowing.0.count = 5;
     let answers = commit(&mut writer, vec![command("other", batch(0, &["o"])), wrong, overflowing]);
@@ -123,7 +122,7 @@ fn a_batch_with_a_hole_before_it_is_refused_as_it_joins_and_as_it_is_written() {
     // The group believes that the session has more entries than it has: only the check before the write is left.
     let (command, mut answer) = command("one", batch(5, &["far"]));
     let mut group = Group::default();
-    group.entries.insert("one".to_owned(), 5);
+    group.entries.insert("one".into(), 5);
     writer.join_append(command, &mut group);
     let before = segment_bytes(&world);
     writer.commit(group);
@@ -213,7 +212,7 @@ fn a_record_that_is_not_what_its_frame_announces_counts_as_lost() {
     let other = |entries: Batch| command("one", entries).0.payload;
     let miscounted = {
         let mut batch = batch(2, &["x"]);
-        batch.head.entries = 9;
+        Arc::make_mut(&mut batch.head).entries = 9;
         other(batch)
     };
     let deleted = record::encode(&StoredRecord::Deleted).unwrap();

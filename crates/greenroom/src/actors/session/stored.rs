@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::Message;
 use greenroom_kernel::usage::{ContextUsage, Measured, Tracker, Window, WindowSource};
-use greenroom_kernel::{Entry, Message};
 use greenroom_store::Batch;
 
 use super::definition::Definition;
@@ -79,11 +79,10 @@ pub(crate) async fn amend(deps: &Arc<Deps>, shared: &SessionShared, amendment: A
         let definition = Definition::resolve_to_read(deps, agent)?;
         draft.begin(definition.provider(), definition.model(), shared.parent.as_deref());
     }
-    let entries: Vec<Entry> = draft.entries.iter().map(|entry| Entry::clone(entry)).collect();
     let open_run = log.head().open_run;
-    let events = event::of_entries(&shared.id, shared.parent.as_ref(), &entries, open_run);
+    let events = event::of_entries(&shared.id, shared.parent.as_ref(), &draft.entries, open_run);
     let events: Vec<_> = events.map(Arc::new).collect();
-    let batch = Batch { entries, head: draft.head, key: None };
+    let batch = Batch { entries: draft.entries, head: Arc::new(draft.head), key: None };
     deps.store.append(&shared.id, batch).await?;
     if withdrawn > 0 && shared.is_suspended() {
         shared.tell_withdrawn(&read_log(deps, &shared.id).await?);

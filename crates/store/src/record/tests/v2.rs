@@ -4,6 +4,7 @@
 //! What it changes: an entry's parent is stored as its distance, which is 1 for most entries and so takes one byte.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use bincode::de::Decoder;
 use bincode::enc::Encoder;
@@ -53,13 +54,13 @@ impl Stored<V2> for Entry {
 
 // What contains an entry is declared again.
 stored_enum!(V2: StoredRecord {
-    0 = Append { key: Option<String>, entries: Vec<Entry>, head: Box<Head> },
+    0 = Append { key: Option<String>, entries: Vec<Arc<Entry>>, head: Arc<Head> },
     1 = Deleted,
     2 = Learned { key: String, value: Vec<u8> },
-    3 = Quarantined { head: Box<Head> },
-    4 = LossAccepted { head: Box<Head> },
-    5 = Part { batch: u64, entries: Vec<Entry>, head: Box<Head> },
-    6 = Commit { batch: u64, key: Option<String>, entries: Vec<Entry>, head: Box<Head> },
+    3 = Quarantined { head: Arc<Head> },
+    4 = LossAccepted { head: Arc<Head> },
+    5 = Part { batch: u64, entries: Vec<Arc<Entry>>, head: Arc<Head> },
+    6 = Commit { batch: u64, key: Option<String>, entries: Vec<Arc<Entry>>, head: Arc<Head> },
 });
 
 unchanged!(V2 = V1: EntryKind, Head);

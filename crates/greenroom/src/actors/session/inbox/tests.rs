@@ -18,7 +18,8 @@ fn log(items: u64) -> Log {
         let content = vec![Block::Text(item.to_string())];
         draft.push(EntryKind::Inbox { delivery: Delivery::Prompt, content, key: None, fingerprint: None });
     }
-    log.commit(draft);
+    let head = draft.head.clone().into();
+    log.commit(draft, head);
     log
 }
 
@@ -44,7 +45,8 @@ fn a_withdrawn_item_never_begins_and_leaves_the_log_with_the_next_append() {
 
     let mut draft = log.draft(2);
     inbox.clear_refused(&mut draft);
-    log.commit(draft);
+    let head = draft.head.clone().into();
+    log.commit(draft, head);
     inbox.committed(&log);
     assert_eq!(log.inbox().len(), 1);
     let mut draft = log.draft(3);
