@@ -10,6 +10,7 @@ mod body;
 mod chunk;
 mod connection;
 mod listing;
+mod pattern;
 mod reader;
 mod template;
 mod transport;
@@ -416,5 +417,7 @@ fn endpoint(options: &OpenAiOptions) -> Result<Endpoint, OptionsError> {
     })
 }
 
+#[cfg(test)]
+mod random;
 #[cfg(test)]
 mod tests;

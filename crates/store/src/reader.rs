@@ -56,12 +56,15 @@ pub(crate) fn check(
     Ok((!is_whole).then(|| Loss { session: session.to_owned(), lost, quarantined_from, is_accepted }))
 }
 
+/// The entries of a frame, and the head after them.
+type Appended = (Vec<Arc<Entry>>, Arc<Head>);
+
 /// The entries in the frame at `at`, and the head after them; `None` if the frame is damaged or gone.
 fn read_frame(
     segments: &Segments,
     session: &str,
     at: Location,
-) -> Result<Option<(Vec<Arc<Entry>>, Arc<Head>)>, StoreError> {
+) -> Result<Option<Appended>, StoreError> {
     let Some((_, payload)) = segments.read(at, session)? else { return Ok(None) };
     match record::decode(&payload)? {
         StoredRecord::Append { entries, head, .. }

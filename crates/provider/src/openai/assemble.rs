@@ -82,17 +82,7 @@ impl Assembler {
             }
         }
         for text in [delta.content.text, delta.refusal.unwrap_or_default().into()] {
-            if !text.is_empty() {
-                progress = true;
-                self.output_bytes += text.len();
-                match self.pieces.last_mut() {
-                    Some(Piece::Text(so_far)) => so_far.push_str(&text),
-                    Some(Piece::Reasoning(_) | Piece::Call(_)) | None => {
-                        self.pieces.push(Piece::Text(text.clone()))
-                    }
-                }
-                events.extend([ReplyEvent::Text(text)]);
-            }
+            progress |= self.take_text(text, events);
         }
         for call in delta.tool_calls {
             progress = true;
@@ -104,6 +94,20 @@ impl Assembler {
             self.finish = Some(finish);
         }
         progress
+    }
+
+    /// Adds a piece of text. Returns whether it has any.
+    pub(super) fn take_text(&mut self, text: String, events: &mut impl Extend<ReplyEvent>) -> bool {
+        if text.is_empty() {
+            return false;
+        }
+        self.output_bytes += text.len();
+        match self.pieces.last_mut() {
+            Some(Piece::Text(so_far)) => so_far.push_str(&text),
+            Some(Piece::Reasoning(_) | Piece::Call(_)) | None => self.pieces.push(Piece::Text(text.clone())),
+        }
+        events.extend([ReplyEvent::Text(text)]);
+        true
     }
 
     fn take_usage(&mut self, wire: Option<&WireUsage>) -> bool {

@@ -26,6 +26,37 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
+    /// The text of a chunk that carries a piece of the first choice's text and nothing else.
+    pub(super) fn only_text(&self) -> Option<&str> {
+        let Self { choices, usage: None, error: None, message: None, detail: None, code: None, kind: None } =
+            self
+        else {
+            return None;
+        };
+        let Choices { first: Some(choice), others } = choices else { return None };
+        let Choice {
+            index: None | Some(0),
+            delta: Some(delta),
+            message: None,
+            finish_reason: None,
+            usage,
+            error,
+        } = choice
+        else {
+            return None;
+        };
+        let Delta { content, reasoning_content, reasoning, refusal, tool_calls } = delta;
+        let has_more = usage.is_some()
+            || error.is_some()
+            || !others.is_empty()
+            || !content.reasoning.is_empty()
+            || reasoning_content.is_some()
+            || reasoning.is_some()
+            || refusal.is_some()
+            || !tool_calls.is_empty();
+        (!has_more && !content.text.is_empty()).then_some(&content.text)
+    }
+
     /// The error as a body for the classifier, if this chunk is an error.
     pub(super) fn error_body(&self) -> Option<String> {
         let choice_error =

@@ -19,6 +19,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use super::assemble::Assembler;
 use super::body::{Body, Interruption, more_than};
 use super::chunk::Chunk;
+use super::pattern::Pattern;
 use super::transport::{TransportError, root_cause};
 use super::{Server, wire};
 use crate::classify::{classify, one_line};
@@ -86,6 +87,7 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
 struct Reader {
     body: Body,
     assembler: Assembler,
+    pattern: Pattern,
     /// Events that were not handed on yet.
     events: VecDeque<ReplyEvent>,
     /// When the next progress must have been made.
@@ -113,11 +115,9 @@ impl Stream for Reader {
                 return Poll::Ready(None);
             }
             let end = match reader.body.poll_next(context) {
-                Poll::Ready(Some(Ok(data))) => match serde_json::from_str(&data) {
-                    Ok(chunk) => match reader.take(chunk) {
-                        Some(error) => Err(error),
-                        None => continue,
-                    },
+                Poll::Ready(Some(Ok(data))) => match reader.take_data(&data) {
+                    Ok(Some(error)) => Err(error),
+                    Ok(None) => continue,
                     Err(_) if reader.assembler.finish_reason().is_some() => reader.finish(),
                     // Plain text, or JSON of an unknown shape.
                     Err(_) => Err(error_in_stream(&data)),
@@ -151,6 +151,7 @@ impl Reader {
         Self {
             body,
             assembler: Assembler::default(),
+            pattern: Pattern::default(),
             events: VecDeque::new(),
             deadline,
             timer: Box::pin(sleep_until(deadline)),
@@ -180,15 +181,29 @@ impl Reader {
         false
     }
 
-    /// Adds a chunk to the answer. Returns the error if the chunk is one.
-    fn take(&mut self, chunk: Chunk) -> Option<ProviderError> {
-        self.has_chunk = true;
-        let finished = self.assembler.finish_reason().is_some();
-        if let Some(body) = chunk.error_body() {
-            // An error after the finish reason changes nothing.
-            return (!finished).then(|| error_in_stream(&body));
-        }
-        let progress = self.assembler.take(chunk, &mut self.events);
+    /// Adds what came to the answer. Gives the error if it is one.
+    ///
+    /// # Errors
+    /// It is no chunk.
+    fn take_data(&mut self, data: &str) -> serde_json::Result<Option<ProviderError>> {
+        let progress = if let Some(text) = self.pattern.text(data) {
+            self.assembler.take_text(text, &mut self.events)
+        } else {
+            let chunk: Chunk = serde_json::from_str(data)?;
+            self.has_chunk = true;
+            if let Some(body) = chunk.error_body() {
+                // An error after the finish reason changes nothing.
+                let is_finished = self.assembler.finish_reason().is_some();
+                return Ok((!is_finished).then(|| error_in_stream(&body)));
+            }
+            self.pattern.learn(data, &chunk);
+            self.assembler.take(chunk, &mut self.events)
+        };
+        Ok(self.taken(progress))
+    }
+
+    /// Looks at the answer with its newest piece. Returns why it cannot go on.
+    fn taken(&mut self, progress: bool) -> Option<ProviderError> {
         if self.assembler.output_bytes() > ANSWER_BYTES_MAX {
             // Otherwise these events would follow the error.
             self.events.clear();

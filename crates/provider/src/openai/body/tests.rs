@@ -8,6 +8,7 @@ use futures_util::future::poll_fn;
 use futures_util::stream;
 
 use super::*;
+use crate::openai::random::Random;
 
 /// What a body came to: its events, how it was interrupted, and whether bytes were replaced.
 #[derive(Debug, PartialEq)]
@@ -122,18 +123,6 @@ fn there_is_no_sample_where_there_is_an_event() {
     assert_eq!(body.sample(), "");
 }
 
-/// Small numbers from a seed (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % limit as u64).expect("it is small")
-    }
-}
-
 /// A body of random lines. Only one in eight has bytes that are not UTF-8.
 fn random_body(random: &mut Random) -> Vec<u8> {
     const LINES: [&[u8]; 16] = [
@@ -201,7 +190,7 @@ fn expected_events(body: &[u8]) -> Vec<String> {
 fn the_same_bytes_give_the_same_events_wherever_they_are_cut() {
     let (mut cuts, mut with_events, mut invalid) = (0, 0, 0);
     for seed in 1..=600_u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random::of(seed);
         let body = random_body(&mut random);
         let whole = read(&[&body]);
         let shown = || format!("seed {seed}: {:?}", String::from_utf8_lossy(&body));
