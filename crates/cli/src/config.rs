@@ -364,7 +364,7 @@ fn check_model_settings(section: &[&str], settings: &ModelSettings) -> Result<()
     })
 }
 
-/// Checks the values of one file; gives the first that is wrong.
+/// Checks the values of one layer, each by itself; gives the first that is wrong.
 fn check(config: &Config) -> Result<(), Wrong> {
     check_compaction(&["compaction"], &config.compaction)?;
     check_model_settings(&["model_settings"], &config.model_settings)?;
@@ -399,9 +399,6 @@ fn check(config: &Config) -> Result<(), Wrong> {
     for (name, provider) in &config.providers {
         if !is_name(name) {
             return wrong(&["providers", name], not_a_name);
-        }
-        if provider.base_url.is_none() && name != OPENAI {
-            return wrong(&["providers", name], "its base_url is missing");
         }
         if let Some(Err(reason)) = provider.api_key_env.as_deref().map(check_variable) {
             return wrong(&["providers", name, "api_key_env"], reason);
@@ -451,6 +448,15 @@ fn check(config: &Config) -> Result<(), Wrong> {
         return wrong(&["trusted_folders"], "each must be an absolute path, or begin with ~/");
     }
     Ok(())
+}
+
+/// What is missing of what the layers need to say together, and none of them alone.
+fn missing(config: &Config) -> Vec<Wrong> {
+    let without_url =
+        config.providers.iter().filter(|(name, provider)| provider.base_url.is_none() && *name != OPENAI);
+    without_url
+        .map(|(name, _)| (vec!["providers".to_owned(), name.clone()], "its base_url is missing".to_owned()))
+        .collect()
 }
 
 fn is_name(text: &str) -> bool {

@@ -19,7 +19,7 @@ use serde_norway::Value;
 use super::overrides::Overrides;
 use super::place::line_of;
 use super::words::plain;
-use super::{Config, FILE_NAME, OPENAI, check};
+use super::{Config, FILE_NAME, OPENAI, Wrong, check, missing};
 use crate::errors::usage;
 use crate::files::{self, FileError};
 use crate::surroundings::Surroundings;
@@ -201,11 +201,14 @@ impl Files {
 pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>) -> Result<Loaded> {
     let mut merged = serde_norway::to_value(Config::default())?;
     let mut has_openai = false;
-    let mut origins = Origins::default();
+    let (mut origins, mut lacking) = (Origins::default(), Lacking::default());
     if let Some(value) = own {
         has_openai = value.get("providers").and_then(|providers| providers.get(OPENAI)).is_some();
         origins.put(&value, &merged, files.own.as_ref().map(|source| source.path.display().to_string()));
         merge(&mut merged, value);
+    }
+    if let Some(source) = &files.own {
+        lacking.look(&merged, |parts, reason| at(source, parts, reason))?;
     }
     let own_config = typed(files.overrides.over(merged.clone()))?;
     let mut over = Over {
@@ -223,8 +226,11 @@ pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
     let Over { warnings, notes, .. } = over;
     for over in &files.overrides.settings {
         origins.put(&over.value, &merged, Some(over.origin.clone()));
+        merge(&mut merged, over.value.clone());
+        lacking.look(&merged, |parts, reason| over.wrong(parts, reason))?;
     }
-    let config = typed(files.overrides.over(merged))?;
+    lacking.refuse()?;
+    let config = typed(merged)?;
     if let Err((parts, reason)) = check(&config) {
         return Err(usage(format!("the configuration: {}: {reason}", parts.join("."))));
     }
@@ -261,6 +267,28 @@ impl Overrides {
             merge(&mut value, over.value.clone());
         }
         value
+    }
+}
+
+/// What the layers that were put together so far lack, each in words that name the layer that brought it about.
+#[derive(Default)]
+struct Lacking(BTreeMap<Wrong, String>);
+
+impl Lacking {
+    /// Looks after a layer was put on top. `said` names that layer.
+    fn look(&mut self, merged: &Value, said: impl Fn(&[String], &str) -> String) -> Result<()> {
+        let missing = missing(&typed(merged.clone())?);
+        self.0.retain(|known, _| missing.contains(known));
+        for wrong in missing {
+            let (parts, reason) = &wrong;
+            let said = said(parts, reason);
+            self.0.entry(wrong).or_insert(said);
+        }
+        Ok(())
+    }
+
+    fn refuse(self) -> Result<()> {
+        self.0.into_values().next().map_or(Ok(()), |said| Err(usage(said)))
     }
 }
 

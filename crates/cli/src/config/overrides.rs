@@ -32,6 +32,8 @@ pub(crate) struct Overrides {
 pub(super) struct Override {
     /// Where it comes from: a variable's name, or the flag.
     pub(super) origin: String,
+    /// The parts of its name.
+    parts: Vec<String>,
     /// The setting, with nothing beside it.
     pub(super) value: Value,
 }
@@ -46,7 +48,8 @@ impl Overrides {
         for setting in with_variables() {
             let name = variable_of(&setting.key);
             if let Some(text) = surroundings.variable(&name) {
-                found.settings.push(of_text(&name, &[&setting.key], &text)?);
+                let parts: Vec<&str> = setting.key.split('.').collect();
+                found.settings.push(of_text(&name, &parts, &text)?);
             }
         }
         let mut unknown: Vec<String> = surroundings
@@ -70,6 +73,15 @@ impl Overrides {
             found.settings.push(of_flag(flag)?);
         }
         Ok(found)
+    }
+}
+
+impl Override {
+    /// What is wrong with the setting of these parts, in words that name where this comes from.
+    pub(super) fn wrong(&self, parts: &[String], reason: &str) -> String {
+        let below = parts.strip_prefix(self.parts.as_slice()).unwrap_or(parts);
+        let below = if below.is_empty() { String::new() } else { format!("{}: ", below.join(".")) };
+        format!("{}: {below}{reason}", self.origin)
     }
 }
 
@@ -104,10 +116,11 @@ fn of_flag(flag: &str) -> Result<Override> {
     of_text(&format!("--set {key}"), &parts, text)
 }
 
-/// A setting from its text. `parts` are those of its name; one part may hold several, separated by dots.
+/// A setting from its text. `parts` are those of its name.
 fn of_text(origin: &str, parts: &[&str], text: &str) -> Result<Override> {
     let value = read(origin, parts, text)?;
-    Ok(Override { origin: origin.to_owned(), value })
+    let parts = parts.iter().map(|part| (*part).to_owned()).collect();
+    Ok(Override { origin: origin.to_owned(), parts, value })
 }
 
 /// The value that a text means for a setting, with its sections around it.
@@ -115,10 +128,9 @@ fn of_text(origin: &str, parts: &[&str], text: &str) -> Result<Override> {
 /// # Errors
 /// When the setting cannot be that.
 pub(super) fn read(origin: &str, parts: &[&str], text: &str) -> Result<Value> {
-    let parts: Vec<&str> = if let [key] = parts { key.split('.').collect() } else { parts.to_vec() };
     let with = |value: Value| {
         let mut root = Value::Null;
-        set_parts(&mut root, &parts, value);
+        set_parts(&mut root, parts, value);
         root
     };
     let source = |value: &Value| -> Result<Source> {
@@ -126,7 +138,7 @@ pub(super) fn read(origin: &str, parts: &[&str], text: &str) -> Result<Value> {
     };
     let fits = |value: Value| -> Result<Value> {
         checked(&source(&with(value))?, true)
-            .map_err(|error| usage(of_origin(&error.to_string(), origin, &parts)))
+            .map_err(|error| usage(of_origin(&error.to_string(), origin, parts)))
     };
     // Where any text will do it is taken as it is: YAML would join its lines.
     if !is_quoted_or_null(text)

@@ -5,14 +5,18 @@ use std::path::PathBuf;
 use serde_norway::Value;
 
 use super::edit::edited;
-use super::layers::{Author, Rule, Source, checked, leaves, load, merge, rule};
+use super::layers::{Author, Files, Rule, Source, assemble, leaves, load, merge, rule};
 use super::overrides::{self, variable_of};
 use super::place::line_of;
 use super::{Config, Overrides, keys, show};
 
-fn problem(text: &str, author: Author) -> String {
-    let source = Source { path: PathBuf::from("greenroom.yaml"), text: text.to_owned(), author };
-    checked(&source, author == Author::User).err().map(|error| error.to_string()).unwrap_or_default()
+fn problem(text: &str) -> String {
+    let source =
+        Source { path: PathBuf::from("greenroom.yaml"), text: text.to_owned(), author: Author::User };
+    let (warnings, overrides) = (Vec::new(), Overrides::default());
+    let files = Files { own: Some(source), project: None, warnings, overrides };
+    let used = files.checked().and_then(|[own, project]| assemble(&files, own, project));
+    used.err().map(|error| error.to_string()).unwrap_or_default()
 }
 
 #[test]
@@ -92,14 +96,14 @@ fn problems_name_the_file_the_line_and_the_key() {
         ),
         ("model: !x y\n", &["greenroom.yaml", "tag"]),
     ] {
-        let problem = problem(text, Author::User);
+        let problem = problem(text);
         for part in parts {
             assert!(problem.contains(part), "{text:?}: {problem:?} does not name {part:?}");
         }
     }
     for text in ["", "# nothing yet\n", "compaction: { threshold: null }\n", "compaction: {}\n", "limits:\n"]
     {
-        assert_eq!(problem(text, Author::User), "", "{text:?}");
+        assert_eq!(problem(text), "", "{text:?}");
     }
 }
 
@@ -162,7 +166,7 @@ fn files_are_merged_key_by_key() {
 #[test]
 fn the_defaults_can_be_written_and_read() {
     let text = show::defaults().expect("YAML");
-    assert_eq!(problem(&text, Author::User), "");
+    assert_eq!(problem(&text), "");
     let read: Config = serde_norway::from_str(&text).expect("what was written");
     assert_eq!(read, Config::default());
     for setting in keys::settings().iter().filter(|setting| !setting.is_named()) {
@@ -319,7 +323,7 @@ fn a_model_has_settings_of_its_own() {
         ("models:\n  m:\n    context_window: 0\n", &["line 3: models.m.context_window: "]),
         ("models:\n  m:\n    temprature: 1\n", &["line 3", "temprature"]),
     ] {
-        let problem = problem(text, Author::User);
+        let problem = problem(text);
         assert!(parts.iter().all(|part| problem.contains(part)), "{text:?}: {problem:?}");
     }
 }
