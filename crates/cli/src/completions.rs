@@ -3,19 +3,23 @@
 //! Invariants: completing opens stores for reading only, makes nothing, asks no server and says nothing but candidates;
 //! where something cannot be read, there are fewer of them.
 
-use std::ffi::OsStr;
+mod line;
+
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use anyhow::Result;
 use clap::CommandFactory as _;
 use clap_complete::CompleteEnv;
-use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
+use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _, complete};
 use clap_complete::env::Shells;
 use greenroom::provider::Catalog;
 use greenroom::store::{Store, StoreOptions};
 
+use self::line::Line;
 use crate::config::{Config, Overrides, load, setting_names};
-use crate::options::{CompletionsArgs, Global, Options};
+use crate::options::{Color, CompletionsArgs, Global, Options};
 use crate::surroundings::Surroundings;
 use crate::terminal::{Screen, one_line, variable};
 
@@ -30,14 +34,64 @@ const TITLE_COLUMNS: usize = 40;
 const ZSH_AUTOLOAD: &str =
     "\nif [[ $funcstack[1] == _greenroom ]]; then _clap_dynamic_completer_greenroom \"$@\"; fi\n";
 
+/// For bash. It splits a line at `:`, `=` and `@` too, replaces only what follows the last of them, and puts candidates
+/// on the line as they are: so this program reads the line itself, and prints what must stand there. Files where a
+/// redirection leads are the shell's own to complete.
+const BASH: &str = r#"_greenroom() {
+    local candidate
+    COMPREPLY=()
+    case $3 in
+        [\<\>]*) compopt -o default +o nospace; return ;;
+    esac
+    while IFS= read -r candidate; do
+        COMPREPLY+=("$candidate")
+    done < <(GREENROOM_COMPLETE=bash PROGRAM -- "$COMP_LINE" "$COMP_POINT" "$2" 2> /dev/null)
+    case ${COMPREPLY-} in
+        *[=/:]) ;;
+        *) compopt +o nospace ;;
+    esac
+} 2> /dev/null
+complete -o nospace -o bashdefault -o nosort -F _greenroom greenroom 2> /dev/null ||
+    complete -o nospace -o bashdefault -F _greenroom greenroom
+"#;
+
+/// The words on the line that is completed, without quotes.
+static WORDS: OnceLock<Vec<String>> = OnceLock::new();
+
 /// Answers a shell that asks for candidates, if one does. To be called before anything is read or written.
 pub(crate) fn answer_if_asked() -> bool {
-    if greenroom::tools::privacy::variable(VARIABLE).is_none() {
-        return false;
+    let Some(shell) = greenroom::tools::privacy::variable(VARIABLE) else { return false };
+    let asked = std::env::args_os().skip_while(|word| word != "--").skip(1);
+    let asked: Vec<String> = asked.map(|word| word.to_string_lossy().into_owned()).collect();
+    if shell == "bash" {
+        let _ = answer_bash(&asked);
+        return true;
     }
+    // Zsh gives all words as they stand on the line, and fish the last one.
+    let unquoted = |word: &String| Line::read(word).words.pop().unwrap_or_default();
+    let is_quoted = |place: usize| shell == "zsh" || (shell == "fish" && place + 1 == asked.len());
+    let words = asked.iter().enumerate();
+    let words = words.map(|(place, word)| if is_quoted(place) { unquoted(word) } else { word.clone() });
+    let words = WORDS.get_or_init(|| words.collect());
     let folder = std::env::current_dir().ok();
     let env = CompleteEnv::with_factory(Options::command).var(VARIABLE);
-    env.try_complete(std::env::args_os(), folder.as_deref()).is_ok_and(|asked| asked)
+    let arguments = ["greenroom", "--"].into_iter().chain(words.iter().map(String::as_str));
+    env.try_complete(arguments, folder.as_deref()).is_ok_and(|asked| asked)
+}
+
+/// Prints candidates for a line of bash, of which it replaces the end: what was asked is the line, the cursor's place in
+/// it in bytes, and that end. `None` where that was not asked.
+fn answer_bash(asked: &[String]) -> Option<()> {
+    let [text, cursor, replaced] = asked else { return None };
+    let text = text.get(..cursor.parse().ok()?)?;
+    let line = Line::read(text);
+    let words: Vec<OsString> = WORDS.get_or_init(|| line.words.clone()).iter().map(OsString::from).collect();
+    let (last, folder) = (words.len() - 1, std::env::current_dir().ok());
+    let candidates = complete(&mut Options::command(), words, last, folder.as_deref()).unwrap_or_default();
+    let written = candidates
+        .iter()
+        .filter_map(|candidate| Some(line.written(text, replaced, candidate.get_value().to_str()?)? + "\n"));
+    Screen::stdout(Color::Never).script(written.collect::<String>().as_bytes()).ok()
 }
 
 /// Prints a shell's script, to the byte.
@@ -46,7 +100,12 @@ pub(crate) fn run(global: &Global, args: &CompletionsArgs) -> Result<u8> {
     let name = args.shell.to_string();
     let shell = shells.completer(&name).ok_or_else(|| anyhow::anyhow!("no completions for {name}"))?;
     let mut script = Vec::new();
-    shell.write_registration(VARIABLE, "greenroom", "greenroom", &program(), &mut script)?;
+    if name == "bash" {
+        let program = program().replace('\'', r"'\''");
+        script.extend_from_slice(BASH.replace("PROGRAM", &format!("'{program}'")).as_bytes());
+    } else {
+        shell.write_registration(VARIABLE, "greenroom", "greenroom", &program(), &mut script)?;
+    }
     if name == "zsh" {
         script.extend_from_slice(ZSH_AUTOLOAD.as_bytes());
     }
@@ -153,15 +212,13 @@ fn config() -> Config {
 
 /// What the user gave for a flag, on the line that is completed.
 fn said(flag: &str) -> Option<String> {
-    let line: Vec<String> = std::env::args_os().filter_map(|word| word.into_string().ok()).collect();
-    let start = line.iter().position(|word| word == "--").map_or(0, |place| place + 1);
-    let words = &line[start..];
+    let words = WORDS.get()?;
     words.iter().enumerate().find_map(|(place, word)| {
         let value = match word.strip_prefix(flag)? {
             "" => words.get(place + 1)?,
             rest => rest.strip_prefix('=')?,
         };
-        Some(value.trim_matches(['"', '\'']).to_owned())
+        Some(value.to_owned())
     })
 }
 
