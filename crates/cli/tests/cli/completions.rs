@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::process::Command;
 
 use greenroom_simulator::Answer;
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::support::{Model, Place, Says};
@@ -151,16 +152,17 @@ fn typed_in_bash(place: &Place, lines: &[String]) -> String {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
+    fcntl_setfd(&master, FdFlags::CLOEXEC).unwrap();
     let name = std::ffi::OsString::from_vec(ptsname(&master, Vec::new()).unwrap().into_bytes());
     let terminal = std::fs::File::options().read(true).write(true).open(name).unwrap();
     let mut command = of_user(place, "bash", &["--norc", "--noprofile", "-i"]);
-    command.env("INPUTRC", "/dev/null").stdin(terminal.try_clone().unwrap());
+    // A quote that stays open would wait for more lines.
+    command.env("TMOUT", "20").env("INPUTRC", "/dev/null").stdin(terminal.try_clone().unwrap());
     command.stdout(terminal.try_clone().unwrap()).stderr(terminal);
     let mut child = command.spawn().unwrap();
     drop(command);
     let (mut master, mut bytes) = (std::fs::File::from(master), Vec::new());
-    // A quote that stays open ends with the input.
-    let typed = lines.iter().map(|line| format!("{line}\n")).collect::<String>() + "exit\n\u{4}\u{4}";
+    let typed = lines.iter().map(|line| format!("{line}\n")).collect::<String>() + "exit\n";
     let mut keyboard = master.try_clone().unwrap();
     let typing = std::thread::spawn(move || keyboard.write_all(typed.as_bytes()));
     // Linux ends it with an error where the last one that held it is gone.
