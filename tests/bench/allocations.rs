@@ -16,7 +16,7 @@ use greenroom::kernel::{
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions, Provider, Purpose, Request};
 use greenroom_tests::measure::{figure, ratio, scaled, title};
-use mock_server::MockServer;
+use mock_server::{Ids, MockServer};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 /// The pieces of one answer.
@@ -59,7 +59,7 @@ fn main() {
 }
 
 async fn row(messages: usize) {
-    let server = MockServer::start(PIECES, Duration::ZERO);
+    let server = MockServer::start(PIECES, Duration::ZERO, Ids::One);
     let base_url = server.base_url.parse().expect("a URL");
     let provider = OpenAi::new(OpenAiOptions { base_url, ..OpenAiOptions::default() }).expect("a provider");
     let client = bare::client(1);
@@ -95,7 +95,7 @@ struct Look {
 /// What one run of two calls with an answer of 22 pieces and a tool allocates: how often, and how many KiB.
 async fn run(way: &str) -> (usize, usize) {
     const PIECES: usize = 22;
-    let server = MockServer::start(PIECES, Duration::ZERO);
+    let server = MockServer::start(PIECES, Duration::ZERO, Ids::One);
     let runs = scaled(200);
     let mut counts = (0, 0);
     if way == "bare" {

@@ -19,7 +19,7 @@ use greenroom_tests::history;
 use greenroom_tests::measure::{
     argument, cpu_s, figure, in_own_process, median, micros, percentile, ratio, rss_mib, scaled, title,
 };
-use mock_server::MockServer;
+use mock_server::{Ids, MockServer};
 
 fn main() {
     mock_server::serve_if_asked();
@@ -48,7 +48,7 @@ async fn fan_out() {
         "runs of 22 pieces, one a millisecond, heard by subscribers of which half are stalled",
         "one subscriber",
     );
-    let server = MockServer::start(22, Duration::from_millis(1));
+    let server = MockServer::start(22, Duration::from_millis(1), Ids::One);
     let mut rows = Vec::new();
     for subscribers in [1, 100, 1_000] {
         let builder = Runtime::builder().provider(provider(&server)).in_memory();
@@ -118,7 +118,7 @@ fn as_f64(count: usize) -> f64 {
 async fn streams() {
     const PIECES: usize = 20;
     let count = scaled(10_000);
-    let server = MockServer::start(PIECES, Duration::from_millis(500));
+    let server = MockServer::start(PIECES, Duration::from_millis(500), Ids::One);
     let builder = Runtime::builder().provider_with(provider(&server), count).in_memory();
     let runtime = builder.idle_after(Duration::ZERO).start().await.expect("a runtime");
     let agent = Arc::new(Agent::new("bench"));
@@ -174,7 +174,7 @@ async fn compactions() {
     );
     /// So long do the sessions talk at the least, or each has too few runs.
     const LEAST: Duration = Duration::from_secs(2);
-    let server = MockServer::start(22, Duration::from_millis(1));
+    let server = MockServer::start(22, Duration::from_millis(1), Ids::One);
     // How long the compactions take says for how long the others are measured alone.
     let (mut beside, took, installed) = talk(&server, 16, talking, compacting, LEAST).await;
     let (mut alone, _, _) = talk(&server, 8, talking, 0, took.max(LEAST)).await;

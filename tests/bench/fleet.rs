@@ -17,7 +17,7 @@ use greenroom::provider::{OpenAi, OpenAiOptions};
 use greenroom_tests::measure::{
     argument, cpu_s, figure, in_own_process, middle, ratio, rss_mib, scaled, title,
 };
-use mock_server::MockServer;
+use mock_server::{Ids, MockServer};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -152,7 +152,7 @@ fn tell_peer(way: &str, against: &dyn Fn(usize, &str, &str) -> f64) {
 
 /// The fleet of another framework, by its own program.
 fn peer(way: &str, in_flight: usize, agents: usize, dir: &str) -> Figures {
-    let server = MockServer::start(PIECES, Duration::ZERO);
+    let server = MockServer::start(PIECES, Duration::ZERO, Ids::One);
     let (program, streams) = match way.strip_suffix("_streaming") {
         Some(program) => (program, true),
         None => (way, false),
@@ -171,7 +171,7 @@ fn peer(way: &str, in_flight: usize, agents: usize, dir: &str) -> Figures {
 }
 
 async fn measured(way: &str, in_flight: usize, agents: usize) -> Figures {
-    let server = MockServer::start(PIECES, Duration::ZERO);
+    let server = MockServer::start(PIECES, Duration::ZERO, Ids::One);
     let (began, cpu, rss) = (Instant::now(), cpu_s(), rss_mib());
     let (way, streams) = match way.strip_suffix(WHOLE) {
         Some(way) => (way, false),

@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions};
 use greenroom_tests::measure::{argument, figure, is_measuring, open_descriptors, ratio, rss_mib, title};
-use mock_server::MockServer;
+use mock_server::{Ids, MockServer};
 
 /// So many sessions are there at the same time.
 const SESSIONS: u64 = 200;
@@ -55,7 +55,7 @@ async fn measure() {
         ),
         "the same runtime when its caches were full",
     );
-    let server = MockServer::start(22, PAUSE);
+    let server = MockServer::start(22, PAUSE, Ids::One);
     let dir = tempfile::tempdir().expect("a folder");
     let options =
         OpenAiOptions { base_url: server.base_url.parse().expect("a URL"), ..OpenAiOptions::default() };

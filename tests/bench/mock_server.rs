@@ -9,8 +9,18 @@ use greenroom_tests::measure::argument;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// The argument that makes a benchmark be the server: the pieces of an answer, and the pause after each in microseconds.
+/// The argument that makes a benchmark be the server: the pieces of an answer, the pause after each in microseconds, and
+/// whether each chunk has an id of its own.
 const SERVE: &str = "serve-mock";
+
+/// The ids of an answer's chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ids {
+    /// One for all of them, as most servers send it.
+    One,
+    /// Each has its own, so that chunks differ in more than their text.
+    Own,
+}
 
 /// A running server, which ends with this value.
 pub(crate) struct MockServer {
@@ -21,10 +31,10 @@ pub(crate) struct MockServer {
 
 impl MockServer {
     /// Starts this program anew, as a server that answers in so many pieces and pauses so long after each.
-    pub(crate) fn start(pieces: usize, pause: Duration) -> Self {
+    pub(crate) fn start(pieces: usize, pause: Duration, ids: Ids) -> Self {
         let this = std::env::current_exe().expect("this program has a name");
         let mut child = Command::new(this)
-            .arg(format!("{SERVE}={pieces},{}", pause.as_micros()))
+            .arg(format!("{SERVE}={pieces},{},{}", pause.as_micros(), ids == Ids::Own))
             .stdout(Stdio::piped())
             .spawn()
             .expect("this program runs");
@@ -46,10 +56,12 @@ impl Drop for MockServer {
 /// Serves and never returns, if that is what this process was started for.
 pub(crate) fn serve_if_asked() {
     let Some(form) = argument(SERVE) else { return };
-    let (pieces, pause) = form.split_once(',').expect("two numbers");
+    let form: Vec<&str> = form.split(',').collect();
+    let [pieces, pause, own_ids] = form[..] else { panic!("{SERVE} has three values, not {form:?}") };
     let pieces: usize = pieces.parse().expect("a number of pieces");
     let pause = Duration::from_micros(pause.parse().expect("a number of microseconds"));
-    let answers: &'static Answers = Box::leak(Box::new(Answers::new(pieces)));
+    let own_ids: bool = own_ids.parse().expect("true or false");
+    let answers: &'static Answers = Box::leak(Box::new(Answers::new(pieces, own_ids)));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     runtime.expect("a thread").block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -74,21 +86,25 @@ struct Answers {
 const SUMMARY: &str = "## Goal\\nA parser.\\n\\n## Constraints & Preferences\\n- (none)\\n\\n## Progress\\n### Done\\n\
     - [x] a line\\n### In Progress\\n- [ ] another\\n### Blocked\\n- (none)\\n\\n## Key Decisions\\n- **Words**: they are \
     short.\\n\\n## Next Steps\\n1. Go on.\\n\\n## Critical Context\\n- (none)";
+/// The number in the id of an answer.
+const ID: usize = 1_000;
 /// What a request for a stream has.
 const STREAMS: &[u8] = b"\"stream\":true";
 /// How a request for one begins.
 const SUMMARISE: &[u8] = b"You write records of conversations";
 
 impl Answers {
-    fn new(pieces: usize) -> Self {
-        let said = |text: &str| {
-            chunk(&event(&format!("\"delta\":{{\"content\":\"{text}\"}},\"finish_reason\":null")))
+    fn new(pieces: usize, own_ids: bool) -> Self {
+        let said_as = |id: usize, text: &str| {
+            chunk(&event(id, &format!("\"delta\":{{\"content\":\"{text}\"}},\"finish_reason\":null")))
         };
-        let mut text: Vec<String> = (0..pieces).map(|number| said(&format!(" word{number}"))).collect();
+        let said = |text: &str| said_as(ID, text);
+        let piece = |number| said_as(if own_ids { ID + number } else { ID }, &format!(" word{number}"));
+        let mut text: Vec<String> = (0..pieces).map(piece).collect();
         text.push(last("stop"));
         let call = |function: &str| {
             let call = format!("\"delta\":{{\"tool_calls\":[{{\"index\":0,{function}}}]}}");
-            chunk(&event(&format!("{call},\"finish_reason\":null")))
+            chunk(&event(ID, &format!("{call},\"finish_reason\":null")))
         };
         let begin =
             "\"id\":\"call_1\",\"type\":\"function\",\"function\":{\"name\":\"look\",\"arguments\":\"\"}";
@@ -146,9 +162,9 @@ fn wants_a_call(request: &[u8]) -> bool {
     request.contains("\"tools\":[") && role.is_some_and(|role| !role.starts_with("tool"))
 }
 
-fn event(choice: &str) -> String {
+fn event(id: usize, choice: &str) -> String {
     format!(
-        "data: {{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\
+        "data: {{\"id\":\"chatcmpl-{id}\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\
          \"model\":\"m\",\"choices\":[{{\"index\":0,{choice}}}]}}\n\n"
     )
 }
@@ -170,7 +186,7 @@ fn whole(message: &str, finish_reason: &str) -> String {
 
 /// What ends a stream, and the body.
 fn last(finish_reason: &str) -> String {
-    let end = event(&format!("\"delta\":{{}},\"finish_reason\":\"{finish_reason}\""));
+    let end = event(ID, &format!("\"delta\":{{}},\"finish_reason\":\"{finish_reason}\""));
     chunk(&(end + "data: [DONE]\n\n")) + "0\r\n\r\n"
 }
 

@@ -16,7 +16,7 @@ use greenroom::kernel::Message;
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions, Provider, Purpose, ReplyEvent, Request};
 use greenroom_tests::measure::{cpu_s, figure, ratio, scaled, title};
-use mock_server::MockServer;
+use mock_server::{Ids, MockServer};
 
 /// The pieces of one answer.
 const PIECES: usize = 200;
@@ -42,15 +42,17 @@ fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     runtime.block_on(async {
         println!("pieces as fast as they can be read:");
-        table("at_once", Duration::ZERO, scaled(1_000)).await;
+        table("at_once", Duration::ZERO, Ids::One, scaled(1_000)).await;
         println!("a piece a millisecond:");
-        table("each_ms", Duration::from_millis(1), scaled(256)).await;
+        table("each_ms", Duration::from_millis(1), Ids::One, scaled(256)).await;
+        println!("a piece a millisecond, with an id of its own:");
+        table("each_ms_other", Duration::from_millis(1), Ids::Own, scaled(256)).await;
     });
 }
 
-async fn table(row: &str, pause: Duration, answers: usize) {
+async fn table(row: &str, pause: Duration, ids: Ids, answers: usize) {
     const ROUNDS: usize = 5;
-    let server = MockServer::start(PIECES, pause);
+    let server = MockServer::start(PIECES, pause, ids);
     let client = bare::client(IN_FLIGHT);
     let base_url = server.base_url.parse().expect("a URL");
     let provider = OpenAi::new(OpenAiOptions { base_url, ..OpenAiOptions::default() }).expect("a provider");

@@ -60,11 +60,7 @@ pub(crate) fn check(
 type Appended = (Vec<Arc<Entry>>, Arc<Head>);
 
 /// The entries in the frame at `at`, and the head after them; `None` if the frame is damaged or gone.
-fn read_frame(
-    segments: &Segments,
-    session: &str,
-    at: Location,
-) -> Result<Option<Appended>, StoreError> {
+fn read_frame(segments: &Segments, session: &str, at: Location) -> Result<Option<Appended>, StoreError> {
     let Some((_, payload)) = segments.read(at, session)? else { return Ok(None) };
     match record::decode(&payload)? {
         StoredRecord::Append { entries, head, .. }

@@ -105,6 +105,7 @@ const GOALS: &[Goal] = &[
     ),
     Goal::new("a streamed piece, as fast as they come: CPU", BARE, "pieces/at_once/session", RatioMax(1.5)),
     Goal::new("a streamed piece, one a millisecond: CPU", BARE, "pieces/each_ms/session", RatioMax(1.5)),
+    Goal::new("… where its chunk has an id of its own", BARE, "pieces/each_ms_other/session", RatioMax(1.5)),
     Goal::new(
         "runs/s on disk, whole answers",
         "rig, not streaming, no log",
