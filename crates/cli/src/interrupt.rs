@@ -80,6 +80,11 @@ impl Interrupts {
         }
     }
 
+    /// Whether one has come, and what there was to interrupt is not over.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.is_pending.load(Ordering::SeqCst)
+    }
+
     /// Whether the process was asked to end.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::SeqCst)

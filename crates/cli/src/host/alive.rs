@@ -1,8 +1,8 @@
 //! Whether a host that has served a client still answers at all.
 //!
 //! Invariants: the host is asked on connections of their own, so that long work on the client's own connection is no
-//! silence; a silent host is given up, or waited for after that was said, as the command wants it; after an interruption
-//! nobody waits for a silent host.
+//! silence; a silent host is given up, or waited for after that was said, as the command wants it; after an interruption,
+//! and until what it was about is over, nobody waits for a silent host.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -24,7 +24,7 @@ use crate::terminal::Screen;
 const ASK_EVERY: Duration = Duration::from_secs(5);
 /// How long it may take to answer: it has said nothing for 15 s then.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How long it may take where the user has interrupted the command.
+/// How long it may take where the user has interrupted the command, and how often it is asked then.
 const INTERRUPTED_WITHIN: Duration = Duration::from_millis(1_500);
 /// How long it is before a host is asked again that could not be connected to.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
@@ -101,16 +101,23 @@ struct Watching {
 impl Watching {
     async fn run(mut self) {
         loop {
+            let every = if self.is_interrupted() { INTERRUPTED_WITHIN } else { ASK_EVERY };
             let is_interrupted = tokio::select! {
                 biased;
                 () = self.client.closed() => return,
                 () = interrupted(&mut self.interruptions) => true,
-                () = sleep(ASK_EVERY) => false,
+                () = sleep(every) => self.is_interrupted(),
             };
             if !self.ask(is_interrupted).await {
                 return;
             }
         }
+    }
+
+    /// Whether the user has interrupted what the command still does.
+    fn is_interrupted(&self) -> bool {
+        let interrupts = self.patience.as_ref().and_then(|patience| patience.interrupts.as_ref());
+        interrupts.is_some_and(Interrupts::is_pending)
     }
 
     /// Asks once, and waits for the answer. `false`: the connection is over.

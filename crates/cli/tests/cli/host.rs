@@ -1,9 +1,11 @@
 //! One process holds the store for many terminals: it is found, started, shared, killed and replaced.
 
+use std::io::Write as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use greenroom_server::operations::{ClientKind, Hello, PROTOCOL};
@@ -40,6 +42,7 @@ pub(crate) struct Hosted {
     pub(crate) place: Place,
     pub(crate) simulator: Simulator,
     server: SimulatorServer,
+    guard: Guard,
 }
 
 impl Hosted {
@@ -55,7 +58,9 @@ impl Hosted {
     pub(crate) async fn of(script: impl Script) -> Self {
         let simulator = Simulator::new(SimulatorOptions::new(script));
         let server = simulator.serve().await.unwrap();
-        Self { place: Place::new(), simulator, server }
+        let place = Place::new();
+        let guard = Guard::of(&place);
+        Self { place, simulator, server, guard }
     }
 
     /// The binary with these arguments; it may start a host.
@@ -97,7 +102,9 @@ impl Hosted {
 
     /// Starts a host as a client would.
     pub(crate) fn start_host(&self) {
-        let mut command = self.place.command(&["host", "--idle", "30"]);
+        let store = self.place.store();
+        let mut command =
+            self.place.command(&["host", "--data-dir", store.to_str().unwrap(), "--idle", "30"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut said = String::new();
         std::io::Read::read_to_string(child.stdout.as_mut().unwrap(), &mut said).unwrap();
@@ -155,7 +162,38 @@ impl Drop for Hosted {
         }
         let left = hosts_of(&self.place);
         left.iter().for_each(|pid| _ = kill_process(*pid, Signal::KILL));
+        self.guard.dismiss();
         assert!(left.is_empty() || std::thread::panicking(), "hosts were left behind: {left:?}");
+    }
+}
+
+/// A process that outlives its test where that is killed, and then kills what still works in its place: hosts, stopped ones
+/// too, and terminals.
+struct Guard(Child);
+
+impl Guard {
+    /// It waits for a word. Where its input ends without one the test is dead.
+    const SCRIPT: &str = r#"read -r place; read -r word && exit
+        for file in $(grep -lsF "$place" /proc/[0-9]*/cmdline); do
+            file=${file#/proc/}; kill -KILL "${file%/cmdline}"
+        done"#;
+
+    fn of(place: &Place) -> Self {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", Self::SCRIPT]).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let folder = place.store().parent().unwrap().display().to_string();
+        writeln!(child.stdin.as_mut().unwrap(), "{folder}/").unwrap();
+        Self(child)
+    }
+
+    fn dismiss(&mut self) {
+        if let Some(input) = &mut self.0.stdin {
+            // One that is dead already does no harm either.
+            let _ = writeln!(input, "done");
+        }
+        let _ = self.0.wait();
     }
 }
 
@@ -183,6 +221,17 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(began.elapsed() < PATIENCE, "it does not come: {what}");
         std::thread::park_timeout(Duration::from_millis(5));
     }
+}
+
+/// Stops a process. That takes a while: each of its threads goes on until it is its turn to stop.
+pub(crate) fn stop(process: Pid) {
+    kill_process(process, Signal::STOP).unwrap();
+    let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
+    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let status = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+        status.rsplit(')').next().is_some_and(|after| after.trim_start().starts_with('T'))
+    };
+    wait_until("it is stopped", || std::fs::read_dir(&tasks).unwrap().all(is_stopped));
 }
 
 fn merge(base: &mut Value, over: Value) {
@@ -227,6 +276,23 @@ async fn a_run_starts_a_host_which_the_next_one_finds_and_which_ends_when_told()
     assert_eq!((again.code, again.stdout.as_str()), (Some(2), ""), "{again:?}");
     assert!(again.stderr.contains("no host answers"), "{again:?}");
     hosted.simulator.assert_clean();
+}
+
+/// A test that is killed leaves no host behind: what it would have ended is killed when its own process is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_host_does_not_outlive_a_test_that_is_killed() {
+    let mut hosted = Hosted::new(3, 0).await;
+    hosted.start_host();
+    let by_hand = hosted.host().expect("a host is there");
+    stop(by_hand);
+    drop(hosted.guard.0.stdin.take());
+    wait_until("it is dead", || !is_greenroom(by_hand));
+    hosted.guard = Guard::of(&hosted.place);
+    assert_eq!(hosted.say("a", "one").code, Some(0));
+    let in_the_background = hosted.host().expect("a host is there");
+    stop(in_the_background);
+    drop(hosted.guard.0.stdin.take());
+    wait_until("it is dead", || !is_greenroom(in_the_background));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use greenroom_simulator::{
@@ -15,6 +16,8 @@ use serde_json::Value;
 
 /// Nothing here takes longer, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A command that runs for so long is killed: its test fails then and says what was printed, before it is killed itself.
+const RUNNING_MAX: Duration = Duration::from_secs(150);
 
 /// A place of its own for one test.
 pub(crate) struct Place {
@@ -203,6 +206,8 @@ pub(crate) fn ran(output: Output) -> Ran {
 /// A command that is running. Dropping it kills it.
 pub(crate) struct Running {
     child: Child,
+    /// Whoever kills it where it hangs is told by the end of this that it is over.
+    _over: mpsc::Sender<()>,
     output: Option<BufReader<std::process::ChildStdout>>,
 }
 
@@ -211,7 +216,13 @@ impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        Self { child, output: Some(output) }
+        let ((over, is_over), id) = (mpsc::channel(), Pid::from_child(&child));
+        std::thread::spawn(move || {
+            if is_over.recv_timeout(RUNNING_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = kill_process(id, Signal::KILL);
+            }
+        });
+        Self { child, _over: over, output: Some(output) }
     }
 
     /// Reads its output until a line holds `text`, and gives that line.

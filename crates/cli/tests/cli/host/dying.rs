@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
-use super::{Hosted, is_greenroom, wait_until};
+use super::{Hosted, is_greenroom, stop, wait_until};
 use crate::cli::screen::{Terminal, is_there};
 use crate::cli::support::{Ran, ran};
 
@@ -164,7 +164,7 @@ async fn a_chat_that_meets_a_host_that_dies_is_served_by_the_next_one() {
         terminal.shows("word");
         // And when its own dies, and the next one, too.
         let host = hosted.host().expect("a host is there");
-        kill_process(host, Signal::STOP).unwrap();
+        stop(host);
         let playing = play(&hosted, death);
         kill_process(host, Signal::KILL).unwrap();
         terminal.shows(&format!("session {id} goes on"));
@@ -184,7 +184,7 @@ async fn a_host_that_says_nothing_is_said_after_a_while() {
     let hosted = Hosted::new(1, 0).await;
     hosted.start_host();
     let host = hosted.host().expect("a host is there");
-    kill_process(host, Signal::STOP).unwrap();
+    stop(host);
     let started: Vec<_> = [&["run", "-p", "x"][..], &["host", "--stop"], &["compact", "a"]]
         .into_iter()
         .map(|arguments| hosted.place.start_command(hosted.command(arguments)))
@@ -246,7 +246,7 @@ async fn a_host_that_does_not_answer_is_killed_where_that_is_forced() {
     hosted.start_host();
     assert_eq!(hosted.say("a", "one").code, Some(0));
     let host = hosted.host().expect("a host is there");
-    kill_process(host, Signal::STOP).unwrap();
+    stop(host);
     let stopped = hosted.run(&["host", "--stop", "--force"]);
     let said = format!("(process {}) did not answer, and was killed", host.as_raw_nonzero());
     assert!(stopped.code == Some(0) && stopped.stdout.contains(&said), "{stopped:?}");
@@ -264,7 +264,7 @@ async fn a_chat_says_that_its_host_does_not_answer_and_can_be_left() {
     let hosted = Hosted::new(1, 0).await;
     hosted.start_host();
     let host = hosted.host().expect("a host is there");
-    kill_process(host, Signal::STOP).unwrap();
+    stop(host);
     let said = format!("the host (process {}) does not answer yet", host.as_raw_nonzero());
     for key in ["C-c", "C-d", ""] {
         let chat = hosted.command(&["chat", "--session", "a", "--window", "100000"]);
@@ -285,7 +285,7 @@ async fn a_chat_says_that_its_host_does_not_answer_and_can_be_left() {
         terminal.says("one");
         terminal.shows("word");
         terminal.until("it rests", |screen| !screen.contains("waiting for the model"));
-        kill_process(host, Signal::STOP).unwrap();
+        stop(host);
         match key {
             "" => kill_process(chat_of(&hosted), Signal::TERM).unwrap(),
             key => {

@@ -2,6 +2,8 @@
 //! give it up, and those that wait say so and end with the first interruption.
 
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use greenroom_server::operations::ClientKind;
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,45 +11,50 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 
-use super::{Hosted, wait_until};
+use super::{Hosted, stop, wait_until};
 use crate::cli::screen::{Terminal, is_there};
 use crate::cli::support::{Ran, Running};
 
-/// A host that a test plays: it greets everybody, and says nothing else.
-struct Greeter(tokio::task::JoinHandle<()>);
+/// A host that a test plays, on the socket of the real one.
+struct Played(tokio::task::JoinHandle<()>);
 
-impl Greeter {
-    /// In the place of this one's, whose process it says that it is.
-    fn new(hosted: &Hosted) -> Self {
+impl Played {
+    /// It answers what this gives for a call's method, and says nothing else.
+    fn new(hosted: &Hosted, answer: impl Fn(&str) -> Option<Value> + Clone + Send + 'static) -> Self {
         let _ = std::fs::remove_file(hosted.socket());
         let listener = UnixListener::bind(hosted.socket()).unwrap();
         listener.set_nonblocking(true).unwrap();
         let listener = tokio::net::UnixListener::from_std(listener).unwrap();
         Self(tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(greet(stream));
+                tokio::spawn(answer_calls(stream, answer.clone()));
             }
         }))
     }
 }
 
-impl Drop for Greeter {
+impl Drop for Played {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-async fn greet(stream: UnixStream) {
+async fn answer_calls(stream: UnixStream, answer: impl Fn(&str) -> Option<Value>) {
     let (input, mut output) = stream.into_split();
     let mut lines = BufReader::new(input).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let call: Value = serde_json::from_str(&line).unwrap();
-        if call["method"] == "client/hello" {
-            let result = json!({ "protocol": 1, "version": "9.9", "pid": 1 });
+        if let Some(result) = answer(call["method"].as_str().unwrap_or_default()) {
             let answer = json!({ "jsonrpc": "2.0", "id": call["id"], "result": result });
-            output.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+            // Who asked may be gone.
+            let _ = output.write_all(format!("{answer}\n").as_bytes()).await;
         }
     }
+}
+
+/// Greets everybody.
+fn greets(method: &str) -> Option<Value> {
+    (method == "client/hello").then(|| json!({ "protocol": 1, "version": "9.9", "pid": 1 }))
 }
 
 /// What a command says of a host that it waits for no longer.
@@ -72,7 +79,7 @@ async fn one_that_greets_and_says_nothing_is_named_and_keeps_nobody_for_ever() {
     // Whoever has the store keeps its lock.
     let lock = std::fs::File::open(hosted.place.store().join("lock")).unwrap();
     lock.try_lock().unwrap();
-    let greeter = Greeter::new(&hosted);
+    let greeter = Played::new(&hosted, greets);
     let start = |arguments: &[&str]| hosted.place.start_command(hosted.command(arguments));
     let looking: Vec<(Vec<&str>, Running)> =
         [&["sessions"][..], &["show", "a"], &["tree", "a"], &["plan", "a"], &["export", "a"], &["questions"]]
@@ -129,7 +136,7 @@ async fn stopped_in_the_middle(hosted: &Hosted) -> (Running, Pid) {
     let mut running = hosted.place.start_command(hosted.command(&arguments));
     running.close_input();
     running.wait_for("message_delta");
-    kill_process(host, Signal::STOP).unwrap();
+    stop(host);
     (running, host)
 }
 
@@ -170,6 +177,33 @@ async fn a_run_on_a_silent_host_ends_with_the_first_interruption_and_is_aborted_
     }
 }
 
+/// A host that answers once more after an interruption, and then nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_interrupted_waits_for_no_silence_that_begins_later() {
+    let hosted = Hosted::new(6_000, 20).await;
+    let (running, host) = stopped_in_the_middle(&hosted).await;
+    let process = host.as_raw_nonzero().get();
+    let aside = hosted.place.store().join("host.aside");
+    std::fs::rename(hosted.socket(), &aside).unwrap();
+    let (is_interrupted, is_silent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (interrupted, silent) = (Arc::clone(&is_interrupted), Arc::clone(&is_silent));
+    let played = Played::new(&hosted, move |_| {
+        let answers = !silent.load(Ordering::SeqCst);
+        silent.store(interrupted.load(Ordering::SeqCst), Ordering::SeqCst);
+        answers.then(|| json!({ "pid": process }))
+    });
+    is_interrupted.store(true, Ordering::SeqCst);
+    running.signal(Signal::INT);
+    let ended = ended(running).await;
+    assert!(is_silent.load(Ordering::SeqCst), "it was asked after the interruption");
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    assert!(ended.stderr.contains(&given_up(process)), "{ended:?}");
+    assert!(!ended.stderr.contains("waiting for it"), "{ended:?}");
+    drop(played);
+    std::fs::rename(aside, hosted.socket()).unwrap();
+    kill_process(host, Signal::CONT).unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chat_says_that_its_host_is_silent_and_that_it_answers_again() {
     if !is_there() {
@@ -183,13 +217,13 @@ async fn a_chat_says_that_its_host_is_silent_and_that_it_answers_again() {
     terminal.shows("›");
     terminal.says("one");
     terminal.shows("word");
-    kill_process(host, Signal::STOP).unwrap();
+    stop(host);
     terminal.says("two");
     terminal.shows("does not answer; waiting for it, and Ctrl-C leaves");
     kill_process(host, Signal::CONT).unwrap();
     terminal.shows("the host answers again");
     terminal.until("it is answered", |screen| screen.matches("word").count() == 2);
-    kill_process(host, Signal::STOP).unwrap();
+    stop(host);
     terminal.says("three");
     terminal.until("it is said again", |screen| screen.matches("does not answer").count() == 2);
     terminal.press("C-c");
