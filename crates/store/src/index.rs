@@ -342,6 +342,22 @@ impl Index {
         Ok((rows, sum))
     }
 
+    /// How many sessions there are, and the sum of their rows. The heads are not read.
+    ///
+    /// # Errors
+    /// A row is none, or one of a later version.
+    pub(crate) fn count_and_sum(&self) -> Result<(u64, u64), StoreError> {
+        let (mut count, mut sum) = (0, 0_u64);
+        for (key, value) in self.range(b"h", b"i")? {
+            let Some((session, _)) = key::split(&key).filter(|_| Row::is_known(&value)) else {
+                return Err(index_error("a session's row does not decode"));
+            };
+            sum = sum.wrapping_add(row_sum(session, &value));
+            count += 1;
+        }
+        Ok((count, sum))
+    }
+
     /// The heads of the sessions after `after`, by id: at most `limit`, and fewer only where no more follow.
     pub(crate) fn heads(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, Head)>, StoreError> {
         let mut heads = Vec::new();

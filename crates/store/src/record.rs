@@ -113,6 +113,11 @@ pub(crate) fn decode_head(bytes: &[u8]) -> Result<Head, StoreError> {
     VERSIONS.decode_head(bytes)
 }
 
+/// Whether the version that wrote `bytes` can be read.
+pub(crate) fn is_known_version(bytes: &[u8]) -> bool {
+    VERSIONS.of(bytes, "a record").is_ok()
+}
+
 /// One version: the byte that names it, and how records and heads are encoded and decoded without that byte.
 struct Version {
     number: u8,

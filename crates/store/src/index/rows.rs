@@ -84,13 +84,25 @@ impl RowPlace {
 
 impl Row {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (place, head) = RowPlace::split(bytes)?;
+        Some(Self { head: record::decode_head(head).ok()?, place })
+    }
+
+    /// Whether these are the bytes of a row, in a version that can be read. Bytes that were damaged are not noticed.
+    pub(crate) fn is_known(bytes: &[u8]) -> bool {
+        RowPlace::split(bytes).is_some_and(|(_, head)| record::is_known_version(head))
+    }
+}
+
+impl RowPlace {
+    /// The place in a row, and the bytes of its head.
+    fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut cursor = Cursor::new(bytes);
         let newest = Location::read(&mut cursor)?;
         let is_marked = cursor.u8()? == 1;
         let mark = Location::read(&mut cursor)?;
         let keys = cursor.u64()?;
-        let head = record::decode_head(cursor.rest()).ok()?;
-        Some(Self { head, place: RowPlace { newest, mark: is_marked.then_some(mark), keys } })
+        Some((Self { newest, mark: is_marked.then_some(mark), keys }, cursor.rest()))
     }
 }
 

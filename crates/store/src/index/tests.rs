@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Checkpoint, Index, Location, key};
+use super::{Checkpoint, Index, Location, RowPlace, key, row_sum};
 use crate::faults::Random;
+use crate::head::Head;
+use crate::record;
 
 type Model = BTreeMap<(String, u64), Location>;
 
@@ -192,4 +194,23 @@ fn a_row_that_is_not_valid_is_an_error() {
         index.stage(vec![(key::entry("a", 4), Some(place(4).encode()))]);
         assert!(index.flush_staged().is_err(), "{value:?}");
     }
+}
+
+/// Rows are counted without reading the heads in them, but a row of a later version is noticed, as is one that is cut.
+#[test]
+fn rows_are_counted_and_unknown_ones_are_an_error() {
+    let check = |change: fn(&mut Vec<u8>), expect: Option<u64>| {
+        let (_dir, index) = open();
+        let place = RowPlace { newest: place(1), mark: None, keys: 0 };
+        let row = place.encode(&record::encode_head(&Head::default()).unwrap());
+        let mut second = row.clone();
+        change(&mut second);
+        let sum = row_sum("a", &row).wrapping_add(row_sum("b", &second));
+        index.stage(vec![(key::row("a"), Some(row.clone())), (key::row("b"), Some(second))]);
+        assert_eq!(index.count_and_sum().ok(), expect.map(|count| (count, sum)));
+    };
+    check(|_| {}, Some(2));
+    // The head's version is the byte after the places and the number of keys.
+    check(|row| row[49] = 99, None);
+    check(|row| row.truncate(20), None);
 }
