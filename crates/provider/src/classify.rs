@@ -70,6 +70,8 @@ fn message(class: FailureClass, refusal: &Refusal<'_>, limit: Option<u64>, reque
         Some(_) | None => String::new(),
     };
     let quoted = one_line(&refusal.digest.message);
+    // What to do may follow; three dots stay.
+    let quoted = quoted.strip_suffix('.').filter(|text| !text.ends_with('.')).unwrap_or(&quoted);
     let colon_quoted = if quoted.is_empty() { String::new() } else { format!(": {quoted}") };
     let is_unknown_model = words::contains_any(&refusal.digest.text, words::UNKNOWN_MODEL);
     match class {

@@ -5,7 +5,7 @@
 use greenroom_simulator::{Echo, Fault, FaultPlan};
 use serde_json::Value;
 
-use super::support::{Model, Place, events};
+use super::support::{Model, Place, Ran, events};
 
 /// A refusal as a server sends it: its status, its body, and whether that comes as an event of a stream.
 #[derive(Debug, Clone)]
@@ -35,17 +35,23 @@ impl Refusal {
     }
 }
 
-/// The last line of `run --json` where the provider always refuses like this.
-fn end_of(refusal: &Refusal) -> Value {
+/// A run whose provider always refuses like this.
+fn refused(refusal: &Refusal, flags: &[&str]) -> Ran {
     let place = Place::new();
     place.project_file("limits: { retries_max: 0 }\n");
     let plan = FaultPlan { faults: vec![refusal.fault()], ..FaultPlan::new(0, 1.0) };
     let model = Model::new(Echo, |options| options.faults = Some(plan));
-    let arguments = ["run", "-p", "Hello.", "--json", "--no-tools", "--base-url", &model.url()];
+    let url = model.url();
+    let arguments = [&["run", "-p", "Hello.", "--no-tools", "--base-url", &url], flags].concat();
     let ran = place.run(&arguments);
     assert_eq!(ran.code, Some(1), "{refusal:?}: {ran:?}");
     assert!(model.simulator.fired()["http"] > 0, "{refusal:?} was never served");
-    let last = events(&ran).pop().unwrap();
+    ran
+}
+
+/// The last line of `run --json` where the provider always refuses like this.
+fn end_of(refusal: &Refusal) -> Value {
+    let last = events(&refused(refusal, &["--json"])).pop().unwrap();
     assert_eq!(last["type"], "error", "{refusal:?}: {last}");
     last
 }
@@ -91,6 +97,21 @@ fn each_class_ends_with_its_name_its_status_and_its_numbers() {
         let numbers = (last["limit"].as_u64(), last["requested"].as_u64());
         last["class"] != *class || numbers != (*limit, *requested) || last["retryable"] != *retryable
     });
+}
+
+/// What to do about it follows what the provider said, whatever that ends with.
+#[test]
+fn advice_follows_the_reason_in_one_sentence() {
+    for (said, shown) in [
+        ("slow down", "(429): slow down; try again later"),
+        ("Slow down.", "(429): Slow down; try again later"),
+        ("Slow down...", "(429): Slow down...; try again later"),
+        ("Really?", "(429): Really?; try again later"),
+    ] {
+        let body = format!("{{\"error\":{{\"message\":\"{said}\"}}}}");
+        let ran = refused(&Refusal::new(429, &body), &[]);
+        assert!(ran.stderr.contains(shown) && ran.stderr.lines().count() == 1, "{said:?}: {ran:?}");
+    }
 }
 
 #[test]

@@ -813,6 +813,16 @@ fn messages_say_what_to_do() {
             "the provider refused access (403): not yours; check what the key is allowed to do",
         ),
         (
+            Some(403),
+            "Not yours. ",
+            "the provider refused access (403): Not yours; check what the key is allowed to do",
+        ),
+        (
+            Some(403),
+            "Not yours...",
+            "the provider refused access (403): Not yours...; check what the key is allowed to do",
+        ),
+        (
             None,
             "invalid token",
             "the provider refused the key: invalid token; check that the key is set, complete and for this provider",
@@ -839,6 +849,7 @@ fn messages_say_what_to_do() {
         ),
         (Some(413), "", "the request is too large in bytes (413); images and long texts take most"),
         (Some(429), "slow down", "the provider's rate limit is reached (429): slow down"),
+        (Some(429), "Slow down.", "the provider's rate limit is reached (429): Slow down"),
         (
             Some(429),
             "Request too large for x",
