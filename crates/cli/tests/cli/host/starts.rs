@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use greenroom_server::operations::{ClientKind, PromptSession};
-use greenroom_server::{Client, Events, Received};
+use greenroom_server::{Client, Events, ProblemKind, Received};
 use greenroom_simulator::{Answer, CallInfo, Function, SeenRequest};
 use serde_json::json;
 
@@ -36,6 +36,16 @@ fn offered(hosted: &Hosted) -> Vec<String> {
     newest.request.tools.iter().map(|tool| tool.name.clone()).collect()
 }
 
+/// Whether a limit ends what this client has done in this session.
+async fn is_limited(client: &Client, session: &str) -> bool {
+    let outcome = client.work(PromptSession::new(session, "look")).await.unwrap().outcome().await;
+    match outcome {
+        Ok(ref outcome) => assert_eq!(outcome.reply.text, "done"),
+        Err(ref error) => assert_eq!(error.kind(), Some(ProblemKind::Stopped), "{error}"),
+    }
+    outcome.is_err()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_of_the_project_holds_as_long_as_it_is_there() {
     let hosted = hosted().await;
@@ -43,17 +53,23 @@ async fn a_limit_of_the_project_holds_as_long_as_it_is_there() {
     let host = hosted.host();
     // It stays, with its agent in memory.
     let chat = hosted.client(ClientKind::Chat, json!({})).await;
+    assert!(!is_limited(&chat, "chat").await);
     for round in 0..3 {
         let file = hosted.place.project_file("limits:\n  steps_max: 2\n");
         let stopped = run(&hosted, "look");
         assert_eq!(stopped.code, Some(4), "round {round}: {stopped:?}");
         // A chat that is open takes the tighter limit, and keeps it; who starts later does not have it.
-        chat.work(PromptSession::new("chat", "x")).await.unwrap().outcome().await.unwrap();
+        assert!(is_limited(&chat, "chat").await, "round {round}");
         std::fs::remove_file(&file).unwrap();
         for _ in 0..2 {
             let ended = run(&hosted, "look");
             assert_eq!(ended.code, Some(0), "round {round}: {ended:?}");
         }
+        // It says the same as the chat.
+        let later = hosted.client(ClientKind::Chat, json!({})).await;
+        assert!(!is_limited(&later, &format!("later {round}")).await, "round {round}");
+        assert!(is_limited(&chat, "chat").await, "round {round}");
+        later.close().await;
     }
     assert_eq!(hosted.host(), host, "one host served them all");
     chat.close().await;
