@@ -76,6 +76,33 @@ async fn keys_tools_and_folders_never_cross() {
     }
 }
 
+/// One terminal, one key and one folder: what each command may do is what its own flags say.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_command_may_do_is_what_its_own_flags_say() {
+    let hosted = Hosted::new(1, 0).await;
+    let reads = ["read", "list", "grep"];
+    let cases: [(&[&str], &[&[&str]]); 4] = [
+        (&["--allow-shell"], &[&reads, &["write", "edit", "bash"]]),
+        (&[], &[&reads]),
+        (&["--allow-write"], &[&reads, &["write", "edit"]]),
+        (&["--no-tools"], &[]),
+    ];
+    // In one session and in one of each kind's own, so that all of their agents stay.
+    for round in 0..2 {
+        for (number, (flags, tools)) in cases.iter().enumerate() {
+            for session in ["shared", &format!("own {number}")] {
+                let arguments = ["run", "--window", "100000", "--session", session, "-p", "x"];
+                let ended = hosted.run(&[&arguments[..], flags].concat());
+                assert_eq!(ended.code, Some(0), "{ended:?}");
+                let requests = hosted.simulator.requests();
+                let offered = requests.last().unwrap().request.tools.iter().map(|tool| tool.name.clone());
+                let offered: Vec<String> = offered.filter(|tool| tool != "recall").collect();
+                assert_eq!(offered, tools.concat(), "round {round}, {session}: {flags:?}");
+            }
+        }
+    }
+}
+
 /// The binary as a shell starts it, after what the shell does first.
 fn behind(first: &str, command: &Command) -> Command {
     let mut shell = Command::new("/bin/sh");
