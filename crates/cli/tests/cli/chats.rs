@@ -472,6 +472,41 @@ async fn a_new_session_begins_and_the_one_before_is_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_of_another_folder_says_where_its_tools_work_when_a_chat_turns_to_it() {
+    if !is_there() {
+        return;
+    }
+    let hosted = Hosted::new(3, 1).await;
+    let here = hosted.place.work().canonicalize().unwrap();
+    let other = here.join("other");
+    std::fs::create_dir(&other).unwrap();
+    for (id, folder) in [("home", &here), ("away", &other)] {
+        let mut run = hosted.command(&["run", "--window", "100000", "--session", id, "-p", "one"]);
+        assert!(run.current_dir(folder).output().unwrap().status.success());
+    }
+    let said =
+        format!("session away was begun in {}; its tools work in {} now", other.display(), here.display());
+    for (flags, is_said) in [(&[][..], true), (&["--no-tools"], false)] {
+        let chat = [&["chat", "--session", "new", "--window", "100000"], flags].concat();
+        let terminal = Terminal::of(&hosted.place, SIZE, &hosted.command(&chat));
+        terminal.shows("›");
+        let words = |screen: &str| screen.split_whitespace().collect::<Vec<_>>().join(" ");
+        for id in ["away", "home"] {
+            terminal.says(&format!("/resume {id}"));
+            terminal.shows(&format!("session {id}"));
+            terminal.until("it goes on", |screen| {
+                screen.matches("goes on; 0 compactions").count() == if id == "away" { 1 } else { 2 }
+            });
+        }
+        let screen = words(&terminal.all());
+        assert_eq!(screen.matches(&said).count(), usize::from(is_said), "{screen}");
+        assert_eq!(screen.matches("was begun in").count(), usize::from(is_said), "{screen}");
+        terminal.press("C-d");
+        terminal.shows("ended with 0");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_terminals_share_a_session_and_live_through_the_death_of_their_host() {
     if !is_there() {
         return;

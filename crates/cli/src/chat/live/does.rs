@@ -142,11 +142,12 @@ impl Live {
     }
 
     fn switch(&self, id: String) {
-        let backend = self.backend.clone();
+        let (backend, link, args) = (self.backend.clone(), Arc::clone(&self.link), self.args.clone());
         self.spawn(async move {
             let id = resolve(&backend, &id).await?.unwrap_or(id);
-            let opened = open(backend.client().clone(), &id).await?;
-            Ok(vec![Done::Opened(Box::new(opened))])
+            let opened = Done::Opened(Box::new(open(backend.client().clone(), &id).await?));
+            let folder = link.other_folder(&args, &id).await.map(|text| Done::Note(Look::WARN, text));
+            Ok([opened].into_iter().chain(folder).collect())
         });
     }
 
