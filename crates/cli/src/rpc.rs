@@ -2,7 +2,7 @@
 //!
 //! Invariants: nothing but the protocol goes to standard output, a whole line at a time; where a host has the store, what
 //! comes is handed on to it, and to the next one where it ends, or done here where there is none; what a host left open is
-//! answered all the same; when it is to end, running runs are interrupted in order.
+//! answered all the same; a host that is silent is named on standard error, and waited for; when it is to end, running runs are interrupted in order.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::io::{
 };
 use tokio::sync::mpsc;
 
-use crate::host::{self, Answering, Line, Who};
+use crate::host::{self, Answering, Line, Patience, Who};
 use crate::interrupt::Interrupts;
 use crate::options::{Global, RpcArgs};
 use crate::setup::{self, Setup, Stay};
@@ -39,7 +39,8 @@ struct Piece {
 /// Runs it, until standard input ends or it is interrupted: at the host, where one has the store.
 pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let who = Who { kind: ClientKind::Run, agent: Some(&args.model), checks_server: false, patience: None };
+    let patience = Some(Patience::to_the_end(global));
+    let who = Who { kind: ClientKind::Run, agent: Some(&args.model), checks_server: false, patience };
     let mut said = standard_input();
     let mut is_next = false;
     loop {
@@ -57,7 +58,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
         if std::mem::replace(&mut is_next, true) {
             tell_of_next_host().await?;
         }
-        let Some(Line { input, output, warnings }) = line else {
+        let Some(Line { input, output, warnings, watch: _watch }) = line else {
             return serve(global, args, &interrupts, said).await;
         };
         warnings.iter().try_for_each(|warning| setup::warn(global, warning))?;

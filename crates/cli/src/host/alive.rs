@@ -12,6 +12,7 @@ use std::time::Duration;
 use greenroom_server::operations::PingHost;
 use greenroom_server::{Client, WeakClient};
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::reaching::{is_gone_client, silent_text};
@@ -59,12 +60,16 @@ pub(crate) struct Patience {
 impl Patience {
     /// It says on standard error that it waits.
     pub(crate) fn new(global: &Global, interrupts: &Interrupts) -> Self {
+        Self { interrupts: Some(interrupts.clone()), ..Self::to_the_end(global) }
+    }
+
+    /// As [`Self::new`], for a command that ends with the first interruption whatever its host does.
+    pub(crate) fn to_the_end(global: &Global) -> Self {
         let color = global.color;
-        let tell = move |silence: Silence| {
+        Self::telling(move |silence: Silence| {
             // Who closed standard error wants to know nothing.
             let _ = Screen::stderr(color).line(format!("greenroom: {}", silence.text()));
-        };
-        Self { interrupts: Some(interrupts.clone()), tell: Arc::new(tell) }
+        })
     }
 
     /// It tells this that it waits, which also says when to leave.
@@ -85,13 +90,26 @@ pub(super) struct Serving {
 /// Asks from now on whether it answers, as long as the client has its connection. Without patience it is given up where it
 /// does not.
 pub(super) fn watch_over(client: &Client, host: Serving, patience: Option<Patience>) {
-    let interruptions = patience.as_ref().and_then(|patience| Some(patience.interrupts.as_ref()?.count()));
-    let watching = Watching { client: client.downgrade(), host, patience, interruptions };
-    tokio::spawn(watching.run());
+    tokio::spawn(Watching::new(Some(client.downgrade()), host, patience).run());
+}
+
+/// As [`watch_over`], for a connection that has no client, as long as this is there.
+pub(super) fn watch_over_line(host: Serving, patience: Option<Patience>) -> LineWatch {
+    LineWatch(tokio::spawn(Watching::new(None, host, patience).run()).abort_handle())
+}
+
+/// A host is watched as long as this is there.
+pub(crate) struct LineWatch(AbortHandle);
+
+impl Drop for LineWatch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 struct Watching {
-    client: WeakClient,
+    /// `None`: there is none to be given up.
+    client: Option<WeakClient>,
     host: Serving,
     patience: Option<Patience>,
     /// How often the user has interrupted the command.
@@ -99,12 +117,18 @@ struct Watching {
 }
 
 impl Watching {
+    fn new(client: Option<WeakClient>, host: Serving, patience: Option<Patience>) -> Self {
+        let interruptions =
+            patience.as_ref().and_then(|patience| Some(patience.interrupts.as_ref()?.count()));
+        Self { client, host, patience, interruptions }
+    }
+
     async fn run(mut self) {
         loop {
             let every = if self.is_interrupted() { INTERRUPTED_WITHIN } else { ASK_EVERY };
             let is_interrupted = tokio::select! {
                 biased;
-                () = self.client.closed() => return,
+                () = closed(&self.client) => return,
                 () = interrupted(&mut self.interruptions) => true,
                 () = sleep(every) => self.is_interrupted(),
             };
@@ -129,7 +153,7 @@ impl Watching {
         loop {
             tokio::select! {
                 biased;
-                () = self.client.closed() => return false,
+                () = closed(&self.client) => return false,
                 () = &mut answering => break,
                 () = interrupted(&mut self.interruptions) => {
                     is_interrupted = true;
@@ -144,7 +168,7 @@ impl Watching {
                         (patience.tell)(Silence::Begins(silent_text(&self.host.dir, WAITS)));
                     }
                     Some(_) | None => {
-                        if let Some(client) = self.client.upgrade() {
+                        if let Some(client) = self.client.as_ref().and_then(WeakClient::upgrade) {
                             client.give_up(silent_text(&self.host.dir, GIVEN_UP));
                         }
                         return false;
@@ -164,6 +188,14 @@ const WAITS: &str =
     "waiting for it, and Ctrl-C leaves; it can be killed with `greenroom host --stop --force`";
 /// What is said of one that is not.
 pub(super) const GIVEN_UP: &str = "wait, or kill it with `greenroom host --stop --force`";
+
+/// Waits for the end of a client's connection, where there is one.
+async fn closed(client: &Option<WeakClient>) {
+    match client {
+        Some(client) => client.closed().await,
+        None => std::future::pending().await,
+    }
+}
 
 /// The next interruption; nothing where none is heard.
 async fn interrupted(interruptions: &mut Option<watch::Receiver<u64>>) {

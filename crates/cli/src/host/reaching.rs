@@ -20,7 +20,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::agents::Definition;
-use super::alive::{self, GIVEN_UP, Patience, Serving};
+use super::alive::{self, GIVEN_UP, LineWatch, Patience, Serving};
 use super::socket::{self, Connected};
 use super::{AGAIN_AFTER, LOG_FILE, READY};
 use crate::errors::{self, usage};
@@ -79,6 +79,8 @@ pub(crate) struct Line {
     pub(crate) output: OwnedWriteHalf,
     /// What the user should know.
     pub(crate) warnings: Vec<String>,
+    /// Says where the host is silent, as `who` wants it.
+    pub(crate) watch: LineWatch,
 }
 
 /// As [`reach`], for who speaks the protocol by themselves.
@@ -92,8 +94,9 @@ pub(crate) async fn reach_line(global: &Global, who: &Who<'_>) -> Result<Option<
         let reaching = Reaching::new(global, who, None)?;
         let line = timeout(REACH_WITHIN, reaching.line()).await.map_err(|_| silent(&reaching.dir))??;
         client.close().await;
-        if let Some((input, output)) = line {
-            return Ok(Some(Line { input, output, warnings }));
+        if let Some((input, output, host)) = line {
+            let watch = alive::watch_over_line(host, who.patience.clone());
+            return Ok(Some(Line { input, output, warnings, watch }));
         }
     }
     Err(ClientError::Disconnected.into())
@@ -420,8 +423,9 @@ impl<'a> Reaching<'a> {
     }
 
     /// Says who the client is on a connection of its own. `None`: the host is gone.
-    async fn line(&self) -> Result<Option<(BufReader<OwnedReadHalf>, OwnedWriteHalf)>> {
-        let Connected::Stream(stream) = socket::connect(&socket::path(&self.dir)?).await? else {
+    async fn line(&self) -> Result<Option<(BufReader<OwnedReadHalf>, OwnedWriteHalf, Serving)>> {
+        let socket = socket::path(&self.dir)?;
+        let Connected::Stream(stream) = socket::connect(&socket).await? else {
             return Ok(None);
         };
         let (input, mut output) = stream.into_split();
@@ -433,8 +437,12 @@ impl<'a> Reaching<'a> {
         if said.is_err() || input.read_line(&mut answer).await.is_err() {
             return Ok(None);
         }
-        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap_or_default();
-        Ok(answer.get("result").is_some().then_some((input, output)))
+        let mut answer: serde_json::Value = serde_json::from_str(&answer).unwrap_or_default();
+        let greeted = answer.get_mut("result").map(serde_json::Value::take);
+        let Some(HelloAnswer { pid, .. }) = greeted.map(serde_json::from_value).transpose()? else {
+            return Ok(None);
+        };
+        Ok(Some((input, output, Serving { dir: self.dir.clone(), socket, pid })))
     }
 
     async fn attempt(&self, path: &Path) -> Result<Attempt> {

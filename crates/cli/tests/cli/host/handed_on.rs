@@ -2,10 +2,10 @@
 
 use greenroom_server::operations::ClientKind;
 use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest};
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::{Hosted, wait_until};
+use super::{Hosted, stop, wait_until};
 use crate::cli::support::Running;
 
 /// A model that takes a minute for what is slow.
@@ -69,4 +69,30 @@ async fn a_program_hears_what_became_of_its_requests_and_goes_on_with_the_next_h
         let ended = rpc.end();
         assert_eq!(ended.code, Some(0), "{ended:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_says_that_its_host_is_silent_and_that_it_answers_again() {
+    let hosted = hosted().await;
+    let host = hosted.host().expect("a host is there");
+    let mut rpc = hosted.place.start_command(hosted.command(&["rpc", "--window", "100000"]));
+    ask(&mut rpc, 1, "session/prompt", &json!({ "session_id": "a", "text": "quick" }));
+    hear(&mut rpc, "session/prompt_result");
+    stop(host);
+    ask(&mut rpc, 2, "agent/state", &json!({ "session_id": "a" }));
+    let said = rpc.wait_for_word("does not answer");
+    let process = host.as_raw_nonzero();
+    assert!(
+        said.contains(&format!("(process {process}) does not answer; waiting for it, and Ctrl-C leaves")),
+        "{said}"
+    );
+    kill_process(host, Signal::CONT).unwrap();
+    rpc.wait_for_word("the host answers again");
+    hear(&mut rpc, "\"id\":2");
+    // The first interruption ends it, whatever the host does.
+    stop(host);
+    rpc.signal(Signal::INT);
+    let ended = rpc.end();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+    kill_process(host, Signal::CONT).unwrap();
 }
