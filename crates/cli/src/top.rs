@@ -49,6 +49,10 @@ pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
         return Ok(0);
     };
     if !screen.is_terminal() || !std::io::stdin().is_terminal() {
+        if model.sessions().is_empty() {
+            screen.line("No session is live; `greenroom sessions` lists what is stored.")?;
+            return Ok(0);
+        }
         for row in rows::table(&model, usize::MAX) {
             screen.line(row.text().trim_end())?;
         }

@@ -22,6 +22,7 @@ mod deaths;
 mod definitions;
 mod dying;
 mod elsewhere;
+mod forms;
 mod handed_on;
 mod held_back;
 mod looking;
