@@ -295,9 +295,10 @@ impl Default for ServeConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct HostConfig {
-    /// Whether `chat` and `run` start one where there is none. `false`: they do their work in their own process.
+    /// Whether `chat`, `resume` and `run` start one where there is none. `false`: they do their work in their own process.
     pub(crate) start: bool,
-    /// How long it stays without anybody connected and without anything at work, in seconds.
+    /// How long it stays without anybody connected and without anything at work, in seconds; with 0 it ends with its last
+    /// client.
     pub(crate) idle_s: u64,
 }
 

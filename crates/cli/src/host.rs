@@ -35,6 +35,7 @@ mod agents;
 mod alive;
 mod reaching;
 mod socket;
+mod starting;
 
 /// The log beside the store.
 pub(crate) const LOG_FILE: &str = "host.log";

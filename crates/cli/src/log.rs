@@ -47,7 +47,9 @@ pub(crate) fn start(global: &Global, is_host: bool) {
 }
 
 /// The most that a host's log may have, in bytes. What comes after that is not kept.
-const HOST_LOG_BYTES_MAX: u64 = 4 << 20;
+pub(crate) const HOST_LOG_BYTES_MAX: u64 = 4 << 20;
+/// What stands before the number of the process where a host begins to write.
+pub(crate) const PROCESS: &str = "--- process";
 
 /// The file of a host's log. It begins anew where it has grown to half of what it may have.
 fn host_log(global: &Global) -> Option<Bounded> {
@@ -57,7 +59,7 @@ fn host_log(global: &Global) -> Option<Bounded> {
     if length > HOST_LOG_BYTES_MAX / 2 {
         file.set_len(0).ok()?;
     }
-    let _ = writeln!(file, "--- process {}", std::process::id());
+    let _ = writeln!(file, "{PROCESS} {}", std::process::id());
     let left = HOST_LOG_BYTES_MAX.saturating_sub(file.metadata().ok()?.len());
     Some(Bounded { file, left })
 }

@@ -28,6 +28,8 @@ mod tests;
 const LINE_BYTES_MAX: u64 = 64 << 20;
 /// How often a host without clients looks whether something is at work.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long a host that nobody has connected to yet stays at least.
+const FIRST_CLIENT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Makes agents of what clients say of theirs.
 pub trait Definer: Send + Sync + 'static {
@@ -118,7 +120,8 @@ impl Host {
         }
     }
 
-    /// Waits until the host is told to end, or has had no client and nothing at work for so long.
+    /// Waits until the host is told to end, or has had no client and nothing at work for so long. Before its first client
+    /// it waits for at least ten seconds: whoever started it is on the way.
     pub async fn idle(&self, after: Duration) {
         tokio::select! {
             biased;
@@ -137,22 +140,23 @@ impl Host {
         let mut connected = self.0.connected.subscribe();
         loop {
             let _ = connected.wait_for(|count| *count == 0).await;
+            let after = if self.0.clients().newest == 0 { after.max(FIRST_CLIENT_WITHIN) } else { after };
             let mut idle = Duration::ZERO;
             while *connected.borrow_and_update() == 0 {
-                if idle >= after {
+                let is_working = match self.0.runtime.working().await {
+                    Ok(working) => !working.is_empty(),
+                    // The runtime has ended.
+                    Err(_) => return,
+                };
+                idle = if is_working { Duration::ZERO } else { idle };
+                if !is_working && idle >= after {
                     return;
                 }
-                let step = LOOK_EVERY.min(after - idle);
+                let step = if is_working { LOOK_EVERY } else { LOOK_EVERY.min(after - idle) };
                 tokio::select! {
                     biased;
                     _ = connected.changed() => break,
-                    () = tokio::time::sleep(step) => {}
-                }
-                match self.0.runtime.working().await {
-                    Ok(working) if working.is_empty() => idle += step,
-                    Ok(_) => idle = Duration::ZERO,
-                    // The runtime has ended.
-                    Err(_) => return,
+                    () = tokio::time::sleep(step) => idle += step,
                 }
             }
         }

@@ -3,13 +3,11 @@
 //! Invariants: a host that ends while it is reached is tried again, or replaced, and never the reason of a failure; whatever
 //! a host does or leaves undone, reaching it takes no longer than a time that is set.
 
-use std::ffi::OsString;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use greenroom::tools::background;
 use greenroom_server::operations::{
     ClientKind, Hello, HelloAnswer, Operation as _, PROTOCOL, StopHost, Stopping,
 };
@@ -22,7 +20,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::agents::Definition;
 use super::alive::{self, GIVEN_UP, LineWatch, Patience, Serving};
 use super::socket::{self, Connected};
-use super::{AGAIN_AFTER, LOG_FILE, READY};
+use super::starting::{self, Started, Starts};
+use super::{AGAIN_AFTER, LOG_FILE};
 use crate::errors::{self, usage};
 use crate::link::ATTEMPTS;
 use crate::options::{Global, ModelArgs};
@@ -36,10 +35,6 @@ const REACH_WITHIN: Duration = Duration::from_secs(15);
 const KILL_AFTER: Duration = Duration::from_secs(5);
 /// How long a store may be in use by somebody who cannot be reached, before that is said.
 const UNREACHED_MAX: Duration = Duration::from_secs(3);
-/// How long it waits before it starts another one in the place of one that could not have the store.
-const START_AGAIN_AFTER: Duration = Duration::from_millis(150);
-/// How many hosts may die as they start, before that is said.
-const DEATHS_MAX: u32 = 3;
 
 /// Who a client is.
 pub(crate) struct Who<'a> {
@@ -386,7 +381,7 @@ impl<'a> Reaching<'a> {
         let deadline = Instant::now() + REACH_WITHIN;
         // Whoever else holds the store, as the last host that was started had it.
         let mut in_use: Option<(Instant, Unreached)> = None;
-        let mut deaths = 0;
+        let mut starts = Starts::default();
         loop {
             let attempt = match self.dir.exists() {
                 true => {
@@ -398,22 +393,24 @@ impl<'a> Reaching<'a> {
             match (attempt?, self.idle_s) {
                 (Attempt::Reached(reached), _) => return Ok(Some(reached)),
                 (Attempt::Nobody, None) => return Ok(None),
-                (Attempt::Nobody, Some(idle_s)) => match start(self.global, &self.dir, idle_s).await? {
-                    Started::Ready => {}
-                    // It may have been killed with the one before it.
-                    Started::Died if deaths < DEATHS_MAX => deaths += 1,
-                    Started::Died => return Err(Unreached::died().into()),
-                    Started::Failed(failed) if failed.code != errors::STORE => return Err(failed.into()),
-                    // Another one may have been quicker. Else it is a program that does not answer, or a broken store.
-                    Started::Failed(failed) => {
-                        let (since, failed) = in_use.get_or_insert_with(|| (Instant::now(), failed));
-                        if since.elapsed() > UNREACHED_MAX {
-                            return Err(failed.clone().into());
+                (Attempt::Nobody, Some(_)) if starts.are_all_dead() => {
+                    return Err(Unreached::died(&self.dir).into());
+                }
+                (Attempt::Nobody, Some(idle_s)) if starts.is_time() => {
+                    match starts.start(self.global, &self.dir, idle_s).await? {
+                        // It may be killed before it is reached, with the one before it for example.
+                        Started::Ready | Started::Died => {}
+                        Started::Failed(failed) if failed.code != errors::STORE => return Err(failed.into()),
+                        // Another one may have been quicker. Else it is a program that does not answer, or a broken store.
+                        Started::Failed(failed) => {
+                            let (since, failed) = in_use.get_or_insert_with(|| (Instant::now(), failed));
+                            if since.elapsed() > UNREACHED_MAX {
+                                return Err(failed.clone().into());
+                            }
                         }
-                        sleep(START_AGAIN_AFTER).await;
                     }
-                },
-                (Attempt::Again, _) => {}
+                }
+                (Attempt::Nobody | Attempt::Again, _) => {}
             }
             if Instant::now() > deadline {
                 return Err(in_use.map_or_else(|| silent(&self.dir), |(_, failed)| failed.into()));
@@ -498,15 +495,6 @@ pub(crate) fn fingerprint(global: &Global, model: &ModelArgs) -> Result<String> 
     Ok(definition(global, model, false)?.fingerprint())
 }
 
-/// What became of a host that was started.
-enum Started {
-    Ready,
-    /// It could not begin, and said why.
-    Failed(Unreached),
-    /// It ended without a word.
-    Died,
-}
-
 /// Why no host can be reached.
 #[derive(Debug, Clone)]
 pub(crate) struct Unreached {
@@ -518,15 +506,20 @@ pub(crate) struct Unreached {
 }
 
 impl Unreached {
-    fn died() -> Self {
-        Self {
-            code: errors::FAILED,
-            is_silent: false,
-            reason: format!(
-                "the host that was started in the background ended without a word; {LOG_FILE} beside the store may say \
-                 why, and --no-host does without one"
-            ),
-        }
+    /// With what a host said that could not begin.
+    pub(super) fn refused(code: u8, reason: &str) -> Self {
+        Self { code, reason: reason.to_owned(), is_silent: false }
+    }
+
+    fn died(dir: &Path) -> Self {
+        let told = match starting::last_words(dir) {
+            Some(words) => format!("the last one said in {LOG_FILE} beside the store: {words}"),
+            None => format!("{LOG_FILE} beside the store may say why"),
+        };
+        let reason = format!(
+            "the hosts that were started in the background ended at once; {told}; --no-host does without one"
+        );
+        Self { code: errors::FAILED, reason, is_silent: false }
     }
 }
 
@@ -537,22 +530,3 @@ impl std::fmt::Display for Unreached {
 }
 
 impl std::error::Error for Unreached {}
-
-async fn start(global: &Global, dir: &Path, idle_s: u64) -> Result<Started> {
-    let dir = std::path::absolute(dir)?;
-    let mut arguments: Vec<OsString> = vec!["host".into(), "--data-dir".into(), dir.into_os_string()];
-    arguments.extend(["--idle".into(), idle_s.to_string().into()]);
-    arguments.extend(std::iter::repeat_n("-v".into(), usize::from(global.verbose)));
-    let said = tokio::task::spawn_blocking(move || background::start(&arguments)).await?;
-    let said = said.context("start a host in the background (--no-host does without one)")?;
-    let last = said.lines().next_back().unwrap_or_default();
-    if last == READY {
-        return Ok(Started::Ready);
-    }
-    Ok(match last.split_once(' ').and_then(|(code, reason)| Some((code.parse().ok()?, reason))) {
-        Some((code, reason)) => {
-            Started::Failed(Unreached { code, reason: reason.to_owned(), is_silent: false })
-        }
-        None => Started::Died,
-    })
-}

@@ -210,6 +210,12 @@ fn hosts_of(place: &Place) -> Vec<Pid> {
     pids.collect()
 }
 
+/// How many hosts have begun to write their log.
+fn hosts_begun(hosted: &Hosted) -> usize {
+    let log = std::fs::read_to_string(hosted.place.store().join("host.log")).unwrap();
+    log.lines().filter(|line| line.starts_with("--- process ")).count()
+}
+
 /// Whether this process lives, and is ours.
 fn is_greenroom(pid: Pid) -> bool {
     let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
@@ -322,6 +328,48 @@ async fn it_ends_by_itself() {
     let log = std::fs::read_to_string(hosted.place.store().join("host.log")).unwrap();
     assert!(log.contains("the host has ended"), "{log}");
     assert!(!log.contains("a-key"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_ends_with_its_last_client_serves_each_command() {
+    let hosted = Hosted::new(3, 0).await;
+    for arguments in [&["run", "--window", "100000", "-p", "one"][..], &["chat", "--window", "100000"]] {
+        let mut command = hosted.command(arguments);
+        command.env("GREENROOM_HOST_IDLE_S", "0");
+        let mut running = hosted.place.start_command(command);
+        if arguments[0] == "chat" {
+            running.say("one");
+        }
+        running.close_input();
+        let ended = running.end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert!(ended.stdout.contains("word word word"), "{ended:?}");
+        wait_until("the host has ended", || hosts_of(&hosted.place).is_empty());
+    }
+    assert_eq!(hosts_begun(&hosted), 2, "one for each command");
+}
+
+/// The hosts here wait for a reader of their log before they do anything else, and are killed meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_that_die_as_they_start_are_replaced_a_few_times_and_that_is_said() {
+    let hosted = Hosted::new(1, 0).await;
+    std::fs::create_dir_all(hosted.place.store()).unwrap();
+    let log = hosted.place.store().join("host.log");
+    assert!(Command::new("mkfifo").arg(log).status().unwrap().success());
+    let mut running = hosted.place.start_command(hosted.command(&["run", "-p", "one"]));
+    running.close_input();
+    let mut killed = std::collections::BTreeSet::new();
+    while !running.has_ended() {
+        for pid in hosts_of(&hosted.place) {
+            let _ = kill_process(pid, Signal::KILL);
+            killed.insert(pid.as_raw_nonzero());
+        }
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    let ended = running.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("ended at once") && ended.stderr.contains("host.log"), "{ended:?}");
+    assert_eq!(killed.len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

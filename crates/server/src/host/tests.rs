@@ -245,6 +245,25 @@ async fn it_ends_when_it_is_idle_or_told_to() {
     place.runtime.shutdown().await.unwrap();
 }
 
+/// One that is to end at once still waits for who started it, and for the work that is left to it.
+#[tokio::test(start_paused = true)]
+async fn without_any_patience_it_serves_its_first_client_and_finishes_the_work() {
+    let place = Place::new().await;
+    let idle = |host: Host| tokio::spawn(async move { host.idle(Duration::ZERO).await });
+    let ended = idle(place.host.clone());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!ended.is_finished(), "nobody has come yet");
+    let ada = place.client(ClientKind::Chat, "ada").await;
+    let work = ada.work(PromptSession::new("a", "one")).await.unwrap();
+    drop((work, ada));
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    assert!(!ended.is_finished(), "her run goes on for 21 s");
+    tokio::time::timeout(Duration::from_secs(10), ended).await.unwrap().unwrap();
+    // Where nobody comes at all.
+    let other = Place::new().await;
+    tokio::time::timeout(Duration::from_secs(15), idle(other.host.clone())).await.unwrap().unwrap();
+}
+
 /// Whoever only looks on may have a live session compacted, with the session's own agent, and nothing else of it.
 #[tokio::test(start_paused = true)]
 async fn who_looks_on_has_a_live_session_compacted_by_its_own_agent() {

@@ -1,0 +1,142 @@
+//! Hosts that a client starts in the background.
+//!
+//! Invariants: one that dies at once is replaced a few times, after growing pauses, and never without end.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use greenroom::tools::background;
+use tokio::time::Instant;
+
+use super::reaching::Unreached;
+use super::{LOG_FILE, READY};
+use crate::files;
+use crate::log::{HOST_LOG_BYTES_MAX, PROCESS};
+use crate::options::Global;
+use crate::terminal::one_line;
+
+/// How many hosts may die as they start, before that is said.
+const DEATHS_MAX: u32 = 4;
+/// How long it is from the first host that is started to the second one. Each further pause is twice as long.
+const PAUSE: Duration = Duration::from_millis(150);
+/// The longest such pause.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How much is shown of what a host said last.
+const WORDS_COLUMNS: usize = 300;
+
+/// What became of a host that was started.
+pub(super) enum Started {
+    Ready,
+    /// It could not begin, and said why.
+    Failed(Unreached),
+    /// It ended without a word.
+    Died,
+}
+
+/// The hosts that a client has started.
+#[derive(Debug, Default)]
+pub(super) struct Starts {
+    count: u32,
+    /// How many of them died, or will have died where nobody can be reached.
+    deaths: u32,
+    /// When the next one may be started.
+    next: Option<Instant>,
+}
+
+impl Starts {
+    /// Whether so many died, if nobody can be reached now, that no more are started.
+    pub(super) fn are_all_dead(&self) -> bool {
+        self.deaths >= DEATHS_MAX
+    }
+
+    /// Whether the next one may be started.
+    pub(super) fn is_time(&self) -> bool {
+        self.next.is_none_or(|next| next <= Instant::now())
+    }
+
+    /// Starts a host for the store in this directory.
+    ///
+    /// # Errors
+    /// The system refuses to start a process.
+    pub(super) async fn start(&mut self, global: &Global, dir: &Path, idle_s: u64) -> Result<Started> {
+        let started = start(global, dir, idle_s).await?;
+        self.note(&started);
+        Ok(started)
+    }
+
+    fn note(&mut self, started: &Started) {
+        self.deaths += u32::from(!matches!(started, Started::Failed(_)));
+        self.next = Some(Instant::now() + pause(self.count));
+        self.count += 1;
+    }
+}
+
+/// The pause after this many hosts and one more.
+fn pause(before: u32) -> Duration {
+    PAUSE.saturating_mul(2_u32.saturating_pow(before)).min(PAUSE_MAX)
+}
+
+async fn start(global: &Global, dir: &Path, idle_s: u64) -> Result<Started> {
+    let dir = std::path::absolute(dir)?;
+    let mut arguments: Vec<OsString> = vec!["host".into(), "--data-dir".into(), dir.into_os_string()];
+    arguments.extend(["--idle".into(), idle_s.to_string().into()]);
+    arguments.extend(std::iter::repeat_n("-v".into(), usize::from(global.verbose)));
+    let said = tokio::task::spawn_blocking(move || background::start(&arguments)).await?;
+    let said = said.context("start a host in the background (--no-host does without one)")?;
+    let last = said.lines().next_back().unwrap_or_default();
+    if last == READY {
+        return Ok(Started::Ready);
+    }
+    Ok(match last.split_once(' ').and_then(|(code, reason)| Some((code.parse().ok()?, reason))) {
+        Some((code, reason)) => Started::Failed(Unreached::refused(code, reason)),
+        None => Started::Died,
+    })
+}
+
+/// What the newest host of this store said last in its log.
+pub(super) fn last_words(dir: &Path) -> Option<String> {
+    let log = files::read(&dir.join(LOG_FILE), HOST_LOG_BYTES_MAX).ok()?;
+    newest_words(&String::from_utf8_lossy(&log))
+}
+
+fn newest_words(log: &str) -> Option<String> {
+    let last = log.lines().rev().find(|line| !line.trim().is_empty())?;
+    // A line begins with the seconds since the start.
+    let (_, words) = last.trim().split_once(' ').filter(|_| !last.starts_with(PROCESS))?;
+    Some(one_line(words, WORDS_COLUMNS))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Started, Starts, newest_words, pause};
+
+    #[test]
+    fn what_a_host_said_last_is_found() {
+        for (log, words) in [
+            ("", None),
+            ("--- process 7\n", None),
+            ("--- process 6\n    0.1 it ends\n--- process 7\n", None),
+            ("--- process 7\n    0.010 one\n    0.020 error: two words\n", Some("error: two words")),
+        ] {
+            assert_eq!(newest_words(log).as_deref(), words, "{log}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_and_there_is_an_end() {
+        assert!((0..40).map(pause).is_sorted());
+        assert_eq!(pause(40), Duration::from_secs(1));
+        let mut starts = Starts::default();
+        for _ in 0..4 {
+            assert!(starts.is_time() && !starts.are_all_dead());
+            starts.note(&Started::Ready);
+            assert!(!starts.is_time());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(starts.are_all_dead());
+    }
+}
