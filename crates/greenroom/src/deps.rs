@@ -23,6 +23,7 @@ use crate::lane::Lane;
 use crate::learned::Learned;
 use crate::live::Live;
 use crate::message::SupervisorMessage;
+use crate::shared_tools::SharedTools;
 use crate::spending::Purse;
 use crate::spending::tree::Ledger;
 
@@ -42,6 +43,8 @@ pub(crate) struct Deps {
     pub(crate) ledger: Ledger,
     /// How deep agents may call agents.
     pub(crate) sub_agent_depth_max: usize,
+    /// The tools that sessions share.
+    pub(crate) tools: SharedTools,
     /// How models are to answer, whichever agent asks them.
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
     pub(crate) hooks: Hooks,

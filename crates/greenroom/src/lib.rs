@@ -73,6 +73,7 @@ pub mod session;
 pub mod sessions;
 mod shared;
 pub mod shared_provider;
+mod shared_tools;
 mod spending;
 mod sub_agent;
 mod summary_call;

@@ -38,6 +38,7 @@ use crate::resume::ResumeAll;
 use crate::session::{SessionHandle, Status, open};
 use crate::sessions::{self, Order, SessionQuery, SessionSummary};
 use crate::shared::REQUESTS_MAX;
+use crate::shared_tools::SharedTools;
 use crate::spending::tree::Ledger;
 use crate::spending::{Period, Purse, microdollars};
 
@@ -374,6 +375,7 @@ impl RuntimeBuilder {
             ledger: Ledger::default(),
             sub_agent_depth_max: self.sub_agent_depth_max.unwrap_or(SUB_AGENT_DEPTH_MAX),
             store,
+            tools: SharedTools::default(),
             bus: Bus::new(clock.clone()),
             lanes,
             default_provider,

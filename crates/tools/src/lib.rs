@@ -29,7 +29,7 @@ pub use function::{
 };
 pub use pauses::{PauseGuard, Pauses};
 pub use questions::{AskError, Questions, fits};
-pub use registry::{Registry, panic_text, parse_arguments};
+pub use registry::{Registry, WeakRegistry, panic_text, parse_arguments};
 pub use state::{AppState, MissingState};
 pub use value_schema::ValueSchema;
 pub use workspace::Workspace;

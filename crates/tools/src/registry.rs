@@ -6,7 +6,7 @@
 //! No result carries more than 50 KiB or 2,000 lines of text.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -21,6 +21,20 @@ use crate::{Tool, ToolContext, ToolOutput, ToolsError, schema, similar};
 pub struct Registry {
     tools: Arc<Vec<Entry>>,
     specs: Arc<[ToolSpec]>,
+}
+
+/// A [`Registry`] that does not keep its tools. It comes back as long as a clone of it is somewhere.
+#[derive(Clone)]
+pub struct WeakRegistry {
+    tools: Weak<Vec<Entry>>,
+    specs: Weak<[ToolSpec]>,
+}
+
+impl WeakRegistry {
+    /// The registry; `None` once no clone of it is left.
+    pub fn upgrade(&self) -> Option<Registry> {
+        Some(Registry { tools: self.tools.upgrade()?, specs: self.specs.upgrade()? })
+    }
 }
 
 #[derive(Clone)]
@@ -39,6 +53,16 @@ impl Registry {
     /// A registry without tools.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same registry, without keeping its tools.
+    pub fn downgrade(&self) -> WeakRegistry {
+        WeakRegistry { tools: Arc::downgrade(&self.tools), specs: Arc::downgrade(&self.specs) }
+    }
+
+    /// Whether one is a clone of the other, and neither was changed since.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.tools, &other.tools) && Arc::ptr_eq(&self.specs, &other.specs)
     }
 
     /// Adds a tool. One of the same name is replaced, in its place.

@@ -19,6 +19,7 @@ use crate::deps::{Deps, model_info};
 use crate::error::{ConfigError, Result};
 use crate::lane::Lane;
 use crate::message::Summariser;
+use crate::shared_tools::AllTools;
 
 #[cfg(test)]
 mod tests;
@@ -117,11 +118,14 @@ impl Definition {
         let live = deps.live_of(&agent);
         let agent = live.map(|live| live.adjusted(Arc::clone(&agent))).unwrap_or(agent);
         let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
-        let tools = crate::sub_agent::tools_of(deps, &agent)?;
+        let AllTools { registry: tools, tokens: tools_tokens } = deps.tools.of(&agent, || {
+            let registry = crate::sub_agent::tools_of(deps, &agent)?;
+            let tokens = tools_tokens(&registry);
+            Ok(AllTools { registry, tokens })
+        })?;
         let settings = deps.settings(&agent);
         // What a function writes is known when a run begins.
         let instructions = agent.instructions.fixed().cloned().unwrap_or_else(|| Arc::from(""));
-        let tools_tokens = tools_tokens(&tools);
         let instructions_tokens = instructions_tokens(&instructions);
         let fixed_tokens = instructions_tokens + tools_tokens;
         let window = deps.window(&agent, &lane, &agent.model, &settings, fixed_tokens);

@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::hooks::Hooks;
 use crate::lane::LaneLimits;
 use crate::learned::Learned;
+use crate::shared_tools::SharedTools;
 
 /// A provider that is never asked.
 struct Silent {
@@ -62,6 +63,7 @@ fn deps() -> Deps {
         sub_agent_depth_max: 4,
         learned: Learned::new(store.clone()),
         store,
+        tools: SharedTools::default(),
         bus: Bus::new(Clock::new(Some(0))),
         lanes: HashMap::from(lanes),
         default_provider: "openai".to_owned(),
@@ -306,4 +308,30 @@ async fn a_cost_limit_without_a_price_is_warned_of() {
     assert_eq!(warnings(Agent::new("gpt-4o").cost_limit_usd(0.000_005)), [""; 0]);
     let [warning] = &warnings(unknown().cost_limit_usd(0.000_005))[..] else { panic!("one warning") };
     assert!(warning.starts_with("nothing knows the price of unheard-of at openai: "), "{warning}");
+}
+
+/// Sessions with the same tools share what a model is told of them; the tools go with the last one.
+#[tokio::test]
+async fn the_same_tools_are_made_once_and_not_kept() {
+    let (deps, held) = (Arc::new(deps()), Arc::new(()));
+    let holder = Arc::clone(&held);
+    let agent = Agent::new("gpt-4o").tool("look", move |_: Nothing| {
+        let holder = Arc::clone(&holder);
+        async move {
+            drop(holder);
+            Ok("it rains")
+        }
+    });
+    let is_shared = |a: &Definition, b: &Definition| a.tools.is_same(&b.tools);
+    let (first, second) = (resolve(&deps, &agent).unwrap(), resolve(&deps, &agent.clone()).unwrap());
+    assert!(is_shared(&first, &second) && first.tools_tokens == second.tools_tokens);
+    // Whoever has another tool has tools of its own, and so has whoever calls others.
+    let web = crate::sub_agent::sub_agent("web", Agent::new("gpt-4o"));
+    let caller = resolve(&deps, &agent.clone().sub_agent(web)).unwrap();
+    let more = resolve(&deps, &agent.clone().tool("smell", |_: Nothing| async move { Ok("rain") })).unwrap();
+    assert_eq!([&first, &more, &caller].map(|definition| definition.tools.len()), [2, 3, 3]);
+    assert!(more.tools_tokens > first.tools_tokens && caller.tools_tokens > first.tools_tokens);
+    assert!(is_shared(&more, &more.clone()) && !is_shared(&resolve(&deps, &agent).unwrap(), &more));
+    drop((first, second, more, caller, agent));
+    assert_eq!(Arc::strong_count(&held), 1, "nobody works with the tools any more");
 }
