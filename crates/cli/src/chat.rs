@@ -92,8 +92,11 @@ async fn draw_it(
     };
     link.say_warnings(global)?;
     interrupts.unless(link.say_folder(global, &args, opened.id())).await?;
-    let id = live::talk(global, args, link, interrupts, (patience, silences), opened, typed).await?;
-    id.map_or(Ok(0), |id| say_how_to_go_on(global, &id))
+    let (id, ended) = live::talk(global, args, link, interrupts, (patience, silences), opened, typed).await?;
+    if let Some(id) = id {
+        say_how_to_go_on(global, &id)?;
+    }
+    ended.map(|()| 0)
 }
 
 /// Opens the session that is to be talked with. `None`: the user left meanwhile.

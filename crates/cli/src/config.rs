@@ -26,7 +26,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use self::keys::names as setting_names;
-pub(crate) use self::layers::{Loaded, Texts, given_prompt, load, users_places};
+pub(crate) use self::layers::{Loaded, Texts, given_prompt, load, load_held, users_places};
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;

@@ -30,6 +30,7 @@ pub(crate) use self::reaching::{
     reach_to_look, still_silent,
 };
 pub(crate) use self::socket::OtherUsers;
+pub(crate) use self::starting::Terms;
 
 mod agents;
 mod alive;
@@ -67,11 +68,18 @@ pub(crate) async fn run(global: &Global, args: &HostArgs) -> Result<u8> {
 
 async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    // The user's own file: that of the folder is another thing for each client.
-    let config = setup::config(global)?.own;
-    let idle_s = args.idle.unwrap_or(config.host.idle_s);
+    let terms = match Terms::told(args) {
+        Some(terms) => terms,
+        // The user's own file: that of the folder is another thing for each client.
+        None => {
+            let terms = Terms::of(&setup::config(global)?.own);
+            Terms { idle_s: args.idle.unwrap_or(terms.idle_s), ..terms }
+        }
+    };
+    let idle_s = terms.idle_s;
     let builder = Runtime::builder().provider(std::sync::Arc::new(Nobody)).data_dir(setup::data_dir(global)?);
-    let runtime = setup::start(global, setup::limited(builder, &config.limits)).await?;
+    let builder = builder.inputs_max(terms.inputs_max).live_sessions_max(terms.live_sessions_max);
+    let runtime = setup::start(global, builder).await?;
     let answering = Answering::begin(global, &runtime)?;
     if Screen::stdout(Color::Never).is_terminal() {
         let line =
@@ -129,7 +137,8 @@ impl Answering {
         let dir = dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
         let lock = HeldLock::of(&dir)?;
         let (listener, place) = socket::listen(&dir)?;
-        let global = Global { data_dir: Some(dir), config: None, settings: Vec::new(), ..global.clone() };
+        let global =
+            Global { data_dir: Some(dir), config: None, settings: Vec::new(), held: None, ..global.clone() };
         let host = Host::new(runtime, Agents::new(&global), env!("CARGO_PKG_VERSION"));
         let (is_ending, gone, place) =
             (Arc::<AtomicBool>::default(), Arc::<Notify>::default(), Arc::new(place));

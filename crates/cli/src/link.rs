@@ -15,7 +15,7 @@ use greenroom_server::{Client, ClientError, ProblemKind};
 
 use crate::chat::ask_user;
 use crate::errors::{Answered, usage};
-use crate::host::{self, Patience, Reached, Who};
+use crate::host::{self, Patience, Reached, Terms, Who};
 use crate::moment;
 use crate::options::{Global, ModelArgs};
 use crate::setup::{self, FOLDER, Setup, Stay, warn};
@@ -47,13 +47,13 @@ impl Link {
         kind: ClientKind,
         patience: &Patience,
     ) -> Result<Self> {
-        let host = setup::load_config(global, &crate::surroundings::Surroundings::here())?.config.host;
+        let config = setup::load_config(global, &crate::surroundings::Surroundings::here())?.config;
         let (checks_server, patience) = (kind == ClientKind::Run, Some(patience.clone()));
         let who = Who { kind, agent: Some(args), checks_server, patience };
-        let reached = match (global.no_host, host.start) {
+        let reached = match (global.no_host, config.host.start) {
             (true, _) => None,
             (false, false) => host::reach_or_free(global, &who).await?,
-            (false, true) => Some(host::reach_or_start(global, &who, host.idle_s).await?),
+            (false, true) => Some(host::reach_or_start(global, &who, Terms::of(&config)).await?),
         };
         match reached {
             Some(reached) => Ok(Self::to_host(args, reached)),

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::completions;
+use crate::config::Texts;
 use crate::surroundings::Surroundings;
 use crate::top::model::Sort;
 
@@ -45,6 +46,9 @@ pub(crate) struct Global {
     /// A setting of the configuration, such as compaction.threshold=0.7; may be given several times
     #[arg(long = "set", global = true, value_name = "KEY=VALUE", add = ArgValueCompleter::new(completions::assignments))]
     pub(crate) settings: Vec<String>,
+    /// What the configuration files said when they could be used last: that holds where they cannot be used now
+    #[arg(skip)]
+    pub(crate) held: Option<Texts>,
     /// Keep all in this process: use no host, and start none
     #[arg(long, global = true)]
     pub(crate) no_host: bool,
@@ -693,6 +697,12 @@ pub(crate) struct HostArgs {
     /// How long it stays without anybody connected and without anything at work [default: host.idle_s]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) idle: Option<u64>,
+    /// What limits.inputs_max is, from whoever starts it in the background; 0 for none
+    #[arg(long, hide = true, requires_all = ["idle", "live_sessions_max"])]
+    pub(crate) inputs_max: Option<usize>,
+    /// What limits.live_sessions_max is, from whoever starts it in the background; 0 for none
+    #[arg(long, hide = true, requires = "inputs_max")]
+    pub(crate) live_sessions_max: Option<usize>,
     /// End the host of this store; a host that is in use refuses
     #[arg(long)]
     pub(crate) stop: bool,

@@ -18,7 +18,7 @@ use greenroom::{Agent, Runtime, RuntimeBuilder, SessionHandle};
 
 use self::server::{Server, proxies};
 use crate::config::{
-    FILE_NAME, LimitsConfig, Loaded, Overrides, ProviderConfig, ServeConfig, load, users_places,
+    FILE_NAME, LimitsConfig, Loaded, Overrides, ProviderConfig, ServeConfig, load, load_held, users_places,
 };
 use crate::errors::{self, usage};
 use crate::host;
@@ -316,9 +316,24 @@ pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String>
 
 /// The configuration that holds in these surroundings.
 pub(crate) fn load_config(global: &Global, surroundings: &Surroundings) -> Result<Loaded> {
-    let loaded = load(global.config.as_deref(), Overrides::read(&global.settings, surroundings)?)?;
+    let overrides = Overrides::read(&global.settings, surroundings)?;
+    let explicit = global.config.as_deref();
+    let loaded = match load(explicit, overrides.clone()) {
+        Err(error) => match &global.held {
+            Some(held) => load_held(explicit, overrides, held, &error.to_string()).map_err(|_| error)?,
+            None => return Err(error),
+        },
+        Ok(loaded) => loaded,
+    };
     tracing::debug!(files = ?loaded.files, "the configuration was read");
     Ok(loaded)
+}
+
+/// Keeps in mind what the configuration files say, if they can be used.
+pub(crate) fn hold(global: &mut Global) {
+    if let Ok(loaded) = load_config(global, &Surroundings::here()) {
+        global.held = Some(loaded.texts());
+    }
 }
 
 /// The configuration that holds here. What the user must know of it is said on standard error.

@@ -142,7 +142,8 @@ struct Live {
     told: Vec<String>,
 }
 
-/// Talks until the user leaves. Gives the session that was talked with last, where something was said in it.
+/// Talks until the user leaves, or it cannot go on. Gives the session that was talked with last, where something was said
+/// in it, also where it could not go on.
 pub(super) async fn talk(
     global: &Global,
     args: ModelArgs,
@@ -151,7 +152,7 @@ pub(super) async fn talk(
     (patience, silences): (Patience, mpsc::UnboundedReceiver<Silence>),
     opened: Opened,
     typed: Typed,
-) -> Result<Option<String>> {
+) -> Result<(Option<String>, Result<()>)> {
     let folder = link.folder.clone();
     let history = History::new(&setup::data_dir(global)?);
     let local = Arc::new(Local::new(global, &args, &link.folder)?);
@@ -187,6 +188,7 @@ pub(super) async fn talk(
         follow: Follow::default(),
         told: Vec::new(),
     };
+    setup::hold(&mut live.global);
     live.model.set_now(moment::now_ms());
     live.model.status.git_branch = live.local.git_branch();
     live.welcome(opened);
@@ -210,8 +212,7 @@ pub(super) async fn talk(
     if let Some(link) = Arc::into_inner(link).filter(|link| !link.is_host()) {
         link.end().await?;
     }
-    result?;
-    Ok(id)
+    Ok((id, result))
 }
 
 /// Opens a session, with what is shown of its past.
@@ -372,6 +373,7 @@ impl Live {
             self.model.note(Look::WARN, warning);
         }
         self.link = Arc::new(link);
+        setup::hold(&mut self.global);
         // What was seen already is not told again.
         opened.past = self
             .follow
@@ -572,6 +574,7 @@ impl Live {
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Send { ticket, kind, text, names, is_typed } => {
+                setup::hold(&mut self.global);
                 let (backend, settings) = (self.backend.clone(), self.prompt_settings.clone());
                 let told = std::mem::take(&mut self.told);
                 let said = Said { backend, ticket, kind, text, names, is_typed, settings, told };

@@ -62,7 +62,9 @@ pub(super) async fn talk(
 ) -> Result<bool> {
     let view = View::new(Screen::stdout(global.color), Some(Screen::stdout(global.color)));
     let shown = Shown { view, between: Between::new(events) };
-    let mut chat = Chat { global: global.clone(), args, link, backend, interrupts, patience, shown };
+    let mut global = global.clone();
+    setup::hold(&mut global);
+    let mut chat = Chat { global, args, link, backend, interrupts, patience, shown };
     let result = chat.hold().await;
     let noted = chat.link.note_folder(chat.backend.id()).await;
     let Chat { link, mut shown, .. } = chat;
@@ -314,6 +316,7 @@ impl Chat {
             self.shown.note(Style::Yellow, &format!("  {warning}"))?;
         }
         (self.link, self.backend) = (link, backend);
+        setup::hold(&mut self.global);
         self.shown.between = Between::new(events);
         let state = self.backend.state().await?;
         self.say_what_waits(&state).await
@@ -324,6 +327,7 @@ impl Chat {
     where
         O: Operation<Output = Accepted, Outcome = PromptOutcome>,
     {
+        setup::hold(&mut self.global);
         self.shown.tell_what_came()?;
         let Shown { view, between } = &mut self.shown;
         if let Some(tokens) = between.compacting() {

@@ -16,6 +16,7 @@ use greenroom::kernel::settings::COMPACT_PROMPT_BYTES_MAX;
 use greenroom::provider::BaseUrl;
 use serde_norway::Value;
 
+use super::live::refused;
 use super::overrides::Overrides;
 use super::place::line_of;
 use super::words::plain;
@@ -134,6 +135,24 @@ pub(super) fn rule(key: &str) -> Rule {
 /// over those.
 pub(crate) fn load(explicit: Option<&Path>, overrides: Overrides) -> Result<Loaded> {
     let files = Files::read(explicit, overrides)?;
+    let [own, project] = files.checked()?;
+    assemble(&files, own, project)
+}
+
+/// As [`load`], with what the files said before, since they cannot be used now.
+pub(crate) fn load_held(
+    explicit: Option<&Path>,
+    overrides: Overrides,
+    held: &Texts,
+    reason: &str,
+) -> Result<Loaded> {
+    let (own, project) = Files::places(explicit, &overrides.surroundings);
+    let source = |place: Option<PathBuf>, text: &Option<String>, author| {
+        Some(Source { path: place?, text: text.clone()?, author })
+    };
+    let [own, project] = [source(own, &held[0], Author::User), source(project, &held[1], Author::Project)];
+    let warnings = [overrides.warnings.clone(), vec![refused(reason)]].concat();
+    let files = Files { own, project, warnings, overrides };
     let [own, project] = files.checked()?;
     assemble(&files, own, project)
 }

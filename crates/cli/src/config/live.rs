@@ -267,7 +267,8 @@ fn is_tighter(key: &str, held: Option<&Value>, edited: &Value) -> bool {
     }
 }
 
-fn refused(reason: &str) -> String {
+/// That an edit is not used, and why.
+pub(super) fn refused(reason: &str) -> String {
     // The reason comes last: it may be long.
     format!("the settings before the newest edit still hold: {reason}")
 }

@@ -44,6 +44,10 @@ pub(super) struct Definition {
     /// read.
     #[serde(default)]
     pub(super) config: Option<std::path::PathBuf>,
+    /// The texts of its own file, or of the one that it named, and of its folder's file, as they could be used last; they
+    /// are used where those files cannot be used now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) held: Option<Texts>,
     /// The settings that it gave as flags: `NAME=VALUE` each, as `--set` takes them.
     #[serde(default)]
     pub(super) settings: Vec<String>,
@@ -61,7 +65,7 @@ impl Definition {
     /// What stands for it in the store: the same for the same folder, files, flags, server and key, whatever the model is.
     /// Neither can be told from it.
     pub(super) fn fingerprint(&self) -> String {
-        let Self { surroundings, config, settings, model, checks_server: _ } = self;
+        let Self { surroundings, config, settings, model, held: _, checks_server: _ } = self;
         let ModelArgs { server, workspace, no_tools, allow_write, allow_shell, simulate, .. } = &**model;
         let may = (workspace, no_tools, allow_write, allow_shell, simulate);
         let matters = |name: &str| {
@@ -91,7 +95,7 @@ struct Shared {
 
 /// An agent that is in use.
 struct Known {
-    /// What was said, the surroundings apart.
+    /// What was said, apart from the surroundings and from what files said before.
     flags: Value,
     surroundings: Surroundings,
     texts: Texts,
@@ -149,15 +153,18 @@ impl Agents {
     async fn made(&self, definition: Value) -> Result<Defined> {
         let flags = {
             let mut flags = definition.clone();
-            flags.as_object_mut().map(|flags| flags.remove("surroundings"));
+            if let Some(flags) = flags.as_object_mut() {
+                flags.remove("surroundings");
+                flags.remove("held");
+            }
             flags
         };
         let definition: Definition = serde_json::from_value(definition)
             .map_err(|error| errors::usage(format!("the definition: {error}")))?;
         let fingerprint = definition.fingerprint();
-        let Definition { surroundings, config, settings, model, checks_server } = definition;
+        let Definition { surroundings, config, held, settings, model, checks_server } = definition;
         let surroundings = Surroundings::of(surroundings);
-        let global = Global { config, settings, ..self.0.global.clone() };
+        let global = Global { config, held, settings, ..self.0.global.clone() };
         let loaded = load_config(&global, &surroundings)?;
         if let Some(defined) = self.known(&flags, &surroundings, &model, &loaded) {
             return Ok(defined);

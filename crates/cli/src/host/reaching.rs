@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::agents::Definition;
 use super::alive::{self, GIVEN_UP, LineWatch, Patience, Serving};
 use super::socket::{self, Connected};
-use super::starting::{self, Started, Starts};
+use super::starting::{self, Started, Starts, Terms};
 use super::{AGAIN_AFTER, LOG_FILE};
 use crate::errors::{self, usage};
 use crate::link::ATTEMPTS;
@@ -161,11 +161,11 @@ pub(crate) async fn reach_to_change_and<T>(
 ///
 /// # Errors
 /// As [`reach`]; or none can be started.
-pub(crate) async fn reach_or_start(global: &Global, who: &Who<'_>, idle_s: u64) -> Result<Reached> {
+pub(crate) async fn reach_or_start(global: &Global, who: &Who<'_>, terms: Terms) -> Result<Reached> {
     let dir = setup::data_dir(global)?;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
     made.with_context(|| format!("make {}", dir.display()))?;
-    let reached = Reaching::new(global, who, Some(idle_s))?.reach().await?;
+    let reached = Reaching::new(global, who, Some(terms))?.reach().await?;
     reached.ok_or_else(|| anyhow::anyhow!("no host could be reached or started"))
 }
 
@@ -350,8 +350,8 @@ struct Reaching<'a> {
     hello: Hello,
     patience: Option<Patience>,
     global: &'a Global,
-    /// How long a host that is started stays idle; `None`: none is started.
-    idle_s: Option<u64>,
+    /// What a host that is started is told; `None`: none is started.
+    terms: Option<Terms>,
 }
 
 /// What came of one attempt.
@@ -364,7 +364,7 @@ enum Attempt {
 }
 
 impl<'a> Reaching<'a> {
-    fn new(global: &'a Global, who: &Who<'_>, idle_s: Option<u64>) -> Result<Self> {
+    fn new(global: &'a Global, who: &Who<'_>, terms: Option<Terms>) -> Result<Self> {
         let definition = who.agent.map(|model| definition(global, model, who.checks_server)).transpose()?;
         let definition = definition.map(serde_json::to_value).transpose()?;
         let hello = Hello {
@@ -374,7 +374,7 @@ impl<'a> Reaching<'a> {
             definition,
         };
         let patience = who.patience.clone();
-        Ok(Self { dir: setup::data_dir(global)?, hello, patience, global, idle_s })
+        Ok(Self { dir: setup::data_dir(global)?, hello, patience, global, terms })
     }
 
     async fn reach(self) -> Result<Option<Reached>> {
@@ -390,14 +390,14 @@ impl<'a> Reaching<'a> {
                 }
                 false => Ok(Attempt::Nobody),
             };
-            match (attempt?, self.idle_s) {
+            match (attempt?, self.terms) {
                 (Attempt::Reached(reached), _) => return Ok(Some(reached)),
                 (Attempt::Nobody, None) => return Ok(None),
                 (Attempt::Nobody, Some(_)) if starts.are_all_dead() => {
                     return Err(Unreached::died(&self.dir).into());
                 }
-                (Attempt::Nobody, Some(idle_s)) if starts.is_time() => {
-                    match starts.start(self.global, &self.dir, idle_s).await? {
+                (Attempt::Nobody, Some(terms)) if starts.is_time() => {
+                    match starts.start(self.global, &self.dir, terms).await? {
                         // It may be killed before it is reached, with the one before it for example.
                         Started::Ready | Started::Died => {}
                         Started::Failed(failed) if failed.code != errors::STORE => return Err(failed.into()),
@@ -484,6 +484,7 @@ fn definition(global: &Global, model: &ModelArgs, checks_server: bool) -> Result
     Ok(Definition {
         surroundings: Surroundings::hand_over(&keys)?,
         config: global.config.as_ref().map(absolute),
+        held: global.held.clone(),
         settings: global.settings.clone(),
         model: Box::new(model.clone()),
         checks_server,

@@ -12,9 +12,10 @@ use tokio::time::Instant;
 
 use super::reaching::Unreached;
 use super::{LOG_FILE, READY};
+use crate::config::Config;
 use crate::files;
 use crate::log::{HOST_LOG_BYTES_MAX, PROCESS};
-use crate::options::Global;
+use crate::options::{Global, HostArgs};
 use crate::terminal::one_line;
 
 /// How many hosts may die as they start, before that is said.
@@ -25,6 +26,49 @@ const PAUSE: Duration = Duration::from_millis(150);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How much is shown of what a host said last.
 const WORDS_COLUMNS: usize = 300;
+
+/// What a host must know of the configuration before anybody connects.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    /// How long it stays idle, in seconds.
+    pub(super) idle_s: u64,
+    /// The most runs and inputs in all sessions together; 0 for no limit.
+    pub(super) inputs_max: usize,
+    /// The most sessions with actors in memory; 0 for no limit.
+    pub(super) live_sessions_max: usize,
+}
+
+impl Terms {
+    /// Those of this configuration.
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            idle_s: config.host.idle_s,
+            inputs_max: config.limits.inputs_max.unwrap_or(0),
+            live_sessions_max: config.limits.live_sessions_max.unwrap_or(0),
+        }
+    }
+
+    /// Those of a client that started this process, and has read the configuration: it is not read again.
+    pub(super) fn told(args: &HostArgs) -> Option<Self> {
+        let HostArgs { idle, inputs_max, live_sessions_max, .. } = args;
+        let (idle_s, inputs_max, live_sessions_max) = ((*idle)?, (*inputs_max)?, (*live_sessions_max)?);
+        Some(Self { idle_s, inputs_max, live_sessions_max })
+    }
+
+    fn arguments(self) -> [OsString; 6] {
+        let Self { idle_s, inputs_max, live_sessions_max } = self;
+        let [idle, inputs, live] =
+            [idle_s.to_string(), inputs_max.to_string(), live_sessions_max.to_string()];
+        [
+            "--idle".into(),
+            idle.into(),
+            "--inputs-max".into(),
+            inputs.into(),
+            "--live-sessions-max".into(),
+            live.into(),
+        ]
+    }
+}
 
 /// What became of a host that was started.
 pub(super) enum Started {
@@ -60,8 +104,8 @@ impl Starts {
     ///
     /// # Errors
     /// The system refuses to start a process.
-    pub(super) async fn start(&mut self, global: &Global, dir: &Path, idle_s: u64) -> Result<Started> {
-        let started = start(global, dir, idle_s).await?;
+    pub(super) async fn start(&mut self, global: &Global, dir: &Path, terms: Terms) -> Result<Started> {
+        let started = start(global, dir, terms).await?;
         self.note(&started);
         Ok(started)
     }
@@ -78,10 +122,10 @@ fn pause(before: u32) -> Duration {
     PAUSE.saturating_mul(2_u32.saturating_pow(before)).min(PAUSE_MAX)
 }
 
-async fn start(global: &Global, dir: &Path, idle_s: u64) -> Result<Started> {
+async fn start(global: &Global, dir: &Path, terms: Terms) -> Result<Started> {
     let dir = std::path::absolute(dir)?;
     let mut arguments: Vec<OsString> = vec!["host".into(), "--data-dir".into(), dir.into_os_string()];
-    arguments.extend(["--idle".into(), idle_s.to_string().into()]);
+    arguments.extend(terms.arguments());
     arguments.extend(std::iter::repeat_n("-v".into(), usize::from(global.verbose)));
     let said = tokio::task::spawn_blocking(move || background::start(&arguments)).await?;
     let said = said.context("start a host in the background (--no-host does without one)")?;

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::support::{Place, Ran, ran};
 
+mod configured;
 mod deaths;
 mod definitions;
 mod dying;

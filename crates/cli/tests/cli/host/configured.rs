@@ -1,0 +1,98 @@
+//! Hosts and configuration files that cannot be used.
+
+use std::process::Stdio;
+
+use super::{Hosted, wait_until};
+use crate::cli::screen::{Terminal, is_there};
+use crate::cli::support::{Ran, Running, ran};
+
+/// Whoever names a file uses no other, in the host that is started, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_file_stands_instead_of_the_users_own_where_a_host_is_started() {
+    let hosted = Hosted::new(40, 100).await;
+    hosted.place.own_file("limitz: 3\n");
+    let file = hosted.place.work().join("named.yaml");
+    std::fs::write(&file, "limits: { inputs_max: 1 }\n").unwrap();
+    let arguments = |session: &'static str| {
+        ["--config", "named.yaml", "run", "--window", "100000", "--session", session, "-p", "x"]
+    };
+    let mut first = hosted.place.start_command(hosted.command(&arguments("a")));
+    first.close_input();
+    wait_until("the model is asked", || hosted.simulator.in_flight() == 1 || first.has_ended());
+    // What holds for all sessions together is that file's.
+    let second = hosted.run(&arguments("b"));
+    let first: Ran = first.end();
+    assert_eq!((first.code, first.stdout.matches("word").count()), (Some(0), 40), "{first:?}");
+    assert!(second.code != Some(0) && second.stderr.contains("1 inputs are under way"), "{second:?}");
+    // By itself, a host reads what it is to use.
+    let refused = hosted.run(&["host", "--idle", "1"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("limitz"), "{refused:?}");
+}
+
+/// What an edit spoils is not needed by chats that are open, whatever becomes of their host.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_goes_on_with_what_held_where_its_host_dies_after_a_bad_edit() {
+    let hosted = Hosted::new(1, 0).await;
+    hosted.place.own_file("system_prompt: Be kind.\n");
+    let mut chat = Running::start(
+        hosted.command(&["chat", "--window", "100000", "--session", "a"]).stdin(Stdio::piped()),
+    );
+    chat.wait_for("/help");
+    // A good edit while it is open holds, too.
+    hosted.place.own_file("system_prompt: Be brief.\n");
+    chat.say("one");
+    chat.wait_for("word");
+    chat.wait_for("tokens in all");
+    for text in ["limitz: 3\n", "limits: { steps_max: x }\n"] {
+        hosted.place.own_file(text);
+        hosted.kill_host();
+        chat.wait_for("the settings before the newest edit still hold");
+        chat.say("two");
+        chat.wait_for("word");
+        chat.wait_for("tokens in all");
+        let newest = hosted.simulator.requests().pop().unwrap();
+        let instructions = newest.request.system.clone().unwrap();
+        assert!(instructions.contains("Be brief."), "{instructions}");
+    }
+    // What can be used again is used.
+    hosted.place.own_file("system_prompt: Be quick.\n");
+    wait_until("the edit is seen", || {
+        chat.say("three");
+        chat.wait_for("tokens in all");
+        let newest = hosted.simulator.requests().pop().unwrap();
+        newest.request.system.as_ref().is_some_and(|told| told.contains("Be quick."))
+    });
+    chat.close_input();
+    let ended = chat.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_at_a_terminal_goes_on_too_and_says_how_to_come_back_where_it_cannot() {
+    if !is_there() {
+        return;
+    }
+    let hosted = Hosted::new(1, 0).await;
+    hosted.place.own_file("system_prompt: Be kind.\n");
+    let chat = hosted.command(&["chat", "--session", "a", "--window", "100000"]);
+    let terminal = Terminal::of(&hosted.place, (100, 30), &chat);
+    terminal.shows("›");
+    terminal.says("one");
+    terminal.shows("word");
+    hosted.place.own_file("limitz: 3\n");
+    hosted.kill_host();
+    terminal.shows("still hold");
+    terminal.says("two");
+    terminal.until("it is answered", |screen| screen.matches("word").count() == 2);
+    // A program that answers nobody takes the store before the next host can.
+    let folder = hosted.socket();
+    hosted.kill_host();
+    let _ = std::fs::remove_file(&folder);
+    std::fs::create_dir(&folder).unwrap();
+    terminal.shows("`greenroom chat --session a` goes on with this conversation.");
+    terminal.shows("ended with");
+    drop(terminal);
+    std::fs::remove_dir(&folder).unwrap();
+    let shown = ran(hosted.command(&["show", "a", "--no-host"]).output().unwrap());
+    assert_eq!(shown.stdout.matches("word").count(), 2, "{shown:?}");
+}
