@@ -47,7 +47,8 @@ pub(super) fn set(
     let value = match text {
         Some(text) => {
             let names: Vec<&str> = parts.iter().map(String::as_str).collect();
-            let read = overrides::read(key, &names, text)?;
+            let folder = path.parent().unwrap_or(Path::new(""));
+            let read = overrides::read(key, &names, text, folder)?;
             // What stands for another file's text is not written out.
             let plain = Value::String(text.to_owned());
             let is_text =
@@ -65,7 +66,11 @@ pub(super) fn set(
         ))
     })?;
     if after == before {
-        return Ok(format!("{key} was not set in {}.", path.display()));
+        let path = path.display();
+        return Ok(match &value {
+            Some(value) => format!("{key} is {} in {path} already.", flow(value)?),
+            None => format!("{key} was not set in {path}."),
+        });
     }
     check(global, &path, &after, author)?;
     write(&path, &after)?;

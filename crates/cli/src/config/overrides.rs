@@ -3,6 +3,8 @@
 //! Invariants: each setting has one variable, made of its name; a value is read as YAML, as in a file, and as a plain text
 //! where only that makes sense; what cannot be used is an error that names the variable or the flag.
 
+use std::path::Path;
+
 use anyhow::Result;
 use serde_norway::Value;
 
@@ -49,7 +51,7 @@ impl Overrides {
             let name = variable_of(&setting.key);
             if let Some(text) = surroundings.variable(&name) {
                 let parts: Vec<&str> = setting.key.split('.').collect();
-                found.settings.push(of_text(&name, &parts, &text)?);
+                found.settings.push(of_text(&name, &parts, &text, &surroundings.path(""))?);
             }
         }
         let mut unknown: Vec<String> = surroundings
@@ -70,7 +72,7 @@ impl Overrides {
             found.warnings.push(format!("the variable {name} sets nothing: there is no setting {key}{hint}"));
         }
         for flag in flags {
-            found.settings.push(of_flag(flag)?);
+            found.settings.push(of_flag(flag, &surroundings.path(""))?);
         }
         Ok(found)
     }
@@ -99,7 +101,7 @@ fn is_known(name: &str) -> bool {
     NO_SETTINGS.contains(&name) || with_variables().any(|setting| variable_of(&setting.key) == name)
 }
 
-fn of_flag(flag: &str) -> Result<Override> {
+fn of_flag(flag: &str, folder: &Path) -> Result<Override> {
     let Some((key, text)) = flag.split_once('=') else {
         return Err(usage(format!(
             "--set {flag}: give it as KEY=VALUE, such as --set compaction.threshold=0.7"
@@ -113,32 +115,34 @@ fn of_flag(flag: &str) -> Result<Override> {
         )));
     };
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    of_text(&format!("--set {key}"), &parts, text)
+    of_text(&format!("--set {key}"), &parts, text, folder)
 }
 
 /// A setting from its text. `parts` are those of its name.
-fn of_text(origin: &str, parts: &[&str], text: &str) -> Result<Override> {
-    let value = read(origin, parts, text)?;
+fn of_text(origin: &str, parts: &[&str], text: &str, folder: &Path) -> Result<Override> {
+    let value = read(origin, parts, text, folder)?;
     let parts = parts.iter().map(|part| (*part).to_owned()).collect();
     Ok(Override { origin: origin.to_owned(), parts, value })
 }
 
-/// The value that a text means for a setting, with its sections around it.
+/// The value that a text means for a setting, with its sections around it. A file that it names is meant from this folder.
 ///
 /// # Errors
 /// When the setting cannot be that.
-pub(super) fn read(origin: &str, parts: &[&str], text: &str) -> Result<Value> {
+pub(super) fn read(origin: &str, parts: &[&str], text: &str, folder: &Path) -> Result<Value> {
+    let path = folder.join(origin);
+    let place = path.display().to_string();
     let with = |value: Value| {
         let mut root = Value::Null;
         set_parts(&mut root, parts, value);
         root
     };
     let source = |value: &Value| -> Result<Source> {
-        Ok(Source { path: origin.into(), text: serde_norway::to_string(value)?, author: Author::User })
+        Ok(Source { path: path.clone(), text: serde_norway::to_string(value)?, author: Author::User })
     };
     let fits = |value: Value| -> Result<Value> {
         checked(&source(&with(value))?, true)
-            .map_err(|error| usage(of_origin(&error.to_string(), origin, parts)))
+            .map_err(|error| usage(of_origin(&error.to_string(), &place, origin, parts)))
     };
     // Where any text will do it is taken as it is: YAML would join its lines.
     if !is_quoted_or_null(text)
@@ -160,8 +164,8 @@ pub(super) fn is_quoted_or_null(text: &str) -> bool {
 
 /// The text of a problem without the line, which is none that the user wrote, and without the setting's name, which the
 /// origin says.
-fn of_origin(problem: &str, origin: &str, parts: &[&str]) -> String {
-    let Some(rest) = problem.strip_prefix(origin) else { return problem.to_owned() };
+fn of_origin(problem: &str, place: &str, origin: &str, parts: &[&str]) -> String {
+    let Some(rest) = problem.strip_prefix(place) else { return problem.to_owned() };
     let rest = rest.strip_prefix(", line ").unwrap_or(rest).trim_start_matches(|c: char| c.is_ascii_digit());
     match rest.strip_prefix(&format!(": {}", parts.join("."))) {
         // A part of what was set.

@@ -1,6 +1,6 @@
 //! What is wrong in a file is shown where it stands; every setting has a rule; files are put over one another.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_norway::Value;
 
@@ -221,7 +221,8 @@ fn a_value_from_outside_a_file_is_read_as_in_one() {
     let read = |key: &str, text: &str| {
         let parts = keys::parts(key).expect("a setting");
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        let value = overrides::read("here", &parts, text).map_err(|error| error.to_string())?;
+        let value =
+            overrides::read("here", &parts, text, Path::new("")).map_err(|error| error.to_string())?;
         Ok::<_, String>(show::flow(&value).expect("a line"))
     };
     for (key, text, wanted) in [

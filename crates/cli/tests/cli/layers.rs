@@ -191,6 +191,55 @@ fn a_setting_is_set_and_unset_in_its_file() {
     assert_eq!(place.run(&["config", "get", "model"]).stdout.trim(), "b");
 }
 
+/// A relative path is meant from the file's folder, when it is set and when it is read.
+#[test]
+fn a_file_that_a_setting_names_is_looked_for_beside_the_configuration() {
+    let place = Place::new();
+    let own = place.own_file("model: a\n");
+    std::fs::write(own.with_file_name("beside.md"), "Beside.").unwrap();
+    std::fs::write(place.work().join("here.md"), "Here.").unwrap();
+    let named = place.work().join("named.yaml");
+    std::fs::write(&named, "model: b\n").unwrap();
+    for (more, key, name, read) in [
+        (&[][..], "append_system_prompt", "beside.md", Some("Beside.")),
+        (&[], "compaction.compact_prompt", "'file:beside.md'", None),
+        (&[], "system_prompt", "here.md", None),
+        (&["--config", "named.yaml"], "system_prompt", "here.md", Some("Here.")),
+        (&["--config", "named.yaml"], "system_prompt", "beside.md", None),
+    ] {
+        let value = if name.starts_with('\'') { name.to_owned() } else { format!("file:{name}") };
+        let set = place.run(&[more, &["config", "set", key, &value]].concat());
+        let is_set = read.is_some() || name.starts_with('\'');
+        assert_eq!(set.code, Some(if is_set { 0 } else { 2 }), "{key} {value}: {set:?}");
+        if !is_set {
+            let folder =
+                if more.is_empty() { own.parent().unwrap().display().to_string() } else { String::new() };
+            assert!(set.stderr.contains(&format!("cannot read {folder}")), "{set:?}");
+        }
+        if let Some(read) = read {
+            let got = place.run(&[more, &["config", "get", key]].concat());
+            assert_eq!(got.stdout.trim(), read, "{got:?}");
+        }
+    }
+    assert!(std::fs::read_to_string(own).unwrap().contains("append_system_prompt: file:beside.md"));
+}
+
+#[test]
+fn what_is_set_or_unset_already_is_said_so() {
+    let place = Place::new();
+    let own = place.own_file("model: a\n").display().to_string();
+    for (arguments, said) in [
+        (&["set", "model", "a"][..], format!("model is a in {own} already.")),
+        (&["set", "model", "b"], format!("{own}: model is b now.")),
+        (&["set", "--project", "model", "c"], "greenroom.yaml: model is c now.".to_owned()),
+        (&["set", "--project", "model", "c"], "model is c in greenroom.yaml already.".to_owned()),
+        (&["unset", "limits.steps_max"], format!("limits.steps_max was not set in {own}.")),
+    ] {
+        let ran = place.run(&[&["config"], arguments].concat());
+        assert_eq!((ran.code, ran.stdout.trim()), (Some(0), said.as_str()), "{ran:?}");
+    }
+}
+
 #[test]
 fn the_defaults_and_the_schema_are_printed() {
     let place = Place::new();

@@ -29,6 +29,31 @@ async fn a_named_file_stands_instead_of_the_users_own_where_a_host_is_started() 
     assert!(refused.code == Some(2) && refused.stderr.contains("limitz"), "{refused:?}");
 }
 
+/// Files that flags and variables name are meant from the folder of the terminal, wherever the host is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relative_file_of_a_flag_or_a_variable_is_looked_for_in_the_clients_folder() {
+    let hosted = Hosted::new(1, 0).await;
+    std::fs::write(hosted.place.work().join("told.md"), "Told from a file.").unwrap();
+    let told = || hosted.simulator.requests().pop().unwrap().request.system.clone().unwrap();
+    let run = ["run", "--window", "100000", "-p", "x"];
+    for value in ["file:told.md", "'file:told.md'"] {
+        let setting = format!("append_system_prompt={value}");
+        let by_flag = hosted.run(&[&run[..], &["--set", &setting]].concat());
+        assert_eq!(by_flag.code, Some(0), "{by_flag:?}");
+        assert!(told().contains("Told from a file."), "{}", told());
+        let mut command = hosted.command(&run);
+        command.env("GREENROOM_SYSTEM_PROMPT", value);
+        let by_variable = ran(command.output().unwrap());
+        assert_eq!(by_variable.code, Some(0), "{by_variable:?}");
+        assert!(told().contains("Told from a file."), "{}", told());
+    }
+    let missing = hosted.run(&[&run[..], &["--set", "system_prompt=file:none.md"]].concat());
+    assert!(
+        missing.code == Some(2) && missing.stderr.contains("--set system_prompt: none.md"),
+        "{missing:?}"
+    );
+}
+
 /// What an edit spoils is not needed by chats that are open, whatever becomes of their host.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chat_goes_on_with_what_held_where_its_host_dies_after_a_bad_edit() {
