@@ -4,9 +4,10 @@
 //! Nothing in the folder is changed.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use greenroom::event::EventKind;
 use greenroom::kernel::ToolStatus;
 use greenroom::kernel::usage::ContextUsage;
@@ -15,6 +16,7 @@ use greenroom::{Agent, Event, RunItem, Runtime, SessionHandle};
 use greenroom_simulator::Pace;
 
 use crate::config::{Config, ProviderConfig};
+use crate::host::{self, Answering, Unreached};
 use crate::interrupt::Interrupts;
 use crate::options::{DemoArgs, Global};
 use crate::setup::Stay;
@@ -22,7 +24,7 @@ use crate::simulated::{MODEL, Simulated};
 use crate::surroundings::Surroundings;
 use crate::terminal::{Line, Screen, Style, one_line, wrapped};
 use crate::text::thousands;
-use crate::{errors, picture, run_view, setup};
+use crate::{errors, moment, picture, run_view, setup};
 
 /// Steps with tool calls in one run, at most.
 const STEPS_PER_TURN: u64 = 12;
@@ -55,25 +57,19 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
     let workspace = setup::workspace(global, &args.workspace, &Surroundings::here())?;
     let pace = if args.fast { Pace::default() } else { WATCHABLE };
     let simulated = Simulated::start(args.window, STEPS_PER_TURN, pace).await?;
-    let compaction = Config::default().compaction;
-    let runtime = setup::runtime(
-        global,
-        simulated.provider()?,
-        &ProviderConfig::default(),
-        &compaction,
-        Stay::UntilReply,
-    )
-    .await?;
+    let (global, runtime) = &start(global, &simulated).await?;
+    // Other terminals work on the store meanwhile.
+    let answering = Answering::begin(global, runtime)?.part_of("greenroom demo");
     let agent = Agent::new(MODEL)
         .instructions(INSTRUCTIONS)
         .tools(&builtin::read_only(workspace.clone()))
         .context_window(args.window);
-    let id = setup::new_session(&runtime, "demo").await?;
+    let id = setup::new_session(runtime, "demo").await?;
     let session = runtime.open(&id, &agent).await?;
 
     let mut show = Show::new(Screen::stdout(global.color), args.window);
     show.intro(&workspace, &simulated, args)?;
-    let played = play(&mut show, &runtime, &session, &agent, args, &interrupts).await;
+    let played = play(&mut show, runtime, &session, &agent, args, &interrupts).await;
     show.screen.clear_live()?;
     // Even after an interruption the session is whole, and there to be looked at.
     let head = runtime.summary(&id).await?;
@@ -86,9 +82,37 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
         show.screen.line(format!("the simulated model complains: {violation}"))?;
     }
     show.goodbye(global, &id)?;
-    runtime.shutdown().await?;
+    answering.end(runtime.clone(), async {}).await?;
     played?;
     Ok(if end == End::Interrupted { errors::INTERRUPTED } else { 0 })
+}
+
+/// A runtime with the user's store, in the place of an idle host; where others use that store, with one of its own.
+async fn start(global: &Global, simulated: &Simulated) -> Result<(Global, Runtime)> {
+    let provider = simulated.provider()?;
+    let compaction = Config::default().compaction;
+    let start = async |global: &Global| {
+        let _ = host::make_room(global).await?;
+        let provider = provider.clone();
+        setup::runtime(global, provider, &ProviderConfig::default(), &compaction, Stay::UntilReply).await
+    };
+    match start(global).await {
+        Err(error) if error.is::<Unreached>() || errors::is_store_in_use(&error) => {
+            let name = format!("greenroom-demo-{}-{}", moment::stamp(moment::now_ms()), std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
+            made.with_context(|| format!("make {}", dir.display()))?;
+            let line = format!(
+                "greenroom: your store is in use, so the demo keeps its session in {}, which you can remove later",
+                dir.display()
+            );
+            Screen::stderr(global.color).line(line)?;
+            let global = Global { data_dir: Some(dir), ..global.clone() };
+            let runtime = start(&global).await?;
+            Ok((global, runtime))
+        }
+        started => Ok((global.clone(), started?)),
+    }
 }
 
 /// Why the demo is over.

@@ -6,7 +6,7 @@ use greenroom_server::operations::ClientKind;
 use serde_json::{Value, json};
 
 use super::{Hosted, is_greenroom};
-use crate::cli::support::Running;
+use crate::cli::support::{Running, ran};
 
 const SERVE: [&str; 5] = ["serve", "--listen", "127.0.0.1:0", "--window", "100000"];
 
@@ -58,4 +58,33 @@ async fn a_host_that_is_in_use_keeps_the_store_and_is_named() {
         assert_eq!(refused.code, Some(3), "{refused:?}");
         assert!(refused.stderr.contains(&in_use) && refused.stderr.contains(advice), "{refused:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_takes_the_place_of_an_idle_host_and_works_beside_one_that_is_in_use() {
+    let hosted = Hosted::new(3, 0).await;
+    std::fs::write(hosted.place.work().join("a.txt"), "Some words.\n".repeat(400)).unwrap();
+    assert_eq!(hosted.say("a", "one").code, Some(0));
+    let host = hosted.host().expect("a host is there");
+    let demo = ["demo", "--fast", "--compactions", "1"];
+    let mut watched = Running::start(hosted.command(&["demo", "--compactions", "1"]).stdin(Stdio::null()));
+    watched.wait_for("read ");
+    assert!(!is_greenroom(host));
+    // Other terminals work beside it.
+    assert_eq!(hosted.say("a", "two").code, Some(0));
+    let ended = watched.end();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+    let listed = hosted.run(&["sessions"]);
+    assert!(listed.stdout.contains("demo-"), "{listed:?}");
+    // Beside a chat, it has a store of its own.
+    hosted.start_host();
+    let _chat = hosted.client(ClientKind::Chat, json!({})).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let mut beside = hosted.command(&demo);
+    let beside = ran(beside.env("TMPDIR", scratch.path()).output().unwrap());
+    assert!(beside.code == Some(0) && beside.stderr.contains("your store is in use"), "{beside:?}");
+    let dir = scratch.path().read_dir().unwrap().next().unwrap().unwrap().path();
+    assert!(beside.stdout.contains(&format!("--data-dir {}", dir.display())), "{beside:?}");
+    let shown = hosted.run(&["sessions", "--data-dir", &dir.display().to_string()]);
+    assert!(shown.stdout.contains("demo-"), "{shown:?}");
 }
