@@ -143,7 +143,10 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         if cause.is::<Unread>() {
             return INTERRUPTED;
         }
-        if cause.is::<Usage>() || cause.is::<OtherUsers>() || cause.is::<ToolsError>() {
+        if cause.is::<OtherUsers>() {
+            return STORE;
+        }
+        if cause.is::<Usage>() || cause.is::<ToolsError>() {
             return USAGE;
         }
     }

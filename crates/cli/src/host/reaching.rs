@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use greenroom::store::StoreError;
 use greenroom_server::operations::{
     ClientKind, Hello, HelloAnswer, Operation as _, PROTOCOL, StopHost, Stopping,
 };
@@ -164,7 +165,7 @@ pub(crate) async fn reach_to_change_and<T>(
 pub(crate) async fn reach_or_start(global: &Global, who: &Who<'_>, terms: Terms) -> Result<Reached> {
     let dir = setup::data_dir(global)?;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-    made.with_context(|| format!("make {}", dir.display()))?;
+    made.map_err(|error| Unreached::unusable("make", &dir, &error))?;
     let reached = Reaching::new(global, who, Some(terms))?.reach().await?;
     reached.ok_or_else(|| anyhow::anyhow!("no host could be reached or started"))
 }
@@ -214,8 +215,15 @@ pub(super) async fn stop(global: &Global, force: bool) -> Result<u8> {
             Screen::stdout(global.color).line(format!("The host{process} has ended."))?;
             Ok(0)
         }
+        Ending::Refused(error) if error.kind() == Some(ProblemKind::Busy) => {
+            let reason = format!("{error}; `greenroom host --stop --force` ends it all the same");
+            Err(Unreached::refused(errors::STORE, &reason).into())
+        }
         Ending::Refused(error) => Err(error.into()),
-        Ending::Nobody => Err(usage(format!("no host answers for the store in {}", dir.display()))),
+        Ending::Nobody => {
+            let reason = format!("no host answers for the store in {}", dir.display());
+            Err(Unreached::refused(errors::STORE, &reason).into())
+        }
     }
 }
 
@@ -510,6 +518,17 @@ impl Unreached {
     /// With what a host said that could not begin.
     pub(super) fn refused(code: u8, reason: &str) -> Self {
         Self { code, reason: reason.to_owned(), is_silent: false }
+    }
+
+    /// What the system said of a place of the store's. `action` is a verb.
+    pub(super) fn unusable(action: &'static str, path: &Path, error: &std::io::Error) -> Self {
+        use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        let reason = if matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem) {
+            StoreError::NotPermitted { action, path: path.to_owned() }.to_string()
+        } else {
+            format!("cannot {action} {}: {error}", path.display())
+        };
+        Self::refused(errors::STORE, &reason)
     }
 
     fn died(dir: &Path) -> Self {

@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context as _, Result};
 use tokio::net::{UnixListener, UnixStream};
 
+use super::reaching::Unreached;
 use crate::errors::usage;
 use crate::terminal::variable;
 
@@ -253,22 +254,29 @@ pub(super) async fn connect(path: &Path) -> Result<Connected> {
             ConnectionReset | ConnectionAborted | BrokenPipe | NotConnected | TimedOut | WouldBlock
             | Interrupted => Ok(Connected::Again),
             PermissionDenied => Err(others()),
-            _ => Err(error).with_context(|| format!("connect to {}", path.display())),
+            _ => Err(Unreached::unusable("connect to", path, &error).into()),
         },
     }
 }
 
-/// The socket is another user's.
+/// The socket is another user's, or the folder that it would be in is.
 #[derive(Debug)]
 pub(crate) struct OtherUsers(PathBuf);
 
 impl std::fmt::Display for OtherUsers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} is another user's socket; remove it, or name another store with --data-dir",
-            self.0.display()
-        )
+        let Self(path) = self;
+        match path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let folder = path.parent().unwrap_or(path).display();
+                write!(f, "the store in {folder} is closed to you; name another one with --data-dir")
+            }
+            Ok(_) | Err(_) => write!(
+                f,
+                "{} is another user's socket; remove it, or name another store with --data-dir",
+                path.display()
+            ),
+        }
     }
 }
 

@@ -281,7 +281,7 @@ async fn a_run_starts_a_host_which_the_next_one_finds_and_which_ends_when_told()
     wait_until("the host has ended", || !is_greenroom(host));
     assert!(!hosted.socket().exists());
     let again = hosted.run(&["host", "--stop"]);
-    assert_eq!((again.code, again.stdout.as_str()), (Some(2), ""), "{again:?}");
+    assert_eq!((again.code, again.stdout.as_str()), (Some(3), ""), "{again:?}");
     assert!(again.stderr.contains("no host answers"), "{again:?}");
     hosted.simulator.assert_clean();
 }
@@ -500,6 +500,27 @@ async fn a_store_that_cannot_be_used_is_said_with_its_reason_and_code() {
     let refused = hosted.say("a", "two");
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.stderr.contains("greenroom.yaml, line 1"), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_cannot_be_made_is_said_with_the_code_of_stores_with_a_host_and_without() {
+    let hosted = Hosted::new(1, 0).await;
+    let file = hosted.place.work().join("file");
+    std::fs::write(&file, "").unwrap();
+    for dir in
+        [file.clone(), file.join("below"), "/proc/none".into(), hosted.place.work().join("x".repeat(300))]
+    {
+        for arguments in [&["run", "-p", "x"][..], &["chat"], &["run", "--no-host", "-p", "x"]] {
+            let mut command = hosted.command(arguments);
+            command.env("GREENROOM_DATA_DIR", &dir);
+            let refused = ran(command.output().unwrap());
+            assert_eq!(refused.code, Some(3), "{}, {arguments:?}: {refused:?}", dir.display());
+            assert!(refused.stderr.contains(&*dir.to_string_lossy()), "{refused:?}");
+        }
+    }
+    let mut listing = hosted.command(&["sessions"]);
+    let refused = ran(listing.env("GREENROOM_DATA_DIR", &file).output().unwrap());
+    assert_eq!(refused.code, Some(3), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,9 @@
 //! What is another user's is not spoken with, on either side.
 
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 
 use super::{Hosted, hosts_of};
+use crate::cli::support::ran;
 
 /// Somebody who is not the user of these tests.
 const OTHER: u32 = 65_534;
@@ -71,7 +73,7 @@ async fn a_socket_of_another_user_in_the_place_of_the_host_is_told_nothing() {
         &["run", "--no-host", "--window", "100000", "-p", "a secret"],
     ] {
         let refused = hosted.run(arguments);
-        assert_ne!(refused.code, Some(0), "{arguments:?}: {refused:?}");
+        assert_eq!(refused.code, Some(3), "{arguments:?}: {refused:?}");
         assert!(refused.stderr.contains("is another user's socket"), "{arguments:?}: {refused:?}");
         let said = said_to(&listener);
         assert_eq!(said.len(), 1, "{arguments:?}");
@@ -80,6 +82,25 @@ async fn a_socket_of_another_user_in_the_place_of_the_host_is_told_nothing() {
     assert_eq!(hosted.simulator.calls(), 0);
     assert!(hosts_of(&hosted.place).is_empty());
     std::fs::remove_file(hosted.socket()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_names_the_store_of_another_user_is_told_that_it_is_closed() {
+    let hosted = Hosted::new(1, 0).await;
+    let folder = open_folder();
+    let store = folder.path().join("store");
+    std::fs::DirBuilder::new().mode(0o700).create(&store).unwrap();
+    for arguments in [&["sessions"][..], &["run", "-p", "x"], &["host", "--stop"]] {
+        let mut command = hosted.command(arguments);
+        command.current_dir("/").env("GREENROOM_DATA_DIR", &store).env("HOME", folder.path());
+        if as_other(|| ()).is_none() {
+            return;
+        }
+        let refused = ran(command.uid(OTHER).output().unwrap());
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(3), ""), "{refused:?}");
+        let said = format!("the store in {} is closed to you", store.display());
+        assert!(refused.stderr.contains(&said), "{refused:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

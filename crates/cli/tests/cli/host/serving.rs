@@ -33,7 +33,8 @@ async fn it_takes_the_place_of_an_idle_host_and_all_commands_work_beside_it() {
     // It does not end for others, nobody being connected.
     for arguments in [&["host", "--stop"][..], &["run", "--no-host", "-p", "x"]] {
         let refused = hosted.run(arguments);
-        assert_ne!(refused.code, Some(0), "{refused:?}");
+        assert_eq!(refused.code, Some(3), "{refused:?}");
+        assert!(refused.stderr.contains("--force"), "{refused:?}");
         let who = format!("`greenroom serve` (process {}) has the store until it is ended", serve.id());
         assert!(refused.stderr.contains(&who) && refused.stdout.is_empty(), "{refused:?}");
     }
