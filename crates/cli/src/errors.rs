@@ -99,7 +99,7 @@ impl fmt::Display for CutOff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the host ended before the answer was whole; what had come is kept, and nothing goes on unasked: `greenroom \
+            "the host ended before the answer was whole; finished steps are kept, and nothing goes on unasked: `greenroom \
              resume {}` shows where it stands, and /continue there goes on",
             self.session
         )

@@ -344,7 +344,7 @@ impl Chat {
         match played.reply {
             Ok(_) => {}
             Err(_) if is_cut_off => {
-                let text = "  The host ended before the answer was whole; what had come is kept. /continue goes on with it.";
+                let text = "  The host ended before the answer was whole; finished steps are kept. /continue goes on with it.";
                 return view.note(Style::Yellow, text);
             }
             Err(error) if played.is_interrupted && error.kind() == Some(ProblemKind::Aborted) => {

@@ -140,14 +140,13 @@ impl Operation for ForkSession {
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let Self { session_id, to, entry_id } = self;
-        Ok(Answer::Later(Box::pin(async move {
-            let agent = asked.agent;
-            match entry_id {
-                Some(at) => asked.runtime.fork_at(&session_id, &to, at, agent).await?,
-                None => asked.runtime.fork(&session_id, &to, agent).await?,
-            };
-            Ok(SessionNamed { session_id: to })
-        })))
+        // The next request may name the session that this one makes.
+        let agent = asked.agent;
+        match entry_id {
+            Some(at) => asked.runtime.fork_at(&session_id, &to, at, agent).await?,
+            None => asked.runtime.fork(&session_id, &to, agent).await?,
+        };
+        Ok(Answer::Now(SessionNamed { session_id: to }))
     }
 }
 

@@ -16,7 +16,7 @@ mod tests;
 /// What is told of a request that a host left open.
 const NOT_ANSWERED: &str = "the host ended before it answered; what was asked for may have been done";
 /// What is told of work that a host had taken on.
-const CUT_OFF: &str = "the host ended before the work was over; what had come is kept, and nothing of it goes on by itself: \
+const CUT_OFF: &str = "the host ended before the work was over; finished steps are kept, and nothing of it goes on by itself: \
                        `session/resume` goes on with a run";
 
 /// What was asked over a connection and has no answer yet, and the work that has no outcome yet.

@@ -579,3 +579,37 @@ async fn a_session_that_is_watched_is_told_of_and_not_started() {
         .await;
     assert_eq!(ends, 1);
 }
+
+/// A session that a request makes is there for those that follow it, and of two who want the same name the first gets it.
+#[tokio::test]
+async fn forks_are_taken_on_in_their_order() {
+    let mut client = Client::start().await;
+    client.call(1, "session/prompt", json!({ "session_id": "a", "text": "one" })).await;
+    client.until(|message| message["method"] == "session/prompt_result").await;
+    for round in 0..20 {
+        let to = format!("b{round}");
+        let fork = json!({ "session_id": "a", "to": to });
+        let first = 10 * round + 10;
+        let requests = [
+            ("session/fork", fork.clone()),
+            ("session/set_title", json!({ "session_id": to, "title": "a copy" })),
+            ("session/fork", fork),
+            ("session/get", json!({ "session_id": to })),
+            ("session/delete", json!({ "session_id": to })),
+        ];
+        for (id, (method, params)) in (first..).zip(&requests) {
+            client
+                .send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string())
+                .await;
+        }
+        let mut answers = std::collections::BTreeMap::new();
+        while answers.len() < requests.len() {
+            let answer = client.until(|message| message["id"].is_u64()).await;
+            answers.insert(answer["id"].as_u64().unwrap(), answer);
+        }
+        let is_error: Vec<bool> = answers.values().map(|answer| answer["error"].is_object()).collect();
+        assert_eq!(is_error, [false, false, true, false, false], "round {round}: {answers:?}");
+        assert_eq!(answers[&(first + 3)]["result"]["session"]["title"], "a copy");
+    }
+    client.end().await;
+}

@@ -199,6 +199,21 @@ async fn a_host_that_says_nothing_is_said_after_a_while() {
     assert_eq!(hosted.say("a", "one").code, Some(0));
 }
 
+/// What was being said is lost with the process, and what was finished is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_host_is_killed_says_what_is_kept() {
+    let hosted = Hosted::new(600, 100).await;
+    let mut running =
+        hosted.place.start_command(hosted.command(&["run", "--json", "-p", "one", "--session", "a"]));
+    running.close_input();
+    running.wait_for("message_delta");
+    hosted.kill_host();
+    let ended = running.end();
+    assert!(ended.code == Some(1) && ended.stderr.contains("finished steps are kept"), "{ended:?}");
+    let shown = hosted.run(&["show", "a"]);
+    assert!(shown.stdout.contains("one") && !shown.stdout.contains("word"), "{shown:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_while_a_host_ends_waits_for_its_end() {
     let hosted = Hosted::new(600, 100).await;

@@ -153,7 +153,7 @@ async fn it_goes_on_with_another_host_where_its_own_dies() {
     let other = hosted.client(ClientKind::Chat, json!({})).await;
     drop(other.work(PromptSession::new("cut", "behind it")).await.unwrap());
     hosted.kill_host();
-    chat.wait_for("The host ended before the answer was whole; what had come is kept. /continue goes on");
+    chat.wait_for("The host ended before the answer was whole; finished steps are kept. /continue goes on");
     let calls = hosted.simulator.calls();
     chat.say("/status");
     chat.wait_for("Its newest prompt has no complete answer: /continue goes on with it.");
