@@ -52,7 +52,7 @@ pub(crate) struct Global {
     /// Keep all in this process: use no host, and start none
     #[arg(long, global = true)]
     pub(crate) no_host: bool,
-    /// Tell what happens inside, on standard error; -vv tells more. RUST_LOG says it in detail
+    /// Tell what happens inside, on standard error; -vv tells more. A host tells it in host.log beside the store
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// Whether to use colours: auto (on a terminal, unless NO_COLOR is set), always or never

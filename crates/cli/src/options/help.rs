@@ -56,7 +56,7 @@ Examples:
   greenroom chat --session umbrella       goes on with a session, or begins it
   greenroom chat --simulate               no key, no server
 
-Ctrl-C interrupts the run and keeps what had come; at the prompt Ctrl-C and Ctrl-D leave. `/help` lists the \
+Ctrl-C interrupts the run and keeps what had come; at the prompt Ctrl-D leaves, and so does Ctrl-C twice. `/help` lists the \
 commands.";
 
 pub(super) const MODELS_HELP: &str = "\
@@ -114,6 +114,7 @@ Examples:
   dir=~/.local/share/bash-completion/completions; mkdir -p $dir
   greenroom completions bash > $dir/greenroom
   greenroom completions zsh > \"${fpath[1]}/_greenroom\"
+  mkdir -p ~/.config/fish/completions
   greenroom completions fish > ~/.config/fish/completions/greenroom.fish
   source <(greenroom completions bash)    for this shell only
 
@@ -182,7 +183,7 @@ Examples:
   greenroom answer order-7 12 '[\"tests\",\"docs\"]'         several choices
   greenroom answer order-7 12 '{\"seats\":2}' --by ada     a form
 
-A question is answered once. Where a program has the store open, it must be given the answer.";
+A question is answered once. Where a host or a program has the store open, it takes the answer.";
 
 pub(super) const DELETE_EXAMPLES: &str = "\
 Examples:
@@ -217,6 +218,7 @@ Examples:
   greenroom config get compaction.threshold
   greenroom config set compaction.threshold 0.7
   greenroom config set --project model gpt-5.5-mini
+  mkdir -p ~/.config/greenroom
   greenroom config --default > ~/.config/greenroom/greenroom.yaml";
 
 pub(super) const TOP_EXAMPLES: &str = "\
@@ -236,4 +238,4 @@ Examples:
   greenroom host --stop --force           end it in any case
 
 The host is the process that has the store open. Other commands reach it by a socket beside the store, which only you \
-can use; `run` starts one by itself where there is none. Its log is host.log in the store's directory.";
+can use; `run`, `chat` and `resume` start one where there is none. Its log is host.log in the store's directory.";
