@@ -98,9 +98,7 @@ fn a_store_in_use_is_said_with_who_uses_it() {
     let place = Place::new();
     let mut chat = place.start(&["chat", "--simulate", "--session", "mine"]);
     chat.wait_for("/help");
-    for arguments in
-        [&["run", "-p", "x", "--simulate"][..], &["demo"], &["delete", "mine"], &["rpc", "--simulate"]]
-    {
+    for arguments in [&["run", "-p", "x", "--simulate"][..], &["delete", "mine"], &["rpc", "--simulate"]] {
         let ran = place.run(arguments);
         assert_eq!(ran.code, Some(3), "{ran:?}");
         assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
