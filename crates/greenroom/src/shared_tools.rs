@@ -38,13 +38,14 @@ impl SharedTools {
         if !agent.problems.is_empty() || !agent.sub_agents.is_empty() || !agent.hand_offs.is_empty() {
             return make();
         }
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(made) = last.as_ref().and_then(|made| made.of(&agent.tools)) {
+        let last = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = last().as_ref().and_then(|made| made.of(&agent.tools)) {
             return Ok(made);
         }
+        // Tools of the program's own say what they are meanwhile, so nothing is locked.
         let made = make()?;
         let (own, all) = (agent.tools.downgrade(), made.registry.downgrade());
-        *last = Some(Made { own, all, tokens: made.tokens });
+        *last() = Some(Made { own, all, tokens: made.tokens });
         Ok(made)
     }
 }
