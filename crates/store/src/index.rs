@@ -345,7 +345,7 @@ impl Index {
     /// How many sessions there are, and the sum of their rows. The heads are not read.
     ///
     /// # Errors
-    /// A row is none, or one of a later version.
+    /// A row cannot be read: it is cut off, or of a later version.
     pub(crate) fn count_and_sum(&self) -> Result<(u64, u64), StoreError> {
         let (mut count, mut sum) = (0, 0_u64);
         for (key, value) in self.range(b"h", b"i")? {

@@ -668,7 +668,7 @@ fn open_memory(memory: &Mutex<Memory>) -> Result<MutexGuard<'_, Memory>, StoreEr
     if memory.is_closed { Err(StoreError::Closed) } else { Ok(memory) }
 }
 
-/// What was lost is the store's to say.
+/// The head without what only the store sets: the first entry that was lost.
 fn without_loss(mut head: Arc<Head>) -> Arc<Head> {
     if head.lost_from.is_some() {
         Arc::make_mut(&mut head).lost_from = None;

@@ -57,10 +57,10 @@ pub(crate) fn check(
 }
 
 /// The entries of a frame, and the head after them.
-type Appended = (Vec<Arc<Entry>>, Arc<Head>);
+type Decoded = (Vec<Arc<Entry>>, Arc<Head>);
 
 /// The entries in the frame at `at`, and the head after them; `None` if the frame is damaged or gone.
-fn read_frame(segments: &Segments, session: &str, at: Location) -> Result<Option<Appended>, StoreError> {
+fn read_frame(segments: &Segments, session: &str, at: Location) -> Result<Option<Decoded>, StoreError> {
     let Some((_, payload)) = segments.read(at, session)? else { return Ok(None) };
     match record::decode(&payload)? {
         StoredRecord::Append { entries, head, .. }
