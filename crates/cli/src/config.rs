@@ -126,6 +126,12 @@ impl Config {
         ]
     }
 
+    /// The agent, which knows the windows that are set for single models.
+    pub(crate) fn with_windows(&self, agent: Agent) -> Agent {
+        let set = self.models.iter().filter_map(|(model, of)| Some((model, of.context_window?)));
+        set.fold(agent, |agent, (model, tokens)| agent.context_window_for(model, tokens))
+    }
+
     /// A model's window, where this says what it is.
     pub(crate) fn window_of(&self, model: &str) -> Option<u64> {
         self.models.get(model).and_then(|of_model| of_model.context_window).or(self.context_window)

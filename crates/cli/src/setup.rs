@@ -268,7 +268,7 @@ pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Ru
     let server = Server::chosen(config, &args.server, true, &Surroundings::here())?;
     // What is forgotten is in our own store: nobody is asked.
     let provider = server.provider(&args.server, args.forget.is_none())?;
-    let mut agent = Agent::new(config.model.as_str());
+    let mut agent = config.with_windows(Agent::new(config.model.as_str()));
     if let Some(window) = config.window_of(&config.model) {
         agent = agent.context_window(window);
     }

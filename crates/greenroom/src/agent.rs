@@ -57,6 +57,7 @@ pub struct Agent {
     /// Its name in its team, and the team.
     pub(crate) team: Option<(String, Arc<Members>)>,
     pub(crate) context_window: Option<u64>,
+    pub(crate) windows_by_model: BTreeMap<String, u64>,
     pub(crate) settings: ModelSettings,
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
     pub(crate) compaction: Option<CompactionSettings>,
@@ -102,6 +103,7 @@ impl Agent {
             hand_offs: Vec::new(),
             team: None,
             context_window: None,
+            windows_by_model: BTreeMap::new(),
             settings: ModelSettings::default(),
             settings_by_model: BTreeMap::new(),
             compaction: None,
@@ -540,6 +542,26 @@ impl Agent {
     pub fn context_window(mut self, tokens: u64) -> Self {
         self.context_window = Some(tokens);
         self
+    }
+
+    /// The window of one model in tokens, wherever this agent asks it: as its own model (unless
+    /// [`Self::context_window`] says otherwise), as a fallback, or for summaries.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// let own = CompactionSettings { summary_model: Some("small".into()), ..CompactionSettings::default() };
+    /// let agent = Agent::new("gpt-5.5").compaction(own).context_window_for("small", 8_192);
+    /// ```
+    #[must_use]
+    pub fn context_window_for(mut self, model: impl Into<String>, tokens: u64) -> Self {
+        self.windows_by_model.insert(model.into(), tokens);
+        self
+    }
+
+    /// What is set for the window of a model that this agent asks, in tokens.
+    pub(crate) fn window_of(&self, model: &str) -> Option<u64> {
+        let own = self.context_window.filter(|_| model == self.model);
+        own.or_else(|| self.windows_by_model.get(model).copied())
     }
 
     /// How its model is to answer. What is said for one model ([`Self::settings_for`]) wins over this, and what is said

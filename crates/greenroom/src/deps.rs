@@ -136,7 +136,7 @@ impl Deps {
     ) -> Window {
         let served = lane.served.find(model).unwrap_or_default();
         let known = KnownWindows {
-            setting: agent.context_window,
+            setting: agent.window_of(model),
             served: served.window_tokens,
             catalog: model_info(lane.provider.name(), model).and_then(|info| info.window_tokens()),
             trained: served.trained_tokens,

@@ -93,7 +93,7 @@ pub(crate) async fn models(deps: &Deps, agent: &Agent) -> Result<Models> {
         let window = |limit| {
             let told = told.as_ref();
             let known = KnownWindows {
-                setting: agent.context_window.filter(|_| id == agent.model),
+                setting: agent.window_of(&id),
                 served: told.and_then(|told| told.window_tokens),
                 catalog: info.as_ref().and_then(|info| info.window_tokens()),
                 trained: told.and_then(|told| told.trained_tokens),

@@ -369,3 +369,18 @@ async fn an_unknown_window_of_the_summary_model_is_what_is_set() {
         assert!(asked(&model).iter().all(|logged| logged.request.tokens < unknown));
     }
 }
+
+/// What is set for the summary model's window holds, whatever is set for the session's own.
+#[tokio::test(start_paused = true)]
+async fn the_window_that_is_set_for_a_model_holds_where_it_writes_summaries() {
+    for (set_for, parts) in [("nobody-knows-it", true), ("another", false)] {
+        let model = simulator(broken("nobody", |_| Said::text("")), 100_000);
+        let own = settings(|settings| settings.summary_model = Some("nobody-knows-it".into()));
+        let runtime = builder(&model).compaction(own).start().await.unwrap();
+        let agent = agent(100_000).context_window_for(set_for, 20_000);
+        let session = opened(&runtime, "s", &agent, chat(60, 500)).await;
+        assert_eq!(session.compact(keep(5_000)).await.unwrap().outcome.as_str(), "completed");
+        assert_eq!(asked(&model).len() > 1, parts, "{set_for}");
+        assert_eq!(asked(&model).iter().all(|logged| logged.request.tokens < 20_000), parts);
+    }
+}

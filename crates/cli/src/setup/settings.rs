@@ -70,6 +70,7 @@ impl Settings {
         for (model, of_model) in &config.models {
             agent = agent.settings_for(model, of_model.settings.clone());
         }
+        agent = config.with_windows(agent);
         // What was checked when the file was read fits together.
         let of_model = config.models.get(&self.model);
         if let Some(Ok(Some(compaction))) =

@@ -5,18 +5,48 @@ use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, Pace, Script, S
 
 use super::support::{Model, Place, events};
 
+/// What is set for a model's window holds where that model writes summaries: each request fits, and where the server
+/// would cut a longer one in silence, nothing is lost.
+#[test]
+fn the_window_that_is_set_for_the_summary_model_holds() {
+    let (place, model) = (Place::new(), model_of(100_000, Pace::default()));
+    let url = model.url();
+    place.project_file("compaction: { summary_model: tiny }\n");
+    place.own_file("models: { tiny: { context_window: 6000 } }\n");
+    let at = ["--session", "mine", "--no-tools", "--window", "100000", "--base-url", &url];
+    for _ in 0..5 {
+        let ran = place.run(&[&["run", "-p", "Go on."], &at[..]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    let ran = place.run(&[&["compact", "mine", "--keep-recent", "2000"], &at[3..]].concat());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let seen = model.simulator.requests();
+    let asked: Vec<u64> = seen
+        .iter()
+        .filter(|logged| logged.request.model == "tiny")
+        .map(|logged| logged.request.tokens)
+        .collect();
+    assert!(asked.len() > 1 && asked.iter().all(|tokens| *tokens < 6_000), "{asked:?}");
+    model.simulator.assert_clean();
+}
+
 /// A window that three answers fill.
 const WINDOW: &str = "8000";
 
-/// A model with long answers, whose summaries come at this pace.
+/// A model with long answers in a window that they fill, whose summaries come at this pace.
 fn model(summaries: Pace) -> Model {
+    model_of(8_000, summaries)
+}
+
+/// As [`model`], in a window of so many tokens.
+fn model_of(window: u64, summaries: Pace) -> Model {
     let runs = Function(|_: &SeenRequest, call: CallInfo| {
         Answer::text(format!("answer {}: {}", call.session_call, "word ".repeat(1_600)))
     });
     let summaries = Function(move |request: &SeenRequest, call: CallInfo| {
         Summariser::Obedient.reply(request, call).with_pace(summaries)
     });
-    Model::new(ByPurpose::new(runs, summaries), |options| options.window = 8_000)
+    Model::new(ByPurpose::new(runs, summaries), |options| options.window = window)
 }
 
 /// A summary takes about as long as a person needs to type.

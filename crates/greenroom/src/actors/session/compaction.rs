@@ -19,6 +19,7 @@ use greenroom_kernel::{EntryId, Failure, Usage};
 use ractor::{Actor, ActorRef};
 
 use super::debt;
+use super::definition::Definition;
 use super::open_compaction::{CompactionRequest, OverflowRequest};
 use super::{PAUSE_AFTER_FAILURES, SessionState};
 use crate::actors::compactor::{Compactor, CompactorArguments};
@@ -208,10 +209,12 @@ impl SessionState {
         first.into_iter().chain([own]).collect()
     }
 
-    /// The window of a model that is not the session's own, in tokens: what is set for that one's does not hold.
+    /// The window of a model that is not the session's own, in tokens: what is set for the own model's does not hold, and
+    /// what is set for this one's does.
     fn window_of(&self, lane: &Lane, model: &str) -> Option<u64> {
-        let own = &self.definition.settings;
-        let settings = CompactionSettings { context_window: None, ..CompactionSettings::clone(own) };
+        let Definition { agent, settings, .. } = &self.definition;
+        let context_window = agent.windows_by_model.get(model).copied();
+        let settings = CompactionSettings { context_window, ..CompactionSettings::clone(settings) };
         self.deps.window(&Agent::new(model), lane, model, &settings, 0).tokens
     }
 
