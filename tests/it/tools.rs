@@ -46,6 +46,34 @@ async fn a_tool_without_named_arguments_is_refused_when_a_session_is_opened() {
 }
 
 #[tokio::test]
+async fn two_tools_of_one_name_are_refused_when_a_session_is_opened() {
+    let model = simulator(Sequence(vec![]), 100_000);
+    let runtime = runtime(&model).await;
+    let say = |word: &'static str| move |_: Nothing| async move { Ok(word) };
+    let registry = |word| {
+        let mut registry = greenroom::tools::Registry::new();
+        registry.insert(tool("say", say(word))).unwrap();
+        registry
+    };
+    let two = registry("two");
+    for (case, wrong) in [
+        ("two functions", agent(100_000).tool("say", say("one")).tool("say", say("two"))),
+        ("a registry, then a function", agent(100_000).tools(&two).tool("say", say("one"))),
+        ("a function, then a registry", agent(100_000).tool("say", say("one")).tools(&two)),
+        ("two registries", agent(100_000).tools(&registry("one")).tools(&two)),
+    ] {
+        let refused = runtime.open("s", &wrong).await.unwrap_err();
+        assert!(
+            matches!(&refused, Error::Config(ConfigError::DuplicateTool { name }) if name == "say"),
+            "{case}"
+        );
+        assert!(refused.to_string().contains("two tools named \"say\""), "{case}: {refused}");
+    }
+    // The same registry twice is no second tool.
+    runtime.open("s", &agent(100_000).tools(&two).tools(&two)).await.unwrap();
+}
+
+#[tokio::test]
 async fn the_tools_of_an_agent_share_its_state_and_those_of_another_have_their_own() {
     struct Stock(std::sync::Mutex<u32>);
     let take = |_: Nothing, context: ToolContext| async move {

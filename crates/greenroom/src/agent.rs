@@ -437,8 +437,9 @@ impl Agent {
         self.add_tool(greenroom_tools::tool(name, function))
     }
 
-    /// A tool of any kind: one that [`tool`](greenroom_tools::tool) makes of a function, or a type of one's own. One of
-    /// the same name is replaced. What cannot be called is refused when a session is opened.
+    /// A tool of any kind: one that [`tool`](greenroom_tools::tool) makes of a function, or a type of one's own. A second
+    /// tool of the same name, and a tool that cannot be called, are refused when a session is opened; a built-in tool is
+    /// replaced in its [`Registry`] with [`Registry::insert`], before [`Self::tools`].
     ///
     /// ```
     /// use std::time::Duration;
@@ -453,7 +454,11 @@ impl Agent {
     /// ```
     #[must_use]
     pub fn add_tool(mut self, tool: impl Tool) -> Self {
-        if let Err(error) = self.tools.insert(tool) {
+        let tool: Arc<dyn Tool> = Arc::new(tool);
+        let name = tool.spec().name;
+        if self.tools.get(&name).is_some() {
+            self.problems.push(ConfigError::DuplicateTool { name });
+        } else if let Err(error) = self.tools.insert_shared(tool) {
             self.problems.push(ConfigError::tool(&error));
         }
         self
@@ -492,9 +497,17 @@ impl Agent {
         self.tools.specs()
     }
 
-    /// All tools of a registry, besides those it has.
+    /// All tools of a registry, besides those it has. A name that both have is refused when a session is opened, unless it
+    /// is the same tool.
     #[must_use]
     pub fn tools(mut self, tools: &Registry) -> Self {
+        let is_other = |name: &String| match (self.tools.get(name), tools.get(name)) {
+            (Some(mine), Some(other)) => !Arc::ptr_eq(mine, other),
+            _ => false,
+        };
+        if let Some(name) = tools.specs().iter().map(|spec| spec.name.clone()).find(is_other) {
+            self.problems.push(ConfigError::DuplicateTool { name });
+        }
         self.tools.merge(tools);
         self
     }

@@ -451,6 +451,12 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Two tools of an agent have the same name, so that the model could not choose.
+    #[error("the agent has two tools named {name:?}; give one of them another name")]
+    DuplicateTool {
+        /// The name.
+        name: String,
+    },
     /// Settings of compactions that cannot work.
     #[error("{0}")]
     Compaction(SettingsError),

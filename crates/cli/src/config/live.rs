@@ -76,14 +76,14 @@ impl Stamp {
         })
     }
 
-    /// How long ago it changed; nothing where that lies ahead.
-    fn age(&self) -> Duration {
+    /// How long before `now` it changed; nothing where that lies ahead.
+    fn age(&self, now: SystemTime) -> Duration {
         let (seconds, nanoseconds) = self.changed.max(self.modified);
         let since_epoch = Duration::new(
             u64::try_from(seconds).unwrap_or_default(),
             u32::try_from(nanoseconds).unwrap_or_default(),
         );
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + since_epoch).unwrap_or_default()
+        now.duration_since(SystemTime::UNIX_EPOCH + since_epoch).unwrap_or_default()
     }
 }
 
@@ -99,7 +99,7 @@ impl LiveConfig {
             start: Arc::clone(&config),
             config,
             project: loaded.project.clone(),
-            is_young: is_young(&stamps),
+            is_young: is_young(&stamps, SystemTime::now()),
             stamps,
             texts: loaded.texts.clone(),
             unreadable: None,
@@ -116,12 +116,17 @@ impl LiveConfig {
 
     /// What changed since the last look.
     pub(crate) fn look(&self) -> Option<Change> {
+        self.look_at(SystemTime::now())
+    }
+
+    /// As [`Self::look`], at this time.
+    fn look_at(&self, now: SystemTime) -> Option<Change> {
         let stamps = stamps(&self.places);
         let mut state = self.state();
         if stamps == state.stamps && !state.is_young {
             return None;
         }
-        state.is_young = is_young(&stamps);
+        state.is_young = is_young(&stamps, now);
         state.stamps = stamps;
         let files = match Files::read(self.explicit.as_deref(), self.overrides.clone()) {
             Ok(files) => files,
@@ -133,7 +138,7 @@ impl LiveConfig {
                 return state.unreadable(stamps, format!("{path} is gone"));
             }
             (Some(before), Some(source)) if source.text.is_empty() && !before.is_empty() => {
-                if stamps[0].is_some_and(|stamp| stamp.age() < WRITTEN_WITHIN) {
+                if stamps[0].is_some_and(|stamp| stamp.age(now) < WRITTEN_WITHIN) {
                     return None;
                 }
             }
@@ -282,6 +287,33 @@ fn stamps(places: &[Option<PathBuf>; 2]) -> [Option<Stamp>; 2] {
     ]
 }
 
-fn is_young(stamps: &[Option<Stamp>; 2]) -> bool {
-    stamps.iter().flatten().any(|stamp| stamp.age() < YOUNG)
+fn is_young(stamps: &[Option<Stamp>; 2], now: SystemTime) -> bool {
+    stamps.iter().flatten().any(|stamp| stamp.age(now) < YOUNG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load;
+
+    #[test]
+    fn a_file_that_was_emptied_sets_nothing_from_a_second_later_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("own.yaml");
+        std::fs::write(&path, "limits: { steps_max: 7, cost_usd_max: 3.5 }\n").unwrap();
+        let loaded = load(Some(&path), Overrides::default()).unwrap();
+        let live = LiveConfig::new(Some(&path), &loaded);
+        assert_eq!(live.config().limits.cost_usd_max, Some(3.5));
+        std::fs::write(&path, "").unwrap();
+        let (now, default) = (SystemTime::now(), Config::default());
+        assert!(live.look_at(now).is_none(), "it may be being written");
+        assert_eq!(live.config().limits.steps_max, 7);
+        // The next look may be long after.
+        for later in [Duration::from_secs(2), Duration::from_secs(60)] {
+            let seen = live.look_at(now + later);
+            assert_eq!(seen.is_some(), later.as_secs() == 2, "{seen:?}");
+            assert_eq!(live.config().limits.cost_usd_max, None);
+            assert_eq!(live.config().limits.steps_max, default.limits.steps_max);
+        }
+    }
 }
