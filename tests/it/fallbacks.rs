@@ -70,7 +70,7 @@ async fn check_falls_back(fault: Fault, asked: usize, class: FailureClass) {
     let mut events = session.subscribe();
     let reply = session.prompt("hello").await.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
     let seen = drain(&mut events);
-    assert_eq!(reply.steps, 1, "{fault:?}");
+    assert_eq!((reply.steps, reply.model.as_str()), (1, "other"), "{fault:?}");
     assert_eq!(told(&seen), [("second/other".to_owned(), class)], "{fault:?}");
     assert_eq!((count(&seen, "step_start"), count(&seen, "run_end")), (1, 1), "{fault:?}");
     assert_eq!(one.requests().len(), asked, "{fault:?}");

@@ -3,6 +3,7 @@
 //! Invariants: a flag wins over the environment, and that over the configuration; what is missing is said before
 //! anything is opened.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,10 +56,17 @@ pub(crate) struct Setup {
 
 /// The store's directory.
 pub(crate) fn data_dir(global: &Global) -> Result<PathBuf> {
-    match &global.data_dir {
-        Some(dir) => Ok(dir.clone()),
+    let dir = match &global.data_dir {
+        Some(dir) => dir.clone(),
         // It knows the variable, and takes an empty one for none.
-        None => Ok(greenroom::env::data_dir()?),
+        None => greenroom::env::data_dir()?,
+    };
+    // A folder that is not there yet has no sessions; one that cannot be there is a mistake.
+    let wrong = |reason| usage(format!("{} cannot be the data directory: {reason}", dir.display()));
+    match dir.metadata() {
+        Ok(found) if !found.is_dir() => Err(wrong("it is no directory".to_owned())),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(wrong(error.to_string())),
+        Ok(_) | Err(_) => Ok(dir),
     }
 }
 

@@ -110,6 +110,9 @@ pub struct Reply {
     pub text: String,
     /// Why the last answer ended. [`StopReason::Length`] and [`StopReason::ContentFilter`]: it was cut off.
     pub stop: StopReason,
+    /// The model that gave the last answer: a [fallback](crate::Agent::fallback) where the agent's own model failed.
+    #[serde(default)]
+    pub model: String,
     /// The run that gave it.
     pub run: RunId,
     /// The context's size after it.

@@ -525,7 +525,7 @@ pub(super) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
         return Err(usage(format!("{}: it opens more than {BRACKETS_MAX} brackets", source.path.display())));
     }
     let mut value: Value = serde_norway::from_str(text).map_err(|error| wrong(source, &error))?;
-    if has_tag(&value) {
+    if has_tag(&value) || has_core_tag(text) {
         return Err(usage(format!(
             "{}: it holds a YAML tag (!), which means nothing here",
             source.path.display()
@@ -795,6 +795,17 @@ fn has_tag(value: &Value) -> bool {
         Value::Mapping(map) => map.iter().any(|(key, value)| has_tag(key) || has_tag(value)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
+}
+
+/// Whether it holds a tag that the parser resolves itself and does not tell: `!!str`, `!!python/object:…`. As a tag of
+/// another family it is told; in a text, or in a comment, it is none.
+fn has_core_tag(text: &str) -> bool {
+    const FAMILY: &str = "tag:yaml.org,2002:";
+    if !text.contains("!!") && !text.contains(FAMILY) {
+        return false;
+    }
+    let told = text.replace("!!", "!").replace(FAMILY, "!");
+    serde_norway::from_str(&told).is_ok_and(|value| has_tag(&value))
 }
 
 fn rename(value: &mut Value, section: &str, alias: &str, name: &str) {

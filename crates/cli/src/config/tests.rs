@@ -95,6 +95,10 @@ fn problems_name_the_file_the_line_and_the_key() {
             &["greenroom.yaml, line ", "limits: twice there: steps_max"],
         ),
         ("model: !x y\n", &["greenroom.yaml", "tag"]),
+        ("model: !!python/object:os.system ls\n", &["greenroom.yaml", "tag"]),
+        ("limits: { steps_max: !!int \"5\" }\n", &["greenroom.yaml", "tag"]),
+        ("limits:\n  steps_max: !<tag:yaml.org,2002:int> 5\n", &["greenroom.yaml", "tag"]),
+        ("%TAG ! tag:yaml.org,2002:\n---\nmodel: !str 5\n", &["greenroom.yaml", "tag"]),
     ] {
         let problem = problem(text);
         for part in parts {
@@ -334,4 +338,20 @@ fn a_missing_file_is_named() {
     let error =
         load(Some(&PathBuf::from("no/such.yaml")), Overrides::default()).err().expect("it is missing");
     assert!(error.to_string().contains("no/such.yaml"), "{error}");
+}
+
+#[test]
+fn exclamation_marks_in_texts_and_comments_are_no_tags() {
+    for (text, prompt) in [
+        ("compact_prompt: \"Be brief!! {messages}\" # now !!\n", "Be brief!! {messages}"),
+        ("compact_prompt: |\n  !! {messages}\n  !!str x\n", "!! {messages}\n!!str x\n"),
+        ("# !!str\ncompact_prompt: Well!!done {messages}\n", "Well!!done {messages}"),
+    ] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("greenroom.yaml");
+        std::fs::write(&path, format!("compaction:\n  {}", text.replace('\n', "\n  "))).expect("written");
+        let loaded =
+            load(Some(&path), Overrides::default()).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(loaded.config.compaction.compact_prompt.as_deref(), Some(prompt), "{text}");
+    }
 }

@@ -694,3 +694,26 @@ fn a_damaged_session_says_so_to_programs() {
     let refused = call(3, "session/prompt", r#"{"session_id":"mine","text":"x"}"#);
     assert!(refused["error"]["message"].as_str().unwrap().contains("damaged or lost"), "{refused}");
 }
+
+/// A folder that cannot be there is a mistake, not a place without sessions.
+#[test]
+fn a_data_directory_that_cannot_be_is_refused_by_every_command() {
+    let place = Place::new();
+    let file = place.work().join("file");
+    std::fs::write(&file, "x").unwrap();
+    for dir in [file.clone(), file.join("beneath")] {
+        for arguments in [
+            &["sessions"][..],
+            &["show", "mine"],
+            &["delete", "mine", "--yes"],
+            &["questions"],
+            &["export", "mine"],
+            &["store", "check"],
+            &["run", "-p", "x", "--simulate"],
+        ] {
+            let ran = place.run(&[arguments, &["--data-dir", dir.to_str().unwrap()]].concat());
+            let is_said = ran.stderr.contains("cannot be the data directory") && ran.stdout.is_empty();
+            assert!(ran.code == Some(2) && is_said, "{arguments:?}: {ran:?}");
+        }
+    }
+}

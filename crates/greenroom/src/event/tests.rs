@@ -280,6 +280,7 @@ fn states_replies_options_and_summaries_read_back() {
     check(&Reply {
         text: "yes".into(),
         stop: StopReason::Length,
+        model: "m".into(),
         run: EntryId(5),
         context: context(),
         usage: Usage { output_tokens: 3, ..Usage::default() },

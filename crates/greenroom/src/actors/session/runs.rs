@@ -109,6 +109,8 @@ pub(super) struct Told {
     text: String,
     /// Why the newest answer ended; `None` before the first.
     stop: Option<StopReason>,
+    /// The model of the newest answer.
+    model: String,
     usage: Usage,
     steps: u32,
     tool_calls: Vec<CallView>,
@@ -1062,6 +1064,7 @@ impl Told {
         if let Message::Assistant(answer) = message {
             self.text = answer.text();
             self.stop = Some(answer.stop);
+            self.model.clone_from(&answer.model);
             self.steps += 1;
             self.tool_calls.extend(answer.tool_calls().map(CallView::from));
             if let Some(usage) = &answer.usage {
@@ -1074,7 +1077,7 @@ impl Told {
     pub(super) fn reply(self, run: EntryId, context: ContextUsage, compactions: Vec<Compacted>) -> Reply {
         // A run that is completed has an answer.
         let stop = self.stop.unwrap_or(StopReason::Stop);
-        let Self { text, usage, steps, tool_calls, .. } = self;
-        Reply { text, stop, run, context, usage, steps, compactions, tool_calls }
+        let Self { text, model, usage, steps, tool_calls, .. } = self;
+        Reply { text, stop, model, run, context, usage, steps, compactions, tool_calls }
     }
 }
