@@ -51,6 +51,8 @@ mod seeds;
 mod settings;
 /// Whole lives made of a seed, with faults, crashes and panics.
 mod simulation;
+/// Sessions that are put to sleep while somebody speaks to them.
+mod sleep;
 /// What is traced, and that no trace holds content.
 mod spans;
 /// The workspace as a whole: who may know whom, and what every file owes its reader.

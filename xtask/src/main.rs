@@ -24,6 +24,7 @@ cargo xtask steps                                  list the checks
 cargo xtask simulate --seed N                      a simulated life, with its trace
 cargo xtask simulate --runs N [--from N]           many of them
 cargo xtask kills [--runs N]                       a real process, killed N times (2,000)
+cargo xtask sleeps [--runs N]                      100,000 prompts to sessions that fall asleep, N times (10)
 cargo xtask mutations [--runs N]                   a store, damaged N times (10,000)
 cargo xtask bench [NAME]... [--quick]              measures, and writes docs/performance.md; `--list` names the
                                                    benchmarks, `--page` only writes the page anew
@@ -48,6 +49,7 @@ fn dispatch(arguments: Vec<String>) -> Result<()> {
         Some("ci") => ci(&selection(arguments)?),
         Some("simulate") => simulate::simulate(arguments),
         Some("kills") => simulate::kills(arguments),
+        Some("sleeps") => simulate::sleeps(arguments),
         Some("mutations") => simulate::mutations(arguments),
         Some("bench") => bench::bench(arguments),
         Some("record") => record::record(arguments),

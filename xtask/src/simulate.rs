@@ -1,4 +1,4 @@
-//! Long runs of what the tests do a little of: `cargo xtask simulate`, `cargo xtask kills` and `cargo xtask mutations`.
+//! Long runs of what the tests do a little of: `cargo xtask simulate`, `kills`, `sleeps` and `mutations`.
 //!
 //! Invariants: they run the tests' own code, optimised; what to run is told by the environment.
 
@@ -25,6 +25,12 @@ pub(crate) fn simulate(mut flags: impl Iterator<Item = String>) -> Result<()> {
 pub(crate) fn kills(flags: impl Iterator<Item = String>) -> Result<()> {
     let kills = runs("kills", flags, 2_000)?;
     in_tests("deaths::processes::kills_on_request").env("GREENROOM_KILLS", &kills.to_string()).run().map(drop)
+}
+
+/// Sessions that are put to sleep while everybody speaks to them, so many times.
+pub(crate) fn sleeps(flags: impl Iterator<Item = String>) -> Result<()> {
+    let rounds = runs("sleeps", flags, 10)?;
+    in_tests("sleep::manual").env("GREENROOM_ROUNDS", &rounds.to_string()).run().map(drop)
 }
 
 /// A store, damaged so many times.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::error::Error;
+use crate::shared::KeptAwake;
 
 /// The inputs of a runtime.
 #[derive(Debug)]
@@ -103,9 +104,11 @@ impl Drop for Admitted {
 }
 
 /// A place in a session's mailbox.
-#[derive(Debug)]
 pub(crate) struct MailPlace {
-    pub(crate) _mailbox: OwnedSemaphorePermit,
+    /// The session hears what is sent before it falls asleep.
+    pub(crate) _awake: KeptAwake,
+    /// `None` for what is sent at once, however much waits: it takes something back.
+    pub(crate) _mailbox: Option<OwnedSemaphorePermit>,
     /// Of a request that the runtime took on; a question has none.
     pub(crate) input: Option<Admitted>,
 }

@@ -149,8 +149,9 @@ pub(crate) fn requests_of(deps: &Arc<Deps>, shared: &Arc<SessionShared>) -> Comp
     let (deps, shared) = (Arc::clone(deps), Arc::clone(shared));
     CompactionRequests::new(move |options| {
         let message = SessionMessage::CompactAfterRun { options, needs_news: true };
+        let awake = shared.keep_awake();
         match shared.actor() {
-            Some(actor) => drop(actor.cast(message.into())),
+            Some(actor) => drop(actor.cast(SessionMail::heard(message, awake))),
             None => {
                 let (deps, shared) = (Arc::clone(&deps), Arc::clone(&shared));
                 tokio::spawn(async move { session::tell(&deps, &shared, message).await });

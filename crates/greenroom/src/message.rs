@@ -34,7 +34,7 @@ use crate::mail::Mail;
 use crate::prompt::Reply;
 use crate::run_link::RunLink;
 use crate::session::State;
-use crate::shared::SessionShared;
+use crate::shared::{KeptAwake, SessionShared};
 use crate::validate::Validators;
 use crate::waits::Chain;
 
@@ -65,6 +65,8 @@ pub(crate) enum SupervisorMessage {
     Restart { id: Arc<str>, generation: u64 },
     /// A session has nothing to do for a while and may sleep.
     Idle { id: Arc<str> },
+    /// A session that was told to fall asleep has something to do, and stays awake.
+    StaysAwake { id: Arc<str> },
     /// Stop a session's actors, and say when they are gone; one that is just being opened is stopped when it is up.
     Close { id: Arc<str>, done: oneshot::Sender<()> },
     /// Stop a session's actors, and delete it from the store.
@@ -150,6 +152,13 @@ pub(crate) struct SessionMail {
     pub(crate) place: Option<MailPlace>,
 }
 
+impl SessionMail {
+    /// A message that the session hears before it falls asleep, however much waits in its mailbox.
+    pub(crate) fn heard(message: SessionMessage, awake: KeptAwake) -> Self {
+        Self { message, place: Some(MailPlace { _awake: awake, _mailbox: None, input: None }) }
+    }
+}
+
 impl From<SessionMessage> for SessionMail {
     fn from(message: SessionMessage) -> Self {
         Self { message, place: None }
@@ -190,7 +199,8 @@ pub(crate) enum SessionMessage {
     /// From the agent: the run waits for its tools alone and is handed over, so that the session can sleep; `None` where
     /// there is something to do.
     Suspended { stamp: RunAttempt, running: Option<Box<Running>> },
-    /// From the supervisor: fall asleep, as nothing has happened for a while.
+    /// From the supervisor: fall asleep, if there is still nothing to do; else say that it stays awake. Until then the
+    /// supervisor says nothing else.
     Sleep,
     /// From the questions' timer: the time of a question has passed.
     ExpireQuestions,

@@ -91,6 +91,8 @@ impl ResumeAll {
 async fn finish(runtime: &Runtime, session: &SessionHandle, agent: Arc<Agent>) -> Result<Reply> {
     // Nobody is waited for: a program that starts must not hang on a person.
     let mut asked = runtime.subscribe(Filter::tree(session.id()).kinds([EventType::QuestionAsked]));
+    // What is finished as it is opened is told to whoever asks for it, and no longer known once it has slept.
+    let _awake = session.keep_awake();
     open(runtime.deps(), Arc::from(session.id()), agent, None, OpenReason::Finish).await?;
     let waiting = || Err(Error::Waiting { session: session.id().to_owned() });
     if session.state().await?.status == Status::Waiting {

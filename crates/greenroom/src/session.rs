@@ -38,7 +38,7 @@ use crate::names::names;
 use crate::prompt::{Prompt, RunRequest, SentInput};
 use crate::questions::{self, PendingQuestion};
 use crate::run_link::RunLink;
-use crate::shared::{REQUESTS_MAX, SessionShared};
+use crate::shared::{KeptAwake, REQUESTS_MAX, SessionShared};
 use crate::team;
 
 /// How often one request wakes a session that is closed as often.
@@ -308,6 +308,7 @@ impl SessionHandle {
         if let Some(lane) = self.deps.lane(&agent) {
             lane.served.ask_once().await;
         }
+        let awake = self.keep_awake();
         if let Some(actor) = self.shared.actor() {
             let (reply, answer) = oneshot::channel();
             let message = SessionMessage::Configure {
@@ -315,7 +316,7 @@ impl SessionHandle {
                 only_if_idle: false,
                 reply: Some(reply),
             };
-            if actor.cast(message.into()).is_ok()
+            if actor.cast(SessionMail::heard(message, awake)).is_ok()
                 && let Ok(configured) = answer.await
             {
                 return configured.map(drop);
@@ -607,8 +608,9 @@ impl SessionHandle {
     /// The caller of a prompt went away.
     pub(crate) fn withdraw(&self, ticket: u64) {
         let message = SessionMessage::Withdraw { ticket };
+        let awake = self.keep_awake();
         if let Some(actor) = self.shared.actor() {
-            let _ = actor.cast(message.into());
+            let _ = actor.cast(SessionMail::heard(message, awake));
         } else if self.shared.is_suspended()
             && let Ok(tokio) = tokio::runtime::Handle::try_current()
         {
@@ -678,8 +680,14 @@ impl SessionHandle {
         self.shared.early_aborts()
     }
 
+    /// The session does not fall asleep before what is given is dropped.
+    pub(crate) fn keep_awake(&self) -> KeptAwake {
+        self.shared.keep_awake()
+    }
+
     /// A place in the mailbox, if there is one.
     fn place(&self) -> Result<MailPlace> {
+        let awake = self.keep_awake();
         let mailbox = Arc::clone(&self.shared.requests)
             .try_acquire_owned()
             .map_err(|_| Error::Busy { session: self.shared.id.to_string(), waiting: REQUESTS_MAX })?;
@@ -691,13 +699,14 @@ impl SessionHandle {
             input.set(1);
             input
         };
-        Ok(MailPlace { _mailbox: mailbox, input: Some(input) })
+        Ok(MailPlace { _awake: awake, _mailbox: Some(mailbox), input: Some(input) })
     }
 
     /// A place in the mailbox for a question, as soon as there is one.
     async fn question(&self) -> Result<MailPlace> {
         let mailbox = Arc::clone(&self.shared.queries).acquire_owned().await;
-        Ok(MailPlace { _mailbox: mailbox.map_err(|_| Error::Closed)?, input: None })
+        let mailbox = Some(mailbox.map_err(|_| Error::Closed)?);
+        Ok(MailPlace { _awake: self.keep_awake(), _mailbox: mailbox, input: None })
     }
 
     fn send(&self, actor: &ActorRef<SessionMail>, place: MailPlace, message: SessionMessage) -> Result<()> {
@@ -714,7 +723,8 @@ impl SessionHandle {
         self.shared.gone()
     }
 
-    /// The session's actor; a session that sleeps is woken.
+    /// The session's actor; a session that sleeps is woken. Who asks keeps the session awake, from before the question until
+    /// the actor has heard what it is sent.
     async fn actor(&self) -> Result<ActorRef<SessionMail>> {
         self.shared.activity.fetch_add(1, Ordering::Relaxed);
         self.shared.mark_used(self.deps.next_use());
@@ -745,11 +755,12 @@ const TELL_ATTEMPTS: u32 = 8;
 /// cannot be started, those who wait for its run hear so in the end.
 pub(crate) async fn tell(deps: &Arc<Deps>, shared: &Arc<SessionShared>, message: SessionMessage) {
     let handle = SessionHandle::new(Arc::clone(shared), Arc::clone(deps));
+    let awake = handle.keep_awake();
     let mut wait = OPEN_AGAIN_AFTER;
     for attempt in 1..=TELL_ATTEMPTS {
         match handle.actor().await {
             Ok(actor) => {
-                let _ = actor.cast(message.into());
+                let _ = actor.cast(SessionMail::heard(message, awake));
                 return;
             }
             Err(Error::SessionFailed { .. } | Error::Store(_)) if attempt < TELL_ATTEMPTS => {

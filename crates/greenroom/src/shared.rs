@@ -1,10 +1,11 @@
 //! What a session's actors, its handles and the supervisor share.
 //!
 //! Invariants: each value here is a small copy for others to read, or a way to reach the actor that owns it. A durable
-//! event is published once, in the order of the log.
+//! event is published once, in the order of the log. An actor that falls asleep was taken away from here while nobody was
+//! about to speak to it, so nothing that is said to a session is lost because it falls asleep.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use greenroom_kernel::entry::ChildRecord;
@@ -41,6 +42,8 @@ pub(crate) struct SessionShared {
     /// Whether somebody waits for what the session does: a run, a caller, or input.
     is_awaited: AtomicBool,
     actor: Mutex<Option<ActorRef<SessionMail>>>,
+    /// How many are about to speak to the actor, or have and were not heard yet.
+    kept_awake: AtomicUsize,
     /// The definition that it works with; `None` until a program gives one.
     agent: Mutex<Option<Arc<Agent>>>,
     /// The agents of those who said what waits in the inbox, where they brought one: they outlive the session's actor.
@@ -73,6 +76,15 @@ pub(crate) struct SessionShared {
     pub(crate) requests: Arc<Semaphore>,
     /// Places for queries of the session's state, which wait instead of being refused.
     pub(crate) queries: Arc<Semaphore>,
+}
+
+/// Keeps a session's actor awake until it is dropped.
+pub(crate) struct KeptAwake(Arc<SessionShared>);
+
+impl Drop for KeptAwake {
+    fn drop(&mut self) {
+        self.0.kept_awake.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// The agents that a run called as tools.
@@ -138,6 +150,7 @@ impl SessionShared {
             children: Mutex::default(),
             is_awaited: AtomicBool::new(false),
             actor: Mutex::new(None),
+            kept_awake: AtomicUsize::new(0),
             agent: Mutex::new(agent),
             inbox_agents: Mutex::default(),
             held_back: Mutex::default(),
@@ -283,6 +296,26 @@ impl SessionShared {
         *self.actor.lock().unwrap_or_else(PoisonError::into_inner) = actor;
     }
 
+    /// Somebody is about to speak to the session: it does not fall asleep before what is given is dropped. Whoever speaks
+    /// to the actor takes this first, then looks for the actor, and sends this along.
+    pub(crate) fn keep_awake(self: &Arc<Self>) -> KeptAwake {
+        self.kept_awake.fetch_add(1, Ordering::SeqCst);
+        KeptAwake(Arc::clone(self))
+    }
+
+    /// The session's actor falls asleep, and leaves the run that goes on meanwhile: from now on whoever speaks to the
+    /// session wakes it. `false` where somebody is about to speak to the actor; then nothing is changed.
+    pub(crate) fn fall_asleep(&self, run: impl FnOnce() -> Option<Box<Suspended>>) -> bool {
+        // Whoever found the actor here was counted before, and whoever is counted later finds none.
+        let mut actor = self.actor.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = self.kept_awake.load(Ordering::SeqCst) == 0;
+        if is_free {
+            *self.suspended() = run();
+            *actor = None;
+        }
+        is_free
+    }
+
     /// The definition that it works with; `None` where no program gave one yet.
     pub(crate) fn agent(&self) -> Option<Arc<Agent>> {
         self.agent.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -351,11 +384,6 @@ impl SessionShared {
     /// Whether a run goes on while the session sleeps.
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspended().is_some()
-    }
-
-    /// The session falls asleep in the middle of a run.
-    pub(crate) fn suspend(&self, run: Box<Suspended>) {
-        *self.suspended() = Some(run);
     }
 
     /// Input was withdrawn from the log of a session that sleeps: who waits for it hears so.
@@ -427,7 +455,7 @@ impl SessionShared {
     }
 
     /// Leaves the current run, or the compaction that no run waits for, or the prompt that is on its way.
-    pub(crate) fn abort(&self) {
+    pub(crate) fn abort(self: &Arc<Self>) {
         {
             let mut run = self.run();
             match &run.open {
@@ -435,10 +463,11 @@ impl SessionShared {
                 None => run.early_aborts += 1,
             }
         }
+        let awake = self.keep_awake();
         if let Some(actor) = self.actor()
             && !self.abort_asked.swap(true, Ordering::Relaxed)
         {
-            let _ = actor.cast(SessionMessage::AbortCompaction.into());
+            let _ = actor.cast(SessionMail::heard(SessionMessage::AbortCompaction, awake));
         }
     }
 

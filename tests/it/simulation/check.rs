@@ -110,6 +110,20 @@ impl Logs {
         }
     }
 
+    /// What a life before took on is answered, taken back, or listed as unfinished. Gives how much is listed.
+    pub(crate) async fn check_unfinished(&mut self, runtime: &Runtime) -> u64 {
+        self.check_new();
+        let listed = runtime.unfinished().await.unwrap();
+        let undone = self.records.iter().filter(|(_, record)| record.is_left_undone());
+        for (session, _) in undone {
+            assert!(
+                listed.iter().any(|known| known.id == *session),
+                "{session}: nobody is told what it left undone"
+            );
+        }
+        listed.len() as u64
+    }
+
     /// After a life that ended in order: whoever stayed and whoever left and came back were told the same as
     /// whoever comes only now. Where an actor died, the newest events may be due until the session is opened again.
     pub(crate) async fn check_streams(&self, runtime: &Runtime, is_whole: bool) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt};
 use greenroom::prelude::*;
 use greenroom::{BeforeCompact, Fallback, Resumed, Subscription};
+use greenroom_kernel::RunOutcome;
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::{EntryId, ToolSpec};
 use greenroom_simulator::{ByPurpose, Simulator, SimulatorOptions, Summariser};
@@ -42,6 +43,27 @@ pub(crate) struct Ran {
     pub(crate) fresh: Vec<(String, String)>,
 }
 
+/// What became of sessions that were told to fall asleep.
+#[derive(Debug, Default)]
+struct Sleep {
+    told: BTreeSet<String>,
+    asleep: u64,
+    /// They had something to do.
+    awake: u64,
+}
+
+impl Sleep {
+    fn come_to(&mut self, session: &str, point: &str) {
+        match point {
+            "session/sleep" => _ = self.told.insert(session.to_owned()),
+            "agent/flush_events" => self.asleep += u64::from(self.told.remove(session)),
+            "agent/begin" | "agent/continue" => self.awake += u64::from(self.told.remove(session)),
+            "session/starts" => _ = self.told.remove(session),
+            _ => {}
+        }
+    }
+}
+
 struct World<'a> {
     plan: Plan,
     random: Random,
@@ -67,6 +89,9 @@ struct World<'a> {
     hook_dice: hooks::Dice,
     /// How people answer.
     ask_dice: Random,
+    /// How much is asked for at the same moment.
+    sleep_dice: Random,
+    sleep: Arc<Mutex<Sleep>>,
     /// What is done with handles: early aborts, awaited steers, inboxes that are cleared, what a crash left.
     handle_dice: Random,
     outcome: &'a mut Outcome,
@@ -103,6 +128,9 @@ struct Life {
     returning: Subscription,
     /// How many actors had panicked when it began.
     panics_before: u64,
+    /// The sessions whose runs may end as interrupted: those that were closed in this life, and those in which the life
+    /// before left a run open.
+    interruptible: BTreeSet<String>,
 }
 
 pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
@@ -144,6 +172,11 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
         ..SimulatorOptions::new(ByPurpose::new(model::runs(&plan), model::summaries(&plan)))
     };
     plan.agent_hooks = once_in(&mut Random::new(seed ^ 0x400c5), 3);
+    // In half of the lives sessions are put to sleep all the time.
+    let mut sleep_dice = Random::new(seed ^ 0x51ee9);
+    if once_in(&mut sleep_dice, 2) {
+        plan.lets_sleep(&mut sleep_dice);
+    }
     let calm = SimulatorOptions {
         window: plan.window,
         max_output: plan.window / 4,
@@ -164,6 +197,8 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
         disk_failures: 0,
         handle_dice: Random::new(seed ^ 0x4a4d1e),
         ask_dice: Random::new(seed ^ 0xa11),
+        sleep_dice,
+        sleep: Arc::default(),
         store,
         model: Simulator::new(options),
         spare: Simulator::new(spare),
@@ -199,6 +234,12 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
     }
     let recognised = world.runs.lock().unwrap().recognised;
     world.outcome.count("an effect was recognised after a restart", recognised);
+    let (asleep, awake) = {
+        let sleep = world.sleep.lock().unwrap();
+        (sleep.asleep, sleep.awake)
+    };
+    world.outcome.count("sessions fell asleep", asleep);
+    world.outcome.count("sessions stayed awake", awake);
     world.outcome.count("actor panics", world.panics.load(Ordering::Relaxed));
     world.outcome.count("tool panics", world.tool_panics.load(Ordering::Relaxed));
 }
@@ -222,12 +263,15 @@ impl World<'_> {
             .provider(self.spare.provider())
             .store(self.store.clone())
             .clock_from(1_700_000_000_000 + self.logs.lives * 86_400_000)
-            .idle_after(Duration::from_secs(self.plan.idle_s))
+            .idle_after(Duration::from_millis(self.plan.idle_ms))
+            .live_sessions_max(self.plan.live_sessions_max.unwrap_or(0))
             .compaction(self.plan.settings.clone());
         self.logs.begin_life();
         if !is_last {
             let (calls, panics, at) = (AtomicU64::new(0), Arc::clone(&self.panics), self.plan.panics.clone());
-            builder = builder.probe(move |_, point| {
+            let sleep = Arc::clone(&self.sleep);
+            builder = builder.probe(move |session, point| {
+                sleep.lock().unwrap().come_to(session, point);
                 let now = calls.fetch_add(1, Ordering::Relaxed) + 1;
                 if at.contains(&now) {
                     panics.fetch_add(1, Ordering::Relaxed);
@@ -257,6 +301,11 @@ impl World<'_> {
         // What the life before made durable and did not live to tell.
         self.logs.catch_up(Who::Staying, &runtime).await;
         self.logs.catch_up(Who::Returning, &runtime).await;
+        let unfinished = self.logs.check_unfinished(&runtime).await;
+        self.outcome.count("sessions that a life before left unfinished", unfinished);
+        let heads = self.store.list().unwrap();
+        let interruptible =
+            heads.into_iter().filter(|(_, head)| head.open_run.is_some()).map(|(id, _)| id).collect();
         let mut pending = VecDeque::new();
         if is_last || once_in(&mut self.handle_dice, 2) {
             // What the life before left is finished, before or while its sessions are opened.
@@ -275,7 +324,7 @@ impl World<'_> {
             let agent = self.agent(is_last);
             sessions.push(open(&runtime, &name(number), &agent).await);
         }
-        Life { runtime, sessions, pending, events, returning, panics_before }
+        Life { runtime, sessions, pending, events, returning, panics_before, interruptible }
     }
 
     /// What the last life finished: every session could be.
@@ -326,7 +375,9 @@ impl World<'_> {
         self.disk_failures = 0;
         for step in 0..self.plan.steps {
             self.change_disk();
-            self.step(&mut life, step).await;
+            for _ in 0..1 + self.sleep_dice.below(self.plan.at_once) {
+                self.step(&mut life, step).await;
+            }
             self.answer_some(&life).await;
             self.pause().await;
             self.look(&mut life).await;
@@ -517,6 +568,7 @@ impl World<'_> {
             }
             84..=87 => ("state", async move { session.state().await.map(|_| Done::Nothing) }.boxed()),
             88..=89 => {
+                life.interruptible.insert(session.id().to_owned());
                 let runtime = life.runtime.clone();
                 ("close", async move { runtime.close(session.id()).await.map(|()| Done::Nothing) }.boxed())
             }
@@ -567,7 +619,10 @@ impl World<'_> {
                     self.logs.event(Who::Staying, &event);
                     match &event.kind {
                         EventKind::RunEnd { outcome, .. } => {
-                            self.outcome.count(format!("ended: {outcome}"), 1)
+                            self.outcome.count(format!("ended: {outcome}"), 1);
+                            if matches!(outcome, RunOutcome::Interrupted) {
+                                self.check_interrupted(life, &event.session, "a run");
+                            }
                         }
                         EventKind::CompactionEnd(end) => {
                             self.outcome.count(format!("compacted: {}", end.outcome), 1);
@@ -634,6 +689,9 @@ impl World<'_> {
             Ok(Done::Compacted(outcome)) => (*outcome).to_owned(),
             Ok(Done::Nothing) => "done".to_owned(),
             Err(error) => {
+                if matches!(error, Error::Interrupted { .. }) {
+                    self.check_interrupted(life, id, what);
+                }
                 let is_disk = self.disk_failures + self.disk.fired() > 0 && matches!(error, Error::Store(_));
                 assert!(
                     is_disk || !matches!(error, Error::Store(_) | Error::Config(_) | Error::Closed),
@@ -660,6 +718,16 @@ impl World<'_> {
             self.logs.check_has(&self.inputs[input]);
         }
         self.note(|_| format!("{what} on {session}: {line}"));
+    }
+
+    /// A run is interrupted, and what was asked for comes to nothing, only where somebody closed the session, an actor died
+    /// or the disk failed: never because a session falls asleep.
+    fn check_interrupted(&self, life: &Life, session: &str, what: &str) {
+        let an_actor_died = self.panics.load(Ordering::Relaxed) > life.panics_before;
+        let is_excused = an_actor_died
+            || self.disk_failures + self.disk.fired() > 0
+            || life.interruptible.contains(session);
+        assert!(is_excused, "{session}: {what} was interrupted, and nothing had happened to it");
     }
 
     /// Every request is answered, in time.
@@ -731,6 +799,7 @@ impl World<'_> {
     /// Ends a life in order: all that it did was told, to whoever stayed and to whoever left and came back.
     async fn close(&mut self, life: &mut Life) {
         for session in &life.sessions {
+            life.interruptible.insert(session.id().to_owned());
             life.runtime.close(session.id()).await.unwrap();
         }
         self.look(life).await;

@@ -39,8 +39,12 @@ pub(crate) struct Plan {
     pub(crate) asks: bool,
     /// The most steps of a run.
     pub(crate) steps_max: u32,
-    /// How long an idle session stays awake, in seconds; 0: for ever.
-    pub(crate) idle_s: u64,
+    /// How long an idle session stays awake, in milliseconds; 0: for ever.
+    pub(crate) idle_ms: u64,
+    /// How many sessions may be live; `None`: all of them.
+    pub(crate) live_sessions_max: Option<usize>,
+    /// The most that is asked for at the same moment.
+    pub(crate) at_once: u64,
     /// The longest answer, in words.
     pub(crate) words_max: u64,
 }
@@ -57,6 +61,14 @@ pub(crate) fn once_in(random: &mut Random, n: u64) -> bool {
 }
 
 impl Plan {
+    /// Sessions fall asleep as soon as they may, and several of them are spoken to at the same moment.
+    pub(crate) fn lets_sleep(&mut self, random: &mut Random) {
+        self.idle_ms = pick(random, &[300, 2_000, self.idle_ms]);
+        self.live_sessions_max = pick(random, &[Some(1), Some(1), Some(2), None]);
+        self.at_once = 4;
+        self.sessions += 2;
+    }
+
     pub(crate) fn of(random: &mut Random) -> Self {
         let window = pick(random, &[6_000, 6_000, 8_000, 8_000, 12_000, 20_000]);
         let told_window = pick(random, &[Some(window), Some(window), Some(window * 3 / 2), None]);
@@ -118,7 +130,9 @@ impl Plan {
             agent_hooks: false,
             asks: false,
             steps_max: pick(random, &[250, 250, 12, 4]),
-            idle_s: pick(random, &[600, 20, 0]),
+            idle_ms: pick(random, &[600_000, 20_000, 0]),
+            live_sessions_max: None,
+            at_once: 1,
             words_max: window / pick(random, &[8, 16, 40]),
         }
     }

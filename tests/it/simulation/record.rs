@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{
-    Compaction, CompactionEnded, CompactionOutcome, Delivery, Entry, EntryId, EntryKind, Prune, Trigger,
+    Compaction, CompactionEnded, CompactionOutcome, Delivery, Entry, EntryId, EntryKind, Prune, RunOutcome,
+    Trigger,
 };
 use greenroom_kernel::message::{Message, StopReason};
 use greenroom_kernel::path::{ActivePath, as_sent, is_message, path_to};
@@ -33,6 +34,8 @@ pub(crate) struct Record {
     /// For each entry: the calls that are open on the path that ends with it.
     open_calls: Vec<Arc<BTreeSet<String>>>,
     open_run: Option<EntryId>,
+    /// The newest run ended as interrupted.
+    is_interrupted: bool,
     open_compaction: Option<EntryId>,
     /// The end of a compaction whose summary must come next.
     installed: Option<CompactionEnded>,
@@ -75,6 +78,27 @@ impl Record {
     /// Whether a user said this, or it waits.
     pub(crate) fn has(&self, text: &str) -> bool {
         self.has_said(text) || self.queued.contains(text)
+    }
+
+    /// Whether something was taken on that is neither answered nor taken back: a run is open or was cut off and nothing
+    /// followed it, or input waits.
+    pub(crate) fn is_left_undone(&self) -> bool {
+        let follows = self.entries.iter().rev().find_map(|entry| match &entry.kind {
+            EntryKind::RunEnded { .. } => Some(false),
+            EntryKind::LeafMoved { .. } => Some(true),
+            kind => is_message(kind).then_some(true),
+        });
+        let is_cut_off = self.is_interrupted && follows == Some(false) && !self.ends_with_an_answer();
+        self.open_run.is_some() || is_cut_off || !self.inbox.is_empty()
+    }
+
+    /// Whether the newest message is a whole answer.
+    fn ends_with_an_answer(&self) -> bool {
+        let newest = self.entries.iter().rev().find_map(|entry| entry.kind.as_message());
+        newest.is_some_and(|message| match &**message {
+            Message::Assistant(answer) => !answer.stop.is_partial(),
+            Message::User(_) | Message::ToolResult(_) => false,
+        })
     }
 
     /// Takes a new entry.
@@ -199,8 +223,9 @@ impl Record {
                 assert_eq!(self.open_run, None, "entry {id}: a run is resumed within another");
                 self.open_run = Some(id);
             }
-            EntryKind::RunEnded { run, .. } => {
+            EntryKind::RunEnded { run, outcome, .. } => {
                 assert_eq!(self.open_run, Some(*run), "entry {id}: an end of a run without its beginning");
+                self.is_interrupted = matches!(outcome, RunOutcome::Interrupted);
                 assert!(self.questions.is_empty(), "entry {id}: {:?} outlive their run", self.questions);
                 self.open_run = None;
             }

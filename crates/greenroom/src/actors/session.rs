@@ -84,6 +84,8 @@ pub(crate) struct Suspended {
     /// As the agent left it.
     running: Box<Running>,
     run: OpenRun,
+    /// None is open; one may have been asked for.
+    compaction: OpenCompaction,
     inbox: Inbox,
     repeats: Repeats,
     askers: Askers,
@@ -159,6 +161,8 @@ pub(crate) struct SessionState {
     is_left_waiting: bool,
     /// It is to end as soon as nothing is under way.
     is_stopping: bool,
+    /// The timer that looks whether it is idle is running.
+    is_watched: bool,
     /// What was interrupted is to be finished before anything that waits.
     finishes: bool,
     /// The reply of what was finished as the session was opened, for whoever asks for it afterwards.
@@ -291,8 +295,12 @@ impl SessionState {
                 let _ = reply.send(Box::pin(self.call_starts(stamp, call_id)).await);
             }
             SessionMessage::ExpireQuestions => Box::pin(self.expire_questions()).await,
-            // It is awake, and so is its run.
-            SessionMessage::Wake => {}
+            // Something waits for the agent of a run that was handed over.
+            SessionMessage::Wake => {
+                if self.go_on() {
+                    self.watch_idleness();
+                }
+            }
             SessionMessage::Suspended { stamp, running } => self.suspended(stamp, running),
             SessionMessage::Sleep => self.sleep(),
             SessionMessage::CompactManually { options, agent, reply } => {
@@ -792,9 +800,9 @@ impl SessionState {
     }
 
     /// Checks later whether anything has happened since.
-    fn watch_idleness(&self) {
+    fn watch_idleness(&mut self) {
         let after = self.deps.idle_after_ms;
-        if after > 0 {
+        if after > 0 && !std::mem::replace(&mut self.is_watched, true) {
             let activity = self.shared.activity.load(Ordering::Relaxed);
             self.myself.send_after(Duration::from_millis(after), move || {
                 SessionMessage::IdleCheck { activity, again: true }.into()
@@ -803,9 +811,10 @@ impl SessionState {
     }
 
     fn idle_check(&mut self, activity: u64, again: bool) {
+        self.is_watched &= !again;
         // This check itself counts as one message.
         let now = self.shared.activity.load(Ordering::Relaxed);
-        if self.is_at_rest() && self.inbox.is_empty(&self.log) && now <= activity + 1 {
+        if self.has_nothing_to_do() && now <= activity + 1 {
             let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
         } else if !again {
             // The next check is on its way.
@@ -815,6 +824,11 @@ impl SessionState {
         } else {
             self.watch_idleness();
         }
+    }
+
+    /// Whether nothing is under way, and nothing waits that may begin.
+    fn has_nothing_to_do(&self) -> bool {
+        self.is_at_rest() && self.inbox.is_empty(&self.log)
     }
 
     /// The run that may sleep, as far as the session knows.
@@ -842,30 +856,48 @@ impl SessionState {
         let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
     }
 
-    /// Falls asleep. A run that waits for its tools alone is kept for whoever wakes the session.
+    /// Falls asleep, unless something has come up since the session said that it is idle. A run that waits for its tools
+    /// alone is kept for whoever wakes the session.
     fn sleep(&mut self) {
-        let Some(running) = self.suspended.take() else {
-            self.stop();
-            return;
+        let line = self.suspended.as_ref().map(|running| running.line().clone());
+        let may_sleep = match &line {
+            Some(_) => self.compaction.is_idle() && !self.is_closing(),
+            None => self.has_nothing_to_do(),
         };
-        let Some(run) = self.take_run() else { return self.stop() };
-        let line = running.line().clone();
-        let definition = self.definition.clone();
-        self.shared.suspend(Box::new(Suspended {
+        let shared = Arc::clone(&self.shared);
+        if !may_sleep || !shared.fall_asleep(|| self.suspend()) {
+            self.go_on();
+            let _ = self.supervisor.cast(SupervisorMessage::StaysAwake { id: Arc::clone(&shared.id) });
+            self.watch_idleness();
+            return;
+        }
+        // Nobody else can reach this actor any more.
+        match line {
+            None => self.stop(),
+            Some(line) => {
+                // A task may have said something since the agent handed the run over.
+                line.wake_if_awaited();
+                self.is_stopping = true;
+            }
+        }
+    }
+
+    /// Gives away the run that was handed over, with all that belongs to it; `None` where there is none.
+    fn suspend(&mut self) -> Option<Box<Suspended>> {
+        let running = self.suspended.take()?;
+        Some(Box::new(Suspended {
             running,
-            run,
+            run: self.take_run().expect("a run that was handed over is open"),
+            compaction: std::mem::replace(&mut self.compaction, OpenCompaction::new(false)),
             inbox: std::mem::take(&mut self.inbox),
             repeats: std::mem::take(&mut self.repeats),
             askers: std::mem::take(&mut self.askers),
-            definition,
+            definition: self.definition.clone(),
             next_definition: self.next_definition.take(),
             run_cost: self.run_cost,
             instructions: self.instructions.take(),
             attempts: self.attempts,
-        }));
-        // A task may have said something since the agent handed the run over.
-        line.wake_if_awaited();
-        self.is_stopping = true;
+        }))
     }
 
     /// The agent goes on with a run that was handed over. Gives whether there is one.

@@ -89,6 +89,8 @@ enum Phase {
     Starting(Wanted),
     /// The session's actors run.
     Live(ActorRef<SessionMail>),
+    /// The session's actors run and were told to fall asleep: they end, or say that they stay awake.
+    Drowsy(ActorRef<SessionMail>, Wanted),
     /// The session is ending in order.
     Closing(Wanted),
     /// The session has no actors, and is changed or deleted in the store.
@@ -110,6 +112,16 @@ struct Wanted {
     amended: Vec<AmendRequest>,
 }
 
+impl Phase {
+    /// The session's actor, while it runs and was not told to end.
+    fn actor(&self) -> Option<&ActorRef<SessionMail>> {
+        match self {
+            Self::Live(actor) | Self::Drowsy(actor, _) => Some(actor),
+            Self::Starting(_) | Self::Closing(_) | Self::Held(_) | Self::Failed(_) => None,
+        }
+    }
+}
+
 impl Wanted {
     fn live(opener: OpenRequest) -> Self {
         Self { live: vec![opener], ..Self::default() }
@@ -120,8 +132,6 @@ impl Wanted {
 enum Closer {
     /// Nobody waits for it.
     Nobody,
-    /// It falls asleep: a run that waits for its tools goes on.
-    Sleeps,
     /// Somebody is told when the actors are gone.
     Told(oneshot::Sender<()>),
     /// The session is deleted when the actors are gone.
@@ -131,7 +141,7 @@ enum Closer {
 impl Wanted {
     fn add(&mut self, closer: Closer) {
         match closer {
-            Closer::Nobody | Closer::Sleeps => {}
+            Closer::Nobody => {}
             Closer::Told(done) => self.closed.push(done),
             Closer::Deletes(reply) => self.deleted.push(reply),
         }
@@ -208,7 +218,8 @@ impl SupervisorState {
                     self.start(myself, &id);
                 }
             }
-            SupervisorMessage::Idle { id } => self.close(myself, &id, Closer::Sleeps),
+            SupervisorMessage::Idle { id } => self.let_sleep(&id),
+            SupervisorMessage::StaysAwake { id } => self.stays_awake(myself, &id),
             SupervisorMessage::Close { id, done } => self.close(myself, &id, Closer::Told(done)),
             SupervisorMessage::Delete { id, reply } => self.close(myself, &id, Closer::Deletes(reply)),
             SupervisorMessage::Amend(request) => self.amend(myself, request),
@@ -217,7 +228,7 @@ impl SupervisorState {
             }
             SupervisorMessage::Reconfigure(done) => {
                 for session in self.sessions.values() {
-                    if let (Phase::Live(actor), Some(agent)) = (&session.phase, session.shared.agent()) {
+                    if let (Some(actor), Some(agent)) = (session.phase.actor(), session.shared.agent()) {
                         let _ = actor.cast(
                             SessionMessage::Configure { agent, only_if_idle: false, reply: None }.into(),
                         );
@@ -227,7 +238,7 @@ impl SupervisorState {
             }
             SupervisorMessage::CheckSettings { settings, reply } => {
                 let ask = |session: &Supervised| {
-                    let Phase::Live(actor) = &session.phase else { return None };
+                    let actor = session.phase.actor()?;
                     let (reply, answer) = oneshot::channel();
                     let settings = Arc::clone(&settings);
                     actor.cast(SessionMessage::CheckSettings { settings, reply }.into()).ok()?;
@@ -251,8 +262,7 @@ impl SupervisorState {
                 let _ = reply.send(self.suspended.0.keys().map(Arc::clone).collect());
             }
             SupervisorMessage::Live(reply) => {
-                let live =
-                    self.sessions.iter().filter(|(_, session)| matches!(session.phase, Phase::Live(_)));
+                let live = self.sessions.iter().filter(|(_, session)| session.phase.actor().is_some());
                 let _ = reply.send(live.map(|(id, _)| Arc::clone(id)).collect());
             }
             SupervisorMessage::Shutdown(done) => {
@@ -292,9 +302,10 @@ impl SupervisorState {
         if let Some(session) = self.sessions.get_mut(&id) {
             match &mut session.phase {
                 Phase::Live(actor) => hand_over(&session.shared, actor, request),
-                Phase::Starting(wanted) | Phase::Closing(wanted) | Phase::Held(wanted) => {
-                    wanted.live.push(request);
-                }
+                Phase::Starting(wanted)
+                | Phase::Drowsy(_, wanted)
+                | Phase::Closing(wanted)
+                | Phase::Held(wanted) => wanted.live.push(request),
                 Phase::Failed(reason) if is_wake => {
                     let reason = reason.clone();
                     let _ = request.reply.send(Err(Error::SessionFailed { session: id.to_string(), reason }));
@@ -383,37 +394,18 @@ impl SupervisorState {
         };
         let wanted = match &mut session.phase {
             Phase::Starting(wanted) => std::mem::take(wanted),
-            Phase::Live(_) | Phase::Closing(_) | Phase::Held(_) | Phase::Failed(_) => return,
+            Phase::Live(_) | Phase::Drowsy(..) | Phase::Closing(_) | Phase::Held(_) | Phase::Failed(_) => {
+                return;
+            }
         };
         match result {
             Ok(actor) => {
                 self.actors.insert(actor.get_id(), Arc::clone(id));
                 session.shared.set_actor(Some(actor.clone()));
                 session.shared.mark_used(self.deps.next_use());
-                session.phase = Phase::Live(actor.clone());
                 session.is_restart = false;
                 session.agent_before = None;
-                for opener in wanted.live {
-                    hand_over(&session.shared, &actor, opener);
-                }
-                // The report of its death may have arrived before this message.
-                if actor.get_status() >= ActorStatus::Stopping {
-                    let early = self.early_deaths.iter().find(|(early, _)| *early == actor.get_id());
-                    let reason = early.map_or("it died as it began", |(_, reason)| reason).to_owned();
-                    self.actor_died(myself, actor.get_id(), &reason);
-                }
-                for request in wanted.amended {
-                    amend_live(&actor, request);
-                }
-                for closer in wanted.closed.into_iter().map(Closer::Told) {
-                    self.close(myself, id, closer);
-                }
-                for closer in wanted.deleted.into_iter().map(Closer::Deletes) {
-                    self.close(myself, id, closer);
-                }
-                if self.shutdown.is_some() {
-                    self.close(myself, id, Closer::Nobody);
-                }
+                self.goes_on(myself, id, &actor, wanted);
                 self.make_room(id);
             }
             Err(error) => {
@@ -448,6 +440,59 @@ impl SupervisorState {
         }
     }
 
+    /// A session's actor runs: what was wanted of it meanwhile is said to it.
+    fn goes_on(
+        &mut self,
+        myself: &ActorRef<SupervisorMessage>,
+        id: &Arc<str>,
+        actor: &ActorRef<SessionMail>,
+        wanted: Wanted,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.phase = Phase::Live(actor.clone());
+        for opener in wanted.live {
+            hand_over(&session.shared, actor, opener);
+        }
+        // The report of its death may have arrived before it was known.
+        if actor.get_status() >= ActorStatus::Stopping {
+            let early = self.early_deaths.iter().find(|(early, _)| *early == actor.get_id());
+            let reason = early.map_or("it died as it began", |(_, reason)| reason).to_owned();
+            self.actor_died(myself, actor.get_id(), &reason);
+        }
+        for request in wanted.amended {
+            amend_live(actor, request);
+        }
+        for closer in wanted.closed.into_iter().map(Closer::Told) {
+            self.close(myself, id, closer);
+        }
+        for closer in wanted.deleted.into_iter().map(Closer::Deletes) {
+            self.close(myself, id, closer);
+        }
+        if self.shutdown.is_some() {
+            self.close(myself, id, Closer::Nobody);
+        }
+    }
+
+    /// A session says that it has nothing to do: it is told to fall asleep, and looks again before it does.
+    fn let_sleep(&mut self, id: &Arc<str>) {
+        let Some(Supervised { phase: phase @ Phase::Live(_), .. }) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Some(actor) = phase.actor().cloned() else { return };
+        // One that is dead already is closed when the report of its death arrives.
+        let _ = actor.cast(SessionMessage::Sleep.into());
+        *phase = Phase::Drowsy(actor, Wanted::default());
+    }
+
+    /// A session that was told to fall asleep stays awake.
+    fn stays_awake(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>) {
+        let Some(Supervised { phase: Phase::Drowsy(actor, wanted), .. }) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let (actor, wanted) = (actor.clone(), std::mem::take(wanted));
+        self.goes_on(myself, id, &actor, wanted);
+    }
+
     /// Where more sessions are live than there may be: those that were used least recently are to sleep, if they have
     /// nothing to do. `opened` stays.
     fn make_room(&self, opened: &Arc<str>) {
@@ -463,6 +508,7 @@ impl SupervisorState {
                 Phase::Live(actor) if id != opened => Some((shared.used(), shared, actor)),
                 Phase::Live(_)
                 | Phase::Starting(_)
+                | Phase::Drowsy(..)
                 | Phase::Closing(_)
                 | Phase::Held(_)
                 | Phase::Failed(_) => None,
@@ -605,9 +651,12 @@ impl SupervisorState {
         }
         match self.sessions.get_mut(&id).map(|session| &mut session.phase) {
             Some(Phase::Live(actor)) => amend_live(actor, request),
-            Some(Phase::Starting(wanted) | Phase::Closing(wanted) | Phase::Held(wanted)) => {
-                wanted.amended.push(request);
-            }
+            Some(
+                Phase::Starting(wanted)
+                | Phase::Drowsy(_, wanted)
+                | Phase::Closing(wanted)
+                | Phase::Held(wanted),
+            ) => wanted.amended.push(request),
             Some(Phase::Failed(reason)) => {
                 let reason = reason.clone();
                 let _ = request.reply.send(Err(Error::SessionFailed { session: id.to_string(), reason }));
@@ -656,13 +705,33 @@ impl SupervisorState {
             return;
         };
         let Some(session) = self.sessions.get_mut(&id) else { return };
+        // One that agreed to fall asleep has left already.
+        let is_asleep = session.shared.actor().is_none();
         session.shared.set_actor(None);
-        match session.phase {
+        match &mut session.phase {
             Phase::Closing(_) => self.closed(myself, &id),
+            Phase::Drowsy(_, wanted) if is_asleep => {
+                let wanted = std::mem::take(wanted);
+                self.go_on(myself, &id, wanted);
+            }
+            Phase::Drowsy(_, wanted) => {
+                let wanted = std::mem::take(wanted);
+                self.died(myself, &id, reason);
+                self.ask_again(myself, &id, wanted);
+            }
             Phase::Starting(_) | Phase::Live(_) | Phase::Failed(_) => self.died(myself, &id, reason),
             // Its actors were gone before it was held.
             Phase::Held(_) => {}
         }
+    }
+
+    /// What was wanted of a session that died before it could be told is asked for once more.
+    fn ask_again(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, wanted: Wanted) {
+        let Wanted { live, closed, deleted, amended } = wanted;
+        live.into_iter().for_each(|request| self.open(myself, request));
+        amended.into_iter().for_each(|request| self.amend(myself, request));
+        closed.into_iter().for_each(|done| self.close(myself, id, Closer::Told(done)));
+        deleted.into_iter().for_each(|reply| self.close(myself, id, Closer::Deletes(reply)));
     }
 
     /// A session has no actor, and nobody closed it: another is started from the log, after a wait; not too often.
@@ -694,7 +763,9 @@ impl SupervisorState {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let wanted = match &mut session.phase {
             Phase::Closing(wanted) => std::mem::take(wanted),
-            Phase::Starting(_) | Phase::Live(_) | Phase::Held(_) | Phase::Failed(_) => return,
+            Phase::Starting(_) | Phase::Live(_) | Phase::Drowsy(..) | Phase::Held(_) | Phase::Failed(_) => {
+                return;
+            }
         };
         self.go_on(myself, id, wanted);
     }
@@ -714,28 +785,28 @@ impl SupervisorState {
         match session.map(|session| (&session.shared, &mut session.phase)) {
             Some((shared, phase @ Phase::Live(_))) => {
                 shared.set_actor(None);
-                let message = match closer {
-                    Closer::Sleeps => SessionMessage::Sleep,
-                    Closer::Nobody | Closer::Told(_) | Closer::Deletes(_) => SessionMessage::Stop,
-                };
                 let mut wanted = Wanted::default();
                 wanted.add(closer);
                 if let Phase::Live(actor) = std::mem::replace(phase, Phase::Closing(wanted)) {
                     // A session that is dead already is closed when the report of its death arrives.
-                    let _ = actor.cast(message.into());
+                    let _ = actor.cast(SessionMessage::Stop.into());
                 }
             }
-            // One that is being started is closed when it is up.
-            Some((_, Phase::Starting(wanted) | Phase::Closing(wanted) | Phase::Held(wanted))) => {
-                wanted.add(closer);
-            }
+            // One that is being started is closed when it is up, and one that may stay awake when it says so.
+            Some((
+                _,
+                Phase::Starting(wanted)
+                | Phase::Drowsy(_, wanted)
+                | Phase::Closing(wanted)
+                | Phase::Held(wanted),
+            )) => wanted.add(closer),
             Some((_, Phase::Failed(_))) => {
                 let mut wanted = Wanted::default();
                 wanted.add(closer);
                 self.go_on(myself, id, wanted);
             }
             None => match closer {
-                Closer::Nobody | Closer::Sleeps => {}
+                Closer::Nobody => {}
                 Closer::Told(done) => tell([done]),
                 Closer::Deletes(reply) => {
                     let known = self.known(id);

@@ -279,6 +279,7 @@ impl Drop for Call {
 impl Call {
     /// Tells the caller's session. One that has no actor any more reads the end from the child's log when it is opened.
     fn tell_end(&self, started: EntryId, spent: Bill) {
+        let awake = self.caller.keep_awake();
         let message = || SessionMessage::ChildEnded { started, outcome: self.outcome.clone(), spent };
         if self.caller.is_suspended()
             && let Ok(tasks) = tokio::runtime::Handle::try_current()
@@ -287,7 +288,7 @@ impl Call {
             let message = message();
             tasks.spawn(async move { caller.tell(message).await });
         } else if let Some(actor) = self.caller.actor().as_ref().or(self.actor.as_ref()) {
-            let _ = actor.cast(message().into());
+            let _ = actor.cast(SessionMail::heard(message(), awake));
         }
     }
 }

@@ -109,6 +109,7 @@ impl SessionState {
             model_warnings,
             is_left_waiting: false,
             is_stopping: false,
+            is_watched: false,
             finishes,
             finished: None,
             suspended: None,
@@ -122,9 +123,9 @@ impl SessionState {
     /// The session as it fell asleep in the middle of a run.
     fn with_suspended(mut self, suspended: Suspended) -> Self {
         let Suspended { running, run, inbox, repeats, askers, instructions, attempts, .. } = suspended;
-        let Suspended { definition, next_definition, run_cost, .. } = suspended;
+        let Suspended { definition, next_definition, run_cost, compaction, .. } = suspended;
         self.suspended = Some(running);
-        self.run = Some(run);
+        (self.run, self.compaction) = (Some(run), compaction);
         (self.inbox, self.repeats, self.askers) = (inbox, repeats, askers);
         (self.definition, self.next_definition) = (definition, next_definition);
         (self.instructions, self.attempts, self.run_cost) = (instructions, attempts, run_cost);
