@@ -62,6 +62,8 @@ mod sub_agents;
 /// What the tests share: runtimes over a simulator.
 mod support;
 mod teams;
+/// What a prompt asks for besides its words, over restarts.
+mod terms;
 /// Tools as programs write them: their arguments, their state, what runs at the same time, and what may not wait.
 mod tools;
 /// How many messages a run takes.

@@ -318,6 +318,7 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
         | EntryKind::WholeResult { .. }
         | EntryKind::Metadata(_)
         | EntryKind::CallStarted { .. }
+        | EntryKind::Terms { .. }
         | EntryKind::CompactionStarted(_)
         | EntryKind::Label { .. }
         | EntryKind::Note { .. }

@@ -286,6 +286,7 @@ impl<'a> Repair<'a> {
             | EntryKind::Question(_)
             | EntryKind::QuestionEnded { .. }
             | EntryKind::CallStarted { .. }
+            | EntryKind::Terms { .. }
             | EntryKind::CompactionStarted(_)
             | EntryKind::CompactionEnded(_)
             | EntryKind::RunEnded { .. } => {}

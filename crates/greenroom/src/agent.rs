@@ -22,7 +22,6 @@ use crate::hooks::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallR
 use crate::hooks::{AgentHooks, hook};
 use crate::instructions::{Instructions, InstructionsContext};
 use crate::live::{Live, SettingsChange};
-use crate::output::OutputForm;
 use crate::shared_provider::SharedProvider;
 use crate::spending::microdollars;
 use crate::sub_agent::SubAgent;
@@ -47,6 +46,8 @@ pub struct Agent {
     pub(crate) fallback_on: Arc<[FailureClass]>,
     pub(crate) instructions: Instructions,
     pub(crate) validators: Validators,
+    /// What judges the answers to prompts that ask for it.
+    pub(crate) named_validators: BTreeMap<String, Validators>,
     pub(crate) hooks: AgentHooks,
     pub(crate) tools: Registry,
     pub(crate) state: AppState,
@@ -67,8 +68,6 @@ pub struct Agent {
     pub(crate) run_cost_limit: Option<u64>,
     pub(crate) tool_timeout: Option<Duration>,
     pub(crate) run_timeout: Option<Duration>,
-    /// The form of the answer that its caller waits for, where a run goes on after a restart.
-    pub(crate) awaited_form: Option<OutputForm>,
     /// What is wrong with the definition; told when a session is opened with it.
     pub(crate) problems: Vec<ConfigError>,
 }
@@ -95,6 +94,7 @@ impl Agent {
             fallback_on: FALLBACK_ON.into(),
             instructions: Instructions::default(),
             validators: Validators::default(),
+            named_validators: BTreeMap::new(),
             hooks: AgentHooks::default(),
             tools: Registry::default(),
             state: AppState::default(),
@@ -112,7 +112,6 @@ impl Agent {
             run_cost_limit: None,
             tool_timeout: None,
             run_timeout: Some(Self::RUN_TIMEOUT),
-            awaited_form: None,
             problems: Vec::new(),
         }
     }
@@ -187,6 +186,29 @@ impl Agent {
         E: Into<Rejection>,
     {
         self.validators.push(judge);
+        self
+    }
+
+    /// A validator, as by [`Self::validate`], for prompts that ask for it by its name:
+    /// [`RunRequest::validated_by`](crate::RunRequest::validated_by). The name is recorded with the prompt, so that whoever
+    /// answers it after a restart is judged by the same. Another one of the same name takes the place of the first.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// let agent = Agent::new("gpt-5.5").validator("names_a_city", |answer| async move {
+    ///     if answer.text.contains("Bergen") { Ok(()) } else { Err("it names no city") }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn validator<F, Fut, E>(mut self, name: impl Into<String>, judge: F) -> Self
+    where
+        F: Fn(ProposedAnswer) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Rejection>,
+    {
+        let mut validator = Validators::default();
+        validator.push(judge);
+        self.named_validators.insert(name.into(), validator);
         self
     }
 

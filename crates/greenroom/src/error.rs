@@ -114,6 +114,17 @@ pub enum Error {
         /// How many inputs are held back; 0 where it is the run alone.
         waiting: usize,
     },
+    /// The answer to a prompt that was left is to be judged by validators that are not there. Nothing was changed, and the
+    /// prompt still waits.
+    #[error("{}", no_validator(session, names, *unnamed))]
+    NoValidator {
+        /// The session's id.
+        session: String,
+        /// The names of those that the agent lacks.
+        names: Vec<String>,
+        /// How many have no name: those that were given to [`RunRequest::validate`](crate::RunRequest::validate).
+        unnamed: u32,
+    },
     /// A compaction would change nothing.
     #[error("no compaction needed: {0}")]
     NothingToCompact(NothingToCompact),
@@ -415,6 +426,14 @@ pub enum ConfigError {
         /// What is wrong with it and where.
         reason: String,
     },
+    /// A prompt names a validator that the agent does not have.
+    #[error("the agent has no validator named {wanted:?}; {}", known_validators(.known))]
+    UnknownValidator {
+        /// The name that was asked for.
+        wanted: String,
+        /// The names of those it has.
+        known: Vec<String>,
+    },
     /// A limit of costs that is no sum.
     #[error("a cost limit of {usd} dollars: it must be a number of at least 0")]
     CostLimit {
@@ -516,6 +535,7 @@ impl Error {
             | Self::InputRefused { .. }
             | Self::EmptyPrompt
             | Self::HeldBack { .. }
+            | Self::NoValidator { .. }
             | Self::NothingToResume { .. }
             | Self::NothingToCompact(_)
             | Self::NothingToUndo { .. }
@@ -554,6 +574,7 @@ impl Error {
             Self::EmptyPrompt
             | Self::InputRefused { .. }
             | Self::HeldBack { .. }
+            | Self::NoValidator { .. }
             | Self::NothingToResume { .. }
             | Self::NothingToCompact(_)
             | Self::NothingToUndo { .. }
@@ -621,6 +642,29 @@ fn held_back(session: &str, waiting: usize) -> String {
             "{waiting} inputs that wait in session {session} were said to {others}: they begin with such an agent only, or \
              can be withdrawn"
         ),
+    }
+}
+
+fn no_validator(session: &str, names: &[String], unnamed: u32) -> String {
+    let mut lacking = Vec::new();
+    if !names.is_empty() {
+        lacking.push(format!(
+            "the validators {} (give them to the agent with `Agent::validator`)",
+            names.join(", ")
+        ));
+    }
+    if unnamed > 0 {
+        lacking.push(format!(
+            "{unnamed} validators without a name (say the prompt again with its key, or `resume`, and `validate`)"
+        ));
+    }
+    format!("a prompt that was left in session {session} is not answered without {}", lacking.join(" and "))
+}
+
+fn known_validators(known: &[String]) -> String {
+    match known {
+        [] => "it has none: give it one with `Agent::validator`".to_owned(),
+        known => format!("it has {}", known.join(", ")),
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::entry::{ChildRecord, ChildStage, Delivery, HandOff, Metadata, Sees, Spender, Trigger};
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
+use greenroom_kernel::terms::Terms;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{
     Block, Entry, EntryId, EntryKind, Failure, Message, Part, RunId, RunOutcome, StopReason, ToolCall,
@@ -17,6 +18,7 @@ use greenroom_kernel::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::compaction::Compacted;
 use crate::hooks::{HookAction, HookPoint};
@@ -608,6 +610,27 @@ pub enum Record {
         /// The call.
         call_id: String,
     },
+    /// What the run that begins is held to besides its prompt's words.
+    Terms {
+        /// The name of the schema that the answer must fit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<String>,
+        /// How the model is to answer, as far as the prompt says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        settings: Option<Value>,
+        /// The most that the run may cost, in micro-dollars.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost_limit_microdollars: Option<u64>,
+        /// How long the reply may take, in milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_ms: Option<u64>,
+        /// The agent's validators that judge the answer.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        validators: Vec<String>,
+        /// The first entry of the prompt that is said again, under its idempotency key.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        again: Option<EntryId>,
+    },
     /// The session's title was set.
     Title {
         /// The title; `None` takes it away.
@@ -809,6 +832,18 @@ fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, e
             EventKind::HandOff { from: from.clone(), to: to.clone(), sees: *sees }
         }
         EntryKind::CallStarted { call_id } => recorded(Record::CallStarted { call_id: call_id.clone() }),
+        EntryKind::Terms { terms, .. } => {
+            let Terms { output, settings, cost_limit, timeout_ms, validators, unnamed_validators: _, again } =
+                Terms::clone(terms);
+            recorded(Record::Terms {
+                output: output.map(|output| output.name),
+                settings,
+                cost_limit_microdollars: cost_limit,
+                timeout_ms,
+                validators,
+                again,
+            })
+        }
         EntryKind::Question(asked) => EventKind::QuestionAsked {
             entry_id,
             call_id: asked.call_id.clone(),

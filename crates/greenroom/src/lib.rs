@@ -78,6 +78,7 @@ mod spending;
 mod sub_agent;
 mod summary_call;
 pub mod team;
+mod terms;
 mod trace;
 pub mod validate;
 mod waits;

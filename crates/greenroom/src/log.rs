@@ -16,6 +16,7 @@ use greenroom_kernel::path::{ActivePath, is_message, open_calls, project};
 use greenroom_kernel::prune::{RECALL, capped};
 use greenroom_kernel::question::{AnswerError, QuestionEnd, Questions};
 use greenroom_kernel::size::{Estimator, entry_tokens};
+use greenroom_kernel::terms::Terms;
 use greenroom_kernel::usage::{ContextUsage, is_believable, usable_usage};
 use greenroom_store::{Head, SessionState};
 use greenroom_tools::fits;
@@ -47,6 +48,8 @@ pub(crate) struct Log {
     waiting_below: Vec<String>,
     /// The compactions that the next reply tells.
     untold: UntoldCompactions,
+    /// What the newest run is held to besides its prompt's words.
+    run_terms: Option<Arc<Terms>>,
 }
 
 /// The newest compactions that ended since a run was completed, oldest first: its reply told those before.
@@ -85,14 +88,17 @@ pub(crate) struct InboxItem {
     pub(crate) delivery: Delivery,
     pub(crate) content: Vec<Block>,
     pub(crate) fingerprint: Option<String>,
+    pub(crate) terms: Option<Arc<Terms>>,
 }
 
 impl InboxItem {
     /// What an entry puts into the inbox, if it does.
     fn of(entry: &Entry) -> Option<Self> {
-        let EntryKind::Inbox { delivery, content, key: _, fingerprint } = &entry.kind else { return None };
-        let (content, fingerprint) = (content.clone(), fingerprint.clone());
-        Some(Self { id: entry.id, delivery: *delivery, content, fingerprint })
+        let EntryKind::Inbox { delivery, content, key: _, fingerprint, terms } = &entry.kind else {
+            return None;
+        };
+        let (content, fingerprint, terms) = (content.clone(), fingerprint.clone(), terms.clone());
+        Some(Self { id: entry.id, delivery: *delivery, content, fingerprint, terms })
     }
 }
 
@@ -135,6 +141,8 @@ impl Log {
             if let EntryKind::Child(child) = &entry.kind { Some((*id, child.clone())) } else { None }
         };
         let children = head.open_children.iter().filter_map(child).collect();
+        let run_terms =
+            head.run_terms.as_ref().and_then(find).and_then(|entry| entry.kind.as_terms().cloned());
         let mut untold = UntoldCompactions::default();
         let mut questions = Questions::default();
         for entry in loaded {
@@ -142,7 +150,18 @@ impl Log {
             questions.follow(entry);
         }
         let head = Arc::new(head);
-        Self { head, path, inbox, pinned, questions, compaction, children, waiting_below: Vec::new(), untold }
+        Self {
+            head,
+            path,
+            inbox,
+            pinned,
+            questions,
+            compaction,
+            children,
+            waiting_below: Vec::new(),
+            untold,
+            run_terms,
+        }
     }
 
     /// Whether the head and the entries that were read agree.
@@ -150,8 +169,8 @@ impl Log {
     /// # Errors
     /// The first thing in which they do not, as a clause.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let Head { leaf, active_compaction, inbox, pins, open_compaction, open_children, questions, .. } =
-            self.head();
+        let Head { leaf, active_compaction, inbox, pins, open_compaction, open_children, .. } = self.head();
+        let Head { questions, run_terms, .. } = self.head();
         let end = self.path.last().map(|entry| entry.id);
         if end != *leaf {
             return Err(format!("its path should end at {} and ends at {}", shown(*leaf), shown(end)));
@@ -171,6 +190,7 @@ impl Log {
             ("open compactions", open_compaction.iter().len(), self.compaction.iter().len()),
             ("agents at work", open_children.len(), self.children.len()),
             ("open questions", questions.len(), self.questions.open().count()),
+            ("terms of its run", run_terms.iter().len(), self.run_terms.iter().len()),
         ];
         match found.into_iter().find(|(_, should, are)| should != are) {
             Some((what, should, are)) => Err(format!("it should have {should} {what} and has {are}")),
@@ -193,6 +213,11 @@ impl Log {
 
     pub(crate) fn inbox(&self) -> &VecDeque<InboxItem> {
         &self.inbox
+    }
+
+    /// What the newest run is held to besides its prompt's words, and the entry that says so.
+    pub(crate) fn run_terms(&self) -> Option<(EntryId, &Arc<Terms>)> {
+        self.head.run_terms.zip(self.run_terms.as_ref())
     }
 
     /// The agents that were called as tools and have not ended: the starts of their work.
@@ -352,6 +377,13 @@ impl Log {
     pub(crate) fn commit(&mut self, draft: Box<Draft>, head: Arc<Head>) {
         let entries = self.head.entries + draft.entries.len() as u64;
         assert_eq!(head.entries, entries, "a draft is committed to the log that it was made of");
+        if head.run_terms != self.head.run_terms {
+            // They are recorded as the run begins, or were with what waited.
+            let waited = self.inbox.iter().find(|item| Some(item.id) == head.run_terms);
+            let new = draft.entries.iter().find(|entry| Some(entry.id) == head.run_terms);
+            let new = new.and_then(|entry| entry.kind.as_terms());
+            self.run_terms = waited.and_then(|item| item.terms.as_ref()).or(new).cloned();
+        }
         for entry in &draft.entries {
             self.untold.follow(&entry.kind);
             if let Some(message) = entry.kind.as_message()
@@ -391,6 +423,7 @@ impl Log {
                 | EntryKind::Question(_)
                 | EntryKind::QuestionEnded { .. }
                 | EntryKind::CallStarted { .. }
+                | EntryKind::Terms { .. }
                 | EntryKind::RunEnded { .. } => {}
                 EntryKind::Child(child) => match &child.stage {
                     // Nobody works for a copy.
@@ -736,6 +769,7 @@ impl Draft {
             | EntryKind::Question(_)
             | EntryKind::QuestionEnded { .. }
             | EntryKind::CallStarted { .. }
+            | EntryKind::Terms { .. }
             | EntryKind::RunEnded { .. } => return,
         };
         self.head.total_usage.add(&usage);
@@ -798,6 +832,7 @@ impl Draft {
             EntryKind::RunEnded { run, outcome, context } => {
                 head.interrupted = matches!(outcome, RunOutcome::Interrupted).then_some(*run);
                 head.open_run = None;
+                head.run_terms = head.run_terms.filter(|_| !matches!(outcome, RunOutcome::Completed));
                 head.state = SessionState::Idle;
                 head.context_tokens = context.tokens;
                 head.window = context.window;
@@ -807,7 +842,7 @@ impl Draft {
             }
             EntryKind::LeafMoved { to } => {
                 head.leaf = *to;
-                head.interrupted = None;
+                (head.interrupted, head.run_terms) = (None, None);
             }
             EntryKind::Metadata(Metadata::Title { title }) => head.title.clone_from(title),
             EntryKind::Metadata(Metadata::Label { name, value: Some(value) }) => {
@@ -833,6 +868,7 @@ impl Draft {
             }
             EntryKind::WholeResult { .. }
             | EntryKind::CallStarted { .. }
+            | EntryKind::Terms { .. }
             | EntryKind::Shell(_)
             | EntryKind::Custom(_)
             | EntryKind::BranchSummary { .. }

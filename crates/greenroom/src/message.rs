@@ -5,6 +5,7 @@
 //! a run carries its [`RunAttempt`], and late news is dropped in one place: where the stamp is compared.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use greenroom_kernel::compacting::branch::{BranchRecord, BranchSummary};
 use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, PruneSegment, Segment};
@@ -31,6 +32,7 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::lane::Lane;
 use crate::mail::Mail;
+use crate::output::OutputForm;
 use crate::prompt::Reply;
 use crate::run_link::RunLink;
 use crate::session::State;
@@ -88,6 +90,8 @@ pub(crate) enum SupervisorMessage {
     Attach { id: Arc<str>, parent: Option<Arc<str>>, reply: oneshot::Sender<Arc<SessionShared>> },
     /// Which sessions sleep in the middle of a run that waits for its tools.
     Suspended(oneshot::Sender<Vec<Arc<str>>>),
+    /// In which sessions something is under way or waits and may begin, awake or asleep.
+    Awaited(oneshot::Sender<Vec<Arc<str>>>),
     /// Which sessions are live.
     Live(oneshot::Sender<Vec<Arc<str>>>),
     /// Stop everything in order: runs are interrupted, logs are whole.
@@ -375,12 +379,22 @@ pub(crate) struct PromptOptions {
     /// The agent of whoever prompts, if they brought one: it answers. `None`: the session's.
     pub(crate) agent: Option<Arc<Agent>>,
     pub(crate) key: Option<String>,
-    pub(crate) schema: Option<Arc<OutputSchema>>,
+    /// The form of the answer.
+    pub(crate) form: Option<OutputForm>,
+    /// The request's own validators.
     pub(crate) validators: Validators,
+    /// The validators of the agent that judge the answer too.
+    pub(crate) validated_by: Vec<String>,
     /// How the model is to answer: what is set here wins.
     pub(crate) settings: ModelSettings,
     /// What the run may cost, in micro-dollars.
     pub(crate) cost_limit: Option<u64>,
+    /// How long the caller waits, who looks to that.
+    pub(crate) timeout: Option<Duration>,
+    /// How long the run may take where no caller looks to that.
+    pub(crate) time_limit: Option<Duration>,
+    /// The first entry of the prompt that this one says again under its key.
+    pub(crate) again: Option<EntryId>,
     /// Told which run the prompt became, before the run's first event; says whether the caller has room for more.
     pub(crate) link: Arc<RunLink>,
     /// Set when the prompt is durable, to its entry: its message, or its place in the inbox.
@@ -562,6 +576,8 @@ pub(crate) struct BeginRun {
     /// Their size in estimated tokens, where they are not those of the run before.
     pub(crate) instructions_changed: Option<u64>,
     pub(crate) cancel: CancellationToken,
+    /// How long the run may take, where that is less than the agent says.
+    pub(crate) time_limit: Option<Duration>,
     /// To the caller who streams the run.
     pub(crate) link: Arc<RunLink>,
     /// The sessions that wait for the run's tools and hooks: this one, and those that wait for it.

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::terms::OutputTerms;
 use greenroom_provider::OutputSchema;
 use greenroom_tools::ValueSchema;
 use schemars::JsonSchema;
@@ -33,6 +34,8 @@ pub(crate) struct OutputForm {
     pub(crate) schema: Arc<OutputSchema>,
     /// Whether the value is wrapped in an object.
     pub(crate) is_wrapped: bool,
+    /// The program's own schema.
+    own: Arc<Value>,
     judge: Judge,
 }
 
@@ -48,10 +51,12 @@ enum Judge {
 impl OutputForm {
     /// The form of a `T`.
     pub(crate) fn of<T: JsonSchema + DeserializeOwned>() -> Self {
-        let AnswerForm { schema, is_wrapped } = form_of::<T>();
+        let own = schema_of::<T>();
+        let AnswerForm { schema, is_wrapped } = rooted(own.clone());
         Self {
             schema: Arc::new(OutputSchema { name: name_of(type_name::<T>()), schema }),
             is_wrapped,
+            own: Arc::new(own),
             judge: Judge::Type(|text, is_wrapped| read::<T>(text, is_wrapped).map(drop)),
         }
     }
@@ -60,10 +65,10 @@ impl OutputForm {
     ///
     /// # Errors
     /// What is wrong with the schema and where.
-    pub(crate) fn of_schema(schema: &Value) -> Result<Self, ConfigError> {
-        let judge = ValueSchema::new(schema).map_err(|reason| ConfigError::OutputSchema { reason })?;
-        let name = name_of(schema.get("title").and_then(Value::as_str).unwrap_or_default());
-        let mut plain = schema.clone();
+    pub(crate) fn of_schema(own: &Value) -> Result<Self, ConfigError> {
+        let judge = ValueSchema::new(own).map_err(|reason| ConfigError::OutputSchema { reason })?;
+        let name = name_of(own.get("title").and_then(Value::as_str).unwrap_or_default());
+        let mut plain = own.clone();
         if let Value::Object(map) = &mut plain {
             // They name the schema as it stands alone; servers take neither.
             map.remove("$schema");
@@ -78,7 +83,23 @@ impl OutputForm {
         // Closing objects may make a schema one that nothing fits, where it takes them together. No such schema is strict.
         let (schema, is_wrapped) =
             Some(rooted(tidied)).filter(|(schema, _)| schema.is_strict()).unwrap_or_else(|| rooted(plain));
-        Ok(Self { schema: Arc::new(schema), is_wrapped, judge: Judge::Schema(Arc::new(judge)) })
+        let (schema, own, judge) = (Arc::new(schema), Arc::new(own.clone()), Judge::Schema(Arc::new(judge)));
+        Ok(Self { schema, is_wrapped, own, judge })
+    }
+
+    /// The form that a prompt recorded. An answer is judged by the schema then: no type is known.
+    ///
+    /// # Errors
+    /// What is wrong with the schema and where.
+    pub(crate) fn of_terms(terms: &OutputTerms) -> Result<Self, ConfigError> {
+        let form = Self::of_schema(&terms.schema)?;
+        let schema = OutputSchema { name: terms.name.clone(), ..OutputSchema::clone(&form.schema) };
+        Ok(Self { schema: Arc::new(schema), ..form })
+    }
+
+    /// As a prompt records it.
+    pub(crate) fn terms(&self) -> OutputTerms {
+        OutputTerms { name: self.schema.name.clone(), schema: Value::clone(&self.own) }
     }
 
     /// Has answers that lack the form sent back.
@@ -164,14 +185,14 @@ pub(crate) struct AnswerForm {
     pub(crate) is_wrapped: bool,
 }
 
-/// The form of an answer that is a `T`.
-pub(crate) fn form_of<T: JsonSchema>() -> AnswerForm {
+/// The schema of a `T`, as servers take it.
+fn schema_of<T: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
     settings.meta_schema = None;
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     tidy(&mut schema);
-    rooted(schema)
+    schema
 }
 
 /// The form whose root is an object.

@@ -202,6 +202,8 @@ pub struct RunRequest<O = AsText> {
     /// The form of its answer, where it has one, or why it cannot have that.
     form: Option<Result<OutputForm>>,
     validators: Validators,
+    /// The agent's validators that judge the answer too.
+    validated_by: Vec<String>,
     /// Aborts the run.
     cancel: CancellationToken,
     output: PhantomData<fn() -> O>,
@@ -230,6 +232,7 @@ impl<O> RunRequest<O> {
             cost_limit_usd: None,
             form: None,
             validators: Validators::default(),
+            validated_by: Vec::new(),
             cancel: CancellationToken::new(),
             output: PhantomData,
         }
@@ -257,6 +260,15 @@ impl<O> RunRequest<O> {
         E: Into<Rejection>,
     {
         self.validators.push(judge);
+        self
+    }
+
+    /// Has the answer to this prompt judged by this validator of the agent: see
+    /// [`Agent::validator`](crate::Agent::validator). Unlike a function that is given to [`Self::validate`], the name is
+    /// recorded with the prompt and holds after a restart too. [`ConfigError::UnknownValidator`](crate::ConfigError) where
+    /// the agent has none of this name.
+    pub fn validated_by(mut self, name: impl Into<String>) -> Self {
+        self.validated_by.push(name.into());
         self
     }
 
@@ -319,6 +331,7 @@ impl<O> RunRequest<O> {
             cost_limit_usd,
             form,
             validators,
+            validated_by,
             cancel,
             ..
         } = self;
@@ -339,10 +352,14 @@ impl<O> RunRequest<O> {
             ticket,
             agent: session.own_agent(),
             key,
-            schema: form.map(|form| form.schema),
+            form,
             validators,
+            validated_by,
             settings,
             cost_limit,
+            timeout,
+            time_limit: None,
+            again: None,
             link: Arc::clone(&link),
             recorded,
             cancel: cancel.clone(),
@@ -437,6 +454,7 @@ impl RunRequest<AsText> {
             cost_limit_usd,
             form,
             validators,
+            validated_by,
             cancel,
             ..
         } = self;
@@ -450,6 +468,7 @@ impl RunRequest<AsText> {
             cost_limit_usd,
             form,
             validators,
+            validated_by,
             cancel,
             output: PhantomData,
         }
@@ -457,7 +476,6 @@ impl RunRequest<AsText> {
 
     /// Asks for an answer of this form; it stays a text.
     pub(crate) fn with_form(mut self, form: &OutputForm) -> Self {
-        form.demand(&mut self.validators);
         self.form = Some(Ok(form.clone()));
         self
     }

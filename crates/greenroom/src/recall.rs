@@ -155,6 +155,7 @@ fn readable(kind: &EntryKind) -> Option<(String, String)> {
         EntryKind::Question(_)
         | EntryKind::QuestionEnded { .. }
         | EntryKind::CallStarted { .. }
+        | EntryKind::Terms { .. }
         | EntryKind::CompactionUndone { .. }
         | EntryKind::Prune(_)
         | EntryKind::Pin { .. }

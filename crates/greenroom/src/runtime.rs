@@ -742,6 +742,12 @@ impl Runtime {
         Ok(suspended.iter().chain(&live).map(ToString::to_string).collect())
     }
 
+    /// The sessions in which something is under way or waits and may begin, awake or asleep.
+    pub(crate) async fn awaited(&self) -> Result<HashSet<String>> {
+        let awaited = self.ask(SupervisorMessage::Awaited).await?;
+        Ok(awaited.iter().map(ToString::to_string).collect())
+    }
+
     /// The ids of the sessions in which a run or a compaction goes on. One that waits for a person's answer is not among
     /// them: its questions are in its log.
     ///

@@ -274,8 +274,8 @@ impl SessionQuery {
 
     async fn run(self) -> Result<Vec<SessionSummary>> {
         let live: HashSet<String> = match self.unfinished {
-            // What is worked on here is not undone, whether its actors are awake or not.
-            true => self.runtime.at_work().await?,
+            // What is worked on here is not undone, whether its actors are awake or not. What is held back is.
+            true => self.runtime.awaited().await?,
             false => HashSet::new(),
         };
         let deps = Arc::clone(self.runtime.deps());

@@ -89,6 +89,10 @@ impl Validators {
         Self(self.0.iter().chain(&more.0).cloned().collect())
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::files::FileOps;
 use crate::message::{Block, Message, Usage};
 use crate::question::{AskedQuestion, QuestionEnd};
+use crate::terms::Terms;
 
 /// The position of an entry in its session's log: dense, from 0. Also the sequence number of its event.
 #[derive(
@@ -130,6 +131,8 @@ pub enum EntryKind {
         key: Option<String>,
         /// The fingerprint of the agent that it was said to, where that has one.
         fingerprint: Option<String>,
+        /// What it asks for besides its words, where it does.
+        terms: Option<Arc<Terms>>,
     },
     /// Beside the path: inbox items that were withdrawn before they were delivered.
     InboxCleared {
@@ -187,6 +190,14 @@ pub enum EntryKind {
         /// The call.
         call_id: String,
     },
+    /// Beside the path: what a run is held to besides its prompt's words. It follows the entry that begins the run; where
+    /// the prompt waited, its terms are with its place in the inbox.
+    Terms {
+        /// The run.
+        run: RunId,
+        /// What it is held to.
+        terms: Arc<Terms>,
+    },
 }
 
 impl EntryKind {
@@ -222,6 +233,7 @@ impl EntryKind {
             | Self::Question(_)
             | Self::QuestionEnded { .. }
             | Self::CallStarted { .. }
+            | Self::Terms { .. }
             | Self::RunEnded { .. } => false,
         }
     }
@@ -234,6 +246,15 @@ impl EntryKind {
     /// The message, if it is one.
     pub fn as_message(&self) -> Option<&Arc<Message>> {
         if let Self::Message { message, .. } = self { Some(message) } else { None }
+    }
+
+    /// What it records that a prompt asks for besides its words.
+    pub fn as_terms(&self) -> Option<&Arc<Terms>> {
+        if let Self::Terms { terms, .. } | Self::Inbox { terms: Some(terms), .. } = self {
+            Some(terms)
+        } else {
+            None
+        }
     }
 
     /// The compaction, if it is one.

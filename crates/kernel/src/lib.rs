@@ -32,6 +32,7 @@ pub mod session_id;
 pub mod settings;
 pub mod size;
 pub mod summary;
+pub mod terms;
 pub mod text;
 pub mod usage;
 

@@ -178,6 +178,7 @@ pub fn is_message(kind: &EntryKind) -> bool {
         | EntryKind::Question(_)
         | EntryKind::QuestionEnded { .. }
         | EntryKind::CallStarted { .. }
+        | EntryKind::Terms { .. }
         | EntryKind::RunEnded { .. } => false,
     }
 }

@@ -106,6 +106,7 @@ pub fn entry_tokens(kind: &EntryKind, estimator: Estimator) -> u64 {
         | EntryKind::Question(_)
         | EntryKind::QuestionEnded { .. }
         | EntryKind::CallStarted { .. }
+        | EntryKind::Terms { .. }
         | EntryKind::RunEnded { .. } => 0,
     }
 }

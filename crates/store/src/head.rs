@@ -58,6 +58,9 @@ pub struct Head {
     pub interrupted: Option<RunId>,
     /// The fingerprint of the agent that began the newest run; `None` where it has none.
     pub run_fingerprint: Option<String>,
+    /// The entry that has what the newest run is held to besides its prompt's words; `None` where that is nothing, or the
+    /// run is completed.
+    pub run_terms: Option<EntryId>,
     /// The questions that nobody answered yet, oldest first.
     pub questions: Vec<EntryId>,
     /// The session that started this one, or that this one was branched from.
@@ -139,6 +142,7 @@ impl Default for Head {
             opening: None,
             interrupted: None,
             run_fingerprint: None,
+            run_terms: None,
             questions: Vec::new(),
             parent_session: None,
             open_children: Vec::new(),

@@ -298,6 +298,7 @@ fn prompts_that_wait_are_shown_and_an_export_says_that_it_lacks_them() {
         content: vec![Block::Text("Do this later.".into())],
         key: None,
         fingerprint: None,
+        terms: None,
     };
     let entry = Entry { id: EntryId(0), parent: None, at_ms: 1, tokens: 1, origin: None, kind };
     let head = Head { entries: 1, inbox: vec![EntryId(0)], ..Head::default() };

@@ -107,6 +107,7 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         | EntryKind::Question(_)
         | EntryKind::QuestionEnded { .. }
         | EntryKind::CallStarted { .. }
+        | EntryKind::Terms { .. }
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
         | EntryKind::RunEnded { .. } => custom("greenroom.record", &Value::Null),

@@ -230,7 +230,7 @@ impl AgentState {
             line: line.clone(),
             stamp,
             cancel: begin.cancel.clone(),
-            time_limit: begin.agent.run_timeout,
+            time_limit: [begin.agent.run_timeout, begin.time_limit].into_iter().flatten().min(),
             pauses: pauses.clone(),
             over: over.clone(),
         };

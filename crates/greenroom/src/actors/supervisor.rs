@@ -261,6 +261,14 @@ impl SupervisorState {
             SupervisorMessage::Suspended(reply) => {
                 let _ = reply.send(self.suspended.0.keys().map(Arc::clone).collect());
             }
+            SupervisorMessage::Awaited(reply) => {
+                let is_awaited = |session: &Supervised| {
+                    matches!(session.phase, Phase::Live(_)) && session.shared.is_awaited()
+                };
+                let live = self.sessions.iter().filter(|(_, session)| is_awaited(session));
+                let ids = live.map(|(id, _)| Arc::clone(id)).chain(self.suspended.0.keys().map(Arc::clone));
+                let _ = reply.send(ids.collect());
+            }
             SupervisorMessage::Live(reply) => {
                 let live = self.sessions.iter().filter(|(_, session)| session.phase.actor().is_some());
                 let _ = reply.send(live.map(|(id, _)| Arc::clone(id)).collect());

@@ -183,6 +183,14 @@ pub(crate) fn all() -> Vec<EventKind> {
         Record::Spent { sub_agent: None, usage: Usage::default(), cost_microdollars: None },
         Record::WholeResult { call_id: "c".into() },
         Record::CallStarted { call_id: "c".into() },
+        Record::Terms {
+            output: Some("City".into()),
+            settings: Some(serde_json::json!({ "temperature": 0.5 })),
+            cost_limit_microdollars: Some(1_000),
+            timeout_ms: Some(60_000),
+            validators: vec!["checked".into()],
+            again: Some(EntryId(1)),
+        },
     ];
     kinds.extend(records.map(|record| EventKind::Recorded { entry_id, record }));
     kinds

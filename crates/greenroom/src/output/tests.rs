@@ -96,6 +96,10 @@ fn satisfies(value: &Value, schema: &Value, root: &Value) -> bool {
     kind && any && listed && constant && has_all && each && items
 }
 
+fn form_of<T: JsonSchema>() -> AnswerForm {
+    rooted(schema_of::<T>())
+}
+
 fn check<T>(is_wrapped: bool, value: &T)
 where
     T: JsonSchema + DeserializeOwned + Serialize + PartialEq + std::fmt::Debug,
@@ -119,6 +123,14 @@ where
     for text in [answer.to_string(), plain.to_string(), format!("```json\n{answer}\n```")] {
         assert_eq!(&read::<T>(&text, is_wrapped).unwrap(), value, "{text}");
     }
+    // As it is recorded, and asked for again after a restart.
+    let recorded = OutputForm::of_terms(&OutputForm::of::<T>().terms()).unwrap();
+    assert_eq!(
+        (recorded.schema.as_ref(), recorded.is_wrapped),
+        (OutputForm::of::<T>().schema.as_ref(), is_wrapped)
+    );
+    recorded.check(&answer.to_string()).unwrap();
+    assert!(recorded.check(r#"{"value":{"other":[]}}"#).is_err());
     assert_eq!(unwrapped(answer, is_wrapped), Some(plain));
 }
 

@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::SubAgent;
 use super::id::session_id;
-use crate::agent::Agent;
 use crate::children::ChildWork;
 use crate::deps::{Deps, blocking};
 use crate::error::{Error, Result};
@@ -106,7 +105,7 @@ impl Call {
             }
         };
         let parent = Some(Arc::clone(&caller.id));
-        let shared = open(deps, id, awaited(definition), parent, OpenReason::Open).await?;
+        let shared = open(deps, id, Arc::clone(&definition.agent), parent, OpenReason::Open).await?;
         match &left {
             Some(_) => deps.ledger.link_again(&shared, &caller),
             None => deps.ledger.link(&shared, &caller),
@@ -315,14 +314,6 @@ fn answer(definition: &SubAgent, ended: Result<Reply>) -> Result<String> {
 
 fn waiting(session: &SessionHandle) -> Error {
     Error::Waiting { session: session.id().to_owned() }
-}
-
-/// The agent as it works on a call: it knows what form its answer is to have, also after a restart.
-fn awaited(definition: &SubAgent) -> Arc<Agent> {
-    match &definition.output {
-        None => Arc::clone(&definition.agent),
-        Some(form) => Arc::new(Agent { awaited_form: Some(form.clone()), ..Agent::clone(&definition.agent) }),
-    }
 }
 
 /// The agent that was left with this call while it waited for a person, once nobody works on it any more.

@@ -11,6 +11,7 @@ use greenroom_kernel::entry::{
     EntryRange, HandOff, Metadata, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::question::{Answer, AskedQuestion, Asker, Question, QuestionEnd, QuestionKind};
+use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
     AssistantMessage, Block, Compaction, Entry, EntryId, EntryKind, Failure, FailureClass, FileOps, Image,
@@ -139,6 +140,18 @@ fn run_ended_in(outcome: RunOutcome, window_source: WindowSource) -> EntryKind {
     EntryKind::RunEnded { run: EntryId(3), outcome, context }
 }
 
+fn terms() -> Arc<Terms> {
+    Arc::new(Terms {
+        output: Some(OutputTerms { name: "o".to_owned(), schema: serde_json::json!({ "type": "object" }) }),
+        settings: Some(serde_json::json!({ "temperature": 0.5 })),
+        cost_limit: Some(1),
+        timeout_ms: Some(300),
+        validators: vec!["v".to_owned()],
+        unnamed_validators: 2,
+        again: Some(EntryId(3)),
+    })
+}
+
 /// The start of the names of a kind's samples. A new kind is a compile error here, so that it gets a sample.
 fn kind_name(kind: &EntryKind) -> &'static str {
     match kind {
@@ -164,6 +177,7 @@ fn kind_name(kind: &EntryKind) -> &'static str {
         EntryKind::Question(_) => "question",
         EntryKind::QuestionEnded { .. } => "question_ended",
         EntryKind::CallStarted { .. } => "call_started",
+        EntryKind::Terms { .. } => "terms",
         EntryKind::CompactionStarted(_) => "compaction_started",
         EntryKind::CompactionEnded(_) => "compaction_ended",
         EntryKind::RunEnded { .. } => "run_ended",
@@ -223,6 +237,7 @@ fn kinds() -> Vec<EntryKind> {
         content: text("i"),
         key: Some("k".to_owned()),
         fingerprint: Some("f".to_owned()),
+        terms: Some(terms()),
     }));
     kinds.extend(
         [
@@ -339,6 +354,8 @@ fn kinds() -> Vec<EntryKind> {
         kinds.push(EntryKind::QuestionEnded { question: EntryId(7), end });
     }
     kinds.push(EntryKind::CallStarted { call_id: "c".to_owned() });
+    kinds.push(EntryKind::Terms { run: EntryId(6), terms: terms() });
+    kinds.push(EntryKind::Terms { run: EntryId(6), terms: Arc::default() });
     kinds
 }
 
@@ -368,6 +385,7 @@ fn head() -> Head {
         opening: Some("o".to_owned()),
         interrupted: Some(EntryId(6)),
         run_fingerprint: Some("f".to_owned()),
+        run_terms: Some(EntryId(5)),
         questions: vec![EntryId(7)],
         parent_session: Some("s".to_owned()),
         open_children: vec![EntryId(3)],

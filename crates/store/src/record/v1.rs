@@ -16,6 +16,7 @@ use greenroom_kernel::entry::{
     Delivery, EntryRange, HandOff, Metadata, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::question::{Answer, AskedQuestion, Asker, Question, QuestionEnd, QuestionKind};
+use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
     AssistantMessage, Block, Entry, EntryId, EntryKind, Failure, FailureClass, FileOps, Image, Message, Part,
@@ -72,6 +73,7 @@ stored_struct!(V1: Head {
     questions: Vec<EntryId>,
     hidden_before: EntryId,
     run_fingerprint: Option<String>,
+    run_terms: Option<EntryId>,
 });
 
 stored_enum!(V1: SessionState { 0 = Idle, 1 = Working, 2 = Failed { reason: String } });
@@ -101,6 +103,7 @@ stored_enum!(V1: EntryKind {
         content: Vec<Block>,
         key: Option<String>,
         fingerprint: Option<String>,
+        terms: Option<Arc<Terms>>,
     },
     11 = InboxCleared { items: Vec<EntryId> },
     12 = LeafMoved { to: Option<EntryId> },
@@ -116,7 +119,20 @@ stored_enum!(V1: EntryKind {
     22 = Question(question: Arc<AskedQuestion>),
     23 = QuestionEnded { question: EntryId, end: QuestionEnd },
     24 = CallStarted { call_id: String },
+    25 = Terms { run: EntryId, terms: Arc<Terms> },
 });
+
+stored_struct!(V1: Terms {
+    output: Option<OutputTerms>,
+    settings: Option<Value>,
+    cost_limit: Option<u64>,
+    timeout_ms: Option<u64>,
+    validators: Vec<String>,
+    unnamed_validators: u32,
+    again: Option<EntryId>,
+});
+
+stored_struct!(V1: OutputTerms { name: String, schema: Value });
 
 stored_struct!(V1: ChildRecord { call_id: String, name: String, session: String, stage: ChildStage });
 

@@ -18,7 +18,7 @@ use crate::agent::Agent;
 use crate::deps::{Deps, model_info};
 use crate::error::{ConfigError, Result};
 use crate::lane::Lane;
-use crate::message::Summariser;
+use crate::message::{PromptOptions, Summariser};
 use crate::shared_tools::AllTools;
 
 #[cfg(test)]
@@ -229,6 +229,15 @@ impl Definition {
             return Err(SettingError { setting: "tool_choice".to_owned(), reason }.into());
         }
         Ok(settings)
+    }
+
+    /// Checks that a prompt can be answered as it asks.
+    ///
+    /// # Errors
+    /// As [`Self::model_settings`], or a validator that is not there.
+    pub(super) fn check_prompt(&self, deps: &Deps, options: &PromptOptions) -> Result<()> {
+        options.judges(&self.agent)?;
+        self.model_settings(deps, &options.settings).map(drop)
     }
 
     /// Whether the same model of the same provider answers.

@@ -59,8 +59,9 @@ impl SessionState {
         };
         if self.inbox.is_held_back(first) {
             // Whoever says it again wants it to begin.
-            if self.let_go(options.agent.as_ref(), |item| item == first).is_empty() {
-                let _ = reply.send(Err(self.held_back_error()));
+            if self.let_go(options.agent.as_ref(), options.validators.len(), |item| item == first).is_empty()
+            {
+                let _ = reply.send(Err(self.held_back_error(options.validators.len())));
                 return;
             }
         }

@@ -59,6 +59,11 @@ impl Inbox {
         &self.held_back
     }
 
+    /// This item waits until somebody says that it may begin.
+    pub(super) fn hold_back(&mut self, item: EntryId) {
+        self.held_back.insert(item);
+    }
+
     /// Lets these items begin.
     pub(super) fn let_go(&mut self, items: &[EntryId]) {
         self.held_back.retain(|item| !items.contains(item));

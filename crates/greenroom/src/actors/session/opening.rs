@@ -21,13 +21,14 @@ use crate::actors::usage_tracker::{TrackerArguments, TrackerConfig, UsageTracker
 use crate::deps::{Deps, blocking};
 use crate::error::{Error, Result};
 use crate::event::{self, Event};
-use crate::log::Log;
+use crate::log::{InboxItem, Log};
 use crate::mail::Outbox;
 use crate::message::{AgentMessage, MeasureFor, SessionMail, TrackerMessage};
 use crate::restarts::Restarts;
 use crate::shared::SessionShared;
 use crate::sub_agent;
 use crate::team;
+use crate::terms::lacking;
 use crate::trace;
 
 /// A damaged log must not make a circle of sessions.
@@ -42,6 +43,8 @@ impl SessionState {
             shared.end_run();
         }
         shared.set_closing(false);
+        // Until it has looked: whoever lists what is left undone must not take it up beside this actor.
+        shared.set_awaited(true);
         let log = read_log(&deps, &shared.id).await?;
         log.check().map_err(|problem| Error::SessionFailed {
             session: shared.id.to_string(),
@@ -75,10 +78,17 @@ impl SessionState {
         let suspended = shared.take_suspended();
         // What an earlier process left is nobody's in this one, so nobody has said yet that it may begin.
         let is_fingerprinted = shared.agent().is_some_and(|agent| agent.fingerprint.is_some());
-        let held_back = shared.held_back().unwrap_or_else(|| {
+        let mut held_back = shared.held_back().unwrap_or_else(|| {
             let items = log.inbox().iter().filter(|item| is_fingerprinted || item.fingerprint.is_some());
             items.map(|item| item.id).collect()
         });
+        if suspended.is_none() {
+            // Those who brought validators along went with the actor before this one, if there was one.
+            let lacks = |item: &&InboxItem| {
+                item.terms.as_ref().is_some_and(|terms| lacking(terms, Some(&definition.agent), 0).is_some())
+            };
+            held_back.extend(log.inbox().iter().filter(lacks).map(|item| item.id));
+        }
         shared.hold_back(held_back.clone());
         let inbox = Inbox::holding_back(held_back);
         let state = Self {
@@ -211,6 +221,7 @@ fn read(store: &Store, id: &str, depth: usize) -> Result<Log> {
         head.inbox.iter().chain(&head.pins).chain(&head.open_children).copied().collect();
     others.extend(head.active_compaction);
     others.extend(head.open_compaction);
+    others.extend(head.run_terms);
     others.retain(|entry| *entry < head.active_from);
     let extra = shared(store.get(id, &others)?);
     let has_run = head.open_run.is_some();

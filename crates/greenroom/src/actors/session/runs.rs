@@ -4,12 +4,14 @@
 //! with the size that the tracker measured.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use greenroom_kernel::cost::RunCost;
 use greenroom_kernel::entry::{Delivery, Entry, EntryKind};
 use greenroom_kernel::message::{Block, Message, StopReason};
 use greenroom_kernel::path::is_message;
 use greenroom_kernel::run::{Boundary, Fallbacks};
+use greenroom_kernel::terms::Terms;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{EntryId, RunId, RunOutcome, ToolCall, ToolResult, ToolStatus, Usage};
 use greenroom_store::SessionState as StoredState;
@@ -31,7 +33,9 @@ use crate::message::{
 };
 use crate::prompt::Reply;
 use crate::team;
+use crate::terms::lacking;
 use crate::trace;
+use crate::validate::Validators;
 use greenroom_provider::ModelSettings;
 use tracing::Span;
 
@@ -44,6 +48,8 @@ pub(super) struct OpenRun {
     options: Box<PromptOptions>,
     /// How the model is to answer.
     settings: ModelSettings,
+    /// What judges the answers besides the agent's own validators.
+    judges: Validators,
     /// The agent that the run began with, and how many of its fallbacks were asked for.
     agent: Arc<Agent>,
     fell_back: usize,
@@ -143,7 +149,8 @@ impl SessionState {
             return;
         }
         let agent = options.agent.clone();
-        match self.queue(content, Delivery::Prompt, options.key.clone(), agent).await {
+        let queued = self.queue(content, Delivery::Prompt, options.key.clone(), options.terms(), agent);
+        match queued.await {
             Ok(id) => {
                 let _ = options.recorded.set(id);
                 self.inbox.wait_for(id, Caller { options, reply });
@@ -171,7 +178,7 @@ impl SessionState {
             let options = Box::new(PromptOptions { early_aborts, agent, ..PromptOptions::default() });
             self.begin(content, options, Waiting { caller: None, joined: vec![follower] }).await
         } else {
-            let queued = self.queue(content, delivery, None, agent).await;
+            let queued = self.queue(content, delivery, None, None, agent).await;
             waits = queued.as_ref().is_ok_and(|id| !self.is_of_run(*id));
             queued.inspect(|id| self.inbox.follow(*id, follower))
         };
@@ -201,10 +208,9 @@ impl SessionState {
         let other =
             options.agent.as_ref().filter(|agent| current.is_none_or(|known| !Arc::ptr_eq(&known, agent)));
         match other {
-            None => self.definition.model_settings(&self.deps, &options.settings).map(drop),
+            None => self.definition.check_prompt(&self.deps, options),
             Some(agent) => Definition::resolve(&self.deps, Arc::clone(agent), self.log.pinned_tokens())?
-                .model_settings(&self.deps, &options.settings)
-                .map(drop),
+                .check_prompt(&self.deps, options),
         }
     }
 
@@ -222,6 +228,7 @@ impl SessionState {
         content: Vec<Block>,
         delivery: Delivery,
         key: Option<String>,
+        terms: Option<Arc<Terms>>,
         agent: Option<Arc<Agent>>,
     ) -> Result<EntryId> {
         let waiting = self.inbox.waiting(&self.log).count();
@@ -232,7 +239,7 @@ impl SessionState {
         self.inbox.clear_refused(&mut draft);
         let said_to = agent.clone().or_else(|| self.shared.agent());
         let fingerprint = said_to.and_then(|agent| agent.fingerprint.clone());
-        let id = draft.push(EntryKind::Inbox { delivery, content, key: key.clone(), fingerprint });
+        let id = draft.push(EntryKind::Inbox { delivery, content, key: key.clone(), fingerprint, terms });
         self.append(draft, key).await?;
         if let Some(agent) = agent {
             self.shared.set_inbox_agent(id, agent);
@@ -301,7 +308,7 @@ impl SessionState {
         self.refresh_settings();
         let mut draft = self.opening_draft();
         let run = draft.message(Message::User(content));
-        self.begin_recorded(draft, run, options, waiting).await?;
+        self.begin_recorded(draft, run, None, options, waiting).await?;
         Ok(run)
     }
 
@@ -320,8 +327,17 @@ impl SessionState {
         };
         let (mut options, reply) = match self.inbox.take_caller(item.id) {
             Some(Caller { options, reply }) => (options, Some(reply)),
-            None => (Box::default(), None),
+            None => (self.options_without_caller(item.terms.as_deref()), None),
         };
+        let taken_over = item.terms.as_ref().map_or(Ok(()), |terms| options.take_over(terms));
+        if let Err(error) = taken_over.and_then(|()| options.judges(&self.definition.agent).map(drop)) {
+            self.warn(format!("input that waits is held back: {error}"));
+            self.inbox.hold_back(item.id);
+            self.shared.hold_back(self.inbox.held_back().clone());
+            let waiting = reply.into_iter().chain(self.inbox.take_followers(item.id)).collect();
+            tell_all(waiting, || Err(error.clone()));
+            return Box::pin(self.next_prompt()).await;
+        }
         options.agent = self.shared.inbox_agent(item.id);
         let is_awaited = reply.is_some();
         let Err(error) = self.begin_delivered(&item, options, reply).await else {
@@ -350,12 +366,20 @@ impl SessionState {
         let run = draft.deliver(item, false);
         // Its key was used when it was queued, and what was aborted while it waited was not this.
         (options.key, options.early_aborts) = (None, self.shared.early_aborts());
-        self.begin_recorded(draft, run, options, Waiting::caller(reply)).await?;
+        let recorded = item.terms.clone().map(|terms| (item.id, terms));
+        self.begin_recorded(draft, run, recorded, options, Waiting::caller(reply)).await?;
         let followers = self.inbox.take_followers(item.id);
         if let Some(run) = &mut self.run {
             run.joined.extend(followers);
         }
         Ok(())
+    }
+
+    /// How a prompt is answered that nobody waits for: as it recorded.
+    fn options_without_caller(&self, terms: Option<&Terms>) -> Box<PromptOptions> {
+        let early_aborts = self.shared.early_aborts();
+        let time_limit = terms.and_then(|terms| terms.timeout_ms).map(Duration::from_millis);
+        Box::new(PromptOptions { early_aborts, time_limit, ..PromptOptions::default() })
     }
 
     pub(super) async fn resume(&mut self, options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
@@ -370,18 +394,19 @@ impl SessionState {
             let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
             return;
         }
-        if let Err(error) = self.adopt(options.agent.as_ref()) {
+        let adopted = self.adopt(options.agent.as_ref());
+        if let Err(error) = adopted.and_then(|()| self.definition.check_prompt(&self.deps, &options)) {
             let _ = reply.send(Err(error));
             return;
         }
-        let released = self.let_go(options.agent.as_ref(), |_| true);
-        if self.log.unanswered().is_none() || !self.may_go_on(None) {
+        let released = self.let_go(options.agent.as_ref(), options.validators.len(), |_| true);
+        if self.log.unanswered().is_none() || !self.may_go_on(None, options.validators.len()) {
             match released.first() {
                 Some(first) => {
                     let _ = options.recorded.set(*first);
                     self.inbox.wait_for(*first, Caller { options, reply });
                 }
-                None => _ = reply.send(Err(self.held_back_error())),
+                None => _ = reply.send(Err(self.held_back_error(options.validators.len()))),
             }
             return;
         }
@@ -392,7 +417,7 @@ impl SessionState {
     async fn take_up(&mut self, options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
         let taken = match self.may_take_up(options.agent.as_ref()) {
             true => self.adopt(options.agent.as_ref()),
-            false => Err(self.held_back_error()),
+            false => Err(self.held_back_error(0)),
         };
         if let Err(error) = taken {
             let _ = reply.send(Err(error));
@@ -409,9 +434,23 @@ impl SessionState {
     }
 
     /// Whether the run that was begun last may go on with this agent, or with the session's where there is none: what was
-    /// said to an agent with a fingerprint never reaches the tools of another one.
-    pub(super) fn may_go_on(&self, agent: Option<&Arc<Agent>>) -> bool {
+    /// said to an agent with a fingerprint never reaches the tools of another one. And no answer counts that was not judged:
+    /// the agent has the validators that are named, and whoever asks brings as many functions as have no name.
+    pub(super) fn may_go_on(&self, agent: Option<&Arc<Agent>>, functions: usize) -> bool {
         self.is_meant_for(self.log.head().run_fingerprint.as_ref(), agent)
+            && self.lacking(self.log.run_terms().map(|(_, terms)| terms), agent, functions).is_none()
+    }
+
+    /// The validators that would be lacking for this agent, or the session's.
+    fn lacking(
+        &self,
+        terms: Option<&Arc<Terms>>,
+        agent: Option<&Arc<Agent>>,
+        functions: usize,
+    ) -> Option<(Vec<String>, u32)> {
+        let agent = agent.cloned().or_else(|| self.shared.agent());
+        let agent = agent.map(|agent| team::answering(agent, self.log.head().agent.as_deref()));
+        lacking(terms?, agent.as_deref(), functions)
     }
 
     /// As [`Self::may_go_on`], of a run that waits for people: an agent of the same fingerprint without the tool that asked
@@ -419,12 +458,12 @@ impl SessionState {
     pub(super) fn may_take_up(&self, agent: Option<&Arc<Agent>>) -> bool {
         let head = self.log.head();
         if head.run_fingerprint.is_none() {
-            return true;
+            return self.may_go_on(agent, 0);
         }
         let Some(agent) = agent.cloned().or_else(|| self.shared.agent()) else { return false };
         let tools = team::answering(Arc::clone(&agent), head.agent.as_deref()).tool_specs();
         let has = |call: &ToolCall| tools.iter().any(|tool| tool.name == call.name);
-        self.may_go_on(Some(&agent)) && self.log.asking_calls().iter().all(has)
+        self.may_go_on(Some(&agent), 0) && self.log.asking_calls().iter().all(has)
     }
 
     /// Whether what was said to an agent of this fingerprint may be worked on by this agent, or by the session's.
@@ -438,6 +477,7 @@ impl SessionState {
     pub(super) fn let_go(
         &mut self,
         agent: Option<&Arc<Agent>>,
+        functions: usize,
         is_meant: impl Fn(EntryId) -> bool,
     ) -> Vec<EntryId> {
         let agent = agent.cloned().or_else(|| self.shared.agent());
@@ -446,6 +486,7 @@ impl SessionState {
             self.inbox.is_held_back(item.id)
                 && is_meant(item.id)
                 && self.is_meant_for(item.fingerprint.as_ref(), Some(&agent))
+                && self.lacking(item.terms.as_ref(), Some(&agent), functions).is_none()
         };
         let items: Vec<EntryId> = self.inbox.waiting(&self.log).filter(is_like).map(|item| item.id).collect();
         self.inbox.let_go(&items);
@@ -454,32 +495,49 @@ impl SessionState {
         items
     }
 
-    /// Whether a run that was cut off, or waits for people, was begun by an agent of another fingerprint.
+    /// Whether a run that was cut off, or waits for people, was begun by an agent of another fingerprint, or is judged by
+    /// validators that are not there.
     pub(super) fn is_others(&self) -> bool {
-        self.is_left_waiting || self.log.head().interrupted.is_some() && !self.may_go_on(None)
+        self.is_left_waiting || self.log.head().interrupted.is_some() && !self.may_go_on(None, 0)
     }
 
-    /// That all that waits, or the run that was cut off, was said to an agent of another fingerprint.
-    pub(super) fn held_back_error(&self) -> Error {
-        Error::HeldBack { session: self.shared.id.to_string(), waiting: self.inbox.held_back().len() }
+    /// That all that waits, or the run that was cut off, was said to an agent of another fingerprint, or is judged by
+    /// validators that are not there.
+    pub(super) fn held_back_error(&self, functions: usize) -> Error {
+        let session = self.shared.id.to_string();
+        let held_back = self.inbox.waiting(&self.log).filter(|item| self.inbox.is_held_back(item.id));
+        let of_items = held_back.filter_map(|item| item.terms.as_ref());
+        let of_run = self.log.run_terms().map(|(_, terms)| terms);
+        let lacking = of_run.into_iter().chain(of_items).find_map(|terms| {
+            let (names, unnamed) = self.lacking(Some(terms), None, functions)?;
+            Some(Error::NoValidator { session: session.clone(), names, unnamed })
+        });
+        lacking.unwrap_or(Error::HeldBack { session, waiting: self.inbox.held_back().len() })
     }
 
     /// Begins a run that goes on with the unanswered message.
-    async fn begin_resumed(&mut self, options: Box<PromptOptions>, waiting: Waiting) -> Result<()> {
+    async fn begin_resumed(&mut self, mut options: Box<PromptOptions>, waiting: Waiting) -> Result<()> {
         let Some(unanswered) = self.log.unanswered() else { return Ok(()) };
+        let recorded = self.log.run_terms().map(|(entry, terms)| (entry, Arc::clone(terms)));
+        if let Some((_, terms)) = &recorded
+            && let Err(error) = options.take_over(terms)
+        {
+            tell_all(waiting.caller.into_iter().chain(waiting.joined).collect(), || Err(error.clone()));
+            return Err(error);
+        }
         self.refresh_settings();
         let mut draft = self.opening_draft();
         let run = draft.push(EntryKind::Note { kind: RUN_RESUMED.into(), data: unanswered.to_string() });
-        self.begin_recorded(draft, run, options, waiting).await
+        self.begin_recorded(draft, run, recorded, options, waiting).await
     }
 
     /// Goes on with the run that was interrupted, if there is one and nothing is under way.
     pub(super) async fn finish_interrupted(&mut self) {
-        let is_interrupted = self.log.head().interrupted.is_some() && self.may_go_on(None);
+        let is_interrupted = self.log.head().interrupted.is_some() && self.may_go_on(None, 0);
         if self.is_idle() && !self.is_stopping && is_interrupted {
-            let options =
-                PromptOptions { early_aborts: self.shared.early_aborts(), ..PromptOptions::default() };
-            if let Err(error) = self.begin_resumed(Box::new(options), Waiting::default()).await {
+            let terms = self.log.run_terms().map(|(_, terms)| Arc::clone(terms));
+            let options = self.options_without_caller(terms.as_deref());
+            if let Err(error) = self.begin_resumed(options, Waiting::default()).await {
                 self.warn(format!("the run that was interrupted could not be resumed: {error}"));
             }
         }
@@ -487,7 +545,7 @@ impl SessionState {
 
     /// Finishes what was interrupted and what waits. The reply is that of the last run that this takes.
     pub(super) async fn finish(&mut self, reply: ReplyTo<Reply>) {
-        self.let_go(None, |_| true);
+        self.let_go(None, 0, |_| true);
         self.finish_interrupted().await;
         let last = self.inbox.ready(&self.log).last().map(|item| item.id);
         match (last, &mut self.run) {
@@ -502,7 +560,7 @@ impl SessionState {
                     });
                 }
                 None if !self.inbox.held_back().is_empty() || self.is_others() => {
-                    _ = reply.send(Err(self.held_back_error()))
+                    _ = reply.send(Err(self.held_back_error(0)))
                 }
                 None => {
                     let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
@@ -515,20 +573,26 @@ impl SessionState {
         &mut self,
         mut draft: Box<Draft>,
         run: EntryId,
+        recorded: Option<(EntryId, Arc<Terms>)>,
         options: Box<PromptOptions>,
         waiting: Waiting,
     ) -> Result<()> {
         let Waiting { caller: reply, joined } = waiting;
+        draft.head.run_terms = options.terms().map(|terms| match recorded {
+            Some((entry, recorded)) if *recorded == *terms => entry,
+            _ => draft.push(EntryKind::Terms { run, terms }),
+        });
         draft.head.open_run = Some(run);
         draft.head.interrupted = None;
         draft.head.run_fingerprint = self.shared.agent().and_then(|agent| agent.fingerprint.clone());
         draft.head.state = StoredState::Working;
-        let begun = match self.write_instructions(run) {
-            Ok(instructions) => self.append(draft, options.key.clone()).await.map(|()| instructions),
+        let judges = options.judges(&self.definition.agent);
+        let begun = match judges.and_then(|judges| Ok((judges, self.write_instructions(run)?))) {
+            Ok(begun) => self.append(draft, options.key.clone()).await.map(|()| begun),
             Err(error) => Err(error),
         };
-        let instructions = match begun {
-            Ok(instructions) => instructions,
+        let (judges, instructions) = match begun {
+            Ok(begun) => begun,
             Err(error) => {
                 if let Some(reply) = reply {
                     self.refuse_prompt(reply, &options, error.clone()).await;
@@ -538,7 +602,7 @@ impl SessionState {
         };
         // One that waited in the inbox was recorded there.
         let _ = options.recorded.set(run);
-        self.start_run(run, options, Waiting { caller: reply, joined }, instructions);
+        self.start_run(run, options, Waiting { caller: reply, joined }, instructions, judges);
         self.tell_agent_to_begin();
         Ok(())
     }
@@ -550,6 +614,7 @@ impl SessionState {
         options: Box<PromptOptions>,
         waiting: Waiting,
         instructions: RunInstructions,
+        judges: Validators,
     ) {
         let Waiting { caller: reply, joined } = waiting;
         self.instructions = Some(Arc::clone(&instructions.text));
@@ -571,6 +636,7 @@ impl SessionState {
             began: tokio::time::Instant::now(),
             options,
             settings,
+            judges,
             agent: Arc::clone(&self.definition.agent),
             fell_back: 0,
             reply,
@@ -636,8 +702,8 @@ impl SessionState {
             agent: Arc::clone(&self.definition.agent),
             model: self.definition.model().to_owned(),
             tools: self.definition.tools.clone(),
-            schema: run.options.schema.clone(),
-            validators: self.definition.agent.validators.and(&run.options.validators),
+            schema: run.options.form.as_ref().map(|form| Arc::clone(&form.schema)),
+            validators: self.definition.agent.validators.and(&run.judges),
             settings: run.settings.clone(),
             fallbacks: Fallbacks {
                 left: u32::try_from(run.agent.fallbacks.len() - run.fell_back).unwrap_or(u32::MAX),
@@ -646,6 +712,7 @@ impl SessionState {
             instructions: Arc::clone(&run.instructions.text),
             instructions_changed: run.instructions.changed,
             cancel: run.options.cancel.clone(),
+            time_limit: run.options.time_limit,
             link: Arc::clone(&run.options.link),
             waiting: run.options.waiting.and(&self.shared.id),
             tracker: self.tracker.actor().clone(),
@@ -892,6 +959,12 @@ impl SessionState {
         let Some(run) = self.log.head().open_run.filter(|_| self.log.is_waiting()) else {
             return Ok(false);
         };
+        let terms = self.log.run_terms().map(|(_, terms)| Arc::clone(terms));
+        let mut options = self.options_without_caller(terms.as_deref());
+        if let Some(terms) = &terms {
+            options.take_over(terms)?;
+        }
+        let judges = options.judges(&self.definition.agent)?;
         let draft = self.log.recovery_of_waiting(self.deps.now_ms());
         self.refresh_settings();
         let instructions = self.write_instructions(run)?;
@@ -899,13 +972,7 @@ impl SessionState {
             self.append(draft, None).await?;
         }
         self.close_children().await;
-        let mut options =
-            PromptOptions { early_aborts: self.shared.early_aborts(), ..PromptOptions::default() };
-        if let Some(form) = self.shared.agent().and_then(|agent| agent.awaited_form.clone()) {
-            form.demand(&mut options.validators);
-            options.schema = Some(form.schema);
-        }
-        self.start_run(run, Box::new(options), Waiting::default(), instructions);
+        self.start_run(run, options, Waiting::default(), instructions, judges);
         if let Some(open) = &mut self.run {
             let of_run = self.log.path().iter().filter(|entry| entry.id > run);
             of_run.filter_map(|entry| entry.kind.as_message()).for_each(|message| open.told.note(message));

@@ -16,7 +16,13 @@ fn log(items: u64) -> Log {
     let mut draft = log.draft(1);
     for item in 0..items {
         let content = vec![Block::Text(item.to_string())];
-        draft.push(EntryKind::Inbox { delivery: Delivery::Prompt, content, key: None, fingerprint: None });
+        draft.push(EntryKind::Inbox {
+            delivery: Delivery::Prompt,
+            content,
+            key: None,
+            fingerprint: None,
+            terms: None,
+        });
     }
     let head = draft.head.clone().into();
     log.commit(draft, head);
