@@ -12,10 +12,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use greenroom::Runtime;
 use greenroom_server::Host;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 
 use self::agents::{Agents, Nobody};
+use self::peer::Stranger;
 use self::socket::{HeldLock, Place};
 use crate::errors;
 use crate::interrupt::Interrupts;
@@ -24,6 +25,7 @@ use crate::setup;
 use crate::terminal::Screen;
 
 pub(crate) use self::alive::{Patience, Silence};
+pub(crate) use self::peer::check_possible;
 pub(crate) use self::reaching::{
     Line, Reached, Unreached, Who, fingerprint, is_gone, is_gone_client, is_silent, is_silent_client,
     make_room, reach, reach_line, reach_or_free, reach_or_start, reach_to_change, reach_to_change_and,
@@ -34,6 +36,7 @@ pub(crate) use self::starting::Terms;
 
 mod agents;
 mod alive;
+mod peer;
 mod reaching;
 mod socket;
 mod starting;
@@ -67,6 +70,7 @@ pub(crate) async fn run(global: &Global, args: &HostArgs) -> Result<u8> {
 }
 
 async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
+    peer::check_possible().map_err(|reason| errors::usage(format!("there is no host here: {reason}")))?;
     let interrupts = Interrupts::new()?;
     let terms = match Terms::told(args) {
         Some(terms) => terms,
@@ -117,18 +121,21 @@ pub(crate) struct Answering {
     is_ending: Arc<AtomicBool>,
     /// Says that the store is no longer where it was.
     gone: Arc<Notify>,
-    place: Arc<Place>,
+    /// `None` where nobody is answered.
+    place: Option<Arc<Place>>,
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
         self.accepting.abort();
-        self.place.leave();
+        if let Some(place) = &self.place {
+            place.leave();
+        }
     }
 }
 
 impl Answering {
-    /// Begins to answer. `runtime` holds the lock of the store.
+    /// Begins to answer. `runtime` holds the lock of the store. Where this process can be no host, nobody is answered.
     ///
     /// # Errors
     /// When no socket can be made.
@@ -136,20 +143,32 @@ impl Answering {
         let dir = setup::data_dir(global)?;
         let dir = dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
         let lock = HeldLock::of(&dir)?;
-        let (listener, place) = socket::listen(&dir)?;
+        let listening = match peer::check_possible() {
+            Ok(()) => Some(socket::listen(&dir)?),
+            Err(reason) => {
+                tracing::info!("no other command is answered: {reason}");
+                None
+            }
+        };
         let global =
             Global { data_dir: Some(dir), config: None, settings: Vec::new(), held: None, ..global.clone() };
         let host = Host::new(runtime, Agents::new(&global), env!("CARGO_PKG_VERSION"));
-        let (is_ending, gone, place) =
-            (Arc::<AtomicBool>::default(), Arc::<Notify>::default(), Arc::new(place));
-        let door = Door {
+        let (is_ending, gone) = (Arc::<AtomicBool>::default(), Arc::<Notify>::default());
+        let door = |place: &Arc<Place>| Door {
             host: host.clone(),
-            place: Arc::clone(&place),
+            place: Arc::clone(place),
             lock,
             is_ending: Arc::clone(&is_ending),
             gone: Arc::clone(&gone),
         };
-        let accepting = tokio::spawn(door.accept(listener));
+        let (place, accepting) = match listening {
+            Some((listener, place)) => {
+                let place = Arc::new(place);
+                let accepting = tokio::spawn(door(&place).accept(listener));
+                (Some(place), accepting)
+            }
+            None => (None, tokio::spawn(async {})),
+        };
         Ok(Self { host, accepting, is_ending, gone, place })
     }
 
@@ -209,20 +228,36 @@ impl Door {
                     Err(error) => tracing::warn!("the socket is gone, and cannot be made again: {error:#}"),
                 },
                 Some(Ok(_)) if is_ending => {}
-                Some(Ok((stream, _))) if socket::is_own(&stream) => {
-                    let host = self.host.clone();
-                    tokio::spawn(async move {
-                        let (input, output) = stream.into_split();
-                        host.serve(input, output).await;
-                    });
-                }
-                Some(Ok(_)) => tracing::warn!("a connection of another user was refused"),
+                Some(Ok((stream, _))) => self.admit(stream),
                 Some(Err(error)) => {
                     // Too many files are open, for one: others may end.
                     tracing::warn!("a connection was not accepted: {error}");
                     tokio::time::sleep(AGAIN_AFTER).await;
                 }
             }
+        }
+    }
+
+    /// Serves whoever it is, or says why not.
+    fn admit(&self, stream: UnixStream) {
+        let refused = match peer::process(&stream) {
+            Ok(_) => {
+                let host = self.host.clone();
+                tokio::spawn(async move {
+                    let (input, output) = stream.into_split();
+                    host.serve(input, output).await;
+                });
+                return;
+            }
+            Err(Stranger::Gone) => return,
+            Err(refused) => refused,
+        };
+        tracing::warn!("a connection was refused: {refused}");
+        match &refused {
+            // Somebody else's: they are told nothing.
+            Stranger::OtherUser | Stranger::Gone => {}
+            Stranger::OfCommand(_) => drop(stream.try_write(peer::refusal(&peer::OF_COMMAND).as_bytes())),
+            Stranger::Unknown(_) => drop(stream.try_write(peer::refusal(&refused).as_bytes())),
         }
     }
 }

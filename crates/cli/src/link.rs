@@ -50,7 +50,9 @@ impl Link {
         let config = setup::load_config(global, &crate::surroundings::Surroundings::here())?.config;
         let (checks_server, patience) = (kind == ClientKind::Run, Some(patience.clone()));
         let who = Who { kind, agent: Some(args), checks_server, patience };
-        let reached = match (global.no_host, config.host.start) {
+        // Where peers cannot be told apart, this does its own work, beside no host.
+        let is_started = config.host.start && host::check_possible().is_ok();
+        let reached = match (global.no_host, is_started) {
             (true, _) => None,
             (false, false) => host::reach_or_free(global, &who).await?,
             (false, true) => Some(host::reach_or_start(global, &who, Terms::of(&config)).await?),

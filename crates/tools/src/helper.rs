@@ -6,7 +6,8 @@
 //!
 //! Invariants: a helper reads nothing but its arguments, and its environment is the command's. A command that it
 //! starts can gain no privilege, and none that concerns other processes or the system is left to it. When the process
-//! that asked for the command dies, however that happens, the command and all that it started are ended.
+//! that asked for the command dies, however that happens, the command and all that it started are ended. Everybody can see
+//! of a process that it comes from a helper ([`origin`](crate::origin)).
 
 #[cfg(target_os = "linux")]
 mod roles;

@@ -10,6 +10,7 @@ mod context;
 mod error;
 mod function;
 pub mod helper;
+pub mod origin;
 mod output;
 mod pauses;
 pub mod privacy;

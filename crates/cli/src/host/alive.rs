@@ -211,7 +211,7 @@ async fn interrupted(interruptions: &mut Option<watch::Receiver<u64>>) {
 /// Waits until the host answers.
 async fn answers(host: &Serving) {
     loop {
-        if let Ok(Connected::Stream(stream)) = socket::connect(&host.socket).await {
+        if let Ok(Connected::Host(stream, _)) = socket::connect(&host.dir, &host.socket).await {
             let (input, output) = stream.into_split();
             match Client::new(input, output).call(PingHost {}).await {
                 Ok(pong) if pong.pid == host.pid => return,

@@ -272,8 +272,8 @@ async fn ask_to_end(dir: &Path, force: bool, within: Duration) -> Result<Ending>
     let asking = async {
         let mut is_ending = false;
         loop {
-            let stream = match socket::connect(&path).await? {
-                Connected::Stream(stream) => stream,
+            let stream = match socket::connect(dir, &path).await? {
+                Connected::Host(stream, _) => stream,
                 Connected::Again => {
                     is_ending = true;
                     sleep(AGAIN_AFTER).await;
@@ -302,14 +302,12 @@ async fn ask_to_end(dir: &Path, force: bool, within: Duration) -> Result<Ending>
 
 /// Kills the host that has the store and does not answer. `silent` is the error where that cannot be.
 async fn kill(global: &Global, dir: &Path, silent: anyhow::Error) -> Result<u8> {
-    // The number in the lock may be another process's by now, or count in another container: it must be the listener's.
-    let listener = match socket::connect(&socket::path(dir)?).await? {
-        Connected::Stream(stream) => socket::peer_process(&stream),
+    // The number in the lock may be another process's by now: it must be the listener's.
+    let listener = match socket::connect(dir, &socket::path(dir)?).await? {
+        Connected::Host(_, process) => holder(dir).filter(|pid| *pid == process),
         Connected::Nobody | Connected::Again => None,
     };
-    let Some(pid) = holder(dir).filter(|pid| Some(*pid) == listener).and_then(Pid::from_raw) else {
-        return Err(silent);
-    };
+    let Some(pid) = listener.and_then(Pid::from_raw) else { return Err(silent) };
     kill_process(pid, Signal::KILL).with_context(|| format!("end the process {}", pid.as_raw_nonzero()))?;
     let began = Instant::now();
     while !is_free(dir) {
@@ -430,7 +428,7 @@ impl<'a> Reaching<'a> {
     /// Says who the client is on a connection of its own. `None`: the host is gone.
     async fn line(&self) -> Result<Option<(BufReader<OwnedReadHalf>, OwnedWriteHalf, Serving)>> {
         let socket = socket::path(&self.dir)?;
-        let Connected::Stream(stream) = socket::connect(&socket).await? else {
+        let Connected::Host(stream, _) = socket::connect(&self.dir, &socket).await? else {
             return Ok(None);
         };
         let (input, mut output) = stream.into_split();
@@ -451,8 +449,8 @@ impl<'a> Reaching<'a> {
     }
 
     async fn attempt(&self, path: &Path) -> Result<Attempt> {
-        let stream = match socket::connect(path).await? {
-            Connected::Stream(stream) => stream,
+        let stream = match socket::connect(&self.dir, path).await? {
+            Connected::Host(stream, _) => stream,
             Connected::Nobody => return Ok(Attempt::Nobody),
             Connected::Again => return Ok(Attempt::Again),
         };

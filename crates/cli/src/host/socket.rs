@@ -1,26 +1,36 @@
 //! Where a host is reached: a Unix socket beside its store, for its owner alone.
 //!
-//! Invariants: who holds the store's lock replaces a socket that is there already, since nobody answers it; a peer of
-//! another user is refused on both sides; a path that is too long for a socket leads to a private folder, and a link in the
-//! store says to which; what is no socket is never removed, and neither is the socket of whoever came after.
+//! Invariants: who holds the store's lock replaces a socket that is there already, since nobody answers it; before a client
+//! says anything it knows that the process at the other end has the store's lock and was started by no command of a tool;
+//! a path that is too long for a socket leads to a private folder, and a link in the store says to which, while a link in
+//! the place of a socket leads nowhere; what is neither is never removed, and neither is the socket of whoever came after.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use greenroom::tools::origin;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, sleep};
 
+use super::AGAIN_AFTER;
+use super::peer::{self, Stranger};
 use super::reaching::Unreached;
-use crate::errors::usage;
+use crate::errors::{self, usage};
 use crate::terminal::variable;
 
 /// The socket's name beside the store.
 const NAME: &str = "host.sock";
 /// The longest path of a socket, in bytes: systems allow between 104 and 108, with the end.
 const PATH_BYTES_MAX: usize = 100;
+/// The file in the store that its host has locked.
+const LOCK: &str = "lock";
+/// How long somebody may answer who does not have the lock, or has ended: a host lets go of its lock a moment before it ends.
+const WITHOUT_LOCK_MAX: Duration = Duration::from_secs(3);
 
 /// The path of the socket for the store in this directory, which must be there.
 pub(super) fn path(data_dir: &Path) -> Result<PathBuf> {
@@ -95,7 +105,7 @@ impl HeldLock {
     /// # Errors
     /// It cannot be found.
     pub(super) fn of(data_dir: &Path) -> Result<Self> {
-        let path = data_dir.join("lock");
+        let path = data_dir.join(LOCK);
         let file = identity(&path).with_context(|| format!("find {}", path.display()))?;
         Ok(Self { path, file })
     }
@@ -191,7 +201,8 @@ fn bind(path: PathBuf, link: Option<PathBuf>) -> Result<(UnixListener, Place)> {
     let shown = path.display();
     match path.symlink_metadata() {
         Err(_) => {}
-        Ok(there) if !there.file_type().is_socket() => return Err(in_the_way(&path)),
+        // A link is left of a store that was moved to a shorter path.
+        Ok(there) if !there.file_type().is_socket() && !there.is_symlink() => return Err(in_the_way(&path)),
         Ok(_) => match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("replace {shown}"));
@@ -209,51 +220,80 @@ fn bind(path: PathBuf, link: Option<PathBuf>) -> Result<(UnixListener, Place)> {
     Ok((listener, Place { path, link, file }))
 }
 
-/// Whether whoever is at the other end is this user.
-pub(super) fn is_own(stream: &UnixStream) -> bool {
-    peer(stream).is_some_and(|user| user == rustix::process::geteuid().as_raw())
-}
-
-/// The user at the other end; `None` where nobody is there any more.
-fn peer(stream: &UnixStream) -> Option<u32> {
-    stream.peer_cred().ok().map(|peer| peer.uid())
-}
-
-/// The process at the other end, where the system says which it is.
-pub(super) fn peer_process(stream: &UnixStream) -> Option<i32> {
-    stream.peer_cred().ok()?.pid()
-}
-
 /// What came of a connection.
 pub(super) enum Connected {
-    Stream(UnixStream),
+    /// To this process, which has the store.
+    Host(UnixStream, i32),
     /// Nobody listens there.
     Nobody,
     /// Somebody did, and ends just now, or has too much to do.
     Again,
 }
 
-/// Connects to whoever answers there.
+/// Connects to the host of the store in this directory, whose socket is at this path. Nothing is said to it yet.
 ///
 /// # Errors
-/// It is another user's, or cannot be reached for a reason that does not pass.
+/// Whoever answers is not the host, or nobody knows; it cannot be reached for a reason that does not pass; this process is
+/// one that hosts do not serve.
+pub(super) async fn connect(data_dir: &Path, path: &Path) -> Result<Connected> {
+    let began = Instant::now();
+    loop {
+        let stream = match connect_to(path).await? {
+            Ok(stream) => stream,
+            Err(other) => return Ok(other),
+        };
+        let refused = |reason: &dyn std::fmt::Display| {
+            let reason = format!("what answers at {} is not spoken with: {reason}", path.display());
+            Unreached::refused(errors::STORE, &reason).into()
+        };
+        if origin::is_of_command() {
+            return Err(refused(&peer::OF_COMMAND));
+        }
+        match peer::process(&stream) {
+            Ok(process) if peer::holds(process, &data_dir.join(LOCK)) => {
+                return Ok(Connected::Host(stream, process));
+            }
+            Ok(_) | Err(Stranger::Gone) if began.elapsed() < WITHOUT_LOCK_MAX => sleep(AGAIN_AFTER).await,
+            Ok(process) => {
+                let reason =
+                    format!("it does not have the store's lock, as the host would (process {process})");
+                return Err(refused(&reason));
+            }
+            Err(Stranger::Gone) => {
+                return Err(refused(
+                    &"the process that listened there has ended, and another one has its socket",
+                ));
+            }
+            Err(Stranger::OtherUser) => return Err(OtherUsers(path.to_owned()).into()),
+            Err(stranger @ Stranger::OfCommand(_)) => {
+                let advice = "end that command, or remove the socket";
+                return Err(refused(&format!("{stranger}, and no host is; {advice}")));
+            }
+            Err(stranger @ Stranger::Unknown(_)) => {
+                return Err(refused(&format!("{stranger}; --no-host does without one where it has ended")));
+            }
+        }
+    }
+}
+
+/// Connects to whoever answers there. `Err`: nobody does.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the system's errors are open-ended")]
-pub(super) async fn connect(path: &Path) -> Result<Connected> {
+async fn connect_to(path: &Path) -> Result<Result<UnixStream, Connected>> {
     use io::ErrorKind::{
         BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, NotConnected,
         NotFound, PermissionDenied, TimedOut, WouldBlock,
     };
-    let others = || OtherUsers(path.to_owned()).into();
+    if path.is_symlink() {
+        return Ok(Err(Connected::Nobody));
+    }
     match UnixStream::connect(path).await {
-        Ok(stream) if is_own(&stream) => Ok(Connected::Stream(stream)),
-        Ok(stream) if peer(&stream).is_none() => Ok(Connected::Again),
-        Ok(_) => Err(others()),
+        Ok(stream) => Ok(Ok(stream)),
         Err(error) => match error.kind() {
-            NotFound | ConnectionRefused => Ok(Connected::Nobody),
+            NotFound | ConnectionRefused => Ok(Err(Connected::Nobody)),
             // It was accepted by nobody before the listener was closed, or there is no place in its queue.
             ConnectionReset | ConnectionAborted | BrokenPipe | NotConnected | TimedOut | WouldBlock
-            | Interrupted => Ok(Connected::Again),
-            PermissionDenied => Err(others()),
+            | Interrupted => Ok(Err(Connected::Again)),
+            PermissionDenied => Err(OtherUsers(path.to_owned()).into()),
             _ => Err(Unreached::unusable("connect to", path, &error).into()),
         },
     }

@@ -20,18 +20,18 @@ use super::support::{Model, Place, Running, Says, ran};
 /// How long it may take until all processes of a command have ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Who is nobody on every system.
-const NOBODY: u32 = 65_534;
+pub(crate) const NOBODY: u32 = 65_534;
 
 /// How the binary is run.
 #[derive(Debug, Clone, Copy)]
-struct Circumstances {
+pub(crate) struct Circumstances {
     /// As `nobody`, though the tests run as `root`.
-    is_nobody: bool,
+    pub(crate) is_nobody: bool,
     /// Whether `unshare` works.
-    has_namespaces: bool,
+    pub(crate) has_namespaces: bool,
 }
 
-fn circumstances() -> Vec<Circumstances> {
+pub(crate) fn circumstances() -> Vec<Circumstances> {
     let keeps_mounts = || {
         let mut probe = Command::new("/usr/bin/unshare");
         let probe =
@@ -52,7 +52,7 @@ fn circumstances() -> Vec<Circumstances> {
 
 impl Circumstances {
     /// The binary with these arguments, in these circumstances.
-    fn command(self, place: &Place, arguments: &[&str]) -> Command {
+    pub(crate) fn command(self, place: &Place, arguments: &[&str]) -> Command {
         let mut command = if self.is_nobody {
             // Where the tests were built may be closed to others.
             let binary = place.work().parent().unwrap().join("greenroom");
@@ -86,13 +86,13 @@ impl Circumstances {
         command
     }
 
-    fn start(self, place: &Place, arguments: &[&str]) -> Running {
+    pub(crate) fn start(self, place: &Place, arguments: &[&str]) -> Running {
         Running::start(&mut self.command(place, arguments))
     }
 }
 
 /// A model that runs one command and then says that it is done.
-fn runs(command: &str) -> Model {
+pub(crate) fn runs(command: &str) -> Model {
     let arguments = serde_json::json!({ "command": command });
     let script = Function(move |request: &SeenRequest, _: CallInfo| {
         if request.messages.last().is_some_and(|message| message.role() == "tool") {
@@ -105,7 +105,7 @@ fn runs(command: &str) -> Model {
 }
 
 /// What the model was given as the result of its command.
-fn result(model: &Model) -> String {
+pub(crate) fn result(model: &Model) -> String {
     let requests = model.simulator.requests();
     requests.last().unwrap().request.messages.last().unwrap().text()
 }

@@ -29,6 +29,7 @@ mod held_back;
 mod looking;
 mod moved;
 mod others;
+mod peers;
 mod piped;
 mod serving;
 mod sharing;
@@ -117,6 +118,11 @@ impl Hosted {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.place.store().join("host.sock")
+    }
+
+    /// The store's lock, for a test that plays a host: who does not have it is none. `None` where another process has it.
+    pub(crate) fn lock(&self) -> Option<std::fs::File> {
+        lock_of(&self.place.store())
     }
 
     /// A client of the host, of this kind, with what `flags` change of its definition.
@@ -216,6 +222,13 @@ fn hosts_of(place: &Place) -> Vec<Pid> {
 fn hosts_begun(hosted: &Hosted) -> usize {
     let log = std::fs::read_to_string(hosted.place.store().join("host.log")).unwrap();
     log.lines().filter(|line| line.starts_with("--- process ")).count()
+}
+
+/// The lock of the store in this directory, where nobody has it.
+fn lock_of(store: &std::path::Path) -> Option<std::fs::File> {
+    let mut options = std::fs::File::options();
+    let lock = options.read(true).write(true).create(true).truncate(false).open(store.join("lock")).unwrap();
+    lock.try_lock().is_ok().then_some(lock)
 }
 
 /// Whether this process lives, and is ours.
@@ -440,6 +453,7 @@ async fn other_version(hosted: &Hosted, is_busy: bool) -> tokio::task::JoinHandl
     use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
     std::fs::create_dir_all(hosted.place.store()).unwrap();
     let path = hosted.socket();
+    let lock = hosted.lock().unwrap();
     let listener = tokio::net::UnixListener::bind(&path).unwrap();
     tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
@@ -460,7 +474,7 @@ async fn other_version(hosted: &Hosted, is_busy: bool) -> tokio::task::JoinHandl
             };
             output.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
             if !is_busy && call["method"] == "host/stop" {
-                drop(listener);
+                drop((listener, lock));
                 std::fs::remove_file(&path).unwrap();
                 return;
             }

@@ -39,6 +39,7 @@ const PROCESSES_MAX: u64 = 8_192;
 
 /// Performs a role; gives the exit code of a command that has ended.
 pub(super) fn act(role: Role, parent: i32, command: &[OsString]) -> Result<u8> {
+    crate::origin::mark()?;
     let never = match role {
         Role::Guard => return guard(parent, command),
         Role::Lead => lead(parent, command),

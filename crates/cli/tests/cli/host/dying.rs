@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
-use super::{Hosted, is_greenroom, stop, wait_until};
+use super::{Hosted, is_greenroom, lock_of, stop, wait_until};
 use crate::cli::screen::{Terminal, is_there};
 use crate::cli::support::{Ran, ran};
 
@@ -47,7 +47,15 @@ fn play(hosted: &Hosted, death: Death) -> tokio::task::JoinHandle<()> {
     let _ = std::fs::remove_file(hosted.socket());
     let listener = UnixListener::bind(hosted.socket()).unwrap();
     listener.set_nonblocking(true).unwrap();
+    let store = hosted.place.store();
     tokio::spawn(async move {
+        // The host before it may have the lock a moment longer.
+        let mut lock = loop {
+            match lock_of(&store) {
+                Some(lock) => break Some(lock),
+                None => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        };
         if death == Death::BeforeItAccepts {
             let awaited = tokio::task::spawn_blocking(move || {
                 // Somebody waits in its queue when it is closed.
@@ -57,14 +65,20 @@ fn play(hosted: &Hosted, death: Death) -> tokio::task::JoinHandle<()> {
             return;
         }
         let listener = tokio::net::UnixListener::from_std(listener).unwrap();
-        let (stream, _) = listener.accept().await.unwrap();
+        let (mut lines, mut output, hello) = loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            if death == Death::Unread {
+                return;
+            }
+            let (input, output) = stream.into_split();
+            let mut lines = BufReader::new(input).lines();
+            // Who came before this had the lock says nothing.
+            if let Some(hello) = lines.next_line().await.unwrap() {
+                break (lines, output, hello);
+            }
+        };
         drop(listener);
-        if death == Death::Unread {
-            return;
-        }
-        let (input, mut output) = stream.into_split();
-        let mut lines = BufReader::new(input).lines();
-        let hello: Value = serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap();
+        let hello: Value = serde_json::from_str(&hello).unwrap();
         assert_eq!(hello["method"], "client/hello");
         let answer = json!({
             "jsonrpc": "2.0", "id": hello["id"], "result": { "protocol": 1, "version": "9.9", "pid": 1 },
@@ -87,6 +101,7 @@ fn play(hosted: &Hosted, death: Death) -> tokio::task::JoinHandle<()> {
                     let error = json!({ "code": -32000, "message": text, "data": data });
                     let refusal = json!({ "jsonrpc": "2.0", "id": call["id"], "error": error });
                     output.write_all(format!("{refusal}\n").as_bytes()).await.unwrap();
+                    drop(lock.take());
                 }
             }
         }

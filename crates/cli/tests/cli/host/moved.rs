@@ -43,3 +43,24 @@ async fn a_host_whose_store_is_no_longer_there_ends_and_another_one_has_what_is_
     let shown = hosted.run(&["show", "b"]).stdout;
     assert!(shown.contains("four") && shown.contains("five"), "{shown}");
 }
+
+/// A store with a long path has a link in the place of its socket, which stays where its host is killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_was_moved_to_a_shorter_path_has_a_host_there() {
+    let hosted = Hosted::new(1, 0).await;
+    let runtime = tempfile::tempdir().unwrap();
+    let (target, socket) = (runtime.path().join("greenroom-0.sock"), hosted.socket());
+    // What the link leads to may be there, and somebody may even listen.
+    for listens in [false, true] {
+        std::fs::create_dir_all(hosted.place.store()).unwrap();
+        let listener = listens.then(|| std::os::unix::net::UnixListener::bind(&target).unwrap());
+        std::os::unix::fs::symlink(&target, &socket).unwrap();
+        let said = hosted.say("a", "one");
+        assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""), "{listens}: {said:?}");
+        assert!(!socket.is_symlink() && socket.exists(), "{listens}");
+        assert_eq!(target.exists(), listens, "what the link led to is another's");
+        hosted.kill_host();
+        std::fs::remove_file(&socket).unwrap();
+        drop(listener);
+    }
+}

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 
-use super::{Hosted, stop, wait_until};
+use super::{Hosted, lock_of, stop, wait_until};
 use crate::cli::screen::{Terminal, is_there};
-use crate::cli::support::{Ran, Running};
+use crate::cli::support::{Place, Ran, Running};
 
 /// A host that a test plays, on the socket of the real one.
 struct Played(tokio::task::JoinHandle<()>);
@@ -177,21 +177,39 @@ async fn a_run_on_a_silent_host_ends_with_the_first_interruption_and_is_aborted_
     }
 }
 
-/// A host that answers once more after an interruption, and then nothing.
+/// A host that answers once more after an interruption, and then nothing. What the run says goes through the test, which
+/// has the lock of another store, to a real host.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_was_interrupted_waits_for_no_silence_that_begins_later() {
     let hosted = Hosted::new(6_000, 20).await;
-    let (running, host) = stopped_in_the_middle(&hosted).await;
+    hosted.start_host();
+    let host = hosted.host().expect("a host is there");
     let process = host.as_raw_nonzero().get();
-    let aside = hosted.place.store().join("host.aside");
-    std::fs::rename(hosted.socket(), &aside).unwrap();
+    let played = Place::new();
+    std::fs::create_dir_all(played.store()).unwrap();
+    let _lock = lock_of(&played.store()).unwrap();
+    std::fs::write(played.store().join("lock"), process.to_string()).unwrap();
+    let listener = tokio::net::UnixListener::bind(played.store().join("host.sock")).unwrap();
     let (is_interrupted, is_silent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (interrupted, silent) = (Arc::clone(&is_interrupted), Arc::clone(&is_silent));
-    let played = Played::new(&hosted, move |_| {
-        let answers = !silent.load(Ordering::SeqCst);
-        silent.store(interrupted.load(Ordering::SeqCst), Ordering::SeqCst);
-        answers.then(|| json!({ "pid": process }))
+    let (interrupted, silent, real) = (Arc::clone(&is_interrupted), Arc::clone(&is_silent), hosted.socket());
+    let playing = tokio::spawn(async move {
+        let (mut first, _) = listener.accept().await.unwrap();
+        let mut real = UnixStream::connect(real).await.unwrap();
+        tokio::spawn(async move { tokio::io::copy_bidirectional(&mut first, &mut real).await });
+        while let Ok((stream, _)) = listener.accept().await {
+            let (interrupted, silent) = (Arc::clone(&interrupted), Arc::clone(&silent));
+            tokio::spawn(answer_calls(stream, move |_| {
+                let answers = !silent.load(Ordering::SeqCst);
+                silent.store(interrupted.load(Ordering::SeqCst), Ordering::SeqCst);
+                answers.then(|| json!({ "pid": process }))
+            }));
+        }
     });
+    let arguments = ["run", "--json", "--window", "100000", "--session", "a", "-p", "one"];
+    let mut running = played.start_command(hosted.with_host(played.command(&arguments)));
+    running.close_input();
+    running.wait_for("message_delta");
+    stop(host);
     is_interrupted.store(true, Ordering::SeqCst);
     running.signal(Signal::INT);
     let ended = ended(running).await;
@@ -199,8 +217,7 @@ async fn a_run_that_was_interrupted_waits_for_no_silence_that_begins_later() {
     assert_eq!(ended.code, Some(130), "{ended:?}");
     assert!(ended.stderr.contains(&given_up(process)), "{ended:?}");
     assert!(!ended.stderr.contains("waiting for it"), "{ended:?}");
-    drop(played);
-    std::fs::rename(aside, hosted.socket()).unwrap();
+    playing.abort();
     kill_process(host, Signal::CONT).unwrap();
 }
 

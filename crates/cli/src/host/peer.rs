@@ -1,0 +1,158 @@
+//! Which process is at the other end of a socket, and whether it is one that is spoken with.
+//!
+//! A path says nothing about who listens there: a command of a model has the user's own rights, and can put a socket of its
+//! own there. So both sides ask the system for the process itself, before either says anything.
+//!
+//! Invariants: what is found out of a process is found out while it lives, so a number that was given anew leads to nobody;
+//! a process that the system does not say enough about is refused.
+
+use std::fmt;
+use std::path::Path;
+
+use greenroom::tools::origin;
+use tokio::net::UnixStream;
+
+/// What is said to a process that a command of a tool has started, and by it.
+pub(super) const OF_COMMAND: &str = "a command of a tool started this process (`ulimit -x` is not unlimited here), and hosts \
+    serve no such processes; give it a store of its own with --data-dir";
+
+/// Why a peer is not spoken with.
+#[derive(Debug)]
+pub(super) enum Stranger {
+    /// Nobody is there any more.
+    Gone,
+    /// It is another user's.
+    OtherUser,
+    /// A command of a tool started it.
+    OfCommand(i32),
+    /// The system does not say enough.
+    Unknown(String),
+}
+
+impl fmt::Display for Stranger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("it has ended"),
+            Self::OtherUser => f.write_str("it is another user's"),
+            Self::OfCommand(process) => write!(f, "a command of a tool started it (process {process})"),
+            Self::Unknown(reason) => write!(f, "this system does not say whose it is: {reason}"),
+        }
+    }
+}
+
+/// The process at the other end, which is this user's and was started by no command of a tool.
+///
+/// # Errors
+/// It is not, or nobody knows.
+pub(super) fn process(stream: &UnixStream) -> Result<i32, Stranger> {
+    let Ok(peer) = stream.peer_cred() else { return Err(Stranger::Gone) };
+    if peer.uid() != rustix::process::geteuid().as_raw() {
+        return Err(Stranger::OtherUser);
+    }
+    let handle = Handle::of(stream)?;
+    let Some(process) = peer.pid().filter(|process| *process > 0) else {
+        return Err(Stranger::Unknown("it is in another PID namespace".to_owned()));
+    };
+    let is_of_command = origin::is_process_of_command(process);
+    // What was read was this process's only if it lives still.
+    if handle.has_ended() {
+        return Err(Stranger::Gone);
+    }
+    match is_of_command {
+        Ok(false) => Ok(process),
+        Ok(true) => Err(Stranger::OfCommand(process)),
+        Err(error) => Err(Stranger::Unknown(format!("process {process}: {error}"))),
+    }
+}
+
+/// Whether peers can be told apart here, and this process is one that others speak with.
+///
+/// # Errors
+/// The reason why not.
+pub(crate) fn check_possible() -> Result<(), String> {
+    if origin::is_of_command() {
+        return Err(OF_COMMAND.to_owned());
+    }
+    let pair = UnixStream::pair().map_err(|error| error.to_string())?;
+    match process(&pair.0) {
+        Ok(_) => Ok(()),
+        Err(stranger) => Err(stranger.to_string()),
+    }
+}
+
+/// Whether a process holds this lock. The system says it where it can: what stands in the file may be written by anybody.
+pub(super) fn holds(process: i32, lock: &Path) -> bool {
+    let number = |lock: &Path| {
+        use std::os::unix::fs::MetadataExt as _;
+        lock.metadata().map(|metadata| metadata.ino())
+    };
+    let Ok(number) = number(lock) else { return false };
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let holders = holders(&locks, number);
+    if holders.is_empty() {
+        let noted = std::fs::read_to_string(lock).ok().and_then(|text| text.trim().parse().ok());
+        return noted == Some(process);
+    }
+    holders.contains(&process)
+}
+
+/// Who holds the whole file of this number alone, as `/proc/locks` says. The device is not compared: some file systems
+/// have another one there than in the metadata of their files.
+fn holders(locks: &str, number: u64) -> Vec<i32> {
+    let holders = locks.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        // 1: FLOCK  ADVISORY  WRITE 25121 fe:00:3153 0 EOF
+        let [_, "FLOCK", _, "WRITE", process, file, ..] = fields[..] else { return None };
+        let (_, of_file) = file.rsplit_once(':')?;
+        (of_file.parse() == Ok(number)).then(|| process.parse().ok()).flatten()
+    });
+    holders.collect()
+}
+
+/// A process, however its number is used later.
+struct Handle(#[cfg(target_os = "linux")] std::os::fd::OwnedFd);
+
+impl Handle {
+    #[cfg(target_os = "linux")]
+    fn of(stream: &UnixStream) -> Result<Self, Stranger> {
+        use nix::errno::Errno;
+        use nix::sys::socket::{getsockopt, sockopt::PeerPidfd};
+        match getsockopt(stream, PeerPidfd) {
+            Ok(handle) => Ok(Self(handle)),
+            // It is told of processes that live.
+            Err(Errno::ESRCH | Errno::EINVAL | Errno::ENODATA) => Err(Stranger::Gone),
+            Err(Errno::ENOPROTOOPT) => Err(Stranger::Unknown("that takes Linux 6.5 or newer".to_owned())),
+            Err(error) => Err(Stranger::Unknown(error.desc().to_owned())),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn has_ended(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // One that cannot be asked about is not known to live.
+        !matches!(poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&now)), Ok(0))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn of(_: &UnixStream) -> Result<Self, Stranger> {
+        Err(Stranger::Unknown("that takes Linux".to_owned()))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn has_ended(&self) -> bool {
+        true
+    }
+}
+
+/// Says why a peer is refused, to whoever asked.
+pub(super) fn refusal(reason: &dyn fmt::Display) -> String {
+    let error = serde_json::json!({
+        "code": -32_600,
+        "message": format!("this host does not serve you: {reason}"),
+    });
+    serde_json::json!({ "jsonrpc": "2.0", "id": null, "error": error }).to_string() + "\n"
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+//! Who is let in, and whose lock it is.
+
+#![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
+
+use tokio::net::UnixStream;
+
+use super::{check_possible, holders, holds, process};
+
+#[test]
+fn who_has_a_lock_is_read_from_the_list_of_locks() {
+    let locks = "1: FLOCK  ADVISORY  WRITE 11 fe:00:77 0 EOF\n\
+                 2: POSIX  ADVISORY  WRITE 12 fe:00:77 0 EOF\n\
+                 3: FLOCK  ADVISORY  READ  13 fe:00:77 0 EOF\n\
+                 3: -> FLOCK  ADVISORY  WRITE 14 fe:00:77 0 EOF\n\
+                 4: FLOCK  ADVISORY  WRITE 15 fe:00:771 0 EOF\n\
+                 5: FLOCK  ADVISORY  WRITE 16 00:2a:77 0 EOF\nx\n";
+    // Another file system may have a file of the same number.
+    assert_eq!(holders(locks, 77), [11, 16]);
+    assert_eq!(holders(locks, 771), [15]);
+    assert!(holders(locks, 7).is_empty());
+}
+
+#[test]
+fn the_holder_of_a_lock_is_known_whatever_the_file_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lock");
+    let own = i32::try_from(std::process::id()).expect("it fits");
+    std::fs::write(&path, own.to_string()).unwrap();
+    let lock = std::fs::File::open(&path).unwrap();
+    lock.try_lock().unwrap();
+    std::fs::write(&path, "1").unwrap();
+    assert!(holds(own, &path) && !holds(1, &path));
+    // Where the system does not say it, the file does.
+    drop(lock);
+    assert!(holds(1, &path) && !holds(own, &path));
+    assert!(!holds(own, &dir.path().join("none")));
+}
+
+#[tokio::test]
+async fn a_peer_of_this_process_is_itself() {
+    let own = i32::try_from(std::process::id()).expect("it fits");
+    let (one, _other) = UnixStream::pair().unwrap();
+    match check_possible() {
+        Ok(()) => assert_eq!(process(&one).expect("it is this one"), own),
+        Err(reason) => assert!(process(&one).is_err(), "{reason}"),
+    }
+}
