@@ -72,7 +72,7 @@ async fn compact(
             if args.json {
                 screen.pretty_json(&json!({ "session_id": id, "outcome": "nothing", "reason": reason }))?;
             } else {
-                screen.line(format!("Nothing to compact: {reason}"))?;
+                screen.line(format!("Nothing to compact: {}", text::nothing_to_compact(reason)))?;
             }
             return Ok(0);
         }

@@ -225,10 +225,10 @@ pub(crate) struct CompactArgs {
     /// What the summary is to dwell on
     #[arg(long, value_name = "TEXT")]
     pub(crate) focus: Option<String>,
-    /// How much of the newest conversation to keep, in tokens
-    #[arg(long, value_name = "TOKENS")]
+    /// How much of the newest conversation to keep, in tokens [default: the configuration's, else a quarter]
+    #[arg(long, visible_alias = "keep", value_name = "TOKENS")]
     pub(crate) keep_recent: Option<u64>,
-    /// Also where the context has room
+    /// Also where everything is recent enough to keep: then all but the last two messages
     #[arg(long)]
     pub(crate) force: bool,
     /// Print JSON: how it ended
@@ -508,8 +508,8 @@ pub(crate) struct PlanArgs {
     /// A session file of another system, or a stored session's id or its beginning
     #[arg(value_name = "FILE|ID", add = ArgValueCompleter::new(completions::files_and_sessions))]
     pub(crate) source: String,
-    /// How much of the newest conversation to keep, in tokens
-    #[arg(long, value_name = "TOKENS")]
+    /// How much of the newest conversation to keep, in tokens [default: the configuration's, else a quarter]
+    #[arg(long, visible_alias = "keep", value_name = "TOKENS")]
     pub(crate) keep_recent: Option<u64>,
     /// Where to cut: nearest (the first legal cut at or after the point where enough is kept) or turn_first (a turn's start
     /// near that point, if there is one) [default: the configuration's]

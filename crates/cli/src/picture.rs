@@ -6,6 +6,7 @@ use greenroom::kernel::usage::ContextUsage;
 use greenroom::{Compacted, CompactionOutcome, EntryId};
 
 use crate::terminal::one_line;
+use crate::text;
 
 /// Arguments that say best what a tool call is about, in order.
 const TELLING_ARGUMENTS: [&str; 9] =
@@ -120,7 +121,7 @@ pub(crate) fn branched(to: Option<EntryId>) -> String {
 /// A compaction in one line: `compacted 142.3k → 21.8k tokens, 96 messages, 8.4 s, $0.03`.
 pub(crate) fn compaction(end: &Compacted) -> String {
     if let CompactionOutcome::Nothing { reason } = &end.outcome {
-        return format!("nothing to compact: {reason}");
+        return format!("nothing to compact: {}", text::nothing_to_compact(reason));
     }
     if !end.is_installed() {
         let reason = end.outcome.reason().map(|reason| format!(": {reason}")).unwrap_or_default();

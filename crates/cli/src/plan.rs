@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use greenroom::kernel::entry::{Entry, EntryId};
-use greenroom::kernel::path::path_to;
+use greenroom::kernel::path::{ActivePath, as_sent, is_message, path_to};
 use greenroom::kernel::plan::{FileRule, PlanOptions};
 use greenroom::kernel::settings::{CutRule, Occasion};
+use greenroom::kernel::usage::{Measured, Ratio, Reports, measure};
 use greenroom::kernel::{AssistantMessage, Message, size};
 use greenroom::provider::Catalog;
 use greenroom_formats::{ImportOptions, PlanReport, import};
@@ -19,7 +20,7 @@ use crate::options::{Cut, Estimator, Global, PlanArgs};
 use crate::show::Stored;
 use crate::terminal::{Screen, one_line};
 use crate::text::thousands;
-use crate::{errors, picture, setup};
+use crate::{errors, picture, setup, text};
 
 /// What a comparison keeps where nothing is said, in tokens: what other systems keep.
 const COMPARISON_KEEP: u64 = 20_000;
@@ -56,8 +57,9 @@ fn of_file(path: &Path, args: &PlanArgs, config: &Config) -> Result<PlanReport> 
     };
     let path = imported.path_to(leaf);
     let window = catalog_window(&path).unwrap_or(WINDOW);
-    let options = PlanOptions { as_read: true, ..options(args, config, window) };
-    Ok(PlanReport::of_recorded(&path, &options, |id| imported.name_of(id)))
+    let measured = measure(&path, estimator(args, config), 0, Ratio::default(), Reports::AsRecorded);
+    let options = PlanOptions { as_read: true, ..options(args, config, window, measured, 0) };
+    Ok(PlanReport::new(&path, &options, measured, |id| imported.name_of(id)))
 }
 
 /// The plan, and the exit code: a damaged session is planned as far as it can be read.
@@ -74,9 +76,25 @@ async fn of_session(global: &Global, args: &PlanArgs, config: &Config) -> Result
         None => stored.path(),
     };
     let window = stored.head.window.or_else(|| catalog_window(&path)).unwrap_or(WINDOW);
-    let options = options(args, config, window);
-    let report = PlanReport::of_recorded(&path, &options, |id| id.to_string());
+    // The fixed part of the requests is in no log: it is what the session's size has beside its messages.
+    let counted = context_estimate(&path);
+    let fixed = match &args.leaf {
+        Some(_) => 0,
+        None => stored.head.context_tokens.saturating_sub(counted),
+    };
+    let measured = measure(&path, estimator(args, config), fixed, Ratio::default(), Reports::Believed);
+    let options = options(args, config, window, measured, fixed);
+    let report = PlanReport::new(&path, &options, measured, |id| id.to_string());
     Ok((report, stored.say_losses(global)?))
+}
+
+/// What the messages and the summary of a path have, in tokens by our own count.
+fn context_estimate(path: &[Arc<Entry>]) -> u64 {
+    let active = ActivePath::of(path);
+    let sent = as_sent(path);
+    let messages = sent[active.start..].iter().filter(|entry| is_message(&entry.kind));
+    let summary = active.compaction.map_or(0, |index| path[index].tokens);
+    summary + messages.map(|entry| entry.tokens).sum::<u64>()
 }
 
 fn no_entry(leaf: &str, source: &str) -> anyhow::Error {
@@ -98,15 +116,16 @@ pub(crate) fn last_answer(path: &[Arc<Entry>]) -> Option<&AssistantMessage> {
 }
 
 /// What is asked for; `nearest` with `char4` is the comparison with other systems. `window` holds where neither a flag
-/// nor the configuration says another one.
-fn options(args: &PlanArgs, config: &Config, window: u64) -> PlanOptions {
+/// nor the configuration says another one; `fixed` is the fixed part of every request, in tokens.
+fn options(args: &PlanArgs, config: &Config, window: u64, measured: Measured, fixed: u64) -> PlanOptions {
     let settings = &config.compaction;
     let is_comparison = args.cut == Some(Cut::Nearest) && args.estimator == Some(Estimator::Char4);
     if is_comparison {
         return PlanOptions::comparison(args.keep_recent.unwrap_or(COMPARISON_KEEP), 0);
     }
     let window = args.window.or(settings.context_window).or(config.context_window).unwrap_or(window);
-    let mut options = PlanOptions::new(settings, window, Occasion::Manual, 0, 0);
+    let mut options = PlanOptions::new(settings, window, Occasion::Manual, measured.tokens(), fixed);
+    options.estimator = estimator(args, config);
     options.files = FileRule::Declared;
     if let Some(keep) = args.keep_recent {
         options.keep_recent = keep;
@@ -116,14 +135,18 @@ fn options(args: &PlanArgs, config: &Config, window: u64) -> PlanOptions {
         Some(Cut::TurnFirst) => options.cut = CutRule::TurnFirst,
         None => {}
     }
-    match args.estimator {
-        Some(Estimator::Char4) => options.estimator = size::Estimator::Char4,
-        Some(Estimator::Classes) => options.estimator = size::Estimator::Classes,
-        None => {}
-    }
     let PlanOptions { keep_recent, keep_max, preserve_messages, summary_cap, .. } = options;
     tracing::debug!(window, keep_recent, keep_max, preserve_messages, summary_cap, "the plan is made with");
     options
+}
+
+/// How sizes are estimated.
+fn estimator(args: &PlanArgs, config: &Config) -> size::Estimator {
+    match args.estimator {
+        Some(Estimator::Char4) => size::Estimator::Char4,
+        Some(Estimator::Classes) => size::Estimator::Classes,
+        None => config.compaction.estimator,
+    }
 }
 
 fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
@@ -136,7 +159,7 @@ fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
     ))?;
     let Some(plan) = &report.plan else {
         let reason = report.reason.as_deref().unwrap_or("there is nothing to compact");
-        screen.line(format!("No compaction needed: {reason}"))?;
+        screen.line(format!("No compaction needed: {}", text::nothing_to_compact(reason)))?;
         return Ok(());
     };
     let mut what = picture::count(plan.messages_to_summarize, "message");
@@ -154,9 +177,9 @@ fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
         screen.line("The earlier summary would be merged into the new one.")?;
     }
     screen.line(format!(
-        "  Tokens: {} → about {}",
+        "  Tokens: {} → {}",
         thousands(plan.tokens_before),
-        thousands(plan.tokens_after_estimate)
+        text::about(plan.tokens_after_estimate, plan.tokens_after_max),
     ))?;
     for (what, files) in [("read", &plan.read_files), ("modified", &plan.modified_files)] {
         if files.is_empty() {

@@ -2,6 +2,7 @@
 //!
 //! Invariants: nothing here decides anything; the library's types have no texts for people of their own.
 
+use greenroom::kernel::plan::NothingToCompact;
 use greenroom::{Compacted, CompactionOutcome};
 
 #[cfg(test)]
@@ -26,6 +27,18 @@ pub(crate) fn end(text: &str, characters: usize) -> &str {
     text.char_indices().nth(skipped).map_or("", |(start, _)| text.get(start..).unwrap_or_default())
 }
 
+/// The size that is expected after a compaction, and the most that it may be.
+pub(crate) fn about(estimate: u64, max: u64) -> String {
+    format!("about {} (at most {})", thousands(estimate), thousands(max))
+}
+
+/// Why nothing was compacted, and what compacts all the same.
+pub(crate) fn nothing_to_compact(reason: &str) -> String {
+    let is_recent = reason == NothingToCompact::AllRecent.to_string();
+    let way = if is_recent { "; --keep N keeps less, and --force only the last two messages" } else { "" };
+    format!("{reason}{way}")
+}
+
 /// The lines that users know: what was compacted and what it saved, or why nothing was.
 pub(crate) fn compacted(end: &Compacted) -> String {
     if end.is_installed() {
@@ -45,7 +58,7 @@ pub(crate) fn compacted(end: &Compacted) -> String {
     let name = end.outcome.as_str();
     let reason = end.outcome.reason().unwrap_or(name);
     if matches!(end.outcome, CompactionOutcome::Nothing { .. }) {
-        format!("No compaction needed: {reason}")
+        format!("No compaction needed: {}", nothing_to_compact(reason))
     } else {
         format!("Compaction {name}: {reason}; the conversation is as it was")
     }

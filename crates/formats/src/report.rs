@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{Entry, EntryId};
-use greenroom_kernel::plan::{Plan, PlanOptions, plan};
-use greenroom_kernel::usage::{Measured, Ratio, Reports, measure};
+use greenroom_kernel::plan::{FileRule, Plan, PlanOptions, plan};
+use greenroom_kernel::usage::Measured;
 use serde::Serialize;
 
 #[cfg(test)]
@@ -44,8 +44,10 @@ pub struct PlanSummary {
     pub turn_prefix_messages: u64,
     /// The context's size before the compaction, in tokens.
     pub tokens_before: u64,
-    /// The context's expected size after the compaction, in tokens, if the summary is as long as its limit allows.
+    /// The context's expected size after the compaction, in tokens, if the summary has a tenth of what it replaces.
     pub tokens_after_estimate: u64,
+    /// The most that the context may have after the compaction, in tokens: the summary is as long as its limit allows.
+    pub tokens_after_max: u64,
     /// Whether an earlier summary would be merged into the new one.
     pub has_previous_summary: bool,
     /// The files read so far and never modified, sorted.
@@ -55,7 +57,7 @@ pub struct PlanSummary {
 }
 
 impl PlanReport {
-    /// Plans a path whose size is already measured, as it is for a live session. `name` gives an entry its name.
+    /// Plans a path of this size. `name` gives an entry its name.
     pub fn new(
         path: &[Arc<Entry>],
         options: &PlanOptions,
@@ -63,7 +65,10 @@ impl PlanReport {
         name: impl Fn(EntryId) -> String,
     ) -> Self {
         let options = PlanOptions { tokens_before: measured.tokens(), ..options.clone() };
-        let (plan, reason) = match plan(path, &options) {
+        // Other systems compact what gets no smaller, too.
+        let is_comparison = options.files == FileRule::EveryCall;
+        let worth = |plan: Plan| if is_comparison { Ok(plan) } else { plan.check_gain().map(|()| plan) };
+        let (plan, reason) = match plan(path, &options).and_then(worth) {
             Ok(plan) => (Some(PlanSummary::new(&plan, name)), None),
             Err(nothing) => (None, Some(nothing.to_string())),
         };
@@ -76,14 +81,6 @@ impl PlanReport {
             reason,
         }
     }
-
-    /// Plans a path that was read from a file, whose size is measured from the recorded usage. `name` gives an entry
-    /// its name.
-    pub fn of_recorded(path: &[Arc<Entry>], options: &PlanOptions, name: impl Fn(EntryId) -> String) -> Self {
-        let reports = if options.as_read { Reports::AsRecorded } else { Reports::Believed };
-        let measured = measure(path, options.estimator, options.overhead, Ratio::default(), reports);
-        Self::new(path, options, measured, name)
-    }
 }
 
 impl PlanSummary {
@@ -94,7 +91,8 @@ impl PlanSummary {
             messages_to_summarize: plan.messages_to_summarize(),
             turn_prefix_messages: plan.turn_prefix_messages(),
             tokens_before: plan.tokens_before,
-            tokens_after_estimate: plan.tokens_after_estimate,
+            tokens_after_estimate: plan.tokens_after_estimate(),
+            tokens_after_max: plan.tokens_after_max(),
             has_previous_summary: plan.previous_summary.is_some(),
             read_files: plan.files.read().map(str::to_owned).collect(),
             modified_files: plan.files.modified().map(str::to_owned).collect(),

@@ -287,7 +287,7 @@ pub(crate) fn planned(span: &Span, id: &str, plan: &Plan) {
         session = id, first_kept = plan.first_kept.0, kept_tokens = plan.kept_tokens,
         keep_recent = plan.options.keep_recent, summarised = plan.history.len(), turn_prefix = plan.turn_prefix.len(),
         merges = plan.previous_summary.is_some(), tokens_before = plan.tokens_before,
-        tokens_after = plan.tokens_after_estimate,
+        tokens_after = plan.tokens_after_estimate(),
         "the plan of the compaction"
     );
 }

@@ -11,18 +11,17 @@
 //! once: so the ladder ends; what is cut without a summary, where one was wanted, is a debt that the next summary reads.
 
 use crate::compacting::branch::BranchRecord;
-use crate::compacting::summaries::{Progress, Reaction, SUMMARY_TOKENS_MIN, Source, Summaries, to_estimate};
+use crate::compacting::summaries::{Progress, Reaction, Source, Summaries, to_estimate};
 use crate::entry::{
     Compaction, CompactionOutcome, Entry, EntryId, EntryKind, EntryRange, Prune, PrunedResult, Trigger,
 };
 use crate::failure::Failure;
-use crate::message::{AssistantMessage, Message, Usage};
+use crate::message::{AssistantMessage, Usage};
 use crate::path::{ActivePath, as_sent, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
-use crate::render::summary_text;
 use crate::settings::{CutRule, SUCCESS_SHARE, Strategy, share};
 use crate::size::{Estimator, classes, entry_tokens};
-use crate::summary::{self, Style, SummaryKind};
+use crate::summary::{self, SUMMARY_TOKENS_MIN, Style, SummaryKind};
 use crate::usage::Ratio;
 
 pub use crate::compacting::params::{CompactionParams, SummariserLimits};
@@ -488,7 +487,7 @@ impl Compacting {
     /// any that is smaller than what it replaces will do.
     fn room_for_summary(&self, plan: &Plan) -> Option<u64> {
         let target = self.target_tokens()?;
-        let room = target.saturating_sub(self.tokens_after(plan, frame_tokens(plan)));
+        let room = target.saturating_sub(self.tokens_after(plan, plan.frame_tokens()));
         let room = to_estimate(room, self.params.ratio);
         // A little is left for what is escaped in an accepted answer.
         Some(room - room / 16)
@@ -518,7 +517,7 @@ impl Compacting {
         let Ok(least) = plan(&self.params.path, &self.least_options()) else { return 0 };
         let cap = self.params.settings.summary_cap(self.params.window);
         let useful = cap.min(self.estimate_window() / SUMMARY_USEFUL_SHARE).max(2 * SUMMARY_TOKENS_MIN);
-        let tokens = self.tokens_after(&least, frame_tokens(&least) + useful);
+        let tokens = self.tokens_after(&least, least.frame_tokens() + useful);
         let now = self.tokens_now();
         let before = if self.pruned.is_empty() { now.max(self.params.tokens_before) } else { now };
         let is_sent = !self.params.at_window || self.can_be_sent(tokens);
@@ -752,14 +751,6 @@ impl Compacting {
         self.summaries.clear();
         vec![Effect::End(End { outcome, floor, usage: self.summaries.usage() })]
     }
-}
-
-/// What stands beside the summaries' own words, in tokens by our estimate: the leading sentence, the active request and
-/// the footer.
-fn frame_tokens(plan: &Plan) -> u64 {
-    let history = (plan.messages_to_summarize() > 0).then_some("");
-    let frame = summary::assemble(plan, history, plan.is_split_turn.then_some(""));
-    entry_tokens(&EntryKind::message(Message::user(summary_text(&frame))), Estimator::Classes)
 }
 
 /// A debt with what is cut now, after `base`. Where that one was cut too, the two are one range.

@@ -11,8 +11,10 @@ use crate::entry::{Entry, EntryId, EntryKind};
 use crate::files::{FileOps, Touch};
 use crate::message::{Message, Part, ToolStatus};
 use crate::path::{ActivePath, as_sent, is_message};
+use crate::render::summary_text;
 use crate::settings::{CompactionSettings, CutRule, Occasion};
-use crate::size::{Estimator, stored_tokens};
+use crate::size::{Estimator, entry_tokens, stored_tokens};
+use crate::summary::{self, SUMMARY_TOKENS_MIN};
 use crate::text::bounded;
 
 #[cfg(test)]
@@ -20,6 +22,8 @@ mod tests;
 
 /// The longest active request that is repeated verbatim, in bytes.
 pub const ACTIVE_REQUEST_BYTES: usize = 8 * 1024;
+/// What a summary is expected to have of what it replaces: one part in this many.
+const SUMMARY_PARTS: u64 = 10;
 /// What stands before each message that joined the request in progress.
 const STEER_LEAD: &str = "(Said while that was worked on:)";
 
@@ -49,8 +53,10 @@ pub struct PlanOptions {
     pub tokens_before: u64,
     /// The fixed part of every request, in tokens.
     pub overhead: u64,
-    /// The cap of the summaries, in tokens: for the expected size after.
+    /// The cap of the history's summary, in tokens: for the expected size after.
     pub summary_cap: u64,
+    /// The cap of a split turn's summary, in tokens: for the expected size after.
+    pub prefix_cap: u64,
 }
 
 /// Which file operations count.
@@ -74,7 +80,10 @@ impl PlanOptions {
     ) -> Self {
         let keep_max = settings.keep_max(window, overhead);
         Self {
-            keep_recent: settings.keep_recent(window, occasion).min(keep_max).max(1),
+            keep_recent: settings
+                .keep_recent(window, occasion, tokens_before.saturating_sub(overhead))
+                .min(keep_max)
+                .max(1),
             keep_max,
             preserve_messages: settings.preserve_messages.unwrap_or(0),
             cut: settings.cut,
@@ -86,6 +95,7 @@ impl PlanOptions {
             tokens_before,
             overhead,
             summary_cap: settings.summary_cap(window),
+            prefix_cap: settings.prefix_cap(window),
         }
     }
 
@@ -104,6 +114,7 @@ impl PlanOptions {
             tokens_before,
             overhead: 0,
             summary_cap: 0,
+            prefix_cap: 0,
         }
     }
 }
@@ -134,10 +145,10 @@ pub struct Plan {
     pub files: FileOps,
     /// The context before, in tokens.
     pub tokens_before: u64,
-    /// The context expected after, in tokens, if the summary reaches its cap.
-    pub tokens_after_estimate: u64,
     /// What is kept, in tokens.
     pub kept_tokens: u64,
+    /// What is replaced, in tokens: the messages, and the summary before this one.
+    pub replaced_tokens: u64,
     /// How many messages the context has before.
     pub messages_before: u64,
     /// The options it was made with.
@@ -184,6 +195,52 @@ impl Plan {
     /// How many messages are replaced, in all.
     pub fn messages_removed(&self) -> u64 {
         self.messages_to_summarize() + self.turn_prefix_messages()
+    }
+
+    /// The context expected after, in tokens, if the summaries have a tenth of what they replace. How long they will be,
+    /// nobody knows before.
+    pub fn tokens_after_estimate(&self) -> u64 {
+        let caps = self.summary_caps();
+        let least = SUMMARY_TOKENS_MIN * caps.len() as u64;
+        let cap = caps.iter().sum();
+        self.tokens_after((self.replaced_tokens / SUMMARY_PARTS).max(least).min(cap))
+    }
+
+    /// The largest context after, in tokens: the summaries reach their caps. A compaction after which the context is no
+    /// smaller is not installed.
+    pub fn tokens_after_max(&self) -> u64 {
+        self.tokens_after(self.summary_caps().iter().sum())
+    }
+
+    /// The context with summaries of so many tokens.
+    fn tokens_after(&self, summaries: u64) -> u64 {
+        let after = self.options.overhead + self.kept_tokens + self.frame_tokens() + summaries;
+        after.min(self.options.tokens_before)
+    }
+
+    /// The most that each summary may have, in tokens.
+    fn summary_caps(&self) -> Vec<u64> {
+        let history = (self.messages_to_summarize() > 0).then_some(self.options.summary_cap);
+        let prefix = self.is_split_turn.then_some(self.options.prefix_cap);
+        history.into_iter().chain(prefix).collect()
+    }
+
+    /// What stands beside the summaries' own words, in tokens by our estimate: the leading sentence, the active request
+    /// and the footer.
+    pub(crate) fn frame_tokens(&self) -> u64 {
+        let history = (self.messages_to_summarize() > 0).then_some("");
+        let frame = summary::assemble(self, history, self.is_split_turn.then_some(""));
+        entry_tokens(&EntryKind::message(Message::user(summary_text(&frame))), Estimator::Classes)
+    }
+
+    /// Whether a summary could be smaller than what it replaces.
+    ///
+    /// # Errors
+    /// [`NothingToCompact::TooSmall`] if the smallest useful one is as large.
+    pub fn check_gain(&self) -> Result<(), NothingToCompact> {
+        let least = self.frame_tokens() + SUMMARY_TOKENS_MIN * self.summary_caps().len() as u64;
+        let tokens = self.replaced_tokens;
+        if tokens > least { Ok(()) } else { Err(NothingToCompact::TooSmall { tokens, least }) }
     }
 }
 
@@ -296,11 +353,14 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
         };
         with_steers(begun, &path[after..first_kept])
     };
-    let kept_tokens: u64 = as_sent(path)[first_kept..]
-        .iter()
-        .filter(|entry| is_message(&entry.kind))
-        .map(|entry| stored_tokens(entry, options.estimator))
-        .sum();
+    let sent = as_sent(path);
+    let tokens_of = |entries: &[Arc<Entry>]| -> u64 {
+        let messages = entries.iter().filter(|entry| is_message(&entry.kind));
+        messages.map(|entry| stored_tokens(entry, options.estimator)).sum()
+    };
+    let kept_tokens = tokens_of(&sent[first_kept..]);
+    let merged = active.compaction.map_or(0, |index| stored_tokens(&path[index], options.estimator));
+    let replaced_tokens = merged + tokens_of(&sent[active.start..first_kept]);
     Ok(Plan {
         base: active.compaction_id(),
         first: path[active.start].id,
@@ -313,8 +373,8 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
         active_request,
         files: file_operations(active, replaced, options.files),
         tokens_before: options.tokens_before,
-        tokens_after_estimate: options.overhead + options.summary_cap + kept_tokens,
         kept_tokens,
+        replaced_tokens,
         messages_before: active.messages(),
         options: options.clone(),
     })

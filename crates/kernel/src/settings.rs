@@ -27,8 +27,8 @@ pub struct CompactOptions {
 const RESERVE_SHARE: f64 = 0.25;
 /// The share of the window that a set `keep_recent_tokens` is at most.
 const KEEP_SHARE: f64 = 0.35;
-/// What a manual compaction keeps by default, in tokens.
-const KEEP_MANUAL: u64 = 20_000;
+/// What is kept where nothing is set, of the window or of the conversation: one part in this many.
+const KEEP_PARTS: u64 = 4;
 /// The share of the trigger that a context after an automatic compaction has at most.
 pub(crate) const SUCCESS_SHARE: f64 = 0.7;
 /// Where the fixed part takes most of the trigger: the share of what lies between both that a context may have. One
@@ -61,7 +61,7 @@ pub struct CompactionSettings {
     #[serde(alias = "model_auto_compact_token_limit")]
     pub auto_compact_token_limit: Option<u64>,
     /// How much of the newest conversation stays verbatim, in tokens; at most 35 % of the window.
-    /// `null`: a quarter of the window, or 20,000 in a manual compaction.
+    /// `null`: a quarter of the window, or of the conversation in a manual compaction.
     pub keep_recent_tokens: Option<u64>,
     /// At least this many of the newest messages stay verbatim.
     pub preserve_messages: Option<u64>,
@@ -300,14 +300,14 @@ impl CompactionSettings {
     }
 
     /// How much of the newest conversation to keep verbatim, in tokens, where the trigger leaves room for it
-    /// ([`Self::keep_max`]).
-    pub fn keep_recent(&self, window: u64, occasion: Occasion) -> u64 {
-        let at_most = share(window, KEEP_SHARE);
+    /// ([`Self::keep_max`]). `conversation` is what there is beside the fixed part, in tokens: who asks for a compaction
+    /// wants one, however much of the window is free.
+    pub fn keep_recent(&self, window: u64, occasion: Occasion, conversation: u64) -> u64 {
         match (occasion, self.keep_recent_tokens) {
             (Occasion::Emergency, _) => window / 5,
-            (Occasion::Automatic | Occasion::Manual, Some(set)) => set.min(at_most),
-            (Occasion::Automatic, None) => window / 4,
-            (Occasion::Manual, None) => KEEP_MANUAL.min(at_most),
+            (Occasion::Automatic | Occasion::Manual, Some(set)) => set.min(share(window, KEEP_SHARE)),
+            (Occasion::Automatic, None) => window / KEEP_PARTS,
+            (Occasion::Manual, None) => window.min(conversation) / KEEP_PARTS,
         }
         .max(1)
     }

@@ -20,6 +20,8 @@ use crate::text::elide_middle;
 #[cfg(test)]
 mod tests;
 
+/// The least room, in tokens, in which a summary is worth asking for.
+pub(crate) const SUMMARY_TOKENS_MIN: u64 = 64;
 /// The summariser's system prompt.
 pub const SYSTEM: &str = include_str!("../prompts/system.md");
 const HISTORY: &str = include_str!("../prompts/history.md");

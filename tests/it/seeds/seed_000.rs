@@ -39,7 +39,7 @@ fn the_reserve_is_16384_or_a_quarter_of_the_limit() {
 #[test]
 fn what_is_kept_is_20000_or_35_percent_of_the_limit() {
     let settings = settings(|settings| settings.keep_recent_tokens = Some(20_000));
-    let kept = |window| settings.keep_recent(window, Occasion::Automatic);
+    let kept = |window| settings.keep_recent(window, Occasion::Automatic, 90_000);
     assert_eq!((kept(200_000), kept(20_000)), (20_000, 7_000));
 }
 

@@ -24,7 +24,7 @@ fn the_settings_block_has_defaults_and_is_read_by_its_names() {
         "enabled": true, "context_window": 200_000, "reserve_tokens": 16_384, "keep_recent_tokens": 20_000,
     }))
     .unwrap();
-    assert_eq!(read.keep_recent(200_000, Occasion::Automatic), 20_000);
+    assert_eq!(read.keep_recent(200_000, Occasion::Automatic, 90_000), 20_000);
     let defaults = CompactionSettings::default();
     assert!(defaults.enabled && defaults.reserve_tokens == Some(16_384));
     let unknown = serde_json::from_value::<CompactionSettings>(serde_json::json!({ "reserve": 1 }));

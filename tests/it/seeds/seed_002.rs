@@ -101,9 +101,9 @@ async fn summaries_bill_and_never_move_the_size() {
 fn the_trigger_is_80_percent_and_a_quarter_is_kept() {
     let settings = CompactionSettings::default();
     assert_eq!(settings.trigger_tokens(100_000), Some(80_000));
-    assert_eq!(settings.keep_recent(100_000, Occasion::Automatic), 25_000);
-    assert_eq!(settings.keep_recent(100_000, Occasion::Manual), 20_000);
-    assert_eq!(settings.keep_recent(100_000, Occasion::Emergency), 20_000);
+    assert_eq!(settings.keep_recent(100_000, Occasion::Automatic, 90_000), 25_000);
+    assert_eq!(settings.keep_recent(100_000, Occasion::Manual, 90_000), 22_500);
+    assert_eq!(settings.keep_recent(100_000, Occasion::Emergency, 90_000), 20_000);
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,9 +135,9 @@ async fn force_compacts_all_but_the_last_two_messages() {
     let model = simulator(Echo, 100_000);
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(100_000), chat(4, 50)).await;
-    let nothing = session.compact(CompactOptions::default()).await.unwrap();
+    let nothing = session.compact(keep(20_000)).await.unwrap();
     assert_eq!(nothing.outcome.as_str(), "nothing", "{nothing:?}");
-    let force = CompactOptions { force: true, ..CompactOptions::default() };
+    let force = CompactOptions { force: true, ..keep(20_000) };
     let plan = session.plan(force.clone()).await.unwrap();
     assert_eq!((plan.messages_removed(), plan.messages_before), (6, 8));
 }

@@ -29,6 +29,7 @@ pub(crate) type Result<T> = std::result::Result<T, ClientError>;
 pub(crate) struct HowToCompact {
     pub(crate) focus: Option<String>,
     pub(crate) keep_recent: Option<u64>,
+    pub(crate) force: bool,
 }
 
 impl Backend {
@@ -104,9 +105,9 @@ impl Backend {
 
     /// Compacts, and gives how it ended.
     pub(crate) async fn compact(&self, how: HowToCompact) -> Result<Compacted> {
-        let HowToCompact { focus, keep_recent } = how;
+        let HowToCompact { focus, keep_recent, force } = how;
         let session_id = self.session_id.clone();
-        let work = self.client.work(CompactSession { session_id, keep_recent, focus, force: false }).await?;
+        let work = self.client.work(CompactSession { session_id, keep_recent, focus, force }).await?;
         Ok(work.outcome().await?.compacted)
     }
 

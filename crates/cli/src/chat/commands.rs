@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::backend::HowToCompact;
 use crate::files;
 
 #[cfg(test)]
@@ -18,10 +19,7 @@ const CUSTOM_MAX: usize = 200;
 /// What a user can ask of the chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
-    Compact {
-        focus: Option<String>,
-        keep_recent: Option<u64>,
-    },
+    Compact(HowToCompact),
     Plan,
     UndoCompact,
     Context,
@@ -60,7 +58,11 @@ const fn spec(name: &'static str, arguments: &'static str, description: &'static
 
 /// All commands that are built in.
 pub(crate) const COMMANDS: [Spec; 21] = [
-    spec("compact", "[focus] [--keep N]", "replace the older part of the conversation by a summary"),
+    spec(
+        "compact",
+        "[focus] [--keep N] [--force]",
+        "replace the older part of the conversation by a summary",
+    ),
     spec("plan", "", "what /compact would do"),
     spec("undo-compact", "", "make the newest compaction no longer count"),
     spec("context", "", "what fills the window, and where the window is known from"),
@@ -141,21 +143,31 @@ pub(crate) fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
 
 fn compact(rest: &str) -> Result<Command, String> {
     const WRONG: &str = "--keep wants a number of tokens, such as 20000";
-    let (mut focus, mut keep_recent) = (Vec::new(), None);
+    let (mut focus, mut how) = (Vec::new(), HowToCompact::default());
     let mut words = rest.split_whitespace();
     while let Some(word) = words.next() {
-        let value = match word.strip_prefix("--keep") {
-            Some("") => words.next().ok_or(WRONG)?,
-            Some(value) => value.strip_prefix('=').ok_or(WRONG)?,
-            None => {
-                focus.push(word);
-                continue;
-            }
+        if word == "--" {
+            focus.extend(words.by_ref());
+            break;
+        }
+        let Some(flag) = word.strip_prefix("--") else {
+            focus.push(word);
+            continue;
         };
-        keep_recent = Some(tokens(value).ok_or(WRONG)?);
+        match flag.split_once('=').map_or((flag, None), |(flag, value)| (flag, Some(value))) {
+            ("force", None) => how.force = true,
+            ("keep" | "keep-recent", value) => {
+                how.keep_recent = Some(value.or_else(|| words.next()).and_then(tokens).ok_or(WRONG)?);
+            }
+            _ => {
+                return Err(format!(
+                    "/compact does not know {word}; it takes --keep N and --force, and after a -- all is the focus"
+                ));
+            }
+        }
     }
-    let focus = (!focus.is_empty()).then(|| focus.join(" "));
-    Ok(Command::Compact { focus, keep_recent })
+    how.focus = (!focus.is_empty()).then(|| focus.join(" "));
+    Ok(Command::Compact(how))
 }
 
 /// `20000`, `20_000` or `20k`.

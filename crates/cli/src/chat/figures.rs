@@ -10,20 +10,21 @@ use greenroom_server::operations::{ContextParts, Planned};
 
 use super::row::{Look, Row};
 use super::status;
-use crate::picture;
 use crate::text::thousands;
+use crate::{picture, text};
 
 /// What a compaction would do.
 pub(super) fn plan(plan: &Planned) -> String {
     let Some(first_kept) = plan.first_kept else {
-        return format!("no compaction needed: {}", plan.reason.as_deref().unwrap_or_default());
+        let reason = plan.reason.as_deref().unwrap_or_default();
+        return format!("no compaction needed: {}", text::nothing_to_compact(reason));
     };
     let split = if plan.is_split_turn { ", cutting a turn" } else { "" };
     format!(
-        "/compact would summarise {} and keep all from entry {first_kept} on{split}\ntokens: {} → about {}",
+        "/compact would summarise {} and keep all from entry {first_kept} on{split}\ntokens: {} → {}",
         picture::count(plan.messages_removed, "message"),
         thousands(plan.tokens_before),
-        thousands(plan.tokens_after_estimate),
+        text::about(plan.tokens_after_estimate, plan.tokens_after_max),
     )
 }
 

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use super::NEXT_HOST;
 use super::backend::{Backend, HowToCompact};
 use super::between::{Between, News};
+use super::commands::{self, Command};
 use super::figures;
 use crate::errors::Unread;
 use crate::files::{self, FileError};
@@ -33,7 +34,9 @@ use crate::{errors, picture, run_view, setup, text};
 /// The longest line that is taken from standard input, in bytes.
 const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-const HELP: &str = "  /compact [focus]   replace the older part of the conversation by a summary
+const HELP: &str = "  /compact [focus] [--keep N] [--force]
+                     replace the older part of the conversation by a summary, keeping so many tokens; forced, all but
+                     the last two messages
   /plan              what /compact would do
   /undo-compact      make the newest compaction no longer count
   /context           what fills the window
@@ -251,43 +254,60 @@ impl Chat {
 
     async fn attempt(&mut self, line: &str, key: &str) -> Result<bool> {
         let session_id = self.backend.id().to_owned();
-        let Some(command) = line.strip_prefix('/') else {
+        if !line.starts_with('/') {
             let key = Some(key.to_owned());
             self.run(PromptSession { key, ..PromptSession::new(session_id, line) }).await?;
             return Ok(true);
+        }
+        let command = match commands::parse(line, &[]) {
+            Ok(command) => command,
+            Err(wrong) => {
+                self.shown.note(Style::Yellow, &format!("  {}", one_line(&wrong, WARNING_COLUMNS)))?;
+                return Ok(true);
+            }
         };
-        let (command, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
-        let rest = rest.trim();
         match command {
-            "compact" => self.compact(rest).await?,
-            "plan" => {
+            Command::Compact(how) => self.compact(how).await?,
+            Command::Plan => {
                 let plan = figures::plan(&self.backend.plan().await?);
                 self.shown.note(Style::Dim, &indent(&plan))?;
             }
-            "context" => self.context().await?,
-            "status" => {
+            Command::Context => self.context().await?,
+            Command::Status => {
                 let status = figures::status(&self.backend.state().await?, &self.link.folder);
                 self.shown.note(Style::Dim, &indent(&status))?;
             }
-            "undo-compact" => {
+            Command::UndoCompact => {
                 let context = self.backend.undo_compaction().await?;
                 let text = format!("  The compaction was undone: {}", picture::fill(&context));
                 self.shown.note(Style::Cyan, &text)?;
             }
-            "continue" => {
+            Command::Continue => {
                 let settings = ModelSettings::default();
                 self.run(ResumeSession { session_id, settings, output_schema: None }).await?;
             }
-            "withdraw" => {
+            Command::Withdraw => {
                 let count = self.backend.withdraw().await? as u64;
                 let text = format!("  {} taken back", picture::count(count, "input"));
                 self.shown.note(Style::Dim, &text)?;
             }
-            "help" | "?" => self.shown.note(Style::Dim, HELP)?,
-            "quit" | "exit" | "q" => return Ok(false),
-            other => {
-                let other = one_line(other, 30);
-                let text = format!("  There is no command /{other}; /help lists them.");
+            Command::Help => self.shown.note(Style::Dim, HELP)?,
+            Command::Quit => return Ok(false),
+            Command::Cost
+            | Command::Model(_)
+            | Command::Effort(_)
+            | Command::New
+            | Command::Resume(_)
+            | Command::Fork(_)
+            | Command::Branch(_)
+            | Command::Tree
+            | Command::Export(_)
+            | Command::Copy
+            | Command::Tools
+            | Command::Title(_)
+            | Command::Prompt(_) => {
+                let name = one_line(line.split_whitespace().next().unwrap_or_default(), 30);
+                let text = format!("  {name} works in a chat at a terminal; /help lists what works here.");
                 self.shown.note(Style::Yellow, &text)?;
             }
         }
@@ -378,10 +398,9 @@ impl Chat {
         self.shown.note(Style::Dim, &format!("  {}", parts.join(" · ")))
     }
 
-    async fn compact(&mut self, focus: &str) -> Result<()> {
-        let focus = (!focus.is_empty()).then(|| focus.to_owned());
+    async fn compact(&mut self, how: HowToCompact) -> Result<()> {
         self.shown.note(Style::Dim, "  compacting …")?;
-        let compacting = self.backend.compact(HowToCompact { focus, ..HowToCompact::default() });
+        let compacting = self.backend.compact(how);
         tokio::pin!(compacting);
         let compacted = loop {
             tokio::select! {

@@ -43,7 +43,12 @@ fn a_compaction_says_what_it_saved_or_why_there_was_none() {
         ),
         (
             CompactionOutcome::Nothing { reason: reason() },
-            "No compaction needed: everything is recent enough to keep",
+            "No compaction needed: everything is recent enough to keep; --keep N keeps less, and --force only the last \
+             two messages",
+        ),
+        (
+            CompactionOutcome::Nothing { reason: "the session is empty".into() },
+            "No compaction needed: the session is empty",
         ),
         (
             CompactionOutcome::Failed { reason: "the disk is full".into() },

@@ -30,6 +30,34 @@ fn the_window_that_is_set_for_the_summary_model_holds() {
     model.simulator.assert_clean();
 }
 
+/// A chat that is no terminal takes the same words after /compact: how much is kept, and nothing else as a focus.
+#[test]
+fn a_plain_chat_reads_how_to_compact_as_a_chat_at_a_terminal_does() {
+    let (place, model) = (Place::new(), model_of(100_000, Pace::default()));
+    let url = model.url();
+    let lines = "Go on.\nGo on.\nGo on.\nGo on.\n/compact --keep 2500\n/compact --frce\n/compact --keep\n/status now\n\
+                 /tree\n/compact --force -- the --json flag\n/quit\n";
+    let chat = ["chat", "--session", "mine", "--no-tools", "--window", "100000", "--base-url", &url];
+    let ran = place.run_with(&chat, lines);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let requests = model.simulator.requests();
+    let texts: Vec<String> = requests.iter().skip(4).map(|logged| logged.request.last_user_text()).collect();
+    assert_eq!(texts.len(), 2, "{ran:?}");
+    assert!(
+        !texts[0].contains("Attend above all")
+            && texts[1].contains("Attend above all to this: the --json flag")
+    );
+    for said in [
+        "✓ Compacted 4 messages",
+        "/compact does not know --frce; it takes --keep N and --force, and after a -- all is the focus",
+        "--keep wants a number of tokens, such as 20000",
+        "/status takes nothing after it",
+        "/tree works in a chat at a terminal; /help lists what works here.",
+    ] {
+        assert!(ran.stdout.contains(said), "{said}: {}", ran.stdout.replace("word ", ""));
+    }
+}
+
 /// A window that three answers fill.
 const WINDOW: &str = "8000";
 

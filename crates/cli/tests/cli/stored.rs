@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use greenroom_simulator::Echo;
+use greenroom_simulator::{Answer, ByPurpose, Echo, Summariser};
 use serde_json::json;
 
-use super::support::{Model, Place, events, files, ran};
+use super::support::{Model, Place, Says, events, files, ran};
 
 #[test]
 fn looking_makes_nothing() {
@@ -564,15 +564,62 @@ fn a_plan_is_made_for_the_window_that_is_known() {
         !plan["plan"].is_null()
     };
     // In a large window everything is recent enough to keep.
+    let keeping = |more: &str| {
+        place
+            .own_file(&format!("compaction: {{ keep_recent_tokens: 20000{more} }}\ncontext_window: 100000\n"))
+    };
+    place.own_file("compaction: { keep_recent_tokens: 20000 }\n");
     file_of_model(&place, "unheard-of");
     assert!(!planned(&[]) && planned(&["--window", "8000"]));
     file_of_model(&place, "gpt-4");
     assert!(planned(&[]), "the catalogue gives gpt-4 8,192 tokens");
     assert!(!planned(&["--window", "128000"]));
-    place.own_file("context_window: 100000\n");
+    keeping("");
     assert!(!planned(&[]) && planned(&["--window", "8000"]));
-    place.own_file("context_window: 100000\ncompaction: { context_window: 8000 }\n");
+    keeping(", context_window: 8000");
     assert!(planned(&[]) && !planned(&["--window", "128000"]));
+}
+
+/// What a plan says is what a compaction then does, by itself as with a keep: of the whole context, and with words that
+/// compact all the same where nothing is to be done.
+#[test]
+fn a_plan_of_a_session_is_near_to_what_its_compaction_does() {
+    let place = Place::new();
+    let model = Model::new(
+        ByPurpose::new(Says(Answer::text("word ".repeat(1_200))), Summariser::Obedient),
+        |options| options.window = 200_000,
+    );
+    let url = model.url();
+    for _ in 0..10 {
+        let ran = place.run(&["run", "-p", "Go on.", "--session", "mine", "--no-tools", "--base-url", &url]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    let planned = || place.json(&["plan", "mine", "--json"]);
+    let listed = || place.json(&["sessions", "--json"])[0]["context_tokens"].as_u64().unwrap();
+    for _ in 0..2 {
+        let plan = planned();
+        assert_eq!(plan["context_tokens"], listed(), "the fixed part counts");
+        let number = |name: &str| plan["plan"][name].as_u64().unwrap();
+        let compacted = place.json(&["compact", "mine", "--json", "--no-tools", "--base-url", &url]);
+        assert_eq!(compacted["outcome"], "completed", "{compacted}");
+        assert_eq!(compacted["tokens_before"], number("tokens_before"));
+        let after = compacted["tokens_after"].as_u64().unwrap();
+        let expected = number("tokens_after_estimate");
+        assert!(
+            after.abs_diff(expected) * 3 < expected && after <= number("tokens_after_max"),
+            "{after} {plan}"
+        );
+        assert_eq!(planned()["reason"], "nothing was said since the last compaction");
+        let ran = place.run(&["run", "-p", "Go on.", "--session", "mine", "--no-tools", "--base-url", &url]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    let ran = place.run(&["compact", "mine", "--keep", "90000", "--no-tools", "--base-url", &url]);
+    let wanted = "No compaction needed: everything is recent enough to keep; --keep N keeps less, and --force only the \
+                  last two messages\n";
+    assert_eq!(ran.stdout, wanted, "{ran:?}");
+    let ran = place.run(&["compact", "mine", "--force", "--keep", "90000", "--no-tools", "--base-url", &url]);
+    assert!(ran.stdout.starts_with("✓ Compacted "), "{ran:?}");
+    model.simulator.assert_clean();
 }
 
 #[test]

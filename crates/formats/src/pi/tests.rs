@@ -1,10 +1,12 @@
 //! The entries that lines of pi files become, in each version.
 
-use greenroom_kernel::entry::{Custom, EntryId, EntryKind, Shell, Trigger};
+use std::sync::Arc;
+
+use greenroom_kernel::entry::{Custom, Entry, EntryId, EntryKind, Shell, Trigger};
 use greenroom_kernel::files::{FileOps, Touch, Touched};
 use greenroom_kernel::message::{Block, Image, Message, Part, StopReason, ToolStatus, Usage};
 use greenroom_kernel::plan::{PlanOptions, plan};
-use greenroom_kernel::usage::usable_usage;
+use greenroom_kernel::usage::{Ratio, Reports, measure, usable_usage};
 use serde_json::{Value, json};
 
 use crate::{Format, FormatError, ImportOptions, Imported, PlanReport, corpus, import, recognise};
@@ -337,9 +339,12 @@ fn a_real_session_is_the_same_in_version_1_and_3() {
         let (path_1, path_3) = (v1.path(), v3.path());
         for keep in [1, 500, 20_000, 50_000, 1_000_000] {
             let options = PlanOptions::comparison(keep, 0);
-            let number = |id: EntryId| id.to_string();
-            let report = PlanReport::of_recorded(&path_1, &options, number);
-            assert_eq!(report, PlanReport::of_recorded(&path_3, &options, number), "keep {keep}");
+            let planned = |path: &[Arc<Entry>]| {
+                let measured = measure(path, options.estimator, 0, Ratio::default(), Reports::AsRecorded);
+                PlanReport::new(path, &options, measured, |id| id.to_string())
+            };
+            let report = planned(&path_1);
+            assert_eq!(report, planned(&path_3), "keep {keep}");
             assert!(report.plan.is_some() || keep == 1_000_000, "keep {keep}");
             assert_eq!(plan(&path_1, &options).is_ok(), report.plan.is_some());
         }

@@ -1,13 +1,23 @@
 //! The comparison cases, and the fields of a report.
 
+use std::sync::Arc;
+
+use greenroom_kernel::entry::Entry;
 use greenroom_kernel::plan::PlanOptions;
+use greenroom_kernel::usage::{Ratio, Reports, measure};
 use serde_json::{Value, json};
 
 use super::PlanReport;
-use crate::{ImportOptions, import};
+use crate::{ImportOptions, Imported, import};
 
 /// Fields that the comparison cases do not have.
-const OURS_ALONE: [&str; 1] = ["tokens_after_estimate"];
+const OURS_ALONE: [&str; 2] = ["tokens_after_estimate", "tokens_after_max"];
+
+/// The report of a path that was read from a file, with the sizes that are recorded in it.
+fn of_recorded(imported: &Imported, path: &[Arc<Entry>], options: &PlanOptions) -> PlanReport {
+    let measured = measure(path, options.estimator, 0, Ratio::default(), Reports::AsRecorded);
+    PlanReport::new(path, options, measured, |id| imported.name_of(id))
+}
 
 /// Checks one case: a session without its header, and the expected report. Gives the plan, `null` if there is none.
 fn check(case: &Value) -> Result<Value, String> {
@@ -18,7 +28,7 @@ fn check(case: &Value) -> Result<Value, String> {
     let path = imported.path_to(leaf);
     let keep_recent = case["keep_recent_tokens"].as_u64().expect("a number");
     let options = PlanOptions::comparison(keep_recent, 0);
-    let report = PlanReport::of_recorded(&path, &options, |id| imported.name_of(id));
+    let report = of_recorded(&imported, &path, &options);
     let report = serde_json::to_value(&report).expect("plain data");
     let expected = case["expected"].as_object().expect("an object");
     let mut actual: Value = expected
@@ -81,7 +91,7 @@ fn a_report_has_a_plan_or_a_reason() {
     let path = imported.path();
     let report = |keep| {
         let options = PlanOptions::comparison(keep, 0);
-        let report = PlanReport::of_recorded(&path, &options, |id| imported.name_of(id));
+        let report = of_recorded(&imported, &path, &options);
         serde_json::to_value(report).expect("plain data")
     };
     assert_eq!(
@@ -90,7 +100,7 @@ fn a_report_has_a_plan_or_a_reason() {
             "entries": 3, "context_tokens": 4, "usage_tokens": 0, "trailing_tokens": 4,
             "plan": {
                 "first_kept_entry_id": "c", "is_split_turn": false, "messages_to_summarize": 2,
-                "turn_prefix_messages": 0, "tokens_before": 4, "tokens_after_estimate": 1,
+                "turn_prefix_messages": 0, "tokens_before": 4, "tokens_after_estimate": 4, "tokens_after_max": 4,
                 "has_previous_summary": false, "read_files": [], "modified_files": [],
             },
         })

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{Author, Compacting, CompactionParams, Effect, Phase, PruneSegment, Rung, Segment};
-use crate::compacting::summaries::{SUMMARY_TOKENS_MIN, to_estimate};
+use crate::compacting::summaries::to_estimate;
 use crate::due::answer_room_max;
 use crate::entry::{CompactionOutcome, Entry, EntryId, Prune, PrunedResult};
 use crate::failure::{Failure, FailureClass};
@@ -15,7 +15,7 @@ use crate::path::{ActivePath, as_sent, is_message};
 use crate::plan::{Plan, plan};
 use crate::prune;
 use crate::run::is_full;
-use crate::summary;
+use crate::summary::{self, SUMMARY_TOKENS_MIN};
 use crate::text::bounded;
 
 /// How much of the request that is being worked on is kept in the tightest window, in bytes.

@@ -5,11 +5,10 @@
 
 use std::sync::Arc;
 
-use super::frame_tokens;
-use crate::compacting::summaries::{SUMMARY_TOKENS_MIN, to_estimate};
+use crate::compacting::summaries::to_estimate;
 use crate::entry::{Entry, EntryId, EntryKind, EntryRange, Prune, Trigger};
 use crate::path::{as_sent, is_message};
-use crate::plan::{NothingToCompact, Plan, PlanOptions};
+use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
 use crate::retry::Retries;
 use crate::settings::{CompactOptions, CompactionSettings, Occasion, Strategy};
 use crate::usage::Ratio;
@@ -85,6 +84,11 @@ impl CompactionParams {
             options.keep_max = u64::MAX;
         }
         options.force |= self.force || self.at_window;
+        // Forced, and too little would be replaced: everything but the last two messages.
+        let is_too_little = || plan(&self.path, &options).is_ok_and(|plan| self.check_gain(&plan).is_err());
+        if self.force && self.keep_recent.is_none() && is_too_little() {
+            options.keep_recent = u64::MAX;
+        }
         options
     }
 
@@ -98,10 +102,7 @@ impl CompactionParams {
         if !self.is_asked_for() || self.at_window || !asks_model {
             return Ok(());
         }
-        let summaries = u64::from(plan.messages_to_summarize() > 0) + u64::from(plan.is_split_turn);
-        let (tokens, least) =
-            (self.replaced_tokens(plan), frame_tokens(plan) + SUMMARY_TOKENS_MIN * summaries);
-        if tokens > least { Ok(()) } else { Err(NothingToCompact::TooSmall { tokens, least }) }
+        plan.check_gain()
     }
 
     /// Whether somebody asked for the compaction, so that any context that is smaller will do.

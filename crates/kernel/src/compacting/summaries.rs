@@ -21,7 +21,7 @@ use crate::plan::Plan;
 use crate::retry::{Retries, Retry, lowered_output};
 use crate::settings::share;
 use crate::size::classes;
-use crate::summary::{self, Rejected, Style, SummaryKind};
+use crate::summary::{self, Rejected, SUMMARY_TOKENS_MIN, Style, SummaryKind};
 use crate::usage::Ratio;
 
 #[cfg(test)]
@@ -37,8 +37,6 @@ const OUTPUT_LOWERED_MAX: u32 = 2;
 const PARTS_MAX: usize = 128;
 /// The most requests of one compaction: the parts of both halves, their merges, and what is sent again.
 pub(super) const CALLS_MAX: usize = 512;
-/// The least room, in tokens, in which a summary is worth asking for.
-pub(super) const SUMMARY_TOKENS_MIN: u64 = 64;
 /// The share of the summariser's window that one answer, or the previous summary, takes at most: so that two
 /// summaries to be merged, or a transcript beside the previous one, always have room. One part in this many.
 const WINDOW_SHARE: u64 = 4;

@@ -7,9 +7,11 @@ use super::give_way::active_tokens;
 use super::summaries::CALLS_MAX;
 use super::*;
 use crate::failure::FailureClass;
-use crate::message::{Part, StopReason};
+
+use crate::message::{Message, Part, StopReason};
 use crate::notation::{Random, Sketch, assistant, calls, odd_path, path, says};
 use crate::path::{ActivePath, project};
+use crate::render::summary_text;
 use crate::retry::Retries;
 use crate::run::is_full;
 use crate::settings::CompactionSettings;
@@ -1139,6 +1141,8 @@ fn by_hand_smaller_is_enough() {
     assert_eq!(run(&measured, Model::Lossy).outcome(), "failed");
     // With force, also where all is recent.
     let mut recent = params(path(&turns(4)), Trigger::Manual);
+    assert_eq!(run(&recent, Model::Lossy).outcome(), "completed");
+    recent.keep_recent = Some(100_000);
     assert_eq!(run(&recent, Model::Lossy).outcome(), "nothing");
     recent.force = true;
     assert_eq!(run(&recent, Model::Lossy).outcome(), "completed");
@@ -1328,19 +1332,21 @@ fn what_is_planned_for_follows_from_the_settings_the_trigger_and_the_callers_wis
         let options = params.plan_options();
         (options.keep_recent, options.force)
     };
-    // A quarter of the window; 35 % of it where somebody asks, which gives way here to what the trigger leaves
-    // (0.7 × 7,501 − 500 for the fixed part, a third of which is the summary's); a fifth after an overflow.
+    // A quarter of the window; of the conversation where somebody asks, which gives way to what the trigger leaves (0.7 ×
+    // 7,501 − 500 for the fixed part, a third of which is the summary's); a fifth after an overflow.
     assert_eq!(options(Trigger::Threshold, |_| {}), (2_500, false));
     assert_eq!(options(Trigger::ModelSwitch, |_| {}), (2_500, false));
     assert_eq!(options(Trigger::Hook, |_| {}), (2_500, false));
-    assert_eq!(options(Trigger::Manual, |_| {}), (3_167, false));
-    assert_eq!(options(Trigger::Manual, |params| params.overhead = 0), (3_500, false));
+    assert_eq!(options(Trigger::Manual, |_| {}), (500, false));
+    assert_eq!(options(Trigger::Manual, |params| params.overhead = 0), (625, false));
+    let set = |params: &mut CompactionParams| params.settings.keep_recent_tokens = Some(9_000);
+    assert_eq!(options(Trigger::Manual, set), (3_167, false));
     assert_eq!(options(Trigger::Overflow, |_| {}), (2_000, true));
     // What the caller asks for holds, but not after an overflow.
     assert_eq!(options(Trigger::Manual, |params| params.keep_recent = Some(7)), (7, false));
     assert_eq!(options(Trigger::Manual, |params| params.keep_recent = Some(0)), (1, false));
     assert_eq!(options(Trigger::Overflow, |params| params.keep_recent = Some(7)), (2_000, true));
-    assert_eq!(options(Trigger::Manual, |params| params.force = true), (3_167, true));
+    assert_eq!(options(Trigger::Manual, |params| params.force = true), (500, true));
     assert_eq!(options(Trigger::Threshold, |params| params.settings = low(2_000)), (600, false));
     // What the provider counts more than we do is left out.
     assert_eq!(options(Trigger::Threshold, |params| params.ratio = Ratio::new(2.0)), (1_583, false));

@@ -18,6 +18,7 @@ fn options(keep_recent: u64) -> PlanOptions {
         tokens_before: 100,
         overhead: 7,
         summary_cap: 30,
+        prefix_cap: 20,
     }
 }
 
@@ -387,11 +388,42 @@ fn a_hook_may_move_the_cut_to_a_legal_place_only() {
     assert_eq!(made.moved_to(&path, EntryId(5)).map(|plan| plan.active_request.is_some()), Some(true));
 }
 
+/// What a plan expects is neither the caps of the summaries nor less than anything useful, and never more than there is.
 #[test]
-fn the_expected_size_is_the_fixed_part_the_cap_and_what_is_kept() {
+fn the_expected_size_is_the_fixed_part_a_tenth_and_what_is_kept() {
+    let large = PlanOptions { tokens_before: 90_000, summary_cap: 5_000, prefix_cap: 3_000, ..options(15) };
+    let sizes = |drawing: &str| {
+        let plan = check(drawing, &large);
+        let beside = 7 + plan.kept_tokens + plan.frame_tokens();
+        (plan.replaced_tokens, plan.tokens_after_estimate() - beside, plan.tokens_after_max() - beside)
+    };
+    assert_eq!(sizes("u:9000 a:9000 | u:10 a:11"), (18_000, 1_800, 5_000));
+    assert_eq!(sizes("u:90 a:90 | u:10 a:11"), (180, 64, 5_000));
+    assert_eq!(sizes("u:40000 a:40000 | u:10 a:11"), (80_000, 5_000, 5_000));
+    // The summary before this one is merged, and two summaries have two caps.
+    assert_eq!(sizes("u:90 a:90 C@1:900 u:9000 a:9 | u:10 a:11").0, 90 + 900 + 9_009);
+    assert_eq!(sizes("u:900 a:9 / u:9 c:9 r:900 c:9 r:900 | a:15"), (2_736, 273, 8_000));
     let plan = check("u:9 a:9 | u:10 a:11", &options(15));
-    assert_eq!((plan.kept_tokens, plan.tokens_after_estimate), (21, 7 + 30 + 21));
-    assert_eq!(plan.tokens_before, 100);
+    assert_eq!((plan.tokens_before, plan.kept_tokens), (100, 21));
+    assert_eq!((plan.tokens_after_estimate(), plan.tokens_after_max()), (100, 100), "it is never more");
+    assert!(matches!(plan.check_gain(), Err(NothingToCompact::TooSmall { tokens: 18, .. })));
+}
+
+/// Who asks for a compaction gets one of any conversation: what is kept by itself is a quarter of it.
+#[test]
+fn a_manual_plan_keeps_a_quarter_of_the_conversation() {
+    let settings = CompactionSettings { cut: CutRule::Nearest, ..CompactionSettings::default() };
+    let drawing = |messages: usize| vec!["u:750 a:750"; messages / 2].join(" ");
+    for messages in [8, 20, 160] {
+        let path = path(&drawing(messages));
+        let tokens = 750 * messages as u64 + 400;
+        let options = PlanOptions::new(&settings, 200_000, Occasion::Manual, tokens, 400);
+        let made = plan(&path, &options).expect("there is enough");
+        assert_eq!(made.kept_tokens, 750 * messages as u64 / 4, "{messages}");
+        let options = PlanOptions::new(&settings, 200_000, Occasion::Automatic, tokens, 400);
+        let by_itself = plan(&path, &options).ok().map(|made| made.kept_tokens);
+        assert_eq!(by_itself, (messages == 160).then_some(50_250));
+    }
 }
 
 #[test]

@@ -47,11 +47,11 @@ fn the_earliest_trigger_that_is_set_wins() {
 fn keep_follows_the_occasion() {
     let check = |set: Option<u64>, window: u64, occasion: Occasion, keep: u64| {
         let settings = CompactionSettings { keep_recent_tokens: set, ..defaults() };
-        assert_eq!(settings.keep_recent(window, occasion), keep, "{set:?} of {window}, {occasion:?}");
+        assert_eq!(settings.keep_recent(window, occasion, 60_000), keep, "{set:?} of {window}, {occasion:?}");
     };
     check(None, 200_000, Occasion::Automatic, 50_000);
-    check(None, 200_000, Occasion::Manual, 20_000);
-    check(None, 40_000, Occasion::Manual, 14_000);
+    check(None, 200_000, Occasion::Manual, 15_000);
+    check(None, 40_000, Occasion::Manual, 10_000);
     check(None, 200_000, Occasion::Emergency, 40_000);
     check(Some(20_000), 200_000, Occasion::Automatic, 20_000);
     check(Some(20_000), 200_000, Occasion::Manual, 20_000);

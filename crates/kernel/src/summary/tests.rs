@@ -28,6 +28,7 @@ fn made(drawing: &str, keep_recent: u64) -> Plan {
         tokens_before: 0,
         overhead: 0,
         summary_cap: 0,
+        prefix_cap: 0,
     };
     plan(&path(drawing), &options).unwrap_or_else(|nothing| panic!("{nothing}: {drawing}"))
 }

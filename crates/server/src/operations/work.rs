@@ -303,13 +303,13 @@ impl Operation for FollowUp {
 pub struct CompactSession {
     /// The session.
     pub session_id: String,
-    /// How much to keep, in tokens.
+    /// How much to keep, in tokens; else what the settings say, or a quarter of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_recent: Option<u64>,
     /// What the summary is to dwell on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub focus: Option<String>,
-    /// Also where the context has room.
+    /// Also where everything is recent enough to keep: then all but the last two messages.
     #[serde(default)]
     pub force: bool,
 }
@@ -390,8 +390,10 @@ pub struct Planned {
     pub messages_removed: u64,
     /// The context before, in tokens.
     pub tokens_before: u64,
-    /// The context expected after, in tokens.
+    /// The context expected after, in tokens, if the summary has a tenth of what it replaces.
     pub tokens_after_estimate: u64,
+    /// The most that the context may have after, in tokens: the summary is as long as its limit allows.
+    pub tokens_after_max: u64,
     /// Why there is nothing to compact.
     pub reason: Option<String>,
 }
@@ -409,13 +411,20 @@ impl Operation for PlanSession {
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let session = asked.session()?;
         let options = CompactOptions { keep_recent: self.keep_recent, ..CompactOptions::default() };
-        Ok(Answer::Now(match session.plan(options).await {
+        let planned = session.plan(options).await;
+        // Who asks what a compaction would do wants to hear that it would do nothing.
+        let planned = planned.and_then(|plan| match plan.check_gain() {
+            Ok(()) => Ok(plan),
+            Err(nothing) => Err(Error::NothingToCompact(nothing)),
+        });
+        Ok(Answer::Now(match planned {
             Ok(plan) => Planned {
                 first_kept: Some(plan.first_kept),
                 is_split_turn: plan.is_split_turn,
                 messages_removed: plan.messages_removed(),
                 tokens_before: plan.tokens_before,
-                tokens_after_estimate: plan.tokens_after_estimate,
+                tokens_after_estimate: plan.tokens_after_estimate(),
+                tokens_after_max: plan.tokens_after_max(),
                 reason: None,
             },
             Err(Error::NothingToCompact(reason)) => {
@@ -426,6 +435,7 @@ impl Operation for PlanSession {
                     messages_removed: 0,
                     tokens_before: tokens,
                     tokens_after_estimate: tokens,
+                    tokens_after_max: tokens,
                     reason: Some(reason.to_string()),
                 }
             }

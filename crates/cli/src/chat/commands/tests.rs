@@ -19,14 +19,27 @@ fn every_command_of_the_table_is_understood() {
 
 #[test]
 fn arguments_are_read_or_refused_with_what_is_wanted() {
-    let compact = |focus: Option<&str>, keep_recent| {
-        Ok(Command::Compact { focus: focus.map(str::to_owned), keep_recent })
+    let how = |focus: Option<&str>, keep_recent, force| {
+        Ok(Command::Compact(HowToCompact { focus: focus.map(str::to_owned), keep_recent, force }))
+    };
+    let compact = |focus, keep_recent| how(focus, keep_recent, false);
+    let unknown = |flag: &str| {
+        Err(format!(
+            "/compact does not know {flag}; it takes --keep N and --force, and after a -- all is the focus"
+        ))
     };
     for (line, wanted) in [
         ("/compact", compact(None, None)),
         ("/compact the API", compact(Some("the API"), None)),
         ("/compact --keep 20k the API", compact(Some("the API"), Some(20_000))),
         ("/compact the API --keep=1_500", compact(Some("the API"), Some(1_500))),
+        ("/compact --keep-recent 9 the API", compact(Some("the API"), Some(9))),
+        ("/compact --force", how(None, None, true)),
+        ("/compact the API --force --keep 9", how(Some("the API"), Some(9), true)),
+        ("/compact --frce the API", unknown("--frce")),
+        ("/compact --force=yes", unknown("--force=yes")),
+        ("/compact --keeping", unknown("--keeping")),
+        ("/compact --keep 9 -- the flag --force", compact(Some("the flag --force"), Some(9))),
         ("/compact --keep", Err("--keep wants a number of tokens, such as 20000".to_owned())),
         ("/compact --keep much", Err("--keep wants a number of tokens, such as 20000".to_owned())),
         ("/branch 12", Ok(Command::Branch(Some(12)))),

@@ -63,9 +63,7 @@ impl Live {
         let backend = self.backend.clone();
         let width = self.model.width();
         match command {
-            Command::Compact { focus, keep_recent } => {
-                self.spawn(async move { compact(&backend, HowToCompact { focus, keep_recent }).await });
-            }
+            Command::Compact(how) => self.spawn(async move { compact(&backend, how).await }),
             Command::Plan => self.spawn(async move { plan(&backend).await }),
             Command::UndoCompact => self.spawn(async move {
                 let context = backend.undo_compaction().await?;

@@ -12,7 +12,7 @@ use greenroom_kernel::entry::{Compaction, EntryKind, HandOff, RunOutcome, Sees, 
 use greenroom_kernel::message::Message;
 use greenroom_kernel::path::{ActivePath, is_message, open_calls};
 use greenroom_kernel::run::Boundary;
-use greenroom_kernel::settings::Occasion;
+use greenroom_kernel::settings::{CompactionSettings, Occasion};
 use greenroom_kernel::{Entry, FileOps, Usage};
 
 use super::SessionState;
@@ -26,6 +26,9 @@ use crate::team;
 
 /// How often one run may hand the conversation on.
 const HAND_OFFS_MAX: u32 = 8;
+
+/// How much of the newest conversation is left where no summary can be had and no setting says more, in tokens.
+const RECENT_TOKENS: u64 = 20_000;
 
 /// A hand-off that waits until the run stands between two steps.
 pub(super) struct PendingHandOff {
@@ -139,10 +142,13 @@ impl SessionState {
         Ok(())
     }
 
-    /// How many of the newest messages a summary would have left as they are.
+    /// How many of the newest messages are left as they are where no summary can be had.
     fn recent_messages(&self) -> u32 {
         let window = self.definition.window.tokens.unwrap_or(0);
-        let keep = self.definition.settings.keep_recent(window, Occasion::Manual);
+        let settings = CompactionSettings::clone(&self.definition.settings);
+        let wanted = settings.keep_recent_tokens.or(Some(RECENT_TOKENS));
+        let settings = CompactionSettings { keep_recent_tokens: wanted, ..settings };
+        let keep = settings.keep_recent(window, Occasion::Automatic, 0);
         let active = ActivePath::of(self.log.path());
         let messages = active.entries().iter().rev().filter(|entry| is_message(&entry.kind));
         let mut tokens = 0;
