@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greenroom::ConfigError;
 use greenroom::prelude::*;
-use greenroom_simulator::{Answer as Said, Pace, Sequence};
+use greenroom_simulator::{Answer as Said, CallInfo, Function, Pace, SeenRequest, Sequence};
 use serde_json::json;
 
 use crate::support::{agent, builder, drain, quiet_injected_panics, runtime, simulator};
@@ -180,6 +180,47 @@ async fn an_answer_fits_a_schema_or_is_sent_back_with_the_place() {
         assert!(error.to_string().contains("/properties/a/type"), "{error}");
     }
     assert_eq!(model.requests().len(), said);
+    model.assert_clean();
+}
+
+/// Each level of the answer can be read in two ways: tried one by one, 60 levels are 2^60 ways. All that is here runs on one
+/// thread, so what is held by one check is held from all.
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_hard_to_check_stand_in_nobodys_way() {
+    let form = |op: &str| {
+        json!({ "type": "object", "properties": { "op": { "const": op }, "arg": { "$ref": "#/$defs/n" } },
+            "required": ["op"] })
+    };
+    let schema = json!({ "$defs": { "n": { "anyOf": [form("a"), form("b"), { "type": "number" }] } },
+        "$ref": "#/$defs/n" });
+    let hard = (0..60).fold(json!({ "op": "c" }), |arg, _| json!({ "op": "b", "arg": arg })).to_string();
+    let script = Function(move |request: &SeenRequest, _: CallInfo| {
+        let text = if request.output_schema.is_some() { hard.as_str() } else { "fine" };
+        Said::text(text).after_ms(1_000)
+    });
+    let model = simulator(script, 100_000);
+    let runtime = runtime(&model).await;
+    let mut runs = Vec::new();
+    for name in ["1", "2", "3", "4"] {
+        let session = runtime.open(name, &agent(100_000)).await.unwrap();
+        runs.push(session.prompt("what?").output_schema(schema.clone()).start().await.unwrap());
+    }
+    let other = runtime.open("other", &agent(100_000)).await.unwrap();
+    assert_eq!(other.prompt("how is it?").await.unwrap().text, "fine");
+    for run in runs {
+        let error = run.reply().await.unwrap_err();
+        let Error::Output { reason, .. } = &error else { panic!("{error:?}") };
+        assert!(reason.contains("at `/op`: want \"a\", but got \"b\""), "{reason}");
+    }
+    // The first answer has come and was sent back: an abort is heard between the checks.
+    let run = other.prompt("what?").output_schema(schema.clone()).start().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    other.abort();
+    assert!(matches!(run.reply().await, Err(Error::Aborted)));
+    let left = other.prompt("what?").output_schema(schema).start().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    tokio::time::timeout(Duration::from_secs(10), runtime.shutdown()).await.expect("it ends").unwrap();
+    assert!(left.reply().await.is_err());
     model.assert_clean();
 }
 

@@ -5,6 +5,7 @@
 //! that servers enforce strictly: objects are closed, and all their properties are required. An answer is judged by the
 //! program's own schema, whatever the server was sent.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use greenroom_kernel::terms::OutputTerms;
@@ -314,9 +315,10 @@ fn close(map: &mut Map<String, Value>) {
             .map(|names| names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
     };
     let mut required: Vec<String> = map.get("required").and_then(named).unwrap_or_default();
+    let known: HashSet<String> = required.iter().cloned().collect();
     let Some(Value::Object(properties)) = map.get_mut("properties") else { return };
     for (name, property) in properties.iter_mut() {
-        if !required.contains(name) && takes_null(property) {
+        if !known.contains(name) && takes_null(property) {
             if let Value::Object(property) = property {
                 property.remove("default");
             }

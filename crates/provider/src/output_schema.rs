@@ -2,6 +2,8 @@
 //!
 //! Invariants: a schema that is called strict has no keyword that strict mode refuses.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 #[cfg(test)]
@@ -37,9 +39,10 @@ fn is_strict_schema(schema: &Value) -> bool {
     let is_object = map.get("type").is_some_and(|kind| kind == "object") || map.contains_key("properties");
     let closed = map.get("additionalProperties") == Some(&Value::Bool(false));
     let required = map.get("required").and_then(Value::as_array);
-    let is_required = |key: &String| required.is_some_and(|names| names.iter().any(|name| name == key));
+    let required: HashSet<&str> = required.into_iter().flatten().filter_map(Value::as_str).collect();
     let properties = map.get("properties").and_then(Value::as_object);
-    let all_required = properties.is_none_or(|properties| properties.keys().all(is_required));
+    let all_required =
+        properties.is_none_or(|properties| properties.keys().all(|key| required.contains(key.as_str())));
     let is_string = map.get("type").is_some_and(|kind| kind == "string");
     says_what
         && (!is_object || (closed && all_required))

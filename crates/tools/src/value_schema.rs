@@ -1,19 +1,36 @@
 //! JSON schemas that values are checked against: the forms of questions, and of answers.
 //!
 //! Invariants: a schema refers only to what is in it, so that nothing is read from files or from the network; what is
-//! wrong is said with its place, in one line.
+//! wrong is said with its place, in one line; reading a schema and checking a value take a counted number of steps at
+//! most, whatever the two are, and no memory or time beyond what these need.
 
 use std::fmt;
 
 use serde_json::Value;
 
+use judge::Judge;
+use places::{DEPTH_MAX, NoPlaces};
+use rules::Node;
+use steps::{CHECKING_MAX, SAYING_MAX, Steps};
+
+mod judge;
+mod pattern;
+mod places;
+mod read;
+mod rules;
+mod steps;
 #[cfg(test)]
 mod tests;
 
-/// The name under which a schema is compiled. It leads nowhere.
-const NAME: &str = "schema:///value.json";
-
-/// A JSON schema that values can be checked against: draft 2020-12, unless its `$schema` names another.
+/// A JSON schema that values can be checked against: draft 2020-12, unless its `$schema` names 2019-09, draft-07, draft-06
+/// or draft-04.
+///
+/// Supported are `type`, `enum`, `const`, the bounds of numbers, lengths and counts, `multipleOf`, `pattern`, `properties`,
+/// `patternProperties`, `additionalProperties`, `propertyNames`, `required`, `dependentRequired`, `dependentSchemas`,
+/// `items`, `prefixItems`, `contains`, `uniqueItems`, `unevaluatedProperties`, `unevaluatedItems`, `allOf`, `anyOf`,
+/// `oneOf`, `not`, `if`, `$ref`, `$defs`, `$anchor` and `$id` (which a `$ref` names as it is written), and what the older
+/// drafts have instead. `$dynamicRef`, `$recursiveRef`, and patterns with look-around or back-references are refused.
+/// `format`, `content…` and unknown keywords are not checked.
 ///
 /// ```
 /// use greenroom_tools::ValueSchema;
@@ -25,8 +42,7 @@ const NAME: &str = "schema:///value.json";
 /// assert!(schema.check(&json!({ "name": 7 })).is_err_and(|reason| reason.contains("/name")));
 /// ```
 pub struct ValueSchema {
-    schemas: boon::Schemas,
-    index: boon::SchemaIndex,
+    nodes: Vec<Node>,
 }
 
 impl fmt::Debug for ValueSchema {
@@ -39,82 +55,41 @@ impl ValueSchema {
     /// Reads a schema.
     ///
     /// # Errors
-    /// What is wrong with it and where, in one line: it is no object and no JSON schema, or it refers to something outside
-    /// of it.
+    /// What is wrong with it and where, in one line: it is no object and no JSON schema, it refers to something outside
+    /// of it or to itself in a circle, or it is too large or nested too deep.
     pub fn new(schema: &Value) -> Result<Self, String> {
         if !schema.is_object() {
             return Err("it must be an object".to_owned());
         }
-        let mut schemas = boon::Schemas::new();
-        let mut compiler = boon::Compiler::new();
-        compiler.set_default_draft(boon::Draft::V2020_12);
-        compiler.use_loader(Box::new(NoLoader));
-        compiler.add_resource(NAME, schema.clone()).map_err(|error| said(&error))?;
-        let index = compiler.compile(NAME, &mut schemas).map_err(|error| said(&error))?;
-        Ok(Self { schemas, index })
+        let nodes = read::read(schema).map_err(|reason| one_line(&reason))?;
+        Ok(Self { nodes })
     }
 
     /// Whether a value fits it.
     ///
     /// # Errors
-    /// Why it does not, with the places, in one line for a person or a model.
+    /// Why it does not, with the places, in one line for a person or a model; or that the value is too large or nested too
+    /// deep to be checked.
     pub fn check(&self, value: &Value) -> Result<(), String> {
-        self.schemas.validate(value, self.index).map_err(|error| causes(&error))
+        let mut judge = match Judge::new(&self.nodes, value, Steps::new(CHECKING_MAX)) {
+            Ok(judge) => judge,
+            Err(NoPlaces::Spent) => return Err(too_much()),
+            Err(NoPlaces::TooDeep) => {
+                return Err(format!("it is nested more than {DEPTH_MAX} deep; make it flatter"));
+            }
+        };
+        match judge.fits() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(one_line(&judge.reasons(Steps::new(SAYING_MAX)).join("; "))),
+            Err(_) => Err(too_much()),
+        }
     }
 }
 
-/// Loads nothing.
-struct NoLoader;
-
-impl boon::UrlLoader for NoLoader {
-    fn load(&self, _url: &str) -> Result<Value, Box<dyn std::error::Error>> {
-        Err("a schema can refer only to what is in it".into())
-    }
-}
-
-/// What is wrong with a schema.
-fn said(error: &boon::CompileError) -> String {
-    let text = match error {
-        boon::CompileError::ValidationError { src, .. } => causes(src),
-        boon::CompileError::LoadUrlError { .. }
-        | boon::CompileError::InvalidMetaSchemaUrl { .. }
-        | boon::CompileError::InvalidRegex { .. }
-        | boon::CompileError::ParseUrlError { .. } => format!("{error:#}"),
-        boon::CompileError::UnsupportedUrlScheme { .. }
-        | boon::CompileError::UnsupportedDraft { .. }
-        | boon::CompileError::MetaSchemaCycle { .. }
-        | boon::CompileError::ParseIdError { .. }
-        | boon::CompileError::ParseAnchorError { .. }
-        | boon::CompileError::DuplicateId { .. }
-        | boon::CompileError::DuplicateAnchor { .. }
-        | boon::CompileError::InvalidJsonPointer(_)
-        | boon::CompileError::JsonPointerNotFound(_)
-        | boon::CompileError::AnchorNotFound { .. }
-        | boon::CompileError::UnsupportedVocabulary { .. }
-        | boon::CompileError::Bug(_) => error.to_string(),
-    };
-    one_line(&text.replace(NAME, ""))
-}
-
-/// What is wrong with a value, in the innermost places.
-fn causes(error: &boon::ValidationError<'_, '_>) -> String {
-    let mut causes = Vec::new();
-    leaves(error, &mut causes);
-    one_line(&causes.join("; "))
+fn too_much() -> String {
+    format!("checking it against the schema takes more than {CHECKING_MAX} steps; make it smaller")
 }
 
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-fn leaves(error: &boon::ValidationError<'_, '_>, causes: &mut Vec<String>) {
-    if error.causes.is_empty() {
-        let place = error.instance_location.to_string();
-        let place = if place.is_empty() { String::new() } else { format!("at `{place}`: ") };
-        let cause = format!("{place}{}", error.kind);
-        if !causes.contains(&cause) {
-            causes.push(cause);
-        }
-    }
-    error.causes.iter().for_each(|cause| leaves(cause, causes));
 }

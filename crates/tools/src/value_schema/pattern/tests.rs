@@ -1,0 +1,73 @@
+//! Patterns mean what ECMA 262 says, and a search costs what was counted.
+
+use super::*;
+
+fn is_in(pattern: &str, text: &str) -> bool {
+    let mut steps = Steps::new(1_000_000);
+    let pattern = Pattern::new(pattern, &mut steps).expect("it is a pattern");
+    pattern.is_in(text, &mut steps).expect("it costs little")
+}
+
+#[test]
+fn a_pattern_is_found_where_it_is() {
+    for (pattern, yes, no) in [
+        ("a+b", "xaab", "xb"),
+        ("^a|b$", "ax", "xa"),
+        ("^$", "", "a"),
+        ("", "", "\0never"),
+        (r"^\d{3}$", "123", "١٢٣"),
+        (r"^\w$", "_", "é"),
+        (r"^\W$", "é", "a"),
+        (r"^\s$", "\u{feff}", "x"),
+        (r"^\S$", "x", "\u{2003}"),
+        (r"^\D$", "x", "7"),
+        (r"^.$", "é", "\u{2028}"),
+        (r"\bab\b", "x ab y", "xaby"),
+        (r"a\Bb", "ab", "a b"),
+        (r"^[\d-]+$", "1-2", "a"),
+        (r"^[[\]&&~]+$", "[]&~", "a"),
+        (r"^[+--]$", ",", "/"),
+        (r"^[^]$", "x", "xy"),
+        (r"^\cA$", "\u{1}", "A"),
+        (r"^\u0041$", "A", "B"),
+        (r"^[\b]$", "\u{8}", "b"),
+        (r"^\p{Lu}\0$", "Ä\0", "ä\0"),
+        (r"^(?:a|bc)*$", "abca", "abb"),
+        (r"^a{2,3}$", "aaa", "aaaa"),
+        (r"^[^a-c]x$", "dx", "bx"),
+        (r"^\/\-\.$", "/-.", "/x."),
+    ] {
+        assert!(is_in(pattern, yes), "{pattern} in {yes:?}");
+        assert!(no == "\0never" || !is_in(pattern, no), "{pattern} not in {no:?}");
+    }
+    assert!(!is_in("[]", "x"), "the empty class has no character");
+}
+
+#[test]
+fn what_is_no_pattern_is_refused_with_the_reason() {
+    let long = "a".repeat(2_001);
+    for (pattern, reason) in [
+        ("(", "unclosed group"),
+        (r"(?=a)", "look-around"),
+        (r"(a)\1", "backreferences"),
+        ("(?i)a", "flags"),
+        (r"\a", r"`\a` is no escape"),
+        (r"\", r"ends with `\`"),
+        (r"\c1", "a letter is missing"),
+        (r"(\p{L}{1000}){1000}", "too large"),
+        (long.as_str(), "at most 2000 characters"),
+    ] {
+        match Pattern::new(pattern, &mut Steps::new(1_000_000)) {
+            Err(NoPattern::Wrong(said)) => assert!(said.contains(reason), "{pattern}: {said}"),
+            other => panic!("{pattern}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_search_that_costs_too_much_ends() {
+    let mut steps = Steps::new(1_000_000);
+    let pattern = Pattern::new("(a?){500}a{500}b", &mut steps).expect("it is a pattern");
+    assert_eq!(pattern.is_in(&"a".repeat(100_000), &mut steps), Err(Spent));
+    assert!(matches!(Pattern::new("a", &mut Steps::new(10)), Err(NoPattern::Spent)));
+}

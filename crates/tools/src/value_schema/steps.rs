@@ -1,0 +1,53 @@
+//! How much a check may do, counted in steps and not in time, so that the same check ends the same way everywhere.
+
+/// What reading a schema may cost.
+pub(super) const READING_MAX: u64 = 2_000_000;
+
+/// What checking a value may cost.
+pub(super) const CHECKING_MAX: u64 = 5_000_000;
+
+/// What saying why a value does not fit may cost. After that, what was found so far is said.
+pub(super) const SAYING_MAX: u64 = 500_000;
+
+/// A place in a value or a schema, an entry of a table, or a part of a rule. A state of a pattern costs one step.
+pub(super) const VISIT: u64 = 10;
+
+/// The bytes of a text that are looked at in one step.
+const BYTES_PER_STEP: usize = 4;
+
+/// The budget is spent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Spent;
+
+/// What is left of a budget.
+#[derive(Debug)]
+pub(super) struct Steps {
+    left: u64,
+}
+
+impl Steps {
+    pub(super) fn new(budget: u64) -> Self {
+        Self { left: budget }
+    }
+
+    /// Counts so many steps.
+    pub(super) fn spend(&mut self, steps: u64) -> Result<(), Spent> {
+        self.left = self.left.checked_sub(steps).ok_or(Spent)?;
+        Ok(())
+    }
+
+    /// Counts a visit of each of so many things.
+    pub(super) fn visit(&mut self, things: usize) -> Result<(), Spent> {
+        self.spend((things as u64).saturating_mul(VISIT))
+    }
+
+    /// Counts what looking at so many bytes costs.
+    pub(super) fn read(&mut self, bytes: usize) -> Result<(), Spent> {
+        self.spend((bytes / BYTES_PER_STEP) as u64)
+    }
+
+    #[cfg(test)]
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+}
