@@ -44,14 +44,17 @@ pub fn old_results(path: &[Arc<Entry>], window: u64) -> Vec<PrunedResult> {
     let sent = as_sent(path);
     let entries = &sent[ActivePath::of(&sent).start..];
     // What no answer has followed was not read yet.
-    let read = entries.iter().rposition(|entry| entry_role(entry) == Some("assistant")).unwrap_or(0);
-    let (mut newest, mut freed) = (0u64, 0u64);
+    let answered = entries.iter().rposition(|entry| entry_role(entry) == Some("assistant")).unwrap_or(0);
+    let (read, unread) = entries.split_at(answered);
+    let mut newest: u64 =
+        unread.iter().filter(|entry| tool_result(entry).is_some()).map(|entry| entry.tokens).sum();
+    let mut freed = 0;
     let mut pruned = Vec::new();
-    for (index, entry) in entries.iter().enumerate().rev() {
+    for entry in read.iter().rev() {
         let Some(result) = tool_result(entry) else { continue };
         let newer = newest;
         newest = newest.saturating_add(entry.tokens);
-        if newer < protect || index > read {
+        if newer < protect {
             continue;
         }
         let line = placeholder(entry, result);
@@ -109,13 +112,7 @@ fn level(mut sizes: Vec<u64>, budget: u64) -> u64 {
 /// `window` is the model's, in tokens; `None` where nothing knows it.
 pub fn capped(result: &ToolResult, window: Option<u64>, whole: Option<EntryId>) -> Option<Vec<Block>> {
     let text = blocks_text(&result.content);
-    let lines = text.bytes().filter(|byte| *byte == b'\n').count();
     let tokens_max = window.map_or(u64::MAX, |window| (window / RESULT_SHARE).max(SHORT_TOKENS_MIN));
-    let is_small = text.len() <= RESULT_BYTES_MAX && lines <= RESULT_LINES_MAX;
-    // A byte is at most a token, so most texts need no count.
-    if is_small && (text.len() as u64 <= tokens_max || classes::tokens(&text) <= tokens_max) {
-        return None;
-    }
     let mut clip = Clip::of(&text);
     clip.limit_bytes(RESULT_BYTES_MAX);
     clip.limit_lines(RESULT_LINES_MAX);
@@ -205,10 +202,9 @@ impl<'a> Clip<'a> {
 
     /// Head, mark and tail with at most about so many tokens; `None` if nothing has to be left out.
     fn within(mut self, tokens_max: u64, whole: Option<EntryId>) -> Option<String> {
-        if self.tail.is_empty()
-            && self.head.len() == self.text.len()
-            && classes::tokens(self.text) <= tokens_max
-        {
+        // A byte is at most a token, so most texts need no count.
+        let is_small = |text: &str| text.len() as u64 <= tokens_max || classes::tokens(text) <= tokens_max;
+        if self.head.len() == self.text.len() && is_small(self.text) {
             return None;
         }
         // A twelfth of a token a byte is less than any text has, so this many bytes decide.

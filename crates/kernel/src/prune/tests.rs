@@ -30,6 +30,11 @@ fn old_results_are_those_before_the_newest_and_only_if_that_frees_enough() {
     let large = "u:9 c:9 r:25000 c:9 r:20000 c:9 r:20000 a:9";
     assert_eq!(ids(&old_results(&path(large), 1_000_000)), [2]);
     assert_eq!(ids(&old_results(&path(&large.replace("25000", "19000")), 1_000_000)), Vec::<u64>::new());
+    // The lines that stand for them are not freed.
+    assert_eq!(ids(&old_results(&path("u:9 c:9 r:1510 c:9 r:3000 a:9"), 10_000)), Vec::<u64>::new());
+    assert_eq!(ids(&old_results(&path("u:9 c:9 r:1600 c:9 r:3000 a:9"), 10_000)), [2]);
+    // Without any answer none was read.
+    assert_eq!(ids(&old_results(&path("r=1:5000 r=2:5000"), 10_000)), Vec::<u64>::new());
     // What no answer has followed was not read yet, however large.
     let unread = "u:9 c:9 r:5000 c3:9 r:5000 r:5000 r:5000";
     assert_eq!(ids(&old_results(&path(unread), 10_000)), [2]);
@@ -157,6 +162,7 @@ fn a_result_is_capped_by_bytes_by_lines_and_by_a_share_of_the_window() {
             assert!(classes::tokens(&cut) <= SHORT_TOKENS_MIN.max(window / 4), "{cut}");
         }
     }
+    assert!(short(&"\n".repeat(2_001), None, None).is_some_and(|cut| cut.lines().count() < 2_010));
     // Images stay.
     let mut with_image = result("k", &words);
     with_image
@@ -165,4 +171,123 @@ fn a_result_is_capped_by_bytes_by_lines_and_by_a_share_of_the_window() {
     let content = capped(&with_image, Some(4_000), None).expect("as large");
     assert!(matches!(&content[..], [Block::Text(_), Block::Image(_)]), "{content:?}");
     assert_eq!(says("x").text(), "x");
+}
+
+/// A result with a text of `words` words and an image, as an entry of its true size.
+fn with_image(id: u64, words: usize) -> Arc<Entry> {
+    let mut result = result("k", &"word ".repeat(words));
+    result
+        .content
+        .push(Block::Image(crate::message::Image { media_type: "image/png".into(), data: "AA==".into() }));
+    let kind = EntryKind::message(Message::ToolResult(result));
+    let tokens = entry_tokens(&kind, Estimator::Classes);
+    Arc::new(Entry { id: EntryId(id), parent: None, at_ms: 0, tokens, origin: None, kind })
+}
+
+#[test]
+fn a_result_that_is_as_short_as_what_would_stand_for_it_stays() {
+    let mut equal = 0;
+    for tokens in 10..60 {
+        let drawn = path(&format!("u:9 c:9 r:{tokens} c:9 r:5000 c:9 r:5000 a:9"));
+        let result = tool_result(&drawn[2]).expect("it is a result");
+        let line = placeholder(&drawn[2], result).tokens;
+        equal += usize::from(line == tokens);
+        let gives_way = ids(&old_results(&drawn, 10_000)).contains(&2);
+        assert_eq!(gives_way, line < tokens, "{tokens} tokens, and {line} for its line");
+    }
+    assert!(equal > 0, "one of them was as short");
+    let entry = with_image(0, 100);
+    assert_eq!(shortened(&entry, tool_result(&entry).expect("it is a result"), 1_000_000), None);
+}
+
+#[test]
+fn the_size_of_results_is_that_of_all_from_the_first_on() {
+    let drawn = path("u:9 c3:9 r:100 r:200 r:400 a:9");
+    for (first, tokens) in [(0, 700), (2, 700), (3, 600), (4, 400), (5, 0)] {
+        assert_eq!(results_tokens(&drawn, EntryId(first)), tokens, "from {first} on");
+    }
+}
+
+#[test]
+fn what_the_small_ones_leave_is_shared_by_the_large_ones() {
+    for (sizes, budget, most) in [
+        (vec![5, 5], 10, u64::MAX),
+        (vec![5, 6], 10, 5),
+        (vec![9, 2, 9], 10, 4),
+        (vec![1, 2, 30], 13, 10),
+        (vec![], 0, u64::MAX),
+    ] {
+        assert_eq!(level(sizes.clone(), budget), most, "{sizes:?} of {budget}");
+    }
+}
+
+#[test]
+fn images_stay_where_they_are_at_most_half_of_what_a_result_may_have() {
+    let entry = with_image(0, 2_000);
+    let result = tool_result(&entry).expect("it is a result");
+    let around = entry.tokens - classes::tokens(&blocks_text(&result.content));
+    for (tokens_max, keeps_images) in [(2 * around + 1, true), (2 * around, true), (2 * around - 1, false)] {
+        let short = shortened(&entry, result, tokens_max).expect("it is longer");
+        assert_eq!(short.keeps_images, keeps_images, "{around} of {tokens_max}");
+        assert!(short.tokens <= tokens_max + 20, "{} of {tokens_max}", short.tokens);
+    }
+    // One that has its share exactly is left alone, image and all.
+    let (exact, large) = (with_image(0, 10), with_image(1, 20_000));
+    let budget = 2 * exact.tokens;
+    assert!(exact.tokens > SHORT_TOKENS_MIN);
+    assert_eq!(ids(&middles(&[exact, large], EntryId(0), budget)), [1]);
+}
+
+/// The head and the tail that are left of a text.
+fn clipped<'a>(
+    text: &'a str,
+    parts: (&'a str, &'a str),
+    limit: impl Fn(&mut Clip<'a>),
+) -> (&'a str, &'a str) {
+    let mut clip = Clip { text, head: parts.0, tail: parts.1 };
+    limit(&mut clip);
+    (clip.head, clip.tail)
+}
+
+#[test]
+fn a_text_is_cut_at_bytes_and_lines_exactly() {
+    let letters = "abcdefghijkl";
+    let bytes = |parts, bytes| clipped(letters, parts, |clip| clip.limit_bytes(bytes));
+    assert_eq!(bytes((letters, ""), 12), (letters, ""));
+    assert_eq!(bytes((letters, ""), 11), ("abcdefg", "ijkl"));
+    assert_eq!(bytes((letters, ""), 6), ("abcd", "kl"));
+    assert_eq!(bytes((letters, ""), 0), ("", ""));
+    assert_eq!(bytes(("abcdefgh", "l"), 9), ("abcdefgh", "l"));
+    assert_eq!(bytes(("abcdefgh", "l"), 8), ("abcde", "l"), "the tail does not grow");
+    assert_eq!(bytes(("ab", "hijkl"), 6), ("ab", "kl"), "nor does the head");
+    let lines = |text, parts, lines| clipped(text, parts, |clip| clip.limit_lines(lines));
+    let six = "a\nb\nc\nd\ne\nf\n";
+    assert_eq!(lines(six, (six, ""), 6), (six, ""));
+    assert_eq!(lines(six, (six, ""), 3), ("a\nb", "f\n"));
+    assert_eq!(lines(six, (six, ""), 5), ("a\nb\nc", "e\nf\n"));
+    assert_eq!(lines(six, (six, ""), 1), ("a", "f\n"));
+    assert_eq!(lines("long line\nb\n", ("long line\nb\n", ""), 3), ("long line\nb\n", ""));
+    assert_eq!(lines(six, ("a\nb\nc\n", "e\nf\n"), 4), ("a\nb", "e\nf\n"), "both count");
+}
+
+#[test]
+fn what_is_left_of_a_text_is_pinned() {
+    let words = "word ".repeat(2_000);
+    let mixed: String = (0..3_000).map(|n| format!("{n}: 検索 of {}\n", n * n)).collect();
+    let pinned = |text: &str, tokens_max| {
+        let short = Clip::of(text).within(tokens_max, None).expect("it is longer");
+        let (head, after) = short.split_once("\n[… ").expect("a mark");
+        let (mark, tail) = after.split_once(" …]\n").expect("its end");
+        let (all, head, tail) = (text.chars().count(), head.chars().count(), tail.chars().count());
+        let left_out = all - head - tail;
+        let says = format!("{left_out} of {all} characters left out here: ask for a smaller part to see it");
+        assert_eq!(mark, says, "of {tokens_max}");
+        (head, tail)
+    };
+    let found = [pinned(&words, 1_000), pinned(&words, 40), pinned(&words, 5), pinned(&mixed, 3_000)];
+    assert_eq!(found, [(2_951, 1_476), (44, 23), (0, 0), (3_360, 1_754)]);
+    let whole = classes::tokens(&words);
+    assert_eq!(Clip::of(&words).within(whole, None), None);
+    assert!(Clip::of(&words).within(whole - 1, None).is_some());
+    assert!(Clip::of("äöüß").within(4, None).is_none_or(|short| short.contains("left out")));
 }

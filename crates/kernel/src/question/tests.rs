@@ -144,3 +144,126 @@ fn a_call_that_was_cut_off_tells_each_question_and_its_end() {
         assert!(text.contains(part), "{text}");
     }
 }
+
+#[test]
+fn a_question_that_cannot_be_asked_says_why() {
+    let choices = |count: usize| Question::choice("Which?", (0..count).map(|n| n.to_string()));
+    let mut refused = 0;
+    for (question, reason) in [
+        (Question::text(" \n"), Some("it has no text")),
+        (Question::text("Why?"), None),
+        (Question::choice("Which?", ["a", " "]), Some("\" \" is no choice")),
+        (Question::choice("Which?", ["a", "b", "a"]), Some("it offers \"a\" twice")),
+        (choices(0), Some("it must offer 1 to 100 choices, and offers 0")),
+        (choices(1), None),
+        (choices(100), None),
+        (choices(101), Some("and offers 101")),
+        (Question::form::<Vec<String>>("Which?"), None),
+    ] {
+        let said = question.check().err();
+        assert_eq!(said.is_some(), reason.is_some(), "{question:?}: {said:?}");
+        assert!(said.unwrap_or_default().contains(reason.unwrap_or_default()), "{question:?}");
+        refused += usize::from(reason.is_some());
+    }
+    assert_eq!(refused, 5);
+    let around = serde_json::to_string(&Question::text("")).expect("it is JSON").len();
+    let of_bytes = |bytes: usize| Question::text("x".repeat(bytes - around)).check();
+    assert_eq!(of_bytes(BYTES_MAX), Ok(()));
+    assert_eq!(
+        of_bytes(BYTES_MAX + 1),
+        Err(format!("it has {} bytes, and may have {BYTES_MAX}", BYTES_MAX + 1))
+    );
+}
+
+#[test]
+fn an_answer_fits_the_kind_of_its_question() {
+    let (text, one, several) =
+        (Question::text("?"), Question::choice("?", ["a", "b"]), Question::choices("?", ["a", "b"]));
+    let form = Question::text("?").of_kind(QuestionKind::Form { schema: json!({ "type": "null" }) });
+    for (question, value, taken) in [
+        (&text, json!("x"), Ok(json!("x"))),
+        (&text, json!(1), Err("it must be a text")),
+        (&one, json!("a"), Ok(json!("a"))),
+        (&one, json!("c"), Err("\"c\" is not one of the choices; the choices are \"a\", \"b\"")),
+        (&one, json!(["a"]), Err("it must be one of the choices; the choices are \"a\", \"b\"")),
+        (&several, json!(["b", "a"]), Ok(json!(["b", "a"]))),
+        (&several, json!([]), Err("nothing is chosen; the choices are \"a\", \"b\"")),
+        (&several, json!(["a", "b", "a"]), Err("\"a\" is chosen twice")),
+        (&several, json!([1]), Err("it must be a list of choices; the choices are \"a\", \"b\"")),
+        (&several, json!(1), Err("it must be a list of choices; the choices are \"a\", \"b\"")),
+        (&form, json!(null), Err("no form fits")),
+    ] {
+        assert_eq!(question.accept(value.clone(), nothing_fits), taken.map_err(str::to_owned), "{value}");
+    }
+    let fits = |schema: &Value, value: &Value| {
+        assert_eq!((schema, value), (&json!({ "type": "null" }), &json!(null)));
+        Ok(())
+    };
+    assert_eq!(form.accept(json!(null), fits), Ok(json!(null)));
+    // As long as it may be, quotes included.
+    assert!(text.accept("x".repeat(BYTES_MAX - 2).into(), nothing_fits).is_ok());
+    assert!(
+        text.accept("x".repeat(BYTES_MAX - 1).into(), nothing_fits)
+            .is_err_and(|said| said.contains("65537 bytes"))
+    );
+}
+
+#[test]
+fn what_a_question_and_an_answer_hold() {
+    let question = Question::choice("four", ["a", "bcd"]).details("five5");
+    assert_eq!(question.weight(), 4 + 5 + 4);
+    assert_eq!(Question::text("four").weight(), 4);
+    assert_eq!(Question::text("four").of_kind(QuestionKind::Form { schema: json!({}) }).weight(), 4 + 2);
+    let later = question.clone().expires_in(Duration::from_secs(9));
+    assert_eq!(later.expires_in, Some(Duration::from_secs(9)));
+    assert!(question.is_same(&later) && !question.is_same(&question.clone().details("other")));
+    assert_eq!(Question::from("four"), Question::text("four"));
+    let form = Question::form::<bool>("May it?");
+    assert!(matches!(&form.kind, QuestionKind::Form { schema } if schema["type"] == "boolean"), "{form:?}");
+
+    let answer = Answer::from("yes".to_owned()).by("ada");
+    assert_eq!((answer.weight(), answer.by.as_deref(), answer.as_text()), (5 + 3, Some("ada"), Some("yes")));
+    assert_eq!((answer.to_string(), answer.choices()), ("yes".to_owned(), vec!["yes"]));
+    assert!(answer.is("yes") && !answer.is("no"));
+    let several = Answer::from(json!(["a", "b"]));
+    assert!(!several.is("a") && several.choices() == ["a", "b"] && several.weight() == 9);
+    let number = Answer::from(json!(7));
+    assert!(!number.is("7") && number.choices().is_empty() && number.to_string() == "7");
+    assert_eq!(number.parse::<u8>().ok(), Some(7));
+    assert!(number.parse::<String>().is_err());
+    let names =
+        [QuestionEnd::Answered(number), QuestionEnd::Expired, QuestionEnd::Withdrawn].map(|end| end.as_str());
+    assert_eq!(names, ["answered", "expired", "withdrawn"]);
+}
+
+#[test]
+fn questions_are_known_until_their_call_has_a_result() {
+    let question = || Question::text("Why?");
+    let started = |call: &str| EntryKind::CallStarted { call_id: call.to_owned() };
+    let mut questions =
+        fold([asked("a", 0, question(), Some(900)), asked("b", 0, question(), Some(300)), started("c")]);
+    assert_eq!(questions.next_expiry_ms(), Some(300));
+    assert!(questions.has_asked("b") && !questions.has_asked("c") && !questions.is_empty());
+    questions.follow(&entry(4, result("b")));
+    assert!(!questions.has_asked("b") && questions.has_asked("a") && questions.may_have_begun("c"));
+    assert_eq!(questions.next_expiry_ms(), Some(900));
+    let end = |id| EntryKind::QuestionEnded { question: EntryId(id), end: QuestionEnd::Expired };
+    questions.follow(&entry(5, end(7)));
+    assert_eq!(open(&questions), [1], "an end of another question");
+    questions.follow(&entry(6, result("c")));
+    assert!(!questions.may_have_begun("c"), "it has its result");
+    questions.follow(&entry(7, result("a")));
+    assert!(questions.is_empty() && Questions::default().is_empty());
+    let mut ended = fold([asked("a", 0, question(), None), started("c")]);
+    ended.follow(&entry(3, run_ended()));
+    assert_eq!(ended, Questions::default());
+}
+
+#[test]
+fn a_question_without_an_end_was_not_answered() {
+    let call = ToolCall { id: "a".to_owned(), name: "refund".to_owned(), arguments: String::new() };
+    let questions =
+        fold([asked("a", 0, Question::text("Why?"), None), asked("b", 0, Question::text("Other?"), None)]);
+    let text = crate::message::blocks_text(&cut_off(&call, questions.of_call("a")).content);
+    assert!(text.ends_with("The question was: Why?\nNobody answered.") && !text.contains("Other?"), "{text}");
+}
