@@ -3,8 +3,11 @@
 //! Invariants: what a repeated key gives comes from the log, so it is the same after a restart.
 
 use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use greenroom::InputVerdict;
 use greenroom::prelude::*;
 use greenroom::store::Store;
 use greenroom_simulator::{Answer as Said, ByPurpose, Fault, Function, Pace, Sequence, Summariser};
@@ -63,18 +66,32 @@ async fn after_a_restart_too_also_where_the_prompt_waited_first() {
     assert_eq!((first.text.as_str(), second.text.as_str(), model.calls()), ("one", "two", 2));
 }
 
+/// The texts of the user's messages and of the answers that are in the context.
+async fn said(session: &SessionHandle) -> Vec<String> {
+    session.context().await.unwrap().iter().map(|message| message.text()).collect()
+}
+
+/// A key is used up by a reply and by nothing else.
 #[tokio::test(start_paused = true)]
-async fn a_prompt_without_a_reply_says_where_it_is_and_how_its_run_ended() {
+async fn a_prompt_whose_run_ended_without_a_reply_goes_on_under_its_key() {
     let refused = Fault::Http { status: 401, headers: Vec::new(), body: "{}".into() };
     let script = vec![
         Said::text("late").after_ms(10_000),
+        Said::call("look", &json!({})),
         Said::text("x").with_fault(refused),
+        Said::text("it rains"),
         Said::text("slow words that come").with_pace(Pace { chunks: 4, first_ms: 10, between_ms: 20_000 }),
         Said::text("gone on"),
+        Said::text("too late").after_ms(60_000),
+        Said::text("in time"),
+        Said::call("look", &json!({})),
+        Said::call("look", &json!({})),
+        Said::text("after two"),
     ];
     let model = simulator(Sequence(script), 100_000);
     let runtime = runtime(&model).await;
-    let session = runtime.open("once", &agent(100_000)).await.unwrap();
+    let limits = RunLimits { steps_max: 2, ..RunLimits::default() };
+    let session = runtime.open("once", &looker().limits(limits)).await.unwrap();
     let running = tokio::spawn({
         let session = session.clone();
         async move { session.prompt("a").once("runs").await }
@@ -85,28 +102,132 @@ async fn a_prompt_without_a_reply_says_where_it_is_and_how_its_run_ended() {
     let first = running.await.unwrap().unwrap();
     assert_eq!((first.text.as_str(), repeated.reply().await.unwrap()), ("late", first.clone()));
 
+    // It failed after a tool call, which is not made again.
     let failed = session.prompt("b").once("fails").await.unwrap_err();
-    let Error::Model(failure) = failed else { panic!("{failed:?}") };
-    let repeated = session.prompt("b").once("fails").await.unwrap_err();
-    let Error::DuplicateKey { outcome: Some(RunOutcome::Failed(told)), first, .. } = &repeated else {
-        panic!("{repeated:?}")
-    };
-    assert_eq!(told, &failure);
-    assert!(!repeated.is_retryable());
-    let said = runtime.entries("once", *first).await.unwrap();
-    assert_eq!(said[0].kind.as_message().unwrap().text(), "b", "`first` is the prompt's entry");
+    assert!(matches!(&failed, Error::Model(failure) if !failure.class.is_retryable()), "{failed:?}");
+    let reply = session.prompt("b").once("fails").await.unwrap();
+    assert_eq!((reply.text.as_str(), model.calls()), ("it rains", 4));
+    assert_eq!(said(&session).await, ["a", "late", "b", "", "it rains", "it rains"]);
 
-    // One that was given up, and then resumed: its reply is that of the run that went on.
+    // Its caller went away.
     let given_up = tokio::time::timeout(Duration::from_secs(1), session.prompt("c").once("drops")).await;
     assert!(given_up.is_err());
-    let repeated = session.prompt("c").once("drops").await.unwrap_err();
-    assert!(
-        matches!(&repeated, Error::DuplicateKey { outcome: Some(RunOutcome::Aborted), .. }),
-        "{repeated:?}"
-    );
-    let resumed = session.resume().await.unwrap();
-    assert_eq!(resumed.text, "gone on");
-    assert_eq!(session.prompt("c").once("drops").await.unwrap(), resumed);
+    // Its run ends; who says it again before that waits for that end.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let gone_on = session.prompt("c").once("drops").await.unwrap();
+    assert_eq!(gone_on.text, "gone on");
+    assert_eq!(session.prompt("c").once("drops").await.unwrap(), gone_on);
+
+    // Its time was up.
+    let timed = || session.prompt("d").once("late").timeout(Duration::from_secs(5));
+    let late = timed().await.unwrap_err();
+    assert!(matches!(late, Error::TimedOut { .. }) && late.is_retryable(), "{late:?}");
+    assert_eq!(timed().await.unwrap().text, "in time");
+
+    // A limit stopped it.
+    let stopped = session.prompt("e").once("stops").await.unwrap_err();
+    assert!(matches!(stopped, Error::Stopped { .. }), "{stopped:?}");
+    assert_eq!(session.prompt("e").once("stops").await.unwrap().text, "after two");
+    let users = |texts: Vec<String>| texts.into_iter().filter(|text| text.len() == 1).collect::<String>();
+    assert_eq!(users(said(&session).await), "abcde", "each was said once");
+    model.assert_clean();
+}
+
+/// Where the conversation went on, it cannot go on: the recorded words are said again, as often as it takes.
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_was_left_behind_is_said_again_under_its_key() {
+    let failing = || {
+        let fault = Fault::Http { status: 401, headers: Vec::new(), body: "{}".into() };
+        Said::text("x").with_fault(fault)
+    };
+    let script = vec![failing(), Said::text("one"), failing(), Said::text("two"), Said::text("three")];
+    let model = simulator(Sequence(script), 100_000);
+    let store = Store::memory();
+    let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+    let session = runtime.open("once", &agent(100_000)).await.unwrap();
+    let hot = || session.prompt("k?").once("k").settings(ModelSettings::new().temperature(1.0));
+    assert!(hot().await.is_err());
+    session.prompt("other").await.unwrap();
+    assert!(session.prompt("in other words").once("k").await.is_err(), "said again, it failed again");
+    session.prompt("another").await.unwrap();
+    let reply = session.prompt("in other words").once("k").await.unwrap();
+    assert_eq!(reply.text, "three");
+    assert_eq!(said(&session).await, ["k?", "other", "one", "k?", "another", "two", "k?", "three"]);
+    let temperatures: Vec<_> =
+        model.requests().iter().map(|logged| logged.request.settings.temperature).collect();
+    assert_eq!(temperatures, [Some(1.0), None, Some(1.0), None, Some(1.0)], "as it was asked for first");
+    assert_eq!(session.prompt("k?").once("k").await.unwrap(), reply);
+    drop((session, runtime));
+    let runtime = builder(&model).store(store).start().await.unwrap();
+    let session = runtime.open("once", &agent(100_000)).await.unwrap();
+    assert_eq!(session.prompt("k?").once("k").await.unwrap(), reply, "after a restart too");
+    model.assert_clean();
+}
+
+#[derive(Debug, PartialEq, Deserialize, JsonSchema)]
+struct Rain {
+    mm: u32,
+}
+
+/// A reply that does not have the form that is asked for is none.
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_does_not_fit_is_asked_for_again_under_its_key() {
+    let model = simulator(Sequence(vec![Said::text("Much."), Said::text(r#"{"mm":7}"#)]), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("once", &agent(100_000)).await.unwrap();
+    assert_eq!(session.prompt("rain?").once("k").await.unwrap().text, "Much.");
+    for _ in 0..3 {
+        assert_eq!(session.prompt("rain?").once("k").output::<Rain>().await.unwrap().value, Rain { mm: 7 });
+    }
+    assert_eq!(said(&session).await, ["rain?", "Much.", "rain?", r#"{"mm":7}"#]);
+    model.assert_clean();
+}
+
+/// The key's batch may begin with other entries than the prompt.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_was_used_as_the_model_changed_gives_its_reply() {
+    let model = simulator(Sequence(vec![Said::text("one"), Said::text("two")]), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("once", &agent(100_000)).await.unwrap();
+    session.prompt("a").await.unwrap();
+    session.set_agent(&Agent::new("another").context_window(100_000)).await.unwrap();
+    let first = session.prompt("b").once("k").await.unwrap();
+    assert_eq!(session.prompt("b").once("k").await.unwrap(), first);
+}
+
+/// The guards judge what is recorded, and that is recorded once.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_known_asks_no_guard_again() {
+    let script = vec![
+        Said::text("one"),
+        Said::text("x").with_fault(Fault::Http { status: 401, headers: Vec::new(), body: "{}".into() }),
+        Said::text("two"),
+    ];
+    let (model, store) = (simulator(Sequence(script), 100_000), Store::memory());
+    let asked = Arc::new(AtomicU32::new(0));
+    let guarded = |allowed: u32| {
+        let asked = Arc::clone(&asked);
+        agent(100_000).guard_input(move |_| {
+            let number = asked.fetch_add(1, Ordering::Relaxed);
+            async move {
+                if number < allowed { InputVerdict::Accept } else { InputVerdict::Refuse("too many".into()) }
+            }
+        })
+    };
+    let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+    let session = runtime.open("once", &guarded(2)).await.unwrap();
+    let first = session.prompt("a").once("a").await.unwrap();
+    assert_eq!(session.prompt("a").once("a").await.unwrap(), first);
+    assert!(session.prompt("b").once("b").await.is_err(), "the model refused it");
+    assert_eq!(session.prompt("b").once("b").await.unwrap().text, "two");
+    assert_eq!(asked.load(Ordering::Relaxed), 2);
+    let refused = session.prompt("c").once("c").start().await.map(drop).unwrap_err();
+    assert!(matches!(refused, Error::InputRefused { .. }), "{refused:?}");
+    drop((session, runtime));
+    let runtime = builder(&model).store(store).start().await.unwrap();
+    let session = runtime.open("once", &guarded(0)).await.unwrap();
+    assert_eq!(session.prompt("a").once("a").await.unwrap(), first, "after a restart too");
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
     model.assert_clean();
 }
 
@@ -160,10 +281,7 @@ async fn a_repeated_key_waits_for_the_first_reply() {
     session.abort();
     assert!(matches!(third.await.unwrap(), Err(Error::Aborted)));
     let repeated = repeated.await.unwrap();
-    assert!(
-        matches!(&repeated, Err(Error::DuplicateKey { outcome: Some(RunOutcome::Aborted), .. })),
-        "{repeated:?}"
-    );
+    assert!(matches!(&repeated, Err(Error::Aborted)), "{repeated:?}");
     let ends = crate::support::names(&mut events).iter().filter(|name| **name == "run_end").count();
     assert_eq!(ends, 3);
     model.assert_clean();

@@ -91,6 +91,7 @@ async fn a_typed_prompt_is_finished_with_its_schema_and_its_settings() {
         for (waits, by) in [
             (false, By::ResumeAll),
             (false, By::Resume),
+            (false, By::Once),
             (true, By::ResumeAll),
             (true, By::Once),
             (true, By::Open),
@@ -135,7 +136,7 @@ async fn a_typed_prompt_is_finished_with_its_schema_and_its_settings() {
             cases += 1;
         }
     }
-    assert_eq!(cases, 10);
+    assert_eq!(cases, 12);
 }
 
 /// The limits of a prompt, of which its caller is gone.

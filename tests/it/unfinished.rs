@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom::store::Store;
 use greenroom::{MetadataError, Order};
 use greenroom_kernel::{EntryId, EntryKind, Message};
-use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, Pace, SeenRequest, Simulator};
+use greenroom_simulator::{Answer as Said, CallInfo, Echo, Fault, Function, Pace, SeenRequest, Simulator};
 
 use crate::support::{agent, builder, drain, runtime, simulator};
 
@@ -133,6 +133,65 @@ async fn heads_tell_what_is_unfinished_and_resume_all_finishes_it_once() {
         );
         model.assert_clean();
     }
+}
+
+/// A provider that takes the key only when the test says so.
+fn locked(is_open: &Arc<AtomicBool>) -> Simulator {
+    let is_open = Arc::clone(is_open);
+    let answer = move |request: &SeenRequest, _: CallInfo| {
+        let said = Said::text(format!("to {}", request.last_user_text()));
+        match is_open.load(Ordering::Relaxed) {
+            true => said,
+            false => said.with_fault(Fault::Http { status: 401, headers: Vec::new(), body: "{}".into() }),
+        }
+    };
+    simulator(Function(answer), WINDOW)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_wrong_key_could_not_finish_is_still_to_be_done() {
+    let mut cases = 0;
+    for (crash, is_restart) in [(false, false), (true, false), (false, true), (true, true)] {
+        let case = format!("crash: {crash}, restart: {is_restart}");
+        let store = Store::memory();
+        leave(&store, crash).await;
+        let is_open = Arc::new(AtomicBool::new(false));
+        let model = locked(&is_open);
+        let mut runtime = builder(&model).store(store.clone()).start().await.unwrap();
+        for _ in 0..2 {
+            let resumed = runtime.resume_all(|_| Some(agent(WINDOW))).await.unwrap();
+            assert_eq!(resumed.len(), 2, "{case}");
+            for resumed in resumed {
+                let id = resumed.session.id();
+                assert!(
+                    matches!(&resumed.result, Err(Error::Model(_))),
+                    "{case}: {id}: {:?}",
+                    resumed.result
+                );
+            }
+            assert_eq!(ids(runtime.unfinished()).await, ["running", "waiting"], "{case}");
+            assert_eq!(runtime.summary("waiting").await.unwrap().unwrap().waiting, 2, "{case}");
+        }
+        is_open.store(true, Ordering::Relaxed);
+        if is_restart {
+            for id in runtime.live().await.unwrap() {
+                runtime.close(&id).await.unwrap();
+            }
+            runtime = builder(&model).store(store.clone()).start().await.unwrap();
+        }
+        let resumed = runtime.resume_all(|_| Some(agent(WINDOW))).await.unwrap();
+        assert_eq!(resumed.len(), 2, "{case}");
+        assert!(resumed.iter().all(|resumed| resumed.result.is_ok()), "{case}: {resumed:?}");
+        let to = |number: u32| (format!("waiting {number}"), vec![format!("to waiting {number}")]);
+        assert_eq!(answers(&runtime, "waiting").await, [to(0), to(1), to(2)], "{case}");
+        for id in ["running", "waiting"] {
+            check_ends(&runtime, id).await;
+        }
+        assert_eq!(ids(runtime.unfinished()).await, [""; 0], "{case}");
+        model.assert_clean();
+        cases += 1;
+    }
+    assert_eq!(cases, 4);
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::entry::{EntryId, RunOutcome};
+use greenroom_kernel::entry::EntryId;
 use greenroom_kernel::plan::NothingToCompact;
 use greenroom_kernel::question::QuestionEnd;
 use greenroom_kernel::settings::SettingsError;
@@ -77,16 +77,15 @@ pub enum Error {
         /// The session's id.
         session: String,
     },
-    /// The idempotency key was used before, and its prompt has no reply that could be given again. Nothing was
-    /// changed.
-    #[error("this idempotency key was used before, by entry {first} of session {session}: {}", first_state(.outcome.as_ref()))]
+    /// The idempotency key was used before, and the log no longer has the prompt. Nothing was changed.
+    #[error(
+        "this idempotency key was used before, by entry {first} of session {session}, which is lost; use another key"
+    )]
     DuplicateKey {
         /// The session's id.
         session: String,
-        /// The entry of the first prompt with this key: its message, or its place in the inbox.
+        /// The first entry that was recorded for the prompt with this key.
         first: EntryId,
-        /// How its run ended; `None` while it waits or runs.
-        outcome: Option<RunOutcome>,
     },
     /// A guard of the agent refused the input. Nothing of it is kept.
     #[error("session {session} does not take this: {reason}")]
@@ -517,7 +516,8 @@ pub struct UnknownName {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whether the same request may succeed later, unchanged.
+    /// Whether the same request may succeed later, unchanged. With a key ([`once`](crate::RunRequest::once)) it goes on with
+    /// what it began, whichever way that ended.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Model(failure) => failure.class.is_retryable(),
@@ -526,10 +526,9 @@ impl Error {
             | Self::Busy { .. }
             | Self::RuntimeBusy { .. }
             | Self::NotIdle { .. } => true,
-            // What still runs will have a reply.
-            Self::DuplicateKey { outcome, .. } => outcome.is_none(),
             Self::Store(error) => error.is_retryable(),
             Self::Aborted
+            | Self::DuplicateKey { .. }
             | Self::BranchSummary { .. }
             | Self::Stopped { .. }
             | Self::InputRefused { .. }
@@ -674,16 +673,6 @@ fn how_ended(end: Option<&QuestionEnd>) -> String {
         Some(QuestionEnd::Answered(answer)) => format!("it was answered with {:?}", answer.to_string()),
         Some(QuestionEnd::Expired) => "it has expired".to_owned(),
         Some(QuestionEnd::Withdrawn) => "it was withdrawn".to_owned(),
-    }
-}
-
-fn first_state(outcome: Option<&RunOutcome>) -> String {
-    match outcome {
-        None => "its run has not ended yet".to_owned(),
-        Some(outcome) => match outcome.reason() {
-            Some(reason) => format!("its run ended as {}: {reason}", outcome.as_str()),
-            None => format!("its run ended as {}", outcome.as_str()),
-        },
     }
 }
 

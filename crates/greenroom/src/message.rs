@@ -173,6 +173,8 @@ impl From<SessionMessage> for SessionMail {
 pub(crate) enum SessionMessage {
     /// From outside: a prompt. It begins a run, or waits in the inbox.
     Prompt { content: Vec<Block>, options: Box<PromptOptions>, reply: ReplyTo<Reply> },
+    /// From outside: a prompt whose key was used before, by a batch that begins with this entry.
+    Repeat { first: EntryId, options: Box<PromptOptions>, reply: ReplyTo<Reply> },
     /// From outside: go on with the newest prompt.
     Resume { options: Box<PromptOptions>, reply: ReplyTo<Reply> },
     /// From outside: finish what was interrupted and what waits. Gives the reply of the last run that this takes.
@@ -302,6 +304,7 @@ impl SessionMessage {
     pub(crate) fn point(&self) -> &'static str {
         match self {
             Self::Prompt { .. } => "session/prompt",
+            Self::Repeat { .. } => "session/repeat",
             Self::Resume { .. } => "session/resume",
             Self::Finish(..) => "session/finish",
             Self::Input { .. } => "session/input",
@@ -393,6 +396,8 @@ pub(crate) struct PromptOptions {
     pub(crate) timeout: Option<Duration>,
     /// How long the run may take where no caller looks to that.
     pub(crate) time_limit: Option<Duration>,
+    /// Whether it was left by an earlier process, and nobody waits for it.
+    pub(crate) is_left: bool,
     /// The first entry of the prompt that this one says again under its key.
     pub(crate) again: Option<EntryId>,
     /// Told which run the prompt became, before the run's first event; says whether the caller has room for more.

@@ -238,8 +238,13 @@ impl<O> RunRequest<O> {
         }
     }
 
-    /// Says it once: a second prompt with the same key changes nothing, and gives the first one's reply again, for which
-    /// it waits if need be; or [`Error::DuplicateKey`] where the first one ended without a reply.
+    /// Says it once: a second prompt with the same key gives the first one's reply again, for which it waits if need be. The
+    /// words that were recorded first count, and the guards are not asked again.
+    ///
+    /// A key is used up by a reply and by nothing else. Where the first one has none, since its run was interrupted, was
+    /// aborted, failed or was stopped, or since it was withdrawn, the second goes on with it: after the tool calls that were
+    /// made already, and with what was asked for then where this request does not say otherwise. Where the conversation went
+    /// on without it, or the reply does not have the form that is asked for now ([`Self::output`]), it is said again.
     pub fn once(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
@@ -345,7 +350,10 @@ impl<O> RunRequest<O> {
         // An abort that comes while the guards judge is meant for this, too.
         let early_aborts = session.early_aborts();
         let prompt = match prompt {
-            Some(prompt) => Some(in_time(&mut timer, session.judge(InputKind::Prompt, prompt)).await?),
+            Some(prompt) => {
+                let words = words(&session, key.as_deref(), prompt);
+                Some(in_time(&mut timer, words).await?)
+            }
             None => None,
         };
         let options = Box::new(PromptOptions {
@@ -359,6 +367,7 @@ impl<O> RunRequest<O> {
             cost_limit,
             timeout,
             time_limit: None,
+            is_left: false,
             again: None,
             link: Arc::clone(&link),
             recorded,
@@ -368,7 +377,8 @@ impl<O> RunRequest<O> {
         });
         let mut guard = WithdrawOnDrop { handle: Some(session.clone()), ticket: options.ticket };
         let request = session.request(move |reply| match prompt {
-            Some(prompt) => SessionMessage::Prompt { content: prompt.0, options, reply },
+            Some(Words::New(prompt)) => SessionMessage::Prompt { content: prompt.0, options, reply },
+            Some(Words::Recorded { first }) => SessionMessage::Repeat { first, options, reply },
             None => SessionMessage::Resume { options, reply },
         });
         let answer = in_time(&mut timer, request).await.inspect_err(|_| guard.disarm())?;
@@ -484,8 +494,11 @@ impl RunRequest<AsText> {
     /// and gives the reply. What one caller starts in a session is said in that order.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`], [`Error::Busy`] when too many requests wait already, [`Error::Config`] with settings that
-    /// no model takes, [`Error::Store`] when a session that slept cannot be read, [`Error::Deleted`], [`Error::NoAgent`].
+    /// [`Error::EmptyPrompt`]; [`Error::InputRefused`] by the agent's guards; [`Error::Busy`] when too many requests wait in
+    /// the session already, and [`Error::RuntimeBusy`] in all sessions together; [`Error::Config`] with settings, limits or
+    /// a schema that cannot be used; [`Error::TimedOut`] when its time was up before it was handed over; [`Error::Store`]
+    /// when a session that slept cannot be read; [`Error::SessionFailed`] when that cannot be started;
+    /// [`Error::Interrupted`]; [`Error::Deleted`]; [`Error::NoAgent`]; [`Error::Closed`]. All others come with the reply.
     pub async fn start(self) -> Result<Run> {
         self.begin(None, |reply| reply).await
     }
@@ -727,6 +740,29 @@ impl SentInput {
         let Self { session, taken } = self;
         crate::waits::check(session.id())?;
         session.answered(taken.reply).await
+    }
+}
+
+/// The words of a prompt.
+enum Words {
+    /// As the guards let them pass.
+    New(Prompt),
+    /// They were recorded under the prompt's key before, from this entry on.
+    Recorded { first: EntryId },
+}
+
+/// Asks the guards what is to be recorded, unless the prompt's key was used already: what was recorded then, they judged.
+async fn words(session: &SessionHandle, key: Option<&str>, prompt: Prompt) -> Result<Words> {
+    if let Some(first) = session.said_before(key).await? {
+        return Ok(Words::Recorded { first });
+    }
+    match session.judge(InputKind::Prompt, prompt).await {
+        Ok(prompt) => Ok(Words::New(prompt)),
+        // It may have been said meanwhile.
+        Err(refused) => match session.said_before(key).await? {
+            Some(first) => Ok(Words::Recorded { first }),
+            None => Err(refused),
+        },
     }
 }
 

@@ -27,7 +27,7 @@ use crate::agent::Agent;
 use crate::bus::{Filter, Subscription};
 use crate::children::Child;
 use crate::compaction::{CompactOptions, Compacted};
-use crate::deps::Deps;
+use crate::deps::{Deps, blocking};
 use crate::error::{Error, Result};
 use crate::hooks::input::{self, InputKind};
 use crate::message::{
@@ -187,7 +187,7 @@ impl SessionHandle {
     ///
     /// Its errors: [`Error::Model`] when the model could not be asked, [`Error::Aborted`], [`Error::Stopped`],
     /// [`Error::TimedOut`], [`Error::Busy`] when too much waits already, [`Error::EmptyPrompt`], [`Error::InputRefused`],
-    /// [`Error::DuplicateKey`], [`Error::Deadlock`] in a tool of this session, [`Error::Config`] with settings that no model takes, [`Error::Store`].
+    /// [`Error::RuntimeBusy`], [`Error::DuplicateKey`], [`Error::NoValidator`], [`Error::Deadlock`] in a tool of this session, [`Error::Config`] with settings that no model takes, [`Error::Store`].
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> RunRequest {
         RunRequest::new(self.clone(), Some(prompt.into()))
     }
@@ -397,6 +397,16 @@ impl SessionHandle {
             // Whoever takes the input up refuses it.
             None => Ok(prompt),
         }
+    }
+
+    /// The first entry that was recorded for the prompt with this key, where there is one: the guards judged that. Where the
+    /// agent has no guards, nothing is looked up.
+    pub(crate) async fn said_before(&self, key: Option<&str>) -> Result<Option<EntryId>> {
+        let agent = self.own_agent().or_else(|| self.shared.agent());
+        let is_guarded = agent.is_some_and(|agent| !agent.hooks.guard_input.is_empty());
+        let Some(key) = key.filter(|_| is_guarded) else { return Ok(None) };
+        let (store, id, key) = (self.deps.store.clone(), Arc::clone(&self.shared.id), key.to_owned());
+        blocking(&self.deps, move || Ok(store.used_key(&id, &key)?)).await
     }
 
     async fn input(&self, prompt: Prompt, delivery: InboxDelivery) -> Result<SentInput> {

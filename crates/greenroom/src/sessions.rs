@@ -60,7 +60,7 @@ pub struct SessionSummary {
     /// Whether a run has not ended: one is going on, or was when the process ended.
     pub has_open_run: bool,
     /// Whether it has work that was taken on and is not done: an open run, one that was interrupted and not resumed, or
-    /// input that waits. A run that was aborted, or that failed, is done.
+    /// input that waits. A run that was aborted, or that failed while somebody waited for it, is done.
     #[serde(default)]
     pub is_unfinished: bool,
     /// When it was created, in unix milliseconds.

@@ -59,6 +59,11 @@ impl FailureClass {
         }
     }
 
+    /// Whether the failure says nothing of the request: time, another key or more credit heals it.
+    pub fn may_pass(self) -> bool {
+        self.is_retryable() || matches!(self, Self::Auth | Self::Quota)
+    }
+
     /// Whether the same request may succeed later, unchanged.
     pub fn is_retryable(self) -> bool {
         match self {

@@ -302,6 +302,19 @@ impl Store {
         }
     }
 
+    /// The first entry of the batch that was appended with this idempotency key; `None` if there is none. This blocks on
+    /// the disk, briefly.
+    ///
+    /// # Errors
+    /// [`StoreError::SessionId`], [`StoreError::Index`], [`StoreError::Closed`].
+    pub fn used_key(&self, session: &str, key: &str) -> Result<Option<EntryId>, StoreError> {
+        check_session(session)?;
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => Ok(open_memory(memory)?.used_key(session, key)),
+            Inner::Disk(disk) => Ok(disk.index.used_key(session, key)?.map(|(first, _)| first)),
+        }
+    }
+
     /// The session's entries from `from` on. This blocks on the disk.
     ///
     /// # Errors

@@ -70,6 +70,10 @@ impl Memory {
         self.sessions.get(session).map(|known| Head::clone(&known.head))
     }
 
+    pub(crate) fn used_key(&self, session: &str, key: &str) -> Option<EntryId> {
+        self.sessions.get(session)?.keys.get(key).copied()
+    }
+
     pub(crate) fn load(&self, session: &str, from: EntryId) -> Result<Vec<Entry>, StoreError> {
         let known = self.sessions.get(session);
         let known = known.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })?;

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greenroom_kernel::cost::RunCost;
-use greenroom_kernel::entry::{EntryKind, Spender};
+use greenroom_kernel::entry::{EntryId, EntryKind, Spender};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::usage::{ContextUsage, Measured};
 use greenroom_store::{Appended, Batch};
@@ -52,6 +52,7 @@ mod definition;
 mod fallback;
 mod first_reply;
 mod hand_off;
+mod held_back;
 mod inbox;
 mod manual;
 mod open_compaction;
@@ -137,6 +138,8 @@ pub(crate) struct SessionState {
     left: Option<LeftModel>,
     log: Log,
     inbox: Inbox,
+    /// The entry that its log would have had next when this actor opened it.
+    opened_at: EntryId,
     /// Its part in the inputs of the runtime: those that wait, and the run.
     taken_on: Admitted,
     /// Who said again what was said before.
@@ -273,6 +276,9 @@ impl SessionState {
         match message {
             SessionMessage::Prompt { content, options, reply } => {
                 Box::pin(self.prompt(content, options, reply)).await
+            }
+            SessionMessage::Repeat { first, options, reply } => {
+                Box::pin(self.repeat(first, options, reply)).await;
             }
             SessionMessage::Resume { options, reply } => Box::pin(self.resume(options, reply)).await,
             SessionMessage::Finish(reply) => Box::pin(self.finish(reply)).await,
@@ -467,7 +473,7 @@ impl SessionState {
             Appended::Written { .. } => {}
             Appended::Duplicate { first } => {
                 let session = self.shared.id.to_string();
-                return Err(Error::DuplicateKey { session, first, outcome: None });
+                return Err(Error::DuplicateKey { session, first });
             }
         }
         let (bill_before, is_import) = (self.log.bill(), draft.is_import);

@@ -262,9 +262,8 @@ impl SupervisorState {
                 let _ = reply.send(self.suspended.0.keys().map(Arc::clone).collect());
             }
             SupervisorMessage::Awaited(reply) => {
-                let is_awaited = |session: &Supervised| {
-                    matches!(session.phase, Phase::Live(_)) && session.shared.is_awaited()
-                };
+                let is_awaited =
+                    |session: &Supervised| session.phase.actor().is_some() && session.shared.is_awaited();
                 let live = self.sessions.iter().filter(|(_, session)| is_awaited(session));
                 let ids = live.map(|(id, _)| Arc::clone(id)).chain(self.suspended.0.keys().map(Arc::clone));
                 let _ = reply.send(ids.collect());

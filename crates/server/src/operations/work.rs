@@ -46,7 +46,7 @@ pub struct PromptSession {
     pub session_id: String,
     /// What is said.
     pub text: String,
-    /// A second prompt with the same key is not said again: it gets the first one's entry and reply.
+    /// A second prompt with the same key gets the first one's entry and reply, or goes on with it where it has no reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Images, which follow the text.

@@ -1,18 +1,24 @@
-//! The reply of a prompt that was said before: what a repeated idempotency key gets.
+//! A prompt that was said before: what a repeated idempotency key gets.
 //!
-//! Invariants: it is read from the log alone, so it is the same after a restart; while the first prompt waits or runs,
-//! the repeated one waits with it; a prompt that ended without a reply is an error which says how.
+//! Invariants: what became of it is read from the log alone, so it is the same after a restart. A reply that it had is given
+//! again; while it waits or runs, the repeated one waits with it; without a reply it goes on where it stands, and is said
+//! again, in the words that were recorded, where the conversation went on without it. So a key has at most one reply of the
+//! form that is asked for, and no end of a run uses it up.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use greenroom_kernel::entry::EntryKind;
+use greenroom_kernel::message::{Block, Message};
+use greenroom_kernel::terms::Terms;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Entry, EntryId, RunId, RunOutcome};
 use greenroom_store::Store;
 
 use super::SessionState;
+use super::inbox::Caller;
 use super::runs::Told;
+use crate::compaction::Compacted;
 use crate::deps::blocking;
 use crate::error::{Error, Result};
 use crate::event::RUN_RESUMED;
@@ -45,38 +51,81 @@ impl Repeats {
 }
 
 impl SessionState {
-    /// Tells the caller of a prompt why it was not taken. One that was said before gets the reply that it had, or waits
-    /// for it.
+    /// Tells the caller of a prompt why it was not taken. One that was said before is answered as it was, or goes on.
     pub(super) async fn refuse_prompt(
         &mut self,
         reply: ReplyTo<Reply>,
-        options: &PromptOptions,
+        options: Box<PromptOptions>,
         error: Error,
     ) {
-        let Error::DuplicateKey { first, .. } = error else {
-            let _ = reply.send(Err(error));
-            return;
+        match error {
+            Error::DuplicateKey { first, .. } => Box::pin(self.repeat(first, options, reply)).await,
+            error => _ = reply.send(Err(error)),
+        }
+    }
+
+    /// A prompt whose key was used, by a batch that begins with this entry, is said again.
+    pub(super) async fn repeat(
+        &mut self,
+        first: EntryId,
+        mut options: Box<PromptOptions>,
+        reply: ReplyTo<Reply>,
+    ) {
+        options.key = None;
+        let told = match self.first_run(first).await {
+            Ok(told) => told,
+            Err(error) => return drop(reply.send(Err(error))),
         };
-        if self.inbox.is_held_back(first) {
-            // Whoever says it again wants it to begin.
-            if self.let_go(options.agent.as_ref(), options.validators.len(), |item| item == first).is_empty()
-            {
-                let _ = reply.send(Err(self.held_back_error(options.validators.len())));
-                return;
+        let Some(prompt) = told.prompt else {
+            let session = self.shared.id.to_string();
+            return drop(reply.send(Err(Error::DuplicateKey { session, first })));
+        };
+        if self.inbox.is_held_back(prompt) {
+            // Whoever says it again wants it to begin, with the validators that they bring.
+            let functions = options.validators.len();
+            if self.let_go(options.agent.as_ref(), functions, |item| item == prompt).is_empty() {
+                return drop(reply.send(Err(self.held_back_error(functions))));
             }
+            let _ = options.recorded.set(prompt);
+            return self.inbox.wait_for(prompt, Caller { options, reply });
         }
-        match self.first_reply(first).await {
-            FirstReply::Known(told) => {
-                if told.is_ok() {
-                    let _ = options.recorded.set(first);
+        if self.is_to_come(&told) {
+            let _ = options.recorded.set(prompt);
+            return self.repeats.callers.push((first, reply));
+        }
+        if self.is_left_waiting && self.log.head().open_run == told.run {
+            return self.take_up(options, reply).await;
+        }
+        let is_tail = !told.is_left && (told.end.is_some() || told.run == self.log.head().open_run);
+        if is_tail && self.log.unanswered().is_some() {
+            let _ = options.recorded.set(prompt);
+            return self.resume_unanswered(options, reply).await;
+        }
+        if let Some(answer) = told.answer(is_tail)
+            && options.form.as_ref().is_none_or(|form| form.check(&answer.text).is_ok())
+        {
+            let _ = options.recorded.set(prompt);
+            return drop(reply.send(Ok(answer)));
+        }
+        self.say_again(told, options, reply).await;
+    }
+
+    /// Says a prompt again that has no reply, and without which the conversation went on.
+    async fn say_again(&mut self, told: FirstRun, mut options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
+        options.again = Some(told.first);
+        if let Some(terms) = &told.terms {
+            let functions = options.validators.len();
+            let taken_over = match self.lacking(Some(terms), options.agent.as_ref(), functions) {
+                Some((names, unnamed)) => {
+                    Err(Error::NoValidator { session: self.shared.id.to_string(), names, unnamed })
                 }
-                let _ = reply.send(told);
-            }
-            FirstReply::ToCome => {
-                let _ = options.recorded.set(first);
-                self.repeats.callers.push((first, reply));
+                None => options.take_over(terms),
+            };
+            if let Err(error) = taken_over {
+                return drop(reply.send(Err(error)));
             }
         }
+        Box::pin(self.prompt(told.content, options, reply)).await;
     }
 
     /// Whether repeated prompts wait, and something was recorded since they were looked at.
@@ -84,32 +133,28 @@ impl SessionState {
         std::mem::take(&mut self.repeats.is_due) && !self.repeats.callers.is_empty()
     }
 
-    /// Answers the repeated prompts whose first reply is known now.
+    /// Tells the callers of repeated prompts how the run ended for which they waited.
     pub(super) async fn answer_repeats(&mut self) {
         for (first, to) in std::mem::take(&mut self.repeats.callers) {
-            match self.first_reply(first).await {
-                FirstReply::ToCome => self.repeats.callers.push((first, to)),
-                FirstReply::Known(reply) => {
-                    // As every reply, after the events of its run.
-                    let answer = RunCompletion::new(Box::new(Answer { to: vec![to], reply }));
-                    self.agent.tell(AgentMessage::Broadcast { events: Vec::new(), then: Some(answer) });
+            let reply = match self.first_run(first).await {
+                Ok(told) if self.is_to_come(&told) => {
+                    self.repeats.callers.push((first, to));
+                    continue;
                 }
-            }
+                Ok(told) => told.reply(&self.shared.id),
+                Err(error) => Err(error),
+            };
+            // As every reply, after the events of its run.
+            let answer = RunCompletion::new(Box::new(Answer { to: vec![to], reply }));
+            self.agent.tell(AgentMessage::Broadcast { events: Vec::new(), then: Some(answer) });
         }
     }
 
-    async fn first_reply(&self, first: EntryId) -> FirstReply {
-        let told = match self.first_run(first).await {
-            Ok(told) => told,
-            Err(error) => return FirstReply::Known(Err(error)),
-        };
-        let is_waiting = self.inbox.waiting(&self.log).any(|item| item.id == first);
+    /// Whether the prompt waits, or its run is in progress.
+    fn is_to_come(&self, told: &FirstRun) -> bool {
+        let is_waiting = self.inbox.waiting(&self.log).any(|item| Some(item.id) == told.prompt);
         let is_running = told.end.is_none() && told.run.is_some() && told.run == self.open_run();
-        if is_waiting || is_running {
-            FirstReply::ToCome
-        } else {
-            FirstReply::Known(told.reply(&self.shared.id))
-        }
+        is_waiting || is_running
     }
 
     async fn first_run(&self, first: EntryId) -> Result<FirstRun> {
@@ -118,37 +163,36 @@ impl SessionState {
         let read = move || Ok((compactions_before(&store, &id, first)?, store.load(&id, first)?));
         let (compactions, entries) = blocking(&self.deps, read).await?;
         let mut told = FirstRun { first, compactions, ..FirstRun::default() };
-        for entry in &entries {
-            told.take(entry);
-            if told.is_answered() {
-                break;
-            }
-        }
+        entries.iter().for_each(|entry| told.take(entry));
         Ok(told)
     }
 }
 
-/// The reply of a prompt that was said before.
-enum FirstReply {
-    /// The reply, or why there is none.
-    Known(Result<Reply>),
-    /// The prompt waits, or its run is in progress.
-    ToCome,
-}
-
-/// The run of a prompt, as its log tells it.
+/// A prompt and its newest run, as the log tells them.
 #[derive(Default)]
 struct FirstRun {
-    /// The prompt's first entry: its message, or its place in the inbox.
+    /// The first entry of the batch that used the key.
     first: EntryId,
-    /// The run that answers it: the first, or one that goes on with it.
+    /// The prompt as it was said last: its message, or its place in the inbox.
+    prompt: Option<EntryId>,
+    content: Vec<Block>,
+    terms: Option<Arc<Terms>>,
+    /// The run that answers it: its own, or one that goes on with it.
     run: Option<RunId>,
     /// Whether the conversation went on without an answer to it.
     is_left: bool,
     told: Told,
-    end: Option<(RunOutcome, Option<ContextUsage>)>,
-    /// The compactions that its reply tells.
+    end: Option<Ended>,
+    /// The compactions that no reply has told so far.
     compactions: UntoldCompactions,
+}
+
+/// The end of a run.
+struct Ended {
+    outcome: RunOutcome,
+    context: Option<ContextUsage>,
+    /// The compactions that its reply tells.
+    compactions: Vec<Compacted>,
 }
 
 /// The compactions that no reply had told when this entry was written.
@@ -177,29 +221,52 @@ fn compactions_before(store: &Store, session: &str, first: EntryId) -> Result<Un
 }
 
 impl FirstRun {
-    fn is_answered(&self) -> bool {
-        matches!(self.end, Some((RunOutcome::Completed, _)))
+    /// The prompt is said, for the first time or again.
+    fn begin(&mut self, prompt: EntryId, run: Option<RunId>) {
+        (self.prompt, self.run) = (Some(prompt), run);
+        (self.is_left, self.told, self.end) = (false, Told::default(), None);
     }
 
-    #[expect(clippy::wildcard_enum_match_arm, reason = "all other records say nothing of a run")]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all other records say nothing of a prompt")]
     fn take(&mut self, entry: &Entry) {
-        let is_end = matches!(&entry.kind, EntryKind::RunEnded { run, .. } if Some(*run) == self.run);
-        if !is_end {
-            self.compactions.follow(&entry.kind);
-        }
         match &entry.kind {
-            EntryKind::Message { inbox, .. } if entry.id == self.first || *inbox == Some(self.first) => {
+            // What was left open may have been closed before it, in the same batch.
+            EntryKind::Message { message, inbox: None, steer: false } if self.prompt.is_none() => {
+                if let Message::User(content) = &**message {
+                    self.content.clone_from(content);
+                    self.begin(entry.id, Some(entry.id));
+                }
+            }
+            EntryKind::Inbox { content, terms, .. }
+                if self.prompt.is_none() || is_again(terms.as_ref(), self.first) =>
+            {
+                self.content.clone_from(content);
+                self.terms.clone_from(terms);
+                self.begin(entry.id, None);
+            }
+            EntryKind::Terms { run, terms } if Some(*run) == self.run => self.terms = Some(Arc::clone(terms)),
+            EntryKind::Terms { run, terms } if is_again(Some(terms), self.first) => {
+                self.terms = Some(Arc::clone(terms));
+                self.begin(*run, Some(*run));
+            }
+            EntryKind::Message { inbox: Some(item), .. } if Some(*item) == self.prompt => {
                 self.run = Some(entry.id);
             }
-            EntryKind::Message { message, .. } if self.run.is_some() => {
-                self.told.note(message);
-                self.is_left |= self.end.is_some();
-            }
-            EntryKind::InboxCleared { items } if items.contains(&self.first) => {
-                self.end = Some((RunOutcome::Aborted, None));
+            EntryKind::Message { message, .. } if self.run.is_some() => match self.end {
+                None => self.told.note(message),
+                Some(_) => self.is_left = true,
+            },
+            EntryKind::LeafMoved { .. } if self.run.is_some() => self.is_left = true,
+            EntryKind::InboxCleared { items }
+                if self.prompt.is_some_and(|prompt| items.contains(&prompt)) =>
+            {
+                let (outcome, compactions) = (RunOutcome::Aborted, Vec::new());
+                self.end = Some(Ended { outcome, context: None, compactions });
+                self.is_left = true;
             }
             EntryKind::RunEnded { run, outcome, context } if Some(*run) == self.run => {
-                self.end = Some((outcome.clone(), Some(*context)));
+                let (outcome, compactions) = (outcome.clone(), self.compactions.told());
+                self.end = Some(Ended { outcome, context: Some(*context), compactions });
             }
             EntryKind::Note { kind, .. } if kind == RUN_RESUMED && self.run.is_some() && !self.is_left => {
                 self.run = Some(entry.id);
@@ -207,18 +274,37 @@ impl FirstRun {
             }
             _ => {}
         }
+        self.compactions.follow(&entry.kind);
     }
 
-    fn reply(self, session: &str) -> Result<Reply> {
-        match (self.run, self.end) {
-            (Some(run), Some((RunOutcome::Completed, Some(context)))) => {
-                Ok(self.told.reply(run, context, self.compactions.told()))
-            }
-            (_, end) => Err(Error::DuplicateKey {
-                session: session.to_owned(),
-                first: self.first,
-                outcome: end.map(|(outcome, _)| outcome),
-            }),
-        }
+    /// The whole answer, where it has one: also one after which only the word is missing that the run had ended.
+    fn answer(&self, is_tail: bool) -> Option<Reply> {
+        let Ended { outcome, context, compactions } = self.end.as_ref()?;
+        let is_whole = match outcome {
+            RunOutcome::Completed => true,
+            RunOutcome::Interrupted => is_tail && self.told.is_whole(),
+            RunOutcome::Aborted | RunOutcome::Failed(_) | RunOutcome::Stopped { .. } => false,
+        };
+        is_whole.then(|| Some(self.told.clone().reply(self.run?, (*context)?, compactions.clone())))?
     }
+
+    /// How the run ended, for those who waited for it.
+    fn reply(self, session: &str) -> Result<Reply> {
+        if let Some(answer) = self.answer(!self.is_left) {
+            return Ok(answer);
+        }
+        Err(match self.end.map(|end| end.outcome) {
+            Some(RunOutcome::Aborted) => Error::Aborted,
+            Some(RunOutcome::Failed(failure)) => Error::Model(failure),
+            Some(RunOutcome::Stopped { reason }) => Error::Stopped { reason },
+            Some(RunOutcome::Completed | RunOutcome::Interrupted) | None => {
+                Error::Interrupted { session: session.to_owned() }
+            }
+        })
+    }
+}
+
+/// Whether a prompt with these terms says the one again whose key was used first by this entry.
+fn is_again(terms: Option<&Arc<Terms>>, first: EntryId) -> bool {
+    terms.is_some_and(|terms| terms.again == Some(first))
 }

@@ -105,6 +105,7 @@ impl SessionState {
             next_definition: None,
             run_cost: None,
             definition,
+            opened_at: EntryId(log.head().entries),
             log,
             inbox,
             repeats: Repeats::default(),

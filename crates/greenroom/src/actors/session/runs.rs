@@ -32,8 +32,6 @@ use crate::message::{
     QueuedInput, ReplyTo, RunAttempt, RunCompletion, SessionMessage, TrackerMessage, tell_all,
 };
 use crate::prompt::Reply;
-use crate::team;
-use crate::terms::lacking;
 use crate::trace;
 use crate::validate::Validators;
 use greenroom_provider::ModelSettings;
@@ -109,7 +107,7 @@ struct RunInstructions {
 }
 
 /// What a run has said so far, for its reply.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(super) struct Told {
     /// The text of the newest answer.
     text: String,
@@ -155,7 +153,7 @@ impl SessionState {
                 let _ = options.recorded.set(id);
                 self.inbox.wait_for(id, Caller { options, reply });
             }
-            Err(error) => self.refuse_prompt(reply, &options, error).await,
+            Err(error) => self.refuse_prompt(reply, options, error).await,
         }
     }
 
@@ -301,7 +299,7 @@ impl SessionState {
     ) -> Result<EntryId> {
         if let Err(error) = self.adopt(options.agent.as_ref()) {
             if let Some(reply) = waiting.caller {
-                self.refuse_prompt(reply, &options, error.clone()).await;
+                self.refuse_prompt(reply, options, error.clone()).await;
             }
             return Err(error);
         }
@@ -339,6 +337,8 @@ impl SessionState {
             return Box::pin(self.next_prompt()).await;
         }
         options.agent = self.shared.inbox_agent(item.id);
+        // What was said in this process may have been a steer, for which nobody waits.
+        options.is_left &= item.id < self.opened_at;
         let is_awaited = reply.is_some();
         let Err(error) = self.begin_delivered(&item, options, reply).await else {
             self.inbox.delivered();
@@ -379,7 +379,7 @@ impl SessionState {
     fn options_without_caller(&self, terms: Option<&Terms>) -> Box<PromptOptions> {
         let early_aborts = self.shared.early_aborts();
         let time_limit = terms.and_then(|terms| terms.timeout_ms).map(Duration::from_millis);
-        Box::new(PromptOptions { early_aborts, time_limit, ..PromptOptions::default() })
+        Box::new(PromptOptions { early_aborts, time_limit, is_left: true, ..PromptOptions::default() })
     }
 
     pub(super) async fn resume(&mut self, options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
@@ -413,8 +413,24 @@ impl SessionState {
         let _ = self.begin_resumed(options, Waiting::caller(Some(reply))).await;
     }
 
+    /// Goes on with the newest prompt, which was said again under its key.
+    pub(super) async fn resume_unanswered(&mut self, options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
+        let functions = options.validators.len();
+        let ready = self.check_idle("go on with this prompt");
+        let ready = ready.and_then(|()| self.adopt(options.agent.as_ref()));
+        let ready = ready.and_then(|()| self.definition.check_prompt(&self.deps, &options));
+        let ready = ready.and_then(|()| match self.may_go_on(None, functions) {
+            true => Ok(()),
+            false => Err(self.held_back_error(functions)),
+        });
+        match ready {
+            Ok(()) => _ = self.begin_resumed(options, Waiting::caller(Some(reply))).await,
+            Err(error) => _ = reply.send(Err(error)),
+        }
+    }
+
     /// Goes on with a run that waits for people, and that this process did not go on with by itself.
-    async fn take_up(&mut self, options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
+    pub(super) async fn take_up(&mut self, options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
         let taken = match self.may_take_up(options.agent.as_ref()) {
             true => self.adopt(options.agent.as_ref()),
             false => Err(self.held_back_error(0)),
@@ -431,88 +447,6 @@ impl SessionState {
             }
             None => _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() })),
         }
-    }
-
-    /// Whether the run that was begun last may go on with this agent, or with the session's where there is none: what was
-    /// said to an agent with a fingerprint never reaches the tools of another one. And no answer counts that was not judged:
-    /// the agent has the validators that are named, and whoever asks brings as many functions as have no name.
-    pub(super) fn may_go_on(&self, agent: Option<&Arc<Agent>>, functions: usize) -> bool {
-        self.is_meant_for(self.log.head().run_fingerprint.as_ref(), agent)
-            && self.lacking(self.log.run_terms().map(|(_, terms)| terms), agent, functions).is_none()
-    }
-
-    /// The validators that would be lacking for this agent, or the session's.
-    fn lacking(
-        &self,
-        terms: Option<&Arc<Terms>>,
-        agent: Option<&Arc<Agent>>,
-        functions: usize,
-    ) -> Option<(Vec<String>, u32)> {
-        let agent = agent.cloned().or_else(|| self.shared.agent());
-        let agent = agent.map(|agent| team::answering(agent, self.log.head().agent.as_deref()));
-        lacking(terms?, agent.as_deref(), functions)
-    }
-
-    /// As [`Self::may_go_on`], of a run that waits for people: an agent of the same fingerprint without the tool that asked
-    /// would lose the answer.
-    pub(super) fn may_take_up(&self, agent: Option<&Arc<Agent>>) -> bool {
-        let head = self.log.head();
-        if head.run_fingerprint.is_none() {
-            return self.may_go_on(agent, 0);
-        }
-        let Some(agent) = agent.cloned().or_else(|| self.shared.agent()) else { return false };
-        let tools = team::answering(Arc::clone(&agent), head.agent.as_deref()).tool_specs();
-        let has = |call: &ToolCall| tools.iter().any(|tool| tool.name == call.name);
-        self.may_go_on(Some(&agent), 0) && self.log.asking_calls().iter().all(has)
-    }
-
-    /// Whether what was said to an agent of this fingerprint may be worked on by this agent, or by the session's.
-    fn is_meant_for(&self, said_to: Option<&String>, agent: Option<&Arc<Agent>>) -> bool {
-        let agent = agent.cloned().or_else(|| self.shared.agent());
-        said_to.is_none_or(|said_to| agent.is_some_and(|agent| agent.fingerprint.as_ref() == Some(said_to)))
-    }
-
-    /// Lets go of what is held back and was said to an agent like this one, or like the session's: from now on it is
-    /// worked on with that. Gives those items, oldest first.
-    pub(super) fn let_go(
-        &mut self,
-        agent: Option<&Arc<Agent>>,
-        functions: usize,
-        is_meant: impl Fn(EntryId) -> bool,
-    ) -> Vec<EntryId> {
-        let agent = agent.cloned().or_else(|| self.shared.agent());
-        let Some(agent) = agent else { return Vec::new() };
-        let is_like = |item: &&InboxItem| {
-            self.inbox.is_held_back(item.id)
-                && is_meant(item.id)
-                && self.is_meant_for(item.fingerprint.as_ref(), Some(&agent))
-                && self.lacking(item.terms.as_ref(), Some(&agent), functions).is_none()
-        };
-        let items: Vec<EntryId> = self.inbox.waiting(&self.log).filter(is_like).map(|item| item.id).collect();
-        self.inbox.let_go(&items);
-        self.shared.hold_back(self.inbox.held_back().clone());
-        items.iter().for_each(|item| self.shared.set_inbox_agent(*item, Arc::clone(&agent)));
-        items
-    }
-
-    /// Whether a run that was cut off, or waits for people, was begun by an agent of another fingerprint, or is judged by
-    /// validators that are not there.
-    pub(super) fn is_others(&self) -> bool {
-        self.is_left_waiting || self.log.head().interrupted.is_some() && !self.may_go_on(None, 0)
-    }
-
-    /// That all that waits, or the run that was cut off, was said to an agent of another fingerprint, or is judged by
-    /// validators that are not there.
-    pub(super) fn held_back_error(&self, functions: usize) -> Error {
-        let session = self.shared.id.to_string();
-        let held_back = self.inbox.waiting(&self.log).filter(|item| self.inbox.is_held_back(item.id));
-        let of_items = held_back.filter_map(|item| item.terms.as_ref());
-        let of_run = self.log.run_terms().map(|(_, terms)| terms);
-        let lacking = of_run.into_iter().chain(of_items).find_map(|terms| {
-            let (names, unnamed) = self.lacking(Some(terms), None, functions)?;
-            Some(Error::NoValidator { session: session.clone(), names, unnamed })
-        });
-        lacking.unwrap_or(Error::HeldBack { session, waiting: self.inbox.held_back().len() })
     }
 
     /// Begins a run that goes on with the unanswered message.
@@ -545,6 +479,14 @@ impl SessionState {
 
     /// Finishes what was interrupted and what waits. The reply is that of the last run that this takes.
     pub(super) async fn finish(&mut self, reply: ReplyTo<Reply>) {
+        let is_interrupted = self.log.head().interrupted.is_some() && self.run.is_none();
+        if is_interrupted && self.lacking(self.log.run_terms().map(|(_, terms)| terms), None, 0).is_some() {
+            // What waits behind it would leave it behind.
+            let error = self.held_back_error(0);
+            self.hold_back_left(&error);
+            let _ = reply.send(Err(error));
+            return;
+        }
         self.let_go(None, 0, |_| true);
         self.finish_interrupted().await;
         let last = self.inbox.ready(&self.log).last().map(|item| item.id);
@@ -595,7 +537,7 @@ impl SessionState {
             Ok(begun) => begun,
             Err(error) => {
                 if let Some(reply) = reply {
-                    self.refuse_prompt(reply, &options, error.clone()).await;
+                    self.refuse_prompt(reply, options, error.clone()).await;
                 }
                 return Err(error);
             }
@@ -1035,6 +977,19 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.repeat(&last);
         draft.push(EntryKind::RunEnded { run: run.stamp.run, outcome: outcome.clone(), context });
+        // Nobody heard of the failure who could ask again: it is still to be done, and what waits behind it too.
+        let passing = match &outcome {
+            RunOutcome::Failed(failure) if run.options.is_left && failure.class.may_pass() => Some(failure),
+            RunOutcome::Failed(_)
+            | RunOutcome::Completed
+            | RunOutcome::Aborted
+            | RunOutcome::Stopped { .. }
+            | RunOutcome::Interrupted => None,
+        };
+        if let Some(failure) = passing {
+            draft.head.interrupted = Some(run.stamp.run);
+            self.hold_back_left(&Error::Model(failure.clone()));
+        }
         let result = match &outcome {
             RunOutcome::Completed => {
                 Ok(run.told.reply(run.stamp.run, context, self.log.untold_compactions()))
@@ -1138,6 +1093,11 @@ impl Told {
                 self.usage.add(usage);
             }
         }
+    }
+
+    /// Whether the newest answer is whole, and calls no tool.
+    pub(super) fn is_whole(&self) -> bool {
+        self.stop.is_some_and(|stop| !stop.is_partial() && stop != StopReason::ToolCalls)
     }
 
     /// The reply, when the run has ended with a context of this size.

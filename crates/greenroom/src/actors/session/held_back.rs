@@ -1,0 +1,113 @@
+//! What an earlier process left and this one does not go on with by itself: since it was said to an agent of another
+//! fingerprint, since validators are not there that are to judge it, or since a provider could not be asked.
+//!
+//! Invariants: what is held back begins and joins nothing until somebody says so who brings what it needs; it is nowhere
+//! but in the log, so nothing of it is lost with the process.
+
+use std::sync::Arc;
+
+use greenroom_kernel::terms::Terms;
+use greenroom_kernel::{EntryId, ToolCall};
+
+use super::SessionState;
+use crate::agent::Agent;
+use crate::error::Error;
+use crate::log::InboxItem;
+use crate::message::tell_all;
+use crate::team;
+use crate::terms::lacking;
+
+impl SessionState {
+    /// Whether the run that was begun last may go on with this agent, or with the session's where there is none: what was
+    /// said to an agent with a fingerprint never reaches the tools of another one. And no answer counts that was not judged:
+    /// the agent has the validators that are named, and whoever asks brings as many functions as have no name.
+    pub(super) fn may_go_on(&self, agent: Option<&Arc<Agent>>, functions: usize) -> bool {
+        self.is_meant_for(self.log.head().run_fingerprint.as_ref(), agent)
+            && self.lacking(self.log.run_terms().map(|(_, terms)| terms), agent, functions).is_none()
+    }
+
+    /// The validators that would be lacking for this agent, or the session's.
+    pub(super) fn lacking(
+        &self,
+        terms: Option<&Arc<Terms>>,
+        agent: Option<&Arc<Agent>>,
+        functions: usize,
+    ) -> Option<(Vec<String>, u32)> {
+        let agent = agent.cloned().or_else(|| self.shared.agent());
+        let agent = agent.map(|agent| team::answering(agent, self.log.head().agent.as_deref()));
+        lacking(terms?, agent.as_deref(), functions)
+    }
+
+    /// As [`Self::may_go_on`], of a run that waits for people: an agent of the same fingerprint without the tool that asked
+    /// would lose the answer.
+    pub(super) fn may_take_up(&self, agent: Option<&Arc<Agent>>) -> bool {
+        let head = self.log.head();
+        if head.run_fingerprint.is_none() {
+            return self.may_go_on(agent, 0);
+        }
+        let Some(agent) = agent.cloned().or_else(|| self.shared.agent()) else { return false };
+        let tools = team::answering(Arc::clone(&agent), head.agent.as_deref()).tool_specs();
+        let has = |call: &ToolCall| tools.iter().any(|tool| tool.name == call.name);
+        self.may_go_on(Some(&agent), 0) && self.log.asking_calls().iter().all(has)
+    }
+
+    /// Whether what was said to an agent of this fingerprint may be worked on by this agent, or by the session's.
+    fn is_meant_for(&self, said_to: Option<&String>, agent: Option<&Arc<Agent>>) -> bool {
+        let agent = agent.cloned().or_else(|| self.shared.agent());
+        said_to.is_none_or(|said_to| agent.is_some_and(|agent| agent.fingerprint.as_ref() == Some(said_to)))
+    }
+
+    /// Lets go of what is held back and was said to an agent like this one, or like the session's: from now on it is
+    /// worked on with that. Gives those items, oldest first.
+    pub(super) fn let_go(
+        &mut self,
+        agent: Option<&Arc<Agent>>,
+        functions: usize,
+        is_meant: impl Fn(EntryId) -> bool,
+    ) -> Vec<EntryId> {
+        let agent = agent.cloned().or_else(|| self.shared.agent());
+        let Some(agent) = agent else { return Vec::new() };
+        let is_like = |item: &&InboxItem| {
+            self.inbox.is_held_back(item.id)
+                && is_meant(item.id)
+                && self.is_meant_for(item.fingerprint.as_ref(), Some(&agent))
+                && self.lacking(item.terms.as_ref(), Some(&agent), functions).is_none()
+        };
+        let items: Vec<EntryId> = self.inbox.waiting(&self.log).filter(is_like).map(|item| item.id).collect();
+        self.inbox.let_go(&items);
+        self.shared.hold_back(self.inbox.held_back().clone());
+        items.iter().for_each(|item| self.shared.set_inbox_agent(*item, Arc::clone(&agent)));
+        items
+    }
+
+    /// Whether a run that was cut off, or waits for people, was begun by an agent of another fingerprint, or is judged by
+    /// validators that are not there.
+    pub(super) fn is_others(&self) -> bool {
+        self.is_left_waiting || self.log.head().interrupted.is_some() && !self.may_go_on(None, 0)
+    }
+
+    /// That all that waits, or the run that was cut off, was said to an agent of another fingerprint, or is judged by
+    /// validators that are not there.
+    pub(super) fn held_back_error(&self, functions: usize) -> Error {
+        let session = self.shared.id.to_string();
+        let held_back = self.inbox.waiting(&self.log).filter(|item| self.inbox.is_held_back(item.id));
+        let of_items = held_back.filter_map(|item| item.terms.as_ref());
+        let of_run = self.log.run_terms().map(|(_, terms)| terms);
+        let lacking = of_run.into_iter().chain(of_items).find_map(|terms| {
+            let (names, unnamed) = self.lacking(Some(terms), None, functions)?;
+            Some(Error::NoValidator { session: session.clone(), names, unnamed })
+        });
+        lacking.unwrap_or(Error::HeldBack { session, waiting: self.inbox.held_back().len() })
+    }
+
+    /// What an earlier process left in the inbox waits until somebody says that it may begin. Those who wait for it hear why.
+    pub(super) fn hold_back_left(&mut self, why: &Error) {
+        let left = self.inbox.ready(&self.log).map(|item| item.id).filter(|item| *item < self.opened_at);
+        let left: Vec<EntryId> = left.collect();
+        for item in left {
+            self.inbox.hold_back(item);
+            tell_all(self.inbox.take_followers(item), || Err(why.clone()));
+        }
+        self.shared.hold_back(self.inbox.held_back().clone());
+    }
+}
