@@ -7,10 +7,10 @@ use std::time::Duration;
 use greenroom::event::Delta;
 use greenroom::prelude::*;
 use greenroom::{InProgress, ToolContext};
-use greenroom_simulator::{Answer as Said, Fault, Pace, Point, Sequence};
+use greenroom_simulator::{Answer as Said, Echo, Fault, Pace, Point, Sequence};
 use serde_json::json;
 
-use crate::support::{agent, drain, runtime, simulator};
+use crate::support::{agent, builder, drain, runtime, simulator};
 
 /// What a program shows of a run, by the events that it has seen.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -89,7 +89,7 @@ async fn who_joins_at_any_moment_of_a_run_sees_the_same_as_the_others() {
         let is_over = matches!(event.kind, EventKind::RunEnd { .. });
         all.push(event);
         let late = session.subscribe();
-        joined.push((session.in_progress(), late));
+        joined.push((session.in_progress().await.unwrap(), late));
         if is_over {
             break;
         }
@@ -115,6 +115,41 @@ async fn who_joins_at_any_moment_of_a_run_sees_the_same_as_the_others() {
         told_text > 20 && told_tools > 6,
         "{told_text} joined while it spoke, {told_tools} while tools worked"
     );
-    assert_eq!(session.in_progress().events, [], "nothing goes on");
+    assert_eq!(session.in_progress().await.unwrap().events, [], "nothing goes on");
     model.assert_clean();
+}
+
+/// Whoever joins a session that sleeps is told how far its log is, whatever this process knows of it.
+#[tokio::test(start_paused = true)]
+async fn who_joins_a_session_that_sleeps_is_told_how_far_its_log_is() {
+    let (model, store) = (simulator(Echo, 100_000), greenroom::store::Store::memory());
+    let newest = async |runtime: &Runtime, what: &str| {
+        let session = runtime.session("s").await.unwrap();
+        let told = session.in_progress().await.unwrap();
+        let log = runtime.replay("s", 0).await.unwrap();
+        assert_eq!(told.seq, log.last().map(|event| event.seq), "{what}");
+        assert!(log.iter().all(|event| told.contains(event)), "{what}");
+        assert_eq!(told.events, [], "{what}");
+        (session, log.len())
+    };
+    let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+    let session = runtime.open("s", agent(100_000)).await.unwrap();
+    let empty = session.in_progress().await.unwrap();
+    assert_eq!(empty.seq, None, "nothing was said yet");
+    session.prompt("hello").await.unwrap();
+    let first = runtime.replay("s", 0).await.unwrap().remove(0);
+    assert!(!empty.contains(&first), "the first entry came later");
+    newest(&runtime, "it is live").await;
+    runtime.close("s").await.unwrap();
+    newest(&runtime, "it sleeps").await;
+    drop(session);
+    let (session, before) = newest(&runtime, "it sleeps and nobody held it").await;
+    session.set_title("a title").await.unwrap();
+    let (_, after) = newest(&runtime, "it was changed in its sleep").await;
+    assert_eq!(after, before + 1);
+    runtime.close("s").await.unwrap();
+    let other = builder(&model).store(store).start().await.unwrap();
+    newest(&other, "another process").await;
+    let runtime = other;
+    assert!(runtime.live().await.unwrap().is_empty(), "nothing was started");
 }

@@ -62,8 +62,9 @@ pub struct LiveSession {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct InProgress {
-    /// The newest event that is contained: its position in the log.
-    pub seq: u64,
+    /// The newest event that is contained: its position in the log; absent where the log is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
     /// And which one since that entry; 0 where there was none.
     pub n: u64,
     /// What was told beside the log and still holds, in order: the start of the run, its step, what its call waits for,
@@ -75,7 +76,10 @@ pub struct InProgress {
 impl InProgress {
     /// Whether this event is contained already.
     pub fn contains(&self, event: &Event) -> bool {
-        (event.seq, event.n.unwrap_or(0)) <= (self.seq, self.n)
+        match self.seq {
+            Some(seq) => (event.seq, event.n.unwrap_or(0)) <= (seq, self.n),
+            None => event.n.is_some_and(|n| n <= self.n),
+        }
     }
 }
 

@@ -578,9 +578,23 @@ impl SessionHandle {
     }
 
     /// What goes on in it that its log does not say yet: for who joins while a run is under way. See [`InProgress`].
-    /// Nothing is started by looking.
-    pub fn in_progress(&self) -> InProgress {
-        self.shared.in_progress()
+    /// Nothing is started by looking: of a session that sleeps, the position is the end of its log.
+    ///
+    /// # Errors
+    /// [`Error::Deleted`], [`Error::Store`].
+    pub async fn in_progress(&self) -> Result<InProgress> {
+        self.check_deleted()?;
+        if let Some(known) = self.shared.in_progress() {
+            return Ok(known);
+        }
+        let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));
+        let head = blocking(&self.deps, move || Ok(store.head(&id)?)).await?;
+        // It may have been opened while its log was read.
+        Ok(self.shared.in_progress().unwrap_or_else(|| InProgress {
+            seq: head.and_then(|head| head.entries.checked_sub(1)),
+            n: 0,
+            events: Vec::new(),
+        }))
     }
 
     /// Whether it has actors in memory.

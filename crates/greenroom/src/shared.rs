@@ -521,10 +521,15 @@ impl SessionShared {
         self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).tracked.activity()
     }
 
-    /// What goes on that no entry says yet.
-    pub(crate) fn in_progress(&self) -> InProgress {
+    /// What goes on that no entry says yet; `None` where no actor had this shared before, so that it does not know how far
+    /// the log is.
+    pub(crate) fn in_progress(&self) -> Option<InProgress> {
         let broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
-        let (seq, n, run) = (broadcast.next.saturating_sub(1), broadcast.transient, broadcast.pairs.run());
+        if !self.was_opened.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (newest, n, run) = (broadcast.next.checked_sub(1), broadcast.transient, broadcast.pairs.run());
+        let seq = newest.unwrap_or(0);
         let event = |(at_ms, kind)| Event {
             session: Arc::clone(&self.id),
             seq,
@@ -534,7 +539,8 @@ impl SessionShared {
             parent: self.parent.clone(),
             kind,
         };
-        InProgress { seq, n, events: broadcast.tracked.events().into_iter().map(event).collect() }
+        let events = broadcast.tracked.events().into_iter().map(event).collect();
+        Some(InProgress { seq: newest, n, events })
     }
 
     /// Publishes a transient event of the run that is going on, or of none.

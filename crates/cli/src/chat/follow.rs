@@ -29,7 +29,7 @@ impl Follow {
 
     /// From the event after what went on already on.
     pub(crate) fn within(told: InProgress) -> Self {
-        Self { seen: Some(told.seq), held: None, told: Some(told) }
+        Self { seen: told.seq, held: None, told: Some(told) }
     }
 
     /// An event came. Gives it, if it is its turn.

@@ -224,7 +224,7 @@ pub(super) async fn open(client: Client, id: &str) -> Result<Opened, ClientError
         if state.entries > 0 { backend.newest(state.entries, PAST_ENTRIES).await? } else { Vec::new() };
     if let Some(in_progress) = &in_progress {
         // What came after it is told by its events.
-        past.retain(|event| event.seq <= in_progress.seq);
+        past.retain(|event| in_progress.contains(event));
     }
     let questions = ListQuestions { session_id: Some(id.to_owned()) };
     let questions = backend.client().call(questions).await?.questions;

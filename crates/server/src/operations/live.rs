@@ -75,6 +75,6 @@ impl Operation for SessionInProgress {
     }
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
-        Ok(Answer::Now(asked.runtime.session(&self.session_id).await?.in_progress()))
+        Ok(Answer::Now(asked.runtime.session(&self.session_id).await?.in_progress().await?))
     }
 }
