@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::entry::Trigger;
-use greenroom_kernel::size::{Estimator, entry_tokens};
+use greenroom_kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 use greenroom_kernel::{
     AssistantMessage, Block, Compaction, Entry, EntryId, EntryKind, FileOps, Message, Part, StopReason, Usage,
 };
@@ -23,7 +23,16 @@ pub fn session(older: usize, live: usize) -> (Vec<Entry>, Head) {
         let id = EntryId(entries.len() as u64);
         let parent = entries.last().map(|entry| entry.id);
         let tokens = entry_tokens(&kind, Estimator::Classes);
-        entries.push(Entry { id, parent, at_ms: 1_700_000_000_000, tokens, origin: None, kind });
+        let reasoning_tokens = entry_reasoning_tokens(&kind);
+        entries.push(Entry {
+            id,
+            parent,
+            at_ms: 1_700_000_000_000,
+            tokens,
+            reasoning_tokens,
+            origin: None,
+            kind,
+        });
     };
     for number in 0..older + live {
         // The live part is the same, however much is before it.

@@ -111,7 +111,7 @@ async fn append_store(store: Store, session: String, count: usize) {
         let kind = EntryKind::message(Message::User(vec![Block::Text("x".repeat(BYTES))]));
         let parent = number.checked_sub(1).map(EntryId);
         let id = EntryId(number);
-        let entry = Entry { id, parent, at_ms: 1, tokens: 300, origin: None, kind };
+        let entry = Entry { id, parent, at_ms: 1, tokens: 300, reasoning_tokens: 0, origin: None, kind };
         let head = Head { entries: number + 1, leaf: Some(id), ..Head::default() };
         let batch = Batch { entries: vec![entry.into()], head: head.into(), key: None };
         store.append(&session, batch).await.expect("an acknowledgement");

@@ -12,7 +12,7 @@ use greenroom::kernel::files::{Touch, Touched};
 use greenroom::kernel::message::{
     AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus,
 };
-use greenroom::kernel::size::{Estimator, entry_tokens};
+use greenroom::kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
 use greenroom::tools::ToolOutput;
@@ -82,7 +82,16 @@ pub(crate) fn entries(kinds: impl IntoIterator<Item = EntryKind>) -> Vec<Arc<Ent
     let entry = |(index, kind): (usize, EntryKind)| {
         let id = EntryId(index as u64);
         let tokens = entry_tokens(&kind, Estimator::Classes);
-        Arc::new(Entry { id, parent: id.0.checked_sub(1).map(EntryId), at_ms: 1, tokens, origin: None, kind })
+        let reasoning_tokens = entry_reasoning_tokens(&kind);
+        Arc::new(Entry {
+            id,
+            parent: id.0.checked_sub(1).map(EntryId),
+            at_ms: 1,
+            tokens,
+            reasoning_tokens,
+            origin: None,
+            kind,
+        })
     };
     kinds.into_iter().enumerate().map(entry).collect()
 }

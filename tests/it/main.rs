@@ -40,6 +40,8 @@ mod pairs;
 /// Every prompt that we write, as a provider gets it.
 mod prompts;
 mod questions;
+/// Models that think aloud, and what their servers report.
+mod reasoning;
 /// A prompt as a request: typed, timed, streamed.
 mod requests;
 /// A run from the prompt to the reply: tools, steers, aborts, typed answers.

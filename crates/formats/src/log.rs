@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
-use greenroom_kernel::size::{Estimator, entry_tokens};
+use greenroom_kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 
 /// How many different warnings are kept.
 const WARNINGS_MAX: usize = 50;
@@ -63,7 +63,8 @@ impl Log {
             self.ids.insert(origin.clone(), Some(id));
         }
         let tokens = entry_tokens(&kind, Estimator::default());
-        self.entries.push(Arc::new(Entry { id, parent, at_ms, tokens, origin, kind }));
+        let reasoning_tokens = entry_reasoning_tokens(&kind);
+        self.entries.push(Arc::new(Entry { id, parent, at_ms, tokens, reasoning_tokens, origin, kind }));
         id
     }
 

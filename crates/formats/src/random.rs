@@ -327,7 +327,7 @@ fn a_long_path_is_planned() {
 fn long_entry(number: usize, kind: EntryKind) -> Arc<Entry> {
     let id = EntryId(number as u64);
     let parent = id.0.checked_sub(1).map(EntryId);
-    Arc::new(Entry { id, parent, at_ms: 0, tokens: 5, origin: None, kind })
+    Arc::new(Entry { id, parent, at_ms: 0, tokens: 5, reasoning_tokens: 0, origin: None, kind })
 }
 
 /// Appends answers that each call one tool, and its result.

@@ -15,9 +15,9 @@ use greenroom_kernel::message::{Block, Message, ToolCall, ToolResult, blocks_tex
 use greenroom_kernel::path::{ActivePath, is_message, open_calls, project};
 use greenroom_kernel::prune::{RECALL, capped};
 use greenroom_kernel::question::{AnswerError, QuestionEnd, Questions};
-use greenroom_kernel::size::{Estimator, entry_tokens};
+use greenroom_kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 use greenroom_kernel::terms::Terms;
-use greenroom_kernel::usage::{ContextUsage, is_believable, usable_usage};
+use greenroom_kernel::usage::{ContextUsage, size_after};
 use greenroom_store::{Head, SessionState};
 use greenroom_tools::fits;
 
@@ -637,19 +637,21 @@ impl Draft {
 
     fn push_alone(&mut self, kind: EntryKind) -> EntryId {
         let tokens = entry_tokens(&kind, Estimator::Classes);
-        self.push_sized(kind, tokens)
+        let reasoning_tokens = entry_reasoning_tokens(&kind);
+        self.push_sized(kind, tokens, reasoning_tokens)
     }
 
     /// Adds the entries of another draft of this log, which was not appended.
     pub(crate) fn repeat(&mut self, entries: &[Arc<Entry>]) {
         for entry in entries {
-            self.push_sized(entry.kind.clone(), entry.tokens);
+            self.push_sized(entry.kind.clone(), entry.tokens, entry.reasoning_tokens);
         }
     }
 
-    fn push_sized(&mut self, kind: EntryKind, tokens: u64) -> EntryId {
+    fn push_sized(&mut self, kind: EntryKind, tokens: u64, reasoning_tokens: u64) -> EntryId {
         let id = EntryId(self.head.entries);
-        let entry = Entry { id, parent: self.head.leaf, at_ms: self.at_ms, tokens, origin: None, kind };
+        let (parent, at_ms) = (self.head.leaf, self.at_ms);
+        let entry = Entry { id, parent, at_ms, tokens, reasoning_tokens, origin: None, kind };
         self.head.entries += 1;
         self.head.updated_at_ms = self.at_ms;
         if entry.kind.is_on_path() {
@@ -794,10 +796,8 @@ impl Draft {
                     head.opening = opening(content);
                 }
                 let counted = head.context_tokens.saturating_add(entry.tokens);
-                let reported = usable_usage(message).map(Usage::total_tokens);
                 // A foreign or mistaken report is judged as the tracker judges it.
-                head.context_tokens =
-                    reported.filter(|tokens| is_believable(*tokens, counted)).unwrap_or(counted);
+                head.context_tokens = size_after(entry, head.context_tokens).unwrap_or(counted);
             }
             EntryKind::Compaction(compaction) => {
                 head.active_compaction = Some(entry.id);

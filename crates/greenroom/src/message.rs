@@ -437,6 +437,8 @@ pub(crate) struct Measurement {
     pub(crate) size: Size,
     pub(crate) usage: ContextUsage,
     pub(crate) ratio: Ratio,
+    /// The tokens that the server adds to each request without showing them.
+    pub(crate) hidden: u64,
 }
 
 /// What a session has spent so far.
@@ -619,8 +621,9 @@ pub(crate) enum TrackerMessage {
     Appended(Arc<Entry>),
     /// From the session: the context was rewritten.
     Rewritten(Vec<Arc<Entry>>),
-    /// From the session: model, window or fixed part changed.
-    Configure(Box<crate::actors::usage_tracker::TrackerConfig>),
+    /// From the session: model, window, fixed part, or which reasoning goes back changed. With the latter comes the path,
+    /// which is counted anew.
+    Configure { config: Box<crate::actors::usage_tracker::TrackerConfig>, path: Option<Vec<Arc<Entry>>> },
     /// From the session: an entry changed the bill.
     Billed(Bill),
     /// From the session, for the agent: how large is the context? The answer takes the context along.
@@ -639,7 +642,7 @@ impl TrackerMessage {
         match self {
             Self::Appended(..) => "usage_tracker/appended",
             Self::Rewritten(..) => "usage_tracker/rewritten",
-            Self::Configure(..) => "usage_tracker/configure",
+            Self::Configure { .. } => "usage_tracker/configure",
             Self::Billed(..) => "usage_tracker/billed",
             Self::Measure { .. } => "usage_tracker/measure",
             Self::MeasureFor(..) => "usage_tracker/measure_for",

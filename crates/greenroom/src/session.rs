@@ -568,7 +568,7 @@ impl SessionHandle {
         self.check_deleted()?;
         match self.look(SessionMessage::Context).await {
             Some(context) => Ok(context),
-            None => stored::context(&self.deps, &self.shared.id).await,
+            None => stored::context(&self.deps, &self.shared.id, self.shared.agent()).await,
         }
     }
 

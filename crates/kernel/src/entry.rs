@@ -52,8 +52,12 @@ pub struct Entry {
     pub parent: Option<EntryId>,
     /// When it was recorded, in unix milliseconds.
     pub at_ms: u64,
-    /// Its estimated size in tokens ([`crate::size::entry_tokens`] with the default estimator), counted once.
+    /// Its estimated size in tokens ([`crate::size::entry_tokens`] with the default estimator), counted once. Reasoning is
+    /// not in it.
     pub tokens: u64,
+    /// The estimated size of an answer's readable reasoning, in tokens ([`crate::size::reasoning_tokens`]), counted once;
+    /// 0 for all else. Whether a request carries it, [`crate::reasoning::ResentReasoning`] says.
+    pub reasoning_tokens: u64,
     /// Its id in the file that it was imported from.
     pub origin: Option<String>,
     /// What the entry records.

@@ -67,7 +67,16 @@ impl Sketch {
     pub(crate) fn push(&mut self, kind: EntryKind, tokens: u64) -> EntryId {
         let id = EntryId(self.path.len() as u64);
         let parent = id.0.checked_sub(1).map(EntryId);
-        self.path.push(Arc::new(Entry { id, parent, at_ms: 0, tokens, origin: None, kind }));
+        let reasoning_tokens = crate::size::entry_reasoning_tokens(&kind);
+        self.path.push(Arc::new(Entry {
+            id,
+            parent,
+            at_ms: 0,
+            tokens,
+            reasoning_tokens,
+            origin: None,
+            kind,
+        }));
         id
     }
 

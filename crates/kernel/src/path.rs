@@ -228,7 +228,8 @@ pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> 
 }
 
 /// Pinned messages, which may have lost their neighbours: a result without its call is told as a user message,
-/// and a call without its result is left out, so that pairing neither drops nor invents anything.
+/// and a call without its result is left out, so that pairing neither drops nor invents anything. Their reasoning is left
+/// out too.
 fn stand_alone(messages: impl Iterator<Item = Arc<Message>>) -> Vec<Arc<Message>> {
     let messages: Vec<Arc<Message>> = messages.collect();
     let is_answered = |from: usize, id: &str| {
@@ -244,8 +245,11 @@ fn stand_alone(messages: impl Iterator<Item = Arc<Message>>) -> Vec<Arc<Message>
                 kept_calls = assistant.tool_calls().map(|call| call.id.as_str()).collect();
                 kept_calls.retain(|id| is_answered(index, id));
                 let mut alone = assistant.clone();
-                alone.content.retain(|part| {
-                    part.as_tool_call().is_none_or(|call| kept_calls.contains(call.id.as_str()))
+                alone.content.retain(|part| match part {
+                    Part::Text(_) => true,
+                    // It led to what was said, which is what was pinned.
+                    Part::Reasoning(_) | Part::OpaqueReasoning { .. } => false,
+                    Part::ToolCall(call) => kept_calls.contains(call.id.as_str()),
                 });
                 out.push(Arc::new(Message::Assistant(alone)));
             }

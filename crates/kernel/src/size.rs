@@ -1,8 +1,9 @@
 //! How large a message is, before any provider says so.
 //!
 //! Two estimators: [`Estimator::Classes`], the default, counted once per entry and stored with it; and
-//! [`Estimator::Char4`], the field's common heuristic, for comparison. Every content kind counts: text,
-//! reasoning, calls, nested result blocks, images.
+//! [`Estimator::Char4`], the field's common heuristic, for comparison. Every content kind counts: text, calls, nested
+//! result blocks, images. Reasoning is counted apart, since a request may or may not carry it:
+//! [`crate::reasoning`] has that rule. Only `char4` counts it with its message.
 //!
 //! Invariants: the same message has the same size, and a larger text never counts less than its prefix by
 //! more than one token's worth of rounding.
@@ -44,7 +45,7 @@ pub fn text_tokens(text: &str, estimator: Estimator) -> u64 {
     }
 }
 
-/// The estimated tokens of a message.
+/// The estimated tokens of a message, with [`Estimator::Classes`] without its reasoning.
 pub fn message_tokens(message: &Message, estimator: Estimator) -> u64 {
     let mut count = Count::new(estimator);
     match message {
@@ -53,9 +54,8 @@ pub fn message_tokens(message: &Message, estimator: Estimator) -> u64 {
         Message::Assistant(assistant) => {
             for part in &assistant.content {
                 match part {
-                    Part::Text(text) | Part::Reasoning(text) => count.text(text),
-                    // A signed or encrypted block is base64; what it stands for is about a quarter of it.
-                    Part::OpaqueReasoning { data, .. } => count.opaque(data),
+                    Part::Text(text) => count.text(text),
+                    Part::Reasoning(text) | Part::OpaqueReasoning { data: text, .. } => count.reasoning(text),
                     Part::ToolCall(call) => {
                         count.text(&call.name);
                         count.json(&call.arguments);
@@ -66,6 +66,27 @@ pub fn message_tokens(message: &Message, estimator: Estimator) -> u64 {
         }
     }
     count.total()
+}
+
+/// The estimated tokens of an answer's readable reasoning, where a request carries it; 0 for all other messages.
+pub fn reasoning_tokens(message: &Message) -> u64 {
+    let Message::Assistant(answer) = message else { return 0 };
+    let tokens = |part: &Part| match part {
+        Part::Reasoning(text) => classes::tokens(text),
+        Part::Text(_) | Part::OpaqueReasoning { .. } | Part::ToolCall(_) => 0,
+    };
+    answer.content.iter().map(tokens).sum()
+}
+
+/// The estimated tokens of an opaque block of reasoning. A signed or encrypted block is base64; what it stands for is
+/// about a quarter of it.
+pub fn opaque_tokens(data: &str) -> u64 {
+    (data.len() as u64).div_ceil(4)
+}
+
+/// The estimated tokens of the readable reasoning that an entry has: what is stored with it.
+pub fn entry_reasoning_tokens(kind: &EntryKind) -> u64 {
+    kind.as_message().map_or(0, |message| reasoning_tokens(message))
 }
 
 /// The estimated tokens of what an entry adds to the context when it stands on the path: a message's size, a
@@ -165,10 +186,11 @@ impl Count {
         }
     }
 
-    fn opaque(&mut self, data: &str) {
+    /// Reasoning, readable or not.
+    fn reasoning(&mut self, text: &str) {
         match self.estimator {
-            Estimator::Classes => self.units += (data.len() as u64).div_ceil(4),
-            Estimator::Char4 => self.text(data),
+            Estimator::Classes => {}
+            Estimator::Char4 => self.text(text),
         }
     }
 

@@ -1,7 +1,7 @@
 //! How large the context is: the provider's last report and our estimate of what came since.
 //!
-//! Invariants: a report is believed only within [`is_believable`]'s range of our own count, however often it is
-//! repeated and wherever it was recorded; a report from before a compaction is never used again; reports of summary
+//! Invariants: a report is believed only within [`is_believable`]'s range of our own count of the same request, however
+//! often it is repeated and wherever it was recorded, unless its growth shows what our count does not know; a report from before a compaction is never used again; reports of summary
 //! calls never come here; and everything is O(1) per message, whatever the history.
 
 use std::sync::Arc;
@@ -14,6 +14,12 @@ use crate::message::{Message, Usage};
 use crate::path::{ActivePath, as_sent, is_message};
 use crate::settings::{CompactionSettings, UnknownWindow};
 use crate::size::{Estimator, stored_tokens};
+
+mod tracker;
+mod weigh;
+
+pub use tracker::{RequestFrame, Tracker, Trust};
+use weigh::Answered;
 
 #[cfg(test)]
 mod tests;
@@ -152,14 +158,14 @@ pub fn is_believable(reported: u64, counted: u64) -> bool {
     reported.max(counted) < SAMPLE_TOKENS || (FACTOR_MIN..=FACTOR_MAX).contains(&factor)
 }
 
-/// The context's size that an answer's report stands for: its believed input, and its output.
+/// The context's size after a recorded answer, in tokens, by its report; `None` where it has none that can be true.
 ///
-/// `answer` is our count of the answer, in tokens. Output beyond belief is reasoning that nobody shows us, which is
-/// not sent again: then our count of the answer stands.
-fn size_after(usage: &Usage, not_resent: u64, answer: u64, ratio: Ratio) -> u64 {
-    let output = usage.output_tokens.saturating_sub(not_resent);
-    let output = if is_believable(output, answer) { output } else { ratio.apply(answer) };
-    usage.input_tokens.saturating_add(output)
+/// `counted` is the context before it. Reasoning is not in the result: whether it goes back, the log does not say.
+pub fn size_after(answer: &Entry, counted: u64) -> Option<u64> {
+    let usage = answer.kind.as_message().and_then(|message| usable_usage(message))?;
+    let answered = Answered { content: answer.tokens, reasoning: answer.reasoning_tokens, resent: 0 };
+    is_believable(usage.input_tokens, counted)
+        .then(|| usage.input_tokens.saturating_add(answered.next_input(usage, Ratio::default())))
 }
 
 /// Which recorded reports count.
@@ -184,6 +190,7 @@ pub fn measure(
     let active = ActivePath::of(path);
     let fresh = fresh_from(path, &active);
     let mut counted = active.compaction.map_or(0, |index| stored_tokens(&path[index], estimator));
+    let mut reasoning = 0u64;
     // The tokens of the last report, and what was counted with its answer.
     let mut report: Option<(u64, u64)> = None;
     for (index, entry) in path.iter().enumerate().skip(active.start) {
@@ -195,171 +202,22 @@ pub fn measure(
             entry.kind.as_message().filter(|_| index >= fresh).and_then(|message| usable_usage(message));
         let size = usage.and_then(|usage| match reports {
             Reports::AsRecorded => Some(usage.total_tokens()),
-            Reports::Believed => is_believable(usage.input_tokens, overhead.saturating_add(counted))
-                .then(|| size_after(usage, 0, tokens, ratio)),
+            // Whether reasoning was sent back, the file does not say.
+            Reports::Believed => [0, reasoning]
+                .into_iter()
+                .any(|sent| is_believable(usage.input_tokens, overhead.saturating_add(counted + sent)))
+                .then(|| {
+                    let answer = Answered { content: tokens, reasoning: entry.reasoning_tokens, resent: 0 };
+                    usage.input_tokens.saturating_add(answer.next_input(usage, ratio))
+                }),
         });
         counted += tokens;
+        reasoning = reasoning.saturating_add(entry.reasoning_tokens);
         report = size.map(|size| (size, counted)).or(report);
     }
     match report {
         Some((usage_tokens, then)) => Measured { usage_tokens, trailing_tokens: ratio.apply(counted - then) },
         None => Measured { usage_tokens: 0, trailing_tokens: overhead.saturating_add(ratio.apply(counted)) },
-    }
-}
-
-/// Follows a session's context size, one message at a time.
-#[derive(Debug, Clone)]
-pub struct Tracker {
-    /// The fixed part of every request, in tokens by our estimate: system prompt, tools, instructions, pins.
-    overhead: u64,
-    /// Our estimate of the active messages and the summary.
-    estimate: u64,
-    /// The last report that was used.
-    report: Option<Report>,
-    ratio: Ratio,
-    /// A report of this model was beyond our own count before.
-    contradicted: bool,
-    /// The input of that report: the ratio is learned from what was added to it.
-    sample_base: Option<Sample>,
-}
-
-/// What a provider reported of the whole context, and what we estimated then.
-#[derive(Debug, Clone, Copy)]
-struct Report {
-    /// Input and output of its last call, in its tokens.
-    tokens: u64,
-    /// [`Tracker::estimate`] at that time.
-    estimate: u64,
-}
-
-/// A provider's count of some input beside ours.
-#[derive(Debug, Clone, Copy)]
-struct Sample {
-    /// In the provider's tokens.
-    reported: u64,
-    /// In our estimated tokens.
-    estimated: u64,
-}
-
-/// What a report was worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trust {
-    /// It is the new base.
-    Used,
-    /// It was zero, of a failed or interrupted answer, or missing.
-    Unusable,
-    /// Our own count contradicts it: see [`is_believable`].
-    Contradicted {
-        /// The input that the provider reported, in its tokens.
-        reported: u64,
-        /// The same input by our own count, in tokens.
-        counted: u64,
-        /// Whether it is the first of this model's in this session that is too large: the user is told once. Of one
-        /// that is too small nothing need be said, since our count of images is a guess.
-        is_first: bool,
-    },
-}
-
-impl Tracker {
-    /// Starts from a path as it was recorded, and judges its reports as when they came.
-    pub fn open(path: &[Arc<Entry>], overhead: u64, ratio: Ratio) -> Self {
-        let path = &*as_sent(path);
-        let active = ActivePath::of(path);
-        let summary = active.compaction.map_or(0, |index| path[index].tokens);
-        let mut tracker =
-            Self { overhead, estimate: summary, report: None, ratio, contradicted: false, sample_base: None };
-        let fresh = fresh_from(path, &active);
-        for (index, entry) in path.iter().enumerate().skip(active.start) {
-            if !is_message(&entry.kind) {
-                continue;
-            }
-            tracker.appended(entry.tokens);
-            if let Some(message) = entry.kind.as_message().filter(|_| index >= fresh) {
-                tracker.reported(message, entry.tokens, true);
-                // It was learned when they came.
-                tracker.ratio = ratio;
-            }
-        }
-        tracker
-    }
-
-    /// A message of `tokens` (by the default estimator) joined the context.
-    pub fn appended(&mut self, tokens: u64) {
-        self.estimate = self.estimate.saturating_add(tokens);
-    }
-
-    /// The provider reported on `answer`, which has joined the context already.
-    ///
-    /// `answer_tokens` is its estimate; reasoning that the provider does not take back is subtracted unless
-    /// `resends_reasoning`.
-    pub fn reported(&mut self, answer: &Message, answer_tokens: u64, resends_reasoning: bool) -> Trust {
-        let Some(usage) = usable_usage(answer) else { return Trust::Unusable };
-        let not_resent = if resends_reasoning { 0 } else { usage.reasoning_tokens.min(usage.output_tokens) };
-        let input_estimate = self.estimate.saturating_sub(answer_tokens);
-        let counted = self.overhead.saturating_add(input_estimate);
-        if !is_believable(usage.input_tokens, counted) {
-            let is_too_large = usage.input_tokens > counted;
-            let is_first = is_too_large && !std::mem::replace(&mut self.contradicted, true);
-            return Trust::Contradicted { reported: usage.input_tokens, counted, is_first };
-        }
-        let tokens = size_after(usage, not_resent, answer_tokens, self.ratio);
-        let base = self.sample_base.unwrap_or(Sample { reported: self.overhead, estimated: 0 });
-        let sample = Sample { reported: usage.input_tokens, estimated: input_estimate };
-        if sample.reported > base.reported && sample.estimated > base.estimated {
-            self.ratio = self.ratio.learn(sample.estimated - base.estimated, sample.reported - base.reported);
-        }
-        self.sample_base = Some(sample);
-        self.report = Some(Report { tokens, estimate: self.estimate });
-        Trust::Used
-    }
-
-    /// The context was rewritten (compaction, undo, branch): from here on `path` counts, and no earlier report.
-    pub fn rewritten(&mut self, path: &[Arc<Entry>]) {
-        // Another branch, or an import, has reports of its own; a compacted path has none yet.
-        *self = Self { contradicted: self.contradicted, ..Self::open(path, self.overhead, self.ratio) };
-    }
-
-    /// The fixed part changed.
-    pub fn set_overhead(&mut self, overhead: u64) {
-        self.overhead = overhead;
-    }
-
-    /// The ratio as it was learned so far.
-    pub fn ratio(&self) -> Ratio {
-        self.ratio
-    }
-
-    /// Goes on with another model: its own ratio, and no report yet.
-    pub fn switch_model(&mut self, ratio: Ratio) {
-        self.ratio = ratio;
-        self.report = None;
-        self.contradicted = false;
-        self.sample_base = None;
-    }
-
-    /// The context's size by our own count alone, in estimated tokens: no report and no learned ratio is in it.
-    pub fn counted(&self) -> u64 {
-        self.overhead.saturating_add(self.estimate)
-    }
-
-    /// The context's size now.
-    pub fn measured(&self) -> Measured {
-        match self.report {
-            Some(report) => Measured {
-                usage_tokens: report.tokens,
-                trailing_tokens: self.ratio.apply(self.estimate.saturating_sub(report.estimate)),
-            },
-            None => Measured {
-                usage_tokens: 0,
-                trailing_tokens: self.overhead.saturating_add(self.ratio.apply(self.estimate)),
-            },
-        }
-    }
-
-    /// The size now, with its window.
-    pub fn context_usage(&self, window: Window) -> ContextUsage {
-        let measured = self.measured();
-        ContextUsage::new(measured, window)
     }
 }
 

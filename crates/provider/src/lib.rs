@@ -33,6 +33,7 @@ pub use self::served::{Served, ServedModel};
 pub use self::settings::{ModelSettings, ReasoningEffort, SettingError, ToolChoice};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::BoxStream;
+pub use greenroom_kernel::reasoning::ResentReasoning;
 use greenroom_kernel::{AssistantMessage, Failure, Message, ToolSpec};
 
 /// One model call.
@@ -93,9 +94,11 @@ pub trait Provider: Send + Sync + 'static {
         async { Ok(Served::default()) }.boxed()
     }
 
-    /// Whether the reasoning of earlier answers is sent back to the model, and therefore counts as input again.
-    fn resends_reasoning(&self) -> bool {
-        false
+    /// Which reasoning of earlier answers a request with these settings carries, and which therefore counts as input again.
+    /// A provider writes its requests by the same rule. As it stands here, the settings decide alone, and no opaque block
+    /// goes back: a provider that sends such blocks back names their dialect.
+    fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
+        settings.resend_reasoning.unwrap_or_default().rule(self.name())
     }
 
     /// The output limit, in tokens, of a request whose `output_tokens_max` is `None`; `None` if such a request is

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use self::template::Template;
 pub(crate) use self::transport::ERROR_BODY_BYTES_MAX;
-use crate::{BaseUrl, Provider, ProviderError, ReplyStream, Request, Served};
+use crate::{BaseUrl, ModelSettings, Provider, ProviderError, ReplyStream, Request, ResentReasoning, Served};
 
 /// The base URL of OpenAI's own API.
 pub const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
@@ -85,6 +85,17 @@ pub enum ResendReasoning {
     /// Reasoning is sent as `reasoning`, only to the provider that it came from.
     #[serde(rename = "reasoning")]
     AsReasoning,
+}
+
+impl ResendReasoning {
+    /// Which reasoning a request to this provider carries. Chat completions have no place for opaque blocks.
+    pub fn rule(self, provider: &str) -> ResentReasoning {
+        let readable_of = match self {
+            Self::Never => None,
+            Self::AsReasoningContent | Self::AsReasoning => Some(provider.to_owned()),
+        };
+        ResentReasoning { readable_of, dialect: None }
+    }
 }
 
 /// Through which proxies servers are reached. An address may hold a user's name and password.
@@ -337,8 +348,9 @@ impl Provider for OpenAi {
         listing::served(Arc::clone(&self.server)).boxed()
     }
 
-    fn resends_reasoning(&self) -> bool {
-        self.server.options.resend_reasoning != ResendReasoning::Never
+    fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
+        let options = &self.server.options;
+        settings.resend_reasoning.unwrap_or(options.resend_reasoning).rule(&options.name)
     }
 
     fn output_tokens_max(&self) -> Option<u64> {

@@ -50,8 +50,7 @@ pub struct ModelSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_tokens_max: Option<u64>,
     /// Whether the reasoning of earlier answers is sent back, and in which field; without it the provider's option
-    /// holds. The usage that servers report is read by what the agent and the model say here: a prompt should not say
-    /// otherwise.
+    /// holds. What a request carries counts as context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resend_reasoning: Option<ResendReasoning>,
     /// More fields of the request's body, as the server knows them.

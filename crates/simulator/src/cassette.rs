@@ -14,7 +14,10 @@ use futures_util::{FutureExt, StreamExt, stream};
 use greenroom_kernel::{
     AssistantMessage, Block, Failure, FailureClass, Message, Part, StopReason, ToolCall, Usage,
 };
-use greenroom_provider::{Provider, ProviderError, Purpose, ReplyEvent, ReplyStream, Request, Served};
+use greenroom_provider::{
+    ModelSettings, Provider, ProviderError, Purpose, ReplyEvent, ReplyStream, Request, ResendReasoning,
+    ResentReasoning, Served,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -73,7 +76,7 @@ impl Cassette {
         let header = Header {
             cassette: VERSION,
             provider: provider.name().to_owned(),
-            resends_reasoning: provider.resends_reasoning(),
+            resent_reasoning: Resent::of(&provider.resent_reasoning(&ModelSettings::default())),
             output_tokens_max: provider.output_tokens_max(),
         };
         writeln!(file, "{}", json!(header)).map_err(|error| wrong(&path, &error))?;
@@ -115,8 +118,28 @@ fn wrong(path: &Path, reason: &dyn std::fmt::Display) -> CassetteError {
 struct Header {
     cassette: u32,
     provider: String,
-    resends_reasoning: bool,
+    resent_reasoning: Resent,
     output_tokens_max: Option<u64>,
+}
+
+/// Which reasoning a provider sends back where no settings say otherwise.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Resent {
+    readable: bool,
+    dialect: Option<String>,
+}
+
+impl Resent {
+    fn of(rule: &ResentReasoning) -> Self {
+        Self { readable: rule.readable_of.is_some(), dialect: rule.dialect.clone() }
+    }
+
+    /// As a request with these settings carries it.
+    fn rule(&self, provider: &str, settings: &ModelSettings) -> ResentReasoning {
+        let own = if self.readable { ResendReasoning::AsReasoningContent } else { ResendReasoning::Never };
+        let rule = settings.resend_reasoning.unwrap_or(own).rule(provider);
+        ResentReasoning { dialect: self.dialect.clone(), ..rule }
+    }
 }
 
 /// A call: what was asked, the pieces of the answer, and the failure if it ended with one.
@@ -194,8 +217,8 @@ impl Provider for Recorder {
         self.provider.served()
     }
 
-    fn resends_reasoning(&self) -> bool {
-        self.provider.resends_reasoning()
+    fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
+        self.provider.resent_reasoning(settings)
     }
 
     fn output_tokens_max(&self) -> Option<u64> {
@@ -280,8 +303,8 @@ impl Provider for Player {
         &self.header.provider
     }
 
-    fn resends_reasoning(&self) -> bool {
-        self.header.resends_reasoning
+    fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
+        self.header.resent_reasoning.rule(&self.header.provider, settings)
     }
 
     fn output_tokens_max(&self) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! The simulated model as a provider in this process, without a socket.
 //!
 //! Invariants: it waits only on tokio's clock, so that a paused clock rules it; it shares the caller's
-//! messages and copies none but those with broken calls. A failure is what a careful HTTP client would make of the
+//! messages and copies none but those with broken calls or with reasoning that is not sent back. A failure is what a careful HTTP client would make of the
 //! same answer.
 
 use std::borrow::Cow;
@@ -16,7 +16,8 @@ use greenroom_kernel::{
 };
 use greenroom_provider::retry_after::retry_after_ms;
 use greenroom_provider::{
-    Provider, ProviderError, ReplyEvent, ReplyStream, Request, classify, sendable_arguments,
+    ModelSettings, Provider, ProviderError, ReplyEvent, ReplyStream, Request, ResentReasoning, classify,
+    sendable_arguments,
 };
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
@@ -42,13 +43,19 @@ impl Provider for InProcess {
         &self.simulator.options().provider_name
     }
 
+    fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
+        let options = self.simulator.options();
+        settings.resend_reasoning.unwrap_or(options.resend_reasoning).rule(&options.provider_name)
+    }
+
     fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
         let simulator = self.simulator.clone();
+        let resent = self.resent_reasoning(&request.settings);
         Box::pin(async move {
             let model = request.model.clone();
             let calls = request.messages.iter().flat_map(|message| message.tool_calls());
             let used_ids = calls.map(|call| call.id.clone()).collect();
-            let (answer, flight) = simulator.begin(seen(request), Vec::new());
+            let (answer, flight) = simulator.begin(seen(request, &resent), Vec::new());
             let steps = match answer {
                 Transmission::Status(status) => {
                     flight.wait_and_fire(&status).await;
@@ -79,8 +86,9 @@ impl Provider for InProcess {
     }
 }
 
-fn seen(mut request: Request) -> SeenRequest {
+fn seen(mut request: Request, resent: &ResentReasoning) -> SeenRequest {
     for message in &mut request.messages {
+        *message = resent.strip(message).into_owned();
         send_whole_arguments(message);
     }
     let text_bytes = |blocks: &[Block]| -> usize {
@@ -102,9 +110,9 @@ fn seen(mut request: Request) -> SeenRequest {
                 .content
                 .iter()
                 .map(|part| match part {
-                    Part::Text(text) => text.len(),
+                    Part::Text(text) | Part::Reasoning(text) => text.len(),
+                    Part::OpaqueReasoning { data, .. } => data.len(),
                     Part::ToolCall(call) => call.name.len() + call.arguments.len(),
-                    Part::Reasoning(_) | Part::OpaqueReasoning { .. } => 0,
                 })
                 .sum(),
         })

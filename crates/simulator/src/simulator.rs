@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use greenroom_kernel::{Message, ToolSpec, Usage};
-use greenroom_provider::{Provider, Purpose};
+use greenroom_provider::{Provider, Purpose, ResendReasoning};
 use tokio::time::{Instant, sleep};
 
 use crate::answer::{self, ReplyFacts, StatusAnswer, Transmission};
 use crate::check::{self, Broken, Rule, Violation};
+use crate::counting::{Counting, MessageTokens};
 use crate::fault::{self, Fault, FaultPlan};
 use crate::in_process::InProcess;
 use crate::list::ListForm;
@@ -62,6 +63,10 @@ pub struct SimulatorOptions {
     pub log_capacity: usize,
     /// What the in-process provider calls itself.
     pub provider_name: String,
+    /// Whether the in-process provider sends reasoning back, where the settings of a request do not say so.
+    pub resend_reasoning: ResendReasoning,
+    /// How it counts what it is sent, and what it reports of that.
+    pub counting: Counting,
 }
 
 impl SimulatorOptions {
@@ -83,6 +88,8 @@ impl SimulatorOptions {
             require_key: None,
             log_capacity: 256,
             provider_name: "simulator".to_owned(),
+            resend_reasoning: ResendReasoning::Never,
+            counting: Counting::default(),
         }
     }
 }
@@ -136,7 +143,7 @@ struct Previous {
     tools: Arc<[ToolSpec]>,
     head_tokens: u64,
     messages: Vec<Arc<Message>>,
-    message_tokens: Vec<u64>,
+    message_tokens: Vec<MessageTokens>,
 }
 
 /// One request, as the log keeps it.
@@ -317,7 +324,7 @@ impl Simulator {
         let flight = InFlight { simulator: self.clone(), call };
         let started = Instant::now();
 
-        let (measured, known) = measure(&mut request, previous.as_deref());
+        let (measured, known) = measure(&mut request, previous.as_deref(), &options.counting);
         broken.extend(check::check(&request, known));
         broken.retain(|(rule, _)| !options.tolerates.contains(rule));
         let planned = options
@@ -462,6 +469,7 @@ impl Simulator {
             output_tokens,
             reasoning_tokens,
         };
+        let usage = options.counting.report(usage);
         let id_seed = fault::hash(&[
             &options.seed.to_le_bytes(),
             request.session_key().as_bytes(),
@@ -493,18 +501,18 @@ impl Simulator {
 /// The sizes of a request's parts.
 struct Measured {
     head_tokens: u64,
-    message_tokens: Vec<u64>,
+    message_tokens: Vec<MessageTokens>,
 }
 
 /// Counts `request`, taking over what it shares with the session's previous one; gives how many messages that
 /// is. Shared messages are replaced by the previous request's, so that they are in memory once.
-fn measure(request: &mut SeenRequest, previous: Option<&Previous>) -> (Measured, usize) {
+fn measure(request: &mut SeenRequest, previous: Option<&Previous>, counting: &Counting) -> (Measured, usize) {
     let same_head = previous.filter(|previous| {
         previous.system == request.system
             && (Arc::ptr_eq(&previous.tools, &request.tools) || previous.tools == request.tools)
     });
     let head_tokens = same_head.map_or_else(
-        || tokens::head(request.system.as_deref(), &request.tools),
+        || counting.hidden_tokens + tokens::head(request.system.as_deref(), &request.tools),
         |previous| previous.head_tokens,
     );
     let mut message_tokens = Vec::with_capacity(request.messages.len());
@@ -523,12 +531,11 @@ fn measure(request: &mut SeenRequest, previous: Option<&Previous>) -> (Measured,
             known += 1;
         }
     }
-    request.cached_tokens = match same_head {
-        Some(_) => head_tokens + message_tokens.iter().sum::<u64>(),
-        None => 0,
-    };
-    message_tokens.extend(request.messages[known..].iter().map(|message| tokens::message(message)));
-    request.tokens = head_tokens + message_tokens.iter().sum::<u64>();
+    let cached = head_tokens + counting.messages(&request.messages[..known], &message_tokens);
+    message_tokens.extend(request.messages[known..].iter().map(|message| MessageTokens::of(message)));
+    request.tokens = head_tokens + counting.messages(&request.messages, &message_tokens);
+    // What a template drops with a new turn is no longer in the prefix.
+    request.cached_tokens = same_head.map_or(0, |_| cached.min(request.tokens));
     (Measured { head_tokens, message_tokens }, known)
 }
 
@@ -543,7 +550,7 @@ fn drop_half(request: &mut SeenRequest) {
 fn truncate(request: &mut SeenRequest, tokens_max: u64) {
     let mut dropped = 0;
     while request.messages.len() - dropped > 1 && request.tokens > tokens_max {
-        request.tokens -= tokens::message(&request.messages[dropped]);
+        request.tokens = request.tokens.saturating_sub(tokens::message(&request.messages[dropped]));
         dropped += 1;
     }
     request.messages.drain(..dropped);

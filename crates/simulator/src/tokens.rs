@@ -45,8 +45,7 @@ pub fn prefix(text: &str, tokens_max: u64) -> &str {
     &text[..end]
 }
 
-/// The tokens of one message of a request. Readable reasoning is not counted: the chat-completions protocol
-/// does not take it back.
+/// The tokens of one message of a request, without the reasoning that is sent with it.
 pub fn message(message: &Message) -> u64 {
     let content: u64 = match message {
         Message::User(content) => blocks(content),
@@ -62,6 +61,16 @@ pub fn message(message: &Message) -> u64 {
             .sum(),
     };
     MESSAGE_OVERHEAD + content
+}
+
+/// The tokens of the reasoning that is sent with a message.
+pub fn reasoning(message: &Message) -> u64 {
+    let Message::Assistant(answer) = message else { return 0 };
+    let tokens = |part: &Part| match part {
+        Part::Reasoning(text) | Part::OpaqueReasoning { data: text, .. } => count(text),
+        Part::Text(_) | Part::ToolCall(_) => 0,
+    };
+    answer.content.iter().map(tokens).sum()
 }
 
 /// The tokens of the part of a request that stands before the conversation: system prompt and tools.

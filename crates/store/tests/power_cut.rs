@@ -34,6 +34,7 @@ fn entry(number: u64) -> Entry {
         parent: number.checked_sub(1).map(EntryId),
         at_ms: number,
         tokens: 1,
+        reasoning_tokens: 0,
         origin: None,
         kind: EntryKind::message(Message::user(text)),
     }

@@ -140,6 +140,7 @@ fn recorded(report: Usage) -> Vec<Arc<Entry>> {
                 parent: id.checked_sub(1).map(EntryId),
                 at_ms: 1,
                 tokens: 5,
+                reasoning_tokens: 0,
                 origin: None,
                 kind: EntryKind::message(message),
             })

@@ -300,7 +300,8 @@ fn prompts_that_wait_are_shown_and_an_export_says_that_it_lacks_them() {
         fingerprint: None,
         terms: None,
     };
-    let entry = Entry { id: EntryId(0), parent: None, at_ms: 1, tokens: 1, origin: None, kind };
+    let entry =
+        Entry { id: EntryId(0), parent: None, at_ms: 1, tokens: 1, reasoning_tokens: 0, origin: None, kind };
     let head = Head { entries: 1, inbox: vec![EntryId(0)], ..Head::default() };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -339,7 +340,15 @@ fn sessions_of_sub_agents_stand_under_their_callers_and_go_with_them() {
         ];
         for (at_ms, (id, parent)) in (1..).zip(sessions) {
             let kind = EntryKind::Note { kind: "n".into(), data: "{}".into() };
-            let entry = Entry { id: EntryId(0), parent: None, at_ms, tokens: 1, origin: None, kind };
+            let entry = Entry {
+                id: EntryId(0),
+                parent: None,
+                at_ms,
+                tokens: 1,
+                reasoning_tokens: 0,
+                origin: None,
+                kind,
+            };
             let parent_session = parent.map(str::to_owned);
             let head = Head { entries: 1, updated_at_ms: at_ms, parent_session, ..Head::default() };
             store

@@ -18,6 +18,7 @@ use greenroom_kernel::cost::RunCost;
 use greenroom_kernel::entry::{EntryId, EntryKind, Spender};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::usage::{ContextUsage, Measured};
+use greenroom_provider::ResentReasoning;
 use greenroom_store::{Appended, Batch};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
@@ -134,6 +135,8 @@ pub(crate) struct SessionState {
     next_definition: Option<Definition>,
     /// What the run in progress may cost.
     run_cost: Option<RunCost>,
+    /// The reasoning that the tracker counts as sent back.
+    counted_with: ResentReasoning,
     /// The model that answered last, where the one that is to answer now is another.
     left: Option<LeftModel>,
     log: Log,
@@ -351,7 +354,9 @@ impl SessionState {
                 let _ = reply.send(self.state());
             }
             SessionMessage::Context(reply) => {
-                let _ = reply.send(self.log.shown_context());
+                let (messages, resent) = (self.log.shown_context(), self.resent_reasoning());
+                let _ =
+                    reply.send(messages.iter().map(|message| resent.strip(message).into_owned()).collect());
             }
             SessionMessage::Configure { agent, only_if_idle, reply } => {
                 let goes_on = self.is_left_waiting && self.may_take_up(Some(&agent));
@@ -540,6 +545,9 @@ impl SessionState {
     /// Lets the tracker measure the context for a step of the run, by the settings that hold now.
     fn measure_for_step(&mut self, stamp: RunAttempt) {
         self.refresh_settings();
+        if self.counted_with != self.resent_reasoning() {
+            self.limits_changed();
+        }
         let (context, reply_to) = (Some(self.log.context()), self.agent.actor().clone());
         self.tracker.tell(TrackerMessage::Measure { stamp, context, reply_to });
     }
@@ -566,6 +574,14 @@ impl SessionState {
         self.definition.overhead(self.log.pinned_tokens())
     }
 
+    /// Which reasoning of earlier answers the next request carries: that of the run in progress, with what its prompt says.
+    fn resent_reasoning(&self) -> ResentReasoning {
+        match &self.run {
+            Some(run) => self.definition.resent_reasoning(run.settings()),
+            None => self.definition.resent_reasoning(&self.deps.model_settings(&self.definition.agent)),
+        }
+    }
+
     fn tracker_config(&self) -> TrackerConfig {
         let session = SessionLimits {
             pinned_tokens: self.log.pinned_tokens(),
@@ -574,7 +590,8 @@ impl SessionState {
             is_paused: self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
             only_at_window: self.compaction.only_at_window,
         };
-        let config = self.definition.tracker_config(&self.deps, session);
+        let of_definition = self.definition.tracker_config(&self.deps, session);
+        let config = TrackerConfig { resent: self.resent_reasoning(), ..of_definition };
         self.shared.account().set_limits(config.limits.cost);
         config
     }
@@ -585,7 +602,11 @@ impl SessionState {
         if self.definition.refresh_window(&self.deps, self.log.pinned_tokens()) {
             trace::window_changed(&self.shared.id, &before, &self.definition.window);
         }
-        self.tracker.tell(TrackerMessage::Configure(Box::new(self.tracker_config())));
+        let config = Box::new(self.tracker_config());
+        let is_counted_anew = self.counted_with != config.resent;
+        self.counted_with.clone_from(&config.resent);
+        let path = is_counted_anew.then(|| self.log.path().to_vec());
+        self.tracker.tell(TrackerMessage::Configure { config, path });
     }
 
     /// Takes over settings that changed since this session looked last. Those that cannot work here are not used.

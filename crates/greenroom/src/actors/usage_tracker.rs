@@ -10,7 +10,8 @@ use std::sync::Arc;
 use greenroom_kernel::Entry;
 use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::message::Message;
-use greenroom_kernel::usage::{ContextUsage, Tracker, Trust};
+use greenroom_kernel::usage::{ContextUsage, RequestFrame, Tracker, Trust};
+use greenroom_provider::ResentReasoning;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::deps::Deps;
@@ -28,8 +29,8 @@ pub(crate) struct TrackerConfig {
     pub(crate) model: String,
     /// The fixed part of every request, in estimated tokens.
     pub(crate) overhead: u64,
-    /// Whether the provider is sent the reasoning of earlier answers again.
-    pub(crate) resends_reasoning: bool,
+    /// Which reasoning of earlier answers the next request carries.
+    pub(crate) resent: ResentReasoning,
     /// By what the kernel decides whether a compaction is due.
     pub(crate) limits: ContextLimits,
 }
@@ -56,23 +57,31 @@ pub(crate) struct TrackerState {
     bill: Bill,
 }
 
+impl TrackerConfig {
+    /// What requests have in common.
+    pub(crate) fn frame(&self) -> RequestFrame {
+        let Self { overhead, resent, limits, .. } = self;
+        RequestFrame { overhead: *overhead, resent: resent.clone(), window: limits.window.tokens }
+    }
+}
+
 impl TrackerState {
     fn context(&self) -> ContextUsage {
         self.tracker.context_usage(self.config.limits.window)
     }
 
     fn appended(&mut self, entry: &Entry) {
-        self.tracker.appended(entry.tokens);
+        let trust = self.tracker.appended(entry);
         let Some(message) = entry.kind.as_message() else { return };
         let Message::Assistant(answer) = &**message else { return };
-        match self.tracker.reported(message, entry.tokens, self.config.resends_reasoning) {
+        match trust {
             Trust::Used => {
                 let learned = &self.deps.learned;
                 learned.learn_ratio(&self.config.origin, &self.config.model, self.tracker.ratio());
                 let input = answer.usage.map_or(0, |usage| usage.input_tokens);
                 learned.accepted(&self.config.origin, &self.config.model, input);
             }
-            Trust::Unusable => {}
+            Trust::Unusable | Trust::Suspended => {}
             Trust::Contradicted { reported, counted, is_first } => {
                 let session = &self.shared.id;
                 tracing::debug!(%session, reported, counted, "a report of usage was not believed");
@@ -84,12 +93,19 @@ impl TrackerState {
         self.announce();
     }
 
-    /// Tells the user, once, that the provider's reports are no measure of the context.
+    /// Tells the user, once of what is too large and once of what is too small, that the provider's reports are no measure
+    /// of the context.
     fn warn(&self, reported: u64, counted: u64) {
         let TrackerConfig { origin, model, .. } = &self.config;
+        let reason = if reported < counted {
+            "it may leave out a part of what it is sent, as servers do that cut long requests in silence: set \
+             context_window to what it takes, or raise the server's own limit. "
+        } else {
+            ""
+        };
         let message = format!(
             "{origin} reports {reported} input tokens for a request to {model} in which about {counted} are counted; \
-             such reports are not believed, and the context's size is estimated"
+             {reason}such reports are not believed, and the context's size is estimated"
         );
         self.shared.publish(&self.deps.bus, EventKind::Warning { message });
     }
@@ -101,11 +117,11 @@ impl TrackerState {
                 self.tracker.rewritten(&path);
                 self.announce();
             }
-            TrackerMessage::Configure(config) => {
+            TrackerMessage::Configure { config, path } => {
                 if (&config.origin, &config.model) != (&self.config.origin, &self.config.model) {
                     self.tracker.switch_model(self.deps.learned.ratio(&config.origin, &config.model));
                 }
-                self.tracker.set_overhead(config.overhead);
+                self.tracker.set_frame(config.frame(), path.as_deref().unwrap_or_default());
                 self.config = *config;
                 self.shared.set_context(self.context());
             }
@@ -129,7 +145,7 @@ impl TrackerState {
         let ContextLimits { window, settings, .. } = &self.config.limits;
         let trigger_at = window.tokens.and_then(|window| settings.trigger_tokens(window));
         trace::measured(&self.shared.id, &size, window, trigger_at, self.config.limits.full_at());
-        Box::new(Measurement { size, usage, ratio: self.tracker.ratio() })
+        Box::new(Measurement { size, usage, ratio: self.tracker.ratio(), hidden: self.tracker.hidden() })
     }
 
     fn announce(&self) {
@@ -160,7 +176,7 @@ impl Actor for UsageTracker {
         let TrackerArguments { deps, shared, session, config, path, bill } = *arguments;
         deps.probe(&shared.id, "usage_tracker/starts");
         let ratio = deps.learned.ratio(&config.origin, &config.model);
-        let tracker = Tracker::open(&path, config.overhead, ratio);
+        let tracker = Tracker::open(&path, config.frame(), ratio);
         let state = TrackerState { deps, shared, session, config, tracker, bill };
         state.shared.set_context(state.context());
         Ok(state)

@@ -333,7 +333,15 @@ fn runs(drawn: &str, open_run: Option<u64>) -> Vec<Option<u64>> {
                 "n" => EntryKind::Note { kind: RUN_RESUMED.into(), data: run.to_string() },
                 _ => EntryKind::RunEnded { run, outcome: RunOutcome::Completed, context: context() },
             };
-            Entry { id: EntryId(id), parent: None, at_ms: id, tokens: 0, origin: None, kind }
+            Entry {
+                id: EntryId(id),
+                parent: None,
+                at_ms: id,
+                tokens: 0,
+                reasoning_tokens: 0,
+                origin: None,
+                kind,
+            }
         })
         .collect();
     let session = Arc::from("s");

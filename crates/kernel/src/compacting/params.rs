@@ -130,7 +130,15 @@ impl CompactionParams {
         let last = self.path.last().map_or(0, |entry| entry.id.0 + 1);
         let (id, parent) = (EntryId(last), last.checked_sub(1).map(EntryId));
         let kind = EntryKind::Prune(Box::new(prune));
-        self.path.push(Arc::new(Entry { id, parent, at_ms: 0, tokens: 0, origin: None, kind }));
+        self.path.push(Arc::new(Entry {
+            id,
+            parent,
+            at_ms: 0,
+            tokens: 0,
+            reasoning_tokens: 0,
+            origin: None,
+            kind,
+        }));
     }
 }
 

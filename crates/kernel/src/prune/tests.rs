@@ -90,7 +90,12 @@ fn a_prune_changes_what_is_sent_and_nothing_else_and_can_be_undone() {
     assert!(after[2].text().starts_with("[This result of `read`"), "{}", after[2].text());
     // Its size is that of what is sent, wherever sizes are asked for.
     let sizes: u64 = as_sent(&short).iter().map(|entry| entry.tokens).sum();
-    let measured = crate::usage::Tracker::open(&short, 0, crate::usage::Ratio::default()).counted();
+    let measured = crate::usage::Tracker::open(
+        &short,
+        crate::usage::RequestFrame::default(),
+        crate::usage::Ratio::default(),
+    )
+    .counted();
     assert!(sizes < 5_100 && sizes == measured, "{sizes} {measured}");
     let by_hand = crate::usage::measure(
         &short,
@@ -115,6 +120,7 @@ fn a_prune_changes_what_is_sent_and_nothing_else_and_can_be_undone() {
             parent: id.checked_sub(1).map(EntryId),
             at_ms: 0,
             tokens: 0,
+            reasoning_tokens: 0,
             origin: None,
             kind,
         })
@@ -181,7 +187,15 @@ fn with_image(id: u64, words: usize) -> Arc<Entry> {
         .push(Block::Image(crate::message::Image { media_type: "image/png".into(), data: "AA==".into() }));
     let kind = EntryKind::message(Message::ToolResult(result));
     let tokens = entry_tokens(&kind, Estimator::Classes);
-    Arc::new(Entry { id: EntryId(id), parent: None, at_ms: 0, tokens, origin: None, kind })
+    Arc::new(Entry {
+        id: EntryId(id),
+        parent: None,
+        at_ms: 0,
+        tokens,
+        reasoning_tokens: 0,
+        origin: None,
+        kind,
+    })
 }
 
 #[test]

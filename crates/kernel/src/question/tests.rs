@@ -7,7 +7,7 @@ use crate::entry::RunOutcome;
 use crate::usage::{ContextUsage, Measured, Window, WindowSource};
 
 fn entry(id: u64, kind: EntryKind) -> Entry {
-    Entry { id: EntryId(id), parent: None, at_ms: 0, tokens: 0, origin: None, kind }
+    Entry { id: EntryId(id), parent: None, at_ms: 0, tokens: 0, reasoning_tokens: 0, origin: None, kind }
 }
 
 fn asked(call_id: &str, ordinal: u32, question: Question, expires_at_ms: Option<u64>) -> EntryKind {

@@ -4,6 +4,7 @@ use super::*;
 use crate::entry::EntryId;
 use crate::message::StopReason;
 use crate::notation::{Random, Sketch, path, says, usage};
+use crate::reasoning::ResentReasoning;
 
 /// The path, with these reports (input, output) on the entries with these ids.
 fn reporting(drawing: &str, reports: &[(u64, u64, u64)]) -> Vec<Arc<Entry>> {
@@ -149,38 +150,68 @@ fn answer(input: u64, output: u64, reasoning: u64) -> Message {
     Message::Assistant(answer)
 }
 
+fn frame(overhead: u64) -> RequestFrame {
+    RequestFrame { overhead, ..RequestFrame::default() }
+}
+
 fn tracker(overhead: u64) -> Tracker {
-    Tracker::open(&[], overhead, Ratio::default())
+    Tracker::open(&[], frame(overhead), Ratio::default())
+}
+
+/// An entry of this size, whose reasoning has that size.
+fn entry(message: Message, tokens: u64, reasoning_tokens: u64) -> Entry {
+    let kind = EntryKind::message(message);
+    Entry { id: EntryId(0), parent: None, at_ms: 0, tokens, reasoning_tokens, origin: None, kind }
+}
+
+/// A message of the user of this size joins the context.
+fn grow(tracker: &mut Tracker, tokens: u64) {
+    tracker.appended(&entry(Message::user("more"), tokens, 0));
+}
+
+/// An answer of this size joins the context, with its report.
+fn report(tracker: &mut Tracker, answer: Message, tokens: u64) -> Trust {
+    tracker.appended(&entry(answer, tokens, 0))
 }
 
 #[test]
 fn a_tracker_follows_one_message_at_a_time() {
     let mut tracker = tracker(1_000);
-    tracker.appended(500);
+    grow(&mut tracker, 500);
     assert_eq!(tracker.measured(), Measured { usage_tokens: 0, trailing_tokens: 1_500 });
-    tracker.appended(100);
-    assert_eq!(tracker.reported(&answer(1_600, 90, 0), 100, false), Trust::Used);
+    assert_eq!(report(&mut tracker, answer(1_600, 90, 0), 100), Trust::Used);
     assert_eq!(tracker.measured(), Measured { usage_tokens: 1_690, trailing_tokens: 0 });
-    tracker.appended(40);
+    grow(&mut tracker, 40);
     let ratio = tracker.ratio();
     assert_eq!(tracker.measured(), Measured { usage_tokens: 1_690, trailing_tokens: ratio.apply(40) });
     // A report of nothing changes nothing.
-    tracker.appended(10);
-    assert_eq!(tracker.reported(&answer(0, 0, 0), 10, false), Trust::Unusable);
-    assert_eq!(tracker.reported(&Message::user("hi"), 10, false), Trust::Unusable);
+    assert_eq!(report(&mut tracker, answer(0, 0, 0), 10), Trust::Unusable);
+    assert_eq!(report(&mut tracker, Message::user("hi"), 10), Trust::Unusable);
     assert_eq!(tracker.measured().usage_tokens, 1_690);
 }
 
 #[test]
 fn reasoning_counts_only_where_it_is_sent_back() {
-    for (resends, usage_tokens) in [(false, 1_020), (true, 1_100)] {
-        let mut tracker = tracker(1_000);
-        assert_eq!(tracker.reported(&answer(1_000, 100, 80), 0, resends), Trust::Used);
-        assert_eq!(tracker.measured().usage_tokens, usage_tokens);
+    let back = |answer: &Message| {
+        let Message::Assistant(answer) = answer else { panic!("it is an answer") };
+        ResentReasoning { readable_of: Some(answer.provider.clone()), dialect: None }
+    };
+    // Whether it is sent back, what of the output the report says that it was, and what the next request has of it.
+    for (resends, told, usage_tokens) in
+        [(false, 80, 1_020), (true, 80, 1_100), (false, 0, 1_020), (true, 0, 1_100)]
+    {
+        let mut thought = answer(1_000, 100, told);
+        let Message::Assistant(said) = &mut thought else { panic!("it is an answer") };
+        said.content.insert(0, crate::Part::Reasoning("hm".into()));
+        let resent = if resends { back(&thought) } else { ResentReasoning::default() };
+        let mut tracker = Tracker::open(&[], RequestFrame { resent, ..frame(1_000) }, Ratio::default());
+        assert_eq!(tracker.appended(&entry(thought, 20, 80)), Trust::Used);
+        assert_eq!(tracker.measured().usage_tokens, usage_tokens, "sent back: {resends}, reported: {told}");
+        assert_eq!(tracker.counted(), usage_tokens);
     }
     // More reasoning than output is a provider's slip, and takes no more than the output away.
     let mut tracker = tracker(1_000);
-    tracker.reported(&answer(1_000, 100, 8_000), 0, false);
+    report(&mut tracker, answer(1_000, 100, 8_000), 0);
     assert_eq!(tracker.measured().usage_tokens, 1_000);
 }
 
@@ -220,64 +251,63 @@ fn a_report_that_our_count_contradicts_is_never_used_however_often_it_comes() {
     for lie in [950_000, 1_364_156, 2_000_000, 1_000_000_000, 1_000_000_000_000, u64::MAX] {
         for output in [10, lie] {
             let mut tracker = tracker(4);
-            tracker.appended(10);
+            grow(&mut tracker, 10);
             for time in 0..50 {
-                tracker.appended(3);
-                let counted = tracker.counted() - 3;
+                let counted = tracker.counted();
                 let expect = Trust::Contradicted { reported: lie, counted, is_first: time == 0 };
-                assert_eq!(tracker.reported(&answer(lie, output, 0), 3, false), expect);
+                assert_eq!(report(&mut tracker, answer(lie, output, 0), 3), expect);
                 let measured = Measured { usage_tokens: 0, trailing_tokens: counted + 3 };
                 assert_eq!(tracker.measured(), measured, "{lie}");
                 assert_eq!(tracker.ratio(), Ratio::default(), "{lie}: nothing is learned from it");
             }
             // A sane one is used at once, and the next lie does not replace it.
-            assert_eq!(tracker.reported(&answer(100, 5, 0), 3, false), Trust::Used);
-            tracker.appended(20);
-            let again = tracker.reported(&answer(lie, output, 0), 20, false);
+            assert_eq!(report(&mut tracker, answer(100, 5, 0), 3), Trust::Used);
+            let again = report(&mut tracker, answer(lie, output, 0), 20);
             assert!(matches!(again, Trust::Contradicted { is_first: false, .. }), "{again:?}");
             assert_eq!(tracker.measured(), Measured { usage_tokens: 105, trailing_tokens: 20 });
             // Another model is another matter.
             tracker.switch_model(Ratio::default());
-            let again = tracker.reported(&answer(lie, output, 0), 20, false);
+            let again = report(&mut tracker, answer(lie, output, 0), 20);
             assert!(matches!(again, Trust::Contradicted { is_first: true, .. }), "{again:?}");
         }
     }
-    // Too low is as wrong as too high, and no matter for the user.
+    // Too low is as wrong as too high, and is said once too.
     let mut tracker = tracker(1_000);
-    tracker.appended(99_000);
-    let low = tracker.reported(&answer(49_999, 10, 0), 0, false);
+    grow(&mut tracker, 99_000);
+    let low = report(&mut tracker, answer(49_999, 10, 0), 0);
+    assert_eq!(low, Trust::Contradicted { reported: 49_999, counted: 100_000, is_first: true });
+    let low = report(&mut tracker, answer(49_999, 10, 0), 0);
     assert_eq!(low, Trust::Contradicted { reported: 49_999, counted: 100_000, is_first: false });
     // What was learned widens no range: by our own count, the tenfold is the tenfold.
     for _ in 0..40 {
-        assert_eq!(tracker.reported(&answer(300_000, 10, 0), 0, false), Trust::Used);
+        assert_eq!(report(&mut tracker, answer(300_000, 10, 0), 0), Trust::Used);
     }
-    assert!(matches!(tracker.reported(&answer(300_001, 10, 0), 0, false), Trust::Contradicted { .. }));
+    assert!(matches!(report(&mut tracker, answer(300_001, 10, 0), 0), Trust::Contradicted { .. }));
     // Small contexts are not worth a doubt.
     let mut tracker = self::tracker(10);
-    assert_eq!(tracker.reported(&answer(300, 10, 0), 0, false), Trust::Used);
+    assert_eq!(report(&mut tracker, answer(300, 10, 0), 0), Trust::Used);
 }
 
 #[test]
 fn output_that_nobody_showed_us_is_not_in_the_context() {
     let mut tracker = tracker(1_000);
-    tracker.appended(200);
     // Reasoning that was not reported as such.
-    assert_eq!(tracker.reported(&answer(1_000, 50_000, 0), 200, false), Trust::Used);
+    assert_eq!(report(&mut tracker, answer(1_000, 50_000, 0), 200), Trust::Used);
     assert_eq!(tracker.measured(), Measured { usage_tokens: 1_200, trailing_tokens: 0 });
-    assert_eq!(tracker.reported(&answer(1_000, 600, 0), 200, false), Trust::Used);
+    assert_eq!(report(&mut tracker, answer(1_000, 600, 0), 200), Trust::Used);
     assert_eq!(tracker.measured(), Measured { usage_tokens: 1_600, trailing_tokens: 0 });
 }
 
 #[test]
 fn the_ratio_is_learned_from_what_was_added() {
     let mut tracker = tracker(1_000);
-    tracker.appended(1_000);
+    grow(&mut tracker, 1_000);
     // The first sample is all but the fixed part; the next ones are what came since.
-    tracker.reported(&answer(2_500, 0, 0), 0, false);
+    report(&mut tracker, answer(2_500, 0, 0), 0);
     assert!((tracker.ratio().value() - (0.7 + 0.3 * 1.5)).abs() < 1e-9);
-    tracker.appended(1_000);
+    grow(&mut tracker, 1_000);
     let before = tracker.ratio().value();
-    tracker.reported(&answer(4_000, 0, 0), 0, false);
+    report(&mut tracker, answer(4_000, 0, 0), 0);
     assert!((tracker.ratio().value() - (before * 0.7 + 0.3 * 1.5)).abs() < 1e-9);
     // Estimates are multiplied by it.
     tracker.rewritten(&path("u:10000"));
@@ -287,8 +317,8 @@ fn the_ratio_is_learned_from_what_was_added() {
 #[test]
 fn after_a_rewrite_no_earlier_report_counts() {
     let mut tracker = tracker(1_000);
-    tracker.appended(150_000);
-    tracker.reported(&answer(150_000, 0, 0), 0, false);
+    grow(&mut tracker, 150_000);
+    report(&mut tracker, answer(150_000, 0, 0), 0);
     let ratio = tracker.ratio();
     tracker.rewritten(&path("u:99999 a:50000 u:7 C@2:2000"));
     let expect = 1_000 + ratio.apply(2_007);
@@ -296,9 +326,9 @@ fn after_a_rewrite_no_earlier_report_counts() {
     // Nor does what was learned from begin there: the first sample after it is the whole new context.
     let mut learning = tracker.clone();
     let input = 1_000 + 2_007 * 3 / 2;
-    learning.reported(&answer(input, 0, 0), 0, false);
+    report(&mut learning, answer(input, 0, 0), 0);
     assert!(learning.ratio().value() > ratio.value() + 0.1, "{:?}", learning.ratio());
-    tracker.set_overhead(3_000);
+    tracker.set_frame(frame(3_000), &[]);
     assert_eq!(tracker.measured().tokens(), expect + 2_000);
     tracker.switch_model(Ratio::new(2.0));
     assert_eq!(tracker.measured().tokens(), 3_000 + 2 * 2_007);
@@ -322,16 +352,15 @@ fn a_tracker_that_opens_a_session_is_where_one_that_lived_through_it_is() {
             } else if random.one_in(3) {
                 sketch.add_all(&format!("a:{tokens}"));
                 let input = active.measured().tokens();
-                active.appended(tokens);
                 change_answer(&mut sketch.path, here, |answer| answer.usage = usage(input, tokens));
-                let message = sketch.path.last().and_then(|entry| entry.kind.as_message()).expect("drawn");
-                assert_eq!(active.reported(message, tokens, false), Trust::Used, "seed {seed}");
+                let entry = sketch.path.last().expect("drawn");
+                assert_eq!(active.appended(entry), Trust::Used, "seed {seed}");
             } else {
                 sketch.add_all(&format!("{}:{tokens}", random.pick(&["u", "s", "m", "r", "b"])));
-                active.appended(tokens);
+                active.appended(sketch.path.last().expect("drawn"));
             }
         }
-        let opened = Tracker::open(&sketch.path, overhead, active.ratio());
+        let opened = Tracker::open(&sketch.path, frame(overhead), active.ratio());
         assert_eq!(opened.measured(), active.measured(), "seed {seed}");
         let whole = measure(&sketch.path, Estimator::Classes, overhead, active.ratio(), Reports::Believed);
         assert_eq!(whole, active.measured(), "seed {seed}");
@@ -345,10 +374,10 @@ fn following_costs_the_same_however_long_the_session() {
     let mut expected = 1_000;
     for run in 0..250_000u64 {
         for _ in 0..4 {
-            tracker.appended(1);
+            grow(&mut tracker, 1);
         }
         expected += 4;
-        assert_ne!(tracker.reported(&answer(expected, 0, 0), 0, false), Trust::Unusable, "run {run}");
+        assert_ne!(report(&mut tracker, answer(expected, 0, 0), 0), Trust::Unusable, "run {run}");
         assert!(tracker.measured().tokens() > 0);
     }
     assert_eq!(tracker.measured().tokens(), expected);
@@ -382,7 +411,7 @@ fn a_report_that_was_contradicted_is_so_after_opening_too() {
     let mut sketch = Sketch::default();
     sketch.add_all("u:3000 a:200");
     change_answer(&mut sketch.path, 1, |answer| answer.usage = usage(3_000_000, 200));
-    let open = |sketch: &Sketch| Tracker::open(&sketch.path, 500, Ratio::default());
+    let open = |sketch: &Sketch| Tracker::open(&sketch.path, frame(500), Ratio::default());
     let expect = Measured { usage_tokens: 0, trailing_tokens: 3_700 };
     assert_eq!(open(&sketch).measured(), expect);
     // Said twice, it is not true either, and the user was told.
@@ -390,7 +419,7 @@ fn a_report_that_was_contradicted_is_so_after_opening_too() {
     change_answer(&mut sketch.path, 3, |answer| answer.usage = usage(3_000_300, 200));
     let mut opened = open(&sketch);
     assert_eq!(opened.measured(), Measured { trailing_tokens: 4_000, ..expect });
-    let again = opened.reported(&answer(3_000_600, 200, 0), 0, false);
+    let again = report(&mut opened, answer(3_000_600, 200, 0), 0);
     assert!(matches!(again, Trust::Contradicted { is_first: false, .. }), "{again:?}");
 }
 
@@ -398,10 +427,10 @@ fn a_report_that_was_contradicted_is_so_after_opening_too() {
 #[test]
 fn a_report_below_the_one_before_teaches_nothing_of_what_was_added() {
     let mut tracker = tracker(1_000);
-    tracker.appended(10_000);
-    tracker.reported(&answer(14_000, 0, 0), 0, false);
+    grow(&mut tracker, 10_000);
+    report(&mut tracker, answer(14_000, 0, 0), 0);
     let learned = tracker.ratio();
-    tracker.appended(1_000);
-    assert_eq!(tracker.reported(&answer(13_000, 0, 0), 0, false), Trust::Used);
+    grow(&mut tracker, 1_000);
+    assert_eq!(report(&mut tracker, answer(13_000, 0, 0), 0), Trust::Used);
     assert_eq!((tracker.ratio(), tracker.measured().usage_tokens), (learned, 13_000));
 }

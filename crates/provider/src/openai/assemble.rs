@@ -286,11 +286,16 @@ fn generated_id() -> String {
 
 /// The usage that the server reported; `None` if it reported none.
 fn usage(wire: &WireUsage) -> Option<Usage> {
-    let input_tokens = wire.prompt_tokens.unwrap_or_default();
+    let prompt = wire.prompt_tokens.unwrap_or_default();
     let completion = wire.completion_tokens.unwrap_or_default();
-    if input_tokens == 0 && completion == 0 {
+    if prompt == 0 && completion == 0 {
         return None;
     }
+    let input_tokens = if counts_cached_apart(wire, prompt, completion) {
+        prompt.saturating_add(wire.cached()).saturating_add(wire.cache_written())
+    } else {
+        prompt
+    };
     let reasoning_tokens = wire.completion_tokens_details.reasoning_tokens.unwrap_or_default();
     // Some servers count reasoning in the total but not in the completion.
     let uncounted =
@@ -307,6 +312,14 @@ fn usage(wire: &WireUsage) -> Option<Usage> {
         output_tokens,
         reasoning_tokens: reasoning_tokens.min(output_tokens),
     })
+}
+
+/// Whether the prompt's tokens are only those that did not come from the cache, as some gateways count: more is said to be
+/// cached than the prompt has, or the total is right only with what is cached.
+fn counts_cached_apart(wire: &WireUsage, prompt: u64, completion: u64) -> bool {
+    let cached = wire.cached().saturating_add(wire.cache_written());
+    let all = prompt.saturating_add(completion).saturating_add(cached);
+    wire.cached() > prompt || (cached > 0 && wire.total_tokens == Some(all))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{MaxTokensField, ResendReasoning};
-use crate::{ReasoningEffort, Request, ToolChoice, sendable_arguments};
+use crate::{ReasoningEffort, Request, ResentReasoning, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that servers accept, in bytes.
 const CALL_ID_BYTES_MAX: usize = 40;
@@ -271,6 +271,7 @@ fn wire_messages<'a>(request: &'a Request, style: &WireStyle<'_>) -> Vec<WireMes
         wire.push(WireMessage::System { content: system });
     }
     let resend = request.settings.resend_reasoning.unwrap_or(style.resend_reasoning);
+    let rule = resend.rule(style.provider);
     // Images of tool results wait here until the batch of results is over: nothing may stand between results.
     let mut result_images: Vec<UserPart<'a>> = Vec::new();
     for message in &request.messages {
@@ -284,7 +285,7 @@ fn wire_messages<'a>(request: &'a Request, style: &WireStyle<'_>) -> Vec<WireMes
             }
             Message::Assistant(assistant) => {
                 flush_images(&mut wire, &mut result_images);
-                wire.extend(wire_assistant(assistant, style.provider, resend));
+                wire.extend(wire_assistant(assistant, &rule, resend));
             }
         }
     }
@@ -332,18 +333,18 @@ fn image_part(image: &Image) -> UserPart<'_> {
 /// `None` if nothing of it is sent: an empty assistant message is refused by most servers.
 fn wire_assistant<'a>(
     assistant: &'a AssistantMessage,
-    provider: &str,
+    rule: &ResentReasoning,
     resend: ResendReasoning,
 ) -> Option<WireMessage<'a>> {
     // Joining borrows what stands alone.
     let mut text = Cow::Borrowed("");
     let mut thought = Cow::Borrowed("");
     let mut tool_calls = Vec::with_capacity(assistant.tool_calls().count());
-    for part in &assistant.content {
+    for part in assistant.content.iter().filter(|part| rule.carries(assistant, part)) {
         match part {
             Part::Text(more) => text += more.as_str(),
             Part::Reasoning(more) => thought += more.as_str(),
-            // Another dialect's block: this API has no place for it.
+            // This API has no place for it.
             Part::OpaqueReasoning { .. } => {}
             Part::ToolCall(call) => tool_calls.push(wire_call(call)),
         }
@@ -351,13 +352,11 @@ fn wire_assistant<'a>(
     if text.is_empty() && tool_calls.is_empty() {
         return None;
     }
-    let own = assistant.provider == provider && !thought.is_empty();
+    let thought = (!thought.is_empty()).then_some(thought);
     let (reasoning_content, reasoning) = match resend {
-        ResendReasoning::AsReasoningContent if own => (Some(thought), None),
-        ResendReasoning::AsReasoning if own => (None, Some(thought)),
-        ResendReasoning::Never | ResendReasoning::AsReasoningContent | ResendReasoning::AsReasoning => {
-            (None, None)
-        }
+        ResendReasoning::AsReasoningContent => (thought, None),
+        ResendReasoning::AsReasoning => (None, thought),
+        ResendReasoning::Never => (None, None),
     };
     let content = (!text.is_empty()).then_some(text);
     Some(WireMessage::Assistant { content, reasoning_content, reasoning, tool_calls })

@@ -4,7 +4,7 @@
 
 use greenroom::ContextUsage;
 use greenroom::kernel::render::SUMMARY_LEAD;
-use greenroom::kernel::size::{Estimator, message_tokens, text_tokens};
+use greenroom::kernel::size::{Estimator, message_tokens, opaque_tokens, text_tokens};
 use greenroom::kernel::{Block, Message, Part};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -145,13 +145,20 @@ impl Parts {
                 let mut rest = total;
                 for part in &answer.content {
                     let (category, tokens) = match part {
-                        Part::Text(_) | Part::OpaqueReasoning { .. } => continue,
+                        Part::Text(_) => continue,
+                        // The context has only what is sent back. It is counted beside the message.
+                        Part::OpaqueReasoning { data, .. } => {
+                            self.add(ContextCategory::Reasoning, 1, opaque_tokens(data));
+                            continue;
+                        }
+                        Part::Reasoning(reasoning) => {
+                            let tokens = text_tokens(reasoning, Estimator::Classes);
+                            self.add(ContextCategory::Reasoning, 1, tokens);
+                            continue;
+                        }
                         Part::ToolCall(call) => {
                             let text = format!("{}{}", call.name, call.arguments);
                             (ContextCategory::ToolCalls, text_tokens(&text, Estimator::Classes))
-                        }
-                        Part::Reasoning(reasoning) => {
-                            (ContextCategory::Reasoning, text_tokens(reasoning, Estimator::Classes))
                         }
                     };
                     let tokens = tokens.min(rest);

@@ -126,7 +126,8 @@ async fn a_request_that_was_not_recorded_shows_the_nearest_one() {
         ("", "empty"),
         ("{}", "line 1"),
         (
-            "{\"cassette\":9,\"provider\":\"p\",\"resends_reasoning\":false,\"output_tokens_max\":null}",
+            "{\"cassette\":9,\"provider\":\"p\",\"resent_reasoning\":{\"readable\":false,\"dialect\":null},\
+             \"output_tokens_max\":null}",
             "form 9",
         ),
     ] {

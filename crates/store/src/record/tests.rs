@@ -403,6 +403,7 @@ fn append_of(kind: EntryKind) -> StoredRecord {
         parent: Some(EntryId(6)),
         at_ms: 1_700_000_000_000,
         tokens: 5,
+        reasoning_tokens: 3,
         origin: Some("o".to_owned()),
         kind,
     };

@@ -83,6 +83,7 @@ stored_struct!(V1: Entry {
     parent: Option<EntryId>,
     at_ms: u64,
     tokens: u64,
+    reasoning_tokens: u64,
     origin: Option<String>,
     kind: EntryKind,
 });

@@ -21,6 +21,7 @@ pub(crate) fn entry(id: u64, text: &str) -> Entry {
         parent: id.checked_sub(1).map(EntryId),
         at_ms: id,
         tokens: 1,
+        reasoning_tokens: 0,
         origin: None,
         kind,
     }

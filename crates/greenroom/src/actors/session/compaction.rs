@@ -164,14 +164,14 @@ impl SessionState {
         }
         let limits = &self.definition.agent.limits;
         CompactionParams {
-            path: self.log.path().to_vec(),
+            path: self.resent_reasoning().sized(self.log.path()).into_owned(),
             settings: CompactionSettings::clone(&self.definition.settings),
             trigger: request.trigger,
             window,
             known_window,
             summarisers: self.writers(window).into_iter().map(|writer| writer.limits).collect(),
             retries: Retries::new(limits.retries_max, limits.loading_ms_max),
-            overhead: self.overhead(),
+            overhead: self.overhead().saturating_add(measured.hidden),
             pinned: self.log.head().pins.clone(),
             tokens_before: size.tokens,
             ratio: measured.ratio,

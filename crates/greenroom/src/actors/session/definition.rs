@@ -10,7 +10,7 @@ use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_kernel::usage::{Window, WindowSource};
-use greenroom_provider::{ModelSettings, ResendReasoning, SettingError, ToolChoice};
+use greenroom_provider::{ModelSettings, ResentReasoning, SettingError, ToolChoice};
 use greenroom_tools::Registry;
 
 use crate::actors::usage_tracker::TrackerConfig;
@@ -259,16 +259,18 @@ impl Definition {
         self.window != before
     }
 
+    /// Which reasoning of earlier answers a request with these settings carries.
+    pub(super) fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
+        self.lane.provider.resent_reasoning(settings)
+    }
+
     /// By what the session's context is measured.
     pub(super) fn tracker_config(&self, deps: &Deps, session: SessionLimits) -> TrackerConfig {
         TrackerConfig {
             origin: self.lane.origin().to_owned(),
             model: self.model().to_owned(),
             overhead: self.overhead(session.pinned_tokens),
-            resends_reasoning: deps
-                .model_settings(&self.agent)
-                .resend_reasoning
-                .map_or(self.lane.provider.resends_reasoning(), |resend| resend != ResendReasoning::Never),
+            resent: self.resent_reasoning(&deps.model_settings(&self.agent)),
             limits: ContextLimits {
                 window: self.window,
                 settings: Arc::clone(&self.settings),

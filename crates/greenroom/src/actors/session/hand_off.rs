@@ -151,9 +151,10 @@ impl SessionState {
         let keep = settings.keep_recent(window, Occasion::Automatic, 0);
         let active = ActivePath::of(self.log.path());
         let messages = active.entries().iter().rev().filter(|entry| is_message(&entry.kind));
+        let resent = self.resent_reasoning();
         let mut tokens = 0;
         let kept = messages.take_while(|entry| {
-            tokens += entry.tokens;
+            tokens += resent.sent_tokens(entry);
             tokens <= keep
         });
         u32::try_from(kept.count()).unwrap_or(u32::MAX)

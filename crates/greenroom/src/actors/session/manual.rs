@@ -18,8 +18,7 @@ use greenroom_kernel::path::{ActivePath, newest_rewrite};
 use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
 use greenroom_kernel::retry::Retries;
 use greenroom_kernel::settings::CompactionSettings;
-use greenroom_kernel::size::Estimator;
-use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Reports, measure};
+use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, RequestFrame, Tracker};
 
 use super::SessionState;
 use super::compaction::Spending;
@@ -58,10 +57,11 @@ impl SessionState {
     pub(super) fn plan_manually(&self, options: &CompactOptions) -> Result<Plan, NothingToCompact> {
         let usage = self.shared.context();
         let size = Size { tokens: usage.tokens, ..Size::default() };
-        let measured = Measurement { size, usage, ratio: Ratio::default() };
+        let measured = Measurement { size, usage, ratio: Ratio::default(), hidden: 0 };
         let request =
             CompactionRequest { options: options.clone(), ..CompactionRequest::new(Trigger::Manual) };
-        plan(self.log.path(), &self.compaction_params(&request, &measured).plan_options())
+        let params = self.compaction_params(&request, &measured);
+        plan(&params.path, &params.plan_options())
     }
 
     pub(super) async fn undo(&mut self) -> Result<ContextUsage> {
@@ -267,9 +267,10 @@ impl SessionState {
 
     /// The size of a path that is not the session's yet.
     pub(super) fn measure_path(&self, path: &[Arc<Entry>]) -> Measured {
-        let ratio = self.ratio();
         let overhead = self.definition.overhead(self.log.pinned_tokens_before(path));
-        measure(path, Estimator::Classes, overhead, ratio, Reports::Believed)
+        let (resent, window) = (self.resent_reasoning(), self.definition.window.tokens);
+        let frame = RequestFrame { overhead, resent, window };
+        Tracker::open(path, frame, self.ratio()).measured()
     }
 
     /// The context is another path's from now on.

@@ -73,6 +73,7 @@ impl SessionState {
             account.set_limits(config.limits.cost);
         }
         let model_warnings = definition.warnings();
+        let counted_with = config.resent.clone();
         let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
         let suspended = shared.take_suspended();
@@ -104,6 +105,7 @@ impl SessionState {
             left: LeftModel::of(&log, &definition),
             next_definition: None,
             run_cost: None,
+            counted_with,
             definition,
             opened_at: EntryId(log.head().entries),
             log,
@@ -164,6 +166,7 @@ impl SessionState {
             self.rerun().await;
         } else if child.get_id() == self.tracker.actor().get_id() {
             let config = self.tracker_config();
+            self.counted_with.clone_from(&config.resent);
             self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, config, &self.log).await?;
             self.warn(format!("the usage tracker died and was restarted: {reason}"));
             self.agent.tell(AgentMessage::TrackerRestarted { tracker: self.tracker.actor().clone() });

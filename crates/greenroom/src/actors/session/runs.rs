@@ -1075,6 +1075,11 @@ impl OpenRun {
         &self.options.settings
     }
 
+    /// How its model is asked.
+    pub(super) fn settings(&self) -> &ModelSettings {
+        &self.settings
+    }
+
     pub(super) fn set_settings(&mut self, settings: ModelSettings) {
         self.settings = settings;
     }

@@ -36,7 +36,7 @@ pub(crate) async fn state(deps: &Arc<Deps>, id: Arc<str>, agent: Option<Arc<Agen
     let is_sub_agent = head.parent_session.is_some();
     let config = definition.tracker_config(deps, session_limits(&log, is_sub_agent));
     let ratio = deps.learned.ratio(&config.origin, &config.model);
-    let context = Tracker::open(log.path(), config.overhead, ratio).context_usage(config.limits.window);
+    let context = Tracker::open(log.path(), config.frame(), ratio).context_usage(config.limits.window);
     Ok(state_by_log(&id, &log, definition.model(), context))
 }
 
@@ -48,9 +48,20 @@ pub(crate) fn check_agent(deps: &Arc<Deps>, agent: Arc<Agent>) -> Result<()> {
     Definition::resolve(deps, agent, 0).map(drop)
 }
 
-/// What the model would be sent by a session that has no actors, the system prompt apart.
-pub(crate) async fn context(deps: &Arc<Deps>, id: &Arc<str>) -> Result<Vec<Arc<Message>>> {
-    Ok(read_log(deps, id).await?.shown_context())
+/// What the model would be sent by a session that has no actors, the system prompt apart: with this agent, or as it is
+/// recorded where nobody has said which.
+pub(crate) async fn context(
+    deps: &Arc<Deps>,
+    id: &Arc<str>,
+    agent: Option<Arc<Agent>>,
+) -> Result<Vec<Arc<Message>>> {
+    let log = read_log(deps, id).await?;
+    let messages = log.shown_context();
+    let Some(agent) = agent else { return Ok(messages) };
+    let agent = team::answering(agent, log.head().agent.as_deref());
+    let definition = Definition::resolve_to_read(deps, agent)?;
+    let resent = definition.resent_reasoning(&deps.model_settings(&definition.agent));
+    Ok(messages.iter().map(|message| resent.strip(message).into_owned()).collect())
 }
 
 /// Deletes a session that has no actors.

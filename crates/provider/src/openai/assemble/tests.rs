@@ -198,6 +198,25 @@ fn usage_in_all_its_places() {
         ],
         counts(10, 0, 25, 20),
     );
+    // Cached tokens that are counted apart: more than the prompt has, or by the total.
+    check(
+        &[
+            json!({"usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cached_tokens": 90}}),
+        ],
+        counts(100, 90, 5, 0),
+    );
+    check(
+        &[
+            json!({"usage": {"prompt_tokens": 60, "completion_tokens": 5, "total_tokens": 105, "cached_tokens": 40}}),
+        ],
+        counts(100, 40, 5, 0),
+    );
+    check(
+        &[
+            json!({"usage": {"prompt_tokens": 60, "completion_tokens": 5, "total_tokens": 65, "cached_tokens": 40}}),
+        ],
+        counts(60, 40, 5, 0),
+    );
     check(&[json!({"usage": null}), json!({"usage": {}})], None);
 }
 

@@ -26,12 +26,13 @@ const LATER: Versions = Versions(&[Version::new::<V1>(1), Version::new::<V2>(2)]
 /// The only type that is stored in another way.
 impl Stored<V2> for Entry {
     fn write<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
-        let Self { id, parent, at_ms, tokens, origin, kind } = self;
+        let Self { id, parent, at_ms, tokens, reasoning_tokens, origin, kind } = self;
         Stored::<V2>::write(id, encoder)?;
         let distance = parent.map_or(0, |parent| id.0 - parent.0);
         Stored::<V2>::write(&distance, encoder)?;
         Stored::<V2>::write(at_ms, encoder)?;
         Stored::<V2>::write(tokens, encoder)?;
+        Stored::<V2>::write(reasoning_tokens, encoder)?;
         Stored::<V2>::write(origin, encoder)?;
         Stored::<V2>::write(kind, encoder)
     }
@@ -47,8 +48,10 @@ impl Stored<V2> for Entry {
         };
         let at_ms = Stored::<V2>::read(decoder)?;
         let tokens = Stored::<V2>::read(decoder)?;
+        let reasoning_tokens = Stored::<V2>::read(decoder)?;
         let origin = Stored::<V2>::read(decoder)?;
-        Ok(Self { id, parent, at_ms, tokens, origin, kind: Stored::<V2>::read(decoder)? })
+        let kind = Stored::<V2>::read(decoder)?;
+        Ok(Self { id, parent, at_ms, tokens, reasoning_tokens, origin, kind })
     }
 }
 
@@ -120,7 +123,7 @@ fn bytes_of_the_second_version_never_change() {
     let bytes = LATER.encode(&record).unwrap();
     assert_eq!(
         hex(&bytes),
-        "0200000107 01 fd0068e5cf8b0100000501016f000001000568656c6c6f01090108\
+        "0200000107 01 fd0068e5cf8b010000050301016f000001000568656c6c6f01090108\
          0000000000000000000000000000000000000000000000000000000000000000000000"
             .replace([' ', '\n'], "")
     );

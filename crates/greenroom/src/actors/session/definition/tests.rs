@@ -38,8 +38,9 @@ impl Provider for Silent {
         std::future::pending().boxed()
     }
 
-    fn resends_reasoning(&self) -> bool {
-        self.name == "other"
+    fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
+        let own = if self.name == "other" { ResendReasoning::AsReasoning } else { ResendReasoning::Never };
+        settings.resend_reasoning.unwrap_or(own).rule(self.name)
     }
 
     fn output_tokens_max(&self) -> Option<u64> {
@@ -267,8 +268,9 @@ async fn a_context_is_measured_by_the_definition_and_the_sessions_state() {
         is_paused: false,
         only_at_window: false,
     };
-    assert!(
-        resent.tracker_config(&deps, session).resends_reasoning,
+    assert_eq!(
+        resent.tracker_config(&deps, session).resent,
+        ResendReasoning::AsReasoning.rule("openai"),
         "what the agent says stands above the provider"
     );
     for (agent, output_tokens_max, provider) in [
@@ -289,7 +291,7 @@ async fn a_context_is_measured_by_the_definition_and_the_sessions_state() {
             let config = definition.tracker_config(&deps, session);
             assert_eq!((config.origin.as_str(), config.model.as_str()), (provider, "gpt-4o"));
             assert_eq!(config.overhead, instructions_tokens(&words(100)) + 30);
-            assert_eq!(config.resends_reasoning, provider == "other");
+            assert_eq!(config.resent.readable_of.is_some(), provider == "other");
             let limits = config.limits;
             assert_eq!((limits.window, limits.cost.session), (definition.window, Some(5)));
             assert_eq!(limits.output_tokens_max, output_tokens_max);

@@ -1,0 +1,86 @@
+//! Which reasoning of earlier answers a request carries, and what it adds to a request's size.
+//!
+//! Invariants: this is the one rule. A provider writes its requests by [`ResentReasoning::carries`], and what a context
+//! counts is counted by the same function, so that the two cannot differ.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::entry::Entry;
+use crate::message::{AssistantMessage, Message, Part};
+use crate::size::opaque_tokens;
+
+#[cfg(test)]
+mod tests;
+
+/// Which reasoning of earlier answers a provider sends back to a model. By default none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ResentReasoning {
+    /// The provider whose answers are sent back with their readable reasoning; `None`: no answer is.
+    pub readable_of: Option<String>,
+    /// The dialect whose opaque blocks are sent back; `None`: none is.
+    pub dialect: Option<String>,
+}
+
+impl ResentReasoning {
+    /// Whether a request carries this part of this answer. Text and calls always go back.
+    pub fn carries(&self, answer: &AssistantMessage, part: &Part) -> bool {
+        match part {
+            Part::Text(_) | Part::ToolCall(_) => true,
+            Part::Reasoning(_) => self.readable_of.as_ref() == Some(&answer.provider),
+            Part::OpaqueReasoning { dialect, .. } => self.dialect.as_ref() == Some(dialect),
+        }
+    }
+
+    /// The reasoning that a request carries with this entry, in estimated tokens.
+    ///
+    /// An answer without text and without a call is not sent, so its reasoning is not either.
+    pub fn tokens(&self, entry: &Entry) -> u64 {
+        let Some(Message::Assistant(answer)) = entry.kind.as_message().map(|message| &**message) else {
+            return 0;
+        };
+        if answer.is_empty() {
+            return 0;
+        }
+        let is_carried = |part: &&Part| self.carries(answer, part);
+        let mut is_readable = false;
+        let mut tokens = 0u64;
+        for part in answer.content.iter().filter(is_carried) {
+            match part {
+                Part::Reasoning(_) => is_readable = true,
+                Part::OpaqueReasoning { data, .. } => tokens = tokens.saturating_add(opaque_tokens(data)),
+                Part::Text(_) | Part::ToolCall(_) => {}
+            }
+        }
+        tokens.saturating_add(if is_readable { entry.reasoning_tokens } else { 0 })
+    }
+
+    /// What an entry takes in a request, in estimated tokens: itself, and the reasoning that goes back with it.
+    pub fn sent_tokens(&self, entry: &Entry) -> u64 {
+        entry.tokens.saturating_add(self.tokens(entry))
+    }
+
+    /// The path with the size that each entry has in a request: what plans are made with. A path of which no reasoning
+    /// is sent is not copied.
+    pub fn sized<'a>(&self, path: &'a [Arc<Entry>]) -> Cow<'a, [Arc<Entry>]> {
+        if !path.iter().any(|entry| self.tokens(entry) > 0) {
+            return Cow::Borrowed(path);
+        }
+        let sized = |entry: &Arc<Entry>| match self.tokens(entry) {
+            0 => Arc::clone(entry),
+            _ => Arc::new(Entry { tokens: self.sent_tokens(entry), ..Entry::clone(entry) }),
+        };
+        Cow::Owned(path.iter().map(sized).collect())
+    }
+
+    /// The message without the reasoning that a request does not carry. Not copied where it carries all.
+    pub fn strip<'a>(&self, message: &'a Arc<Message>) -> Cow<'a, Arc<Message>> {
+        let Message::Assistant(answer) = &**message else { return Cow::Borrowed(message) };
+        if answer.content.iter().all(|part| self.carries(answer, part)) {
+            return Cow::Borrowed(message);
+        }
+        let mut sent = answer.clone();
+        sent.content.retain(|part| self.carries(answer, part));
+        Cow::Owned(Arc::new(Message::Assistant(sent)))
+    }
+}

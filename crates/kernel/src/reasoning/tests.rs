@@ -1,0 +1,55 @@
+//! What of an answer's reasoning is sent back and counted, by provider and dialect.
+
+use super::*;
+use crate::entry::{EntryId, EntryKind};
+use crate::notation::assistant;
+use crate::size::{Estimator, entry_reasoning_tokens, entry_tokens};
+
+fn entry(parts: Vec<Part>) -> Entry {
+    let mut answer = assistant(parts);
+    answer.provider = "deepseek".to_owned();
+    let kind = EntryKind::message(Message::Assistant(answer));
+    let tokens = entry_tokens(&kind, Estimator::Classes);
+    let reasoning_tokens = entry_reasoning_tokens(&kind);
+    Entry { id: EntryId(0), parent: None, at_ms: 0, tokens, reasoning_tokens, origin: None, kind }
+}
+
+fn opaque(dialect: &str) -> Part {
+    Part::OpaqueReasoning { dialect: dialect.to_owned(), data: "x".repeat(400) }
+}
+
+#[test]
+fn reasoning_counts_where_the_rule_of_the_request_carries_it() {
+    let text = Part::Text("It is forty-two.".to_owned());
+    let thought = Part::Reasoning("six times seven is what was asked for ".repeat(20));
+    let plain = entry(vec![text.clone()]).tokens;
+    let mixed = entry(vec![thought.clone(), opaque("anthropic"), text.clone()]);
+    assert_eq!(mixed.tokens, plain, "reasoning is stored apart");
+    assert!(mixed.reasoning_tokens > 100, "{}", mixed.reasoning_tokens);
+    let readable = mixed.reasoning_tokens;
+    let check = |readable_of: Option<&str>, dialect: Option<&str>, expected: u64| {
+        let readable_of = readable_of.map(str::to_owned);
+        let rule = ResentReasoning { readable_of, dialect: dialect.map(str::to_owned) };
+        assert_eq!(rule.tokens(&mixed), expected, "{rule:?}");
+        assert_eq!(rule.sent_tokens(&mixed), plain + expected, "{rule:?}");
+        let path = [Arc::new(mixed.clone())];
+        assert_eq!(rule.sized(&path)[0].tokens, plain + expected, "{rule:?}");
+        assert_eq!(matches!(rule.sized(&path), Cow::Borrowed(_)), expected == 0, "{rule:?}");
+        // What is counted is what is left of the message.
+        let message = Arc::new(mixed.kind.as_message().expect("it is one").as_ref().clone());
+        let Message::Assistant(sent) = &**rule.strip(&message) else { panic!("it is an answer") };
+        assert_eq!(rule.tokens(&entry(sent.content.clone())), expected, "{rule:?}");
+        let Message::Assistant(whole) = &*message else { panic!("it is an answer") };
+        assert_eq!(sent.content.len() < whole.content.len(), expected < readable + 100, "{rule:?}");
+    };
+    check(None, None, 0);
+    check(Some("openai"), Some("google"), 0);
+    check(Some("deepseek"), None, readable);
+    check(None, Some("anthropic"), 100);
+    check(Some("deepseek"), Some("anthropic"), readable + 100);
+    // An answer of reasoning alone is not sent.
+    let all =
+        ResentReasoning { readable_of: Some("deepseek".to_owned()), dialect: Some("anthropic".to_owned()) };
+    assert_eq!(all.tokens(&entry(vec![thought, opaque("anthropic")])), 0);
+    assert_eq!(all.tokens(&entry(vec![text])), 0);
+}

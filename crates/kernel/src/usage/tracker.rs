@@ -1,0 +1,193 @@
+//! Follows a session's context size, one message at a time.
+//!
+//! Invariants: a report is weighed against our count of the very request that it is about, reasoning included as far as
+//! that request carried it; and everything is O(1) per message.
+
+use std::sync::Arc;
+
+use super::weigh::{Answered, Counts, Server, Verdict};
+use super::{ContextUsage, Measured, Ratio, Window, fresh_from, usable_usage};
+use crate::entry::Entry;
+use crate::message::Message;
+use crate::path::{ActivePath, as_sent, entry_message, is_message};
+use crate::reasoning::ResentReasoning;
+
+/// What every request of a session has in common.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestFrame {
+    /// The fixed part of every request, in estimated tokens: system prompt, tools, instructions, pins.
+    pub overhead: u64,
+    /// Which reasoning of earlier answers it carries.
+    pub resent: ResentReasoning,
+    /// The model's window, in tokens; `None` where nothing knows it.
+    pub window: Option<u64>,
+}
+
+/// Follows a session's context size, one message at a time.
+#[derive(Debug, Clone)]
+pub struct Tracker {
+    frame: RequestFrame,
+    /// Our estimate of the active messages and the summary.
+    counts: Counts,
+    /// The last report that was used.
+    report: Option<Report>,
+    ratio: Ratio,
+    /// What was learned of how the server counts.
+    server: Server,
+}
+
+/// What a provider reported of the whole context, and what we counted then.
+#[derive(Debug, Clone, Copy)]
+struct Report {
+    /// The context with the last answer, in the provider's tokens.
+    tokens: u64,
+    /// [`Tracker::counts`] at that time.
+    counts: Counts,
+}
+
+/// What a report was worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// It is the new base.
+    Used,
+    /// It was zero, of a failed or interrupted answer, or missing; or the entry was no answer.
+    Unusable,
+    /// It is too large to be true, unless the server adds a text of its own: the next report decides that.
+    Suspended,
+    /// Our own count contradicts it: see [`super::is_believable`].
+    Contradicted {
+        /// The input that the provider reported, in its tokens.
+        reported: u64,
+        /// The same input by our own count, in tokens.
+        counted: u64,
+        /// Whether it is the first of this model's in this session that is too large, or the first that is too small:
+        /// the user is told once of each.
+        is_first: bool,
+    },
+}
+
+impl Tracker {
+    /// Starts from a path as it was recorded, and judges its reports as when they came.
+    pub fn open(path: &[Arc<Entry>], frame: RequestFrame, ratio: Ratio) -> Self {
+        Self::start(path, frame, ratio, Server::default())
+    }
+
+    fn start(path: &[Arc<Entry>], frame: RequestFrame, ratio: Ratio, server: Server) -> Self {
+        let path = &*as_sent(path);
+        let active = ActivePath::of(path);
+        let counts = Counts::summary(active.compaction.map_or(0, |index| path[index].tokens));
+        let mut tracker = Self { frame, counts, report: None, ratio, server };
+        let fresh = fresh_from(path, &active);
+        for (index, entry) in path.iter().enumerate().skip(active.start) {
+            if index >= fresh {
+                tracker.appended(entry);
+                // It was learned when they came.
+                tracker.ratio = ratio;
+            } else {
+                tracker.count(entry);
+            }
+        }
+        tracker
+    }
+
+    /// An entry joined the path. Where it is an answer, its report is judged.
+    pub fn appended(&mut self, entry: &Entry) -> Trust {
+        let before = self.counts;
+        let answered = self.count(entry);
+        let Some(usage) = entry.kind.as_message().and_then(|message| usable_usage(message)) else {
+            return Trust::Unusable;
+        };
+        let input = match self.server.weigh(usage, before, &self.frame, &mut self.ratio) {
+            Verdict::Believed { input } => input,
+            Verdict::Suspended => return Trust::Suspended,
+            Verdict::Contradicted { reported, counted, is_first } => {
+                return Trust::Contradicted { reported, counted, is_first };
+            }
+        };
+        let answered = Answered { resent: self.server.reads().of(answered.resent), ..answered };
+        let tokens = input.saturating_add(answered.next_input(usage, self.ratio));
+        self.report = Some(Report { tokens, counts: self.counts });
+        Trust::Used
+    }
+
+    fn count(&mut self, entry: &Entry) -> Answered {
+        if !is_message(&entry.kind) {
+            return Answered::default();
+        }
+        let resent = self.frame.resent.tokens(entry);
+        // Everything that is no answer and no result is sent in the user's role.
+        let is_of_user =
+            entry_message(&entry.kind).is_some_and(|message| matches!(**message, Message::User(_)));
+        self.counts.add(entry, resent, is_of_user);
+        Answered { content: entry.tokens, reasoning: entry.reasoning_tokens.max(resent), resent }
+    }
+
+    /// The context was rewritten (compaction, undo, branch): from here on `path` counts, and no earlier report.
+    pub fn rewritten(&mut self, path: &[Arc<Entry>]) {
+        // Another branch, or an import, has reports of its own; a compacted path has none yet.
+        *self = Self::start(path, self.frame.clone(), self.ratio, self.server.of_another_path());
+    }
+
+    /// What requests have in common changed. Where they carry other reasoning than before, `path` is counted anew.
+    pub fn set_frame(&mut self, frame: RequestFrame, path: &[Arc<Entry>]) {
+        let is_counted_anew = frame.resent != self.frame.resent;
+        self.frame = frame;
+        if is_counted_anew {
+            let path = &*as_sent(path);
+            let active = ActivePath::of(path);
+            self.counts = Counts::summary(active.compaction.map_or(0, |index| path[index].tokens));
+            for entry in active.entries() {
+                self.count(entry);
+            }
+            self.report = None;
+            self.server = self.server.of_another_path();
+        }
+    }
+
+    /// The ratio as it was learned so far.
+    pub fn ratio(&self) -> Ratio {
+        self.ratio
+    }
+
+    /// Goes on with another model: its own ratio, and no report yet.
+    pub fn switch_model(&mut self, ratio: Ratio) {
+        self.ratio = ratio;
+        self.report = None;
+        self.server = Server::default();
+    }
+
+    /// The tokens that the server adds to each request without showing them, as far as its reports have shown it.
+    pub fn hidden(&self) -> u64 {
+        self.server.hidden()
+    }
+
+    /// The context's size by our own count alone, in estimated tokens: no report and no learned ratio is in it, only what
+    /// the server is known to add.
+    pub fn counted(&self) -> u64 {
+        let fixed = self.frame.overhead.saturating_add(self.server.hidden());
+        fixed.saturating_add(self.counts.of(self.server.reads()))
+    }
+
+    /// The context's size now.
+    pub fn measured(&self) -> Measured {
+        let reads = self.server.reads();
+        let now = self.counts.of(reads);
+        let Some(report) = self.report else {
+            let fixed = self.frame.overhead.saturating_add(self.server.hidden());
+            let trailing_tokens = fixed.saturating_add(self.ratio.apply(now));
+            return Measured { usage_tokens: 0, trailing_tokens };
+        };
+        let then = report.counts.of(reads);
+        // With a new turn, a server may drop the reasoning of the one before.
+        let dropped = self.ratio.apply(then.saturating_sub(now));
+        Measured {
+            usage_tokens: report.tokens.saturating_sub(dropped),
+            trailing_tokens: self.ratio.apply(now.saturating_sub(then)),
+        }
+    }
+
+    /// The size now, with its window.
+    pub fn context_usage(&self, window: Window) -> ContextUsage {
+        ContextUsage::new(self.measured(), window)
+    }
+}
