@@ -128,6 +128,78 @@ async fn two_providers_of_one_name_are_refused() {
     assert!(error.to_string().contains("another name"), "{error}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_of_a_session_that_is_not_there_is_refused_alike() {
+    let model = simulator(Echo, 50_000);
+    let runtime = builder(&model).in_memory().start().await.unwrap();
+    let all = async |id: &str| {
+        [
+            runtime.replay(id, 0).await.map(|events| events.len()),
+            runtime.entries(id, EntryId(0)).await.map(|entries| entries.len()),
+            runtime.session(id).await.map(|_| 0),
+        ]
+    };
+    for result in all("nobody").await {
+        assert!(matches!(&result, Err(Error::NoSession { session }) if session == "nobody"), "{result:?}");
+    }
+    // A session that is open, and in which nothing was said, is there.
+    let _session = runtime.open("s", &agent(50_000)).await.unwrap();
+    for result in all("s").await {
+        assert!(matches!(result, Ok(0)), "{result:?}");
+    }
+}
+
+/// By the time at which it was created, on every event and in its summary, although no time passes here at all.
+#[tokio::test(start_paused = true)]
+async fn a_session_is_told_from_the_one_that_was_deleted_under_its_name() {
+    let model = simulator(Echo, 50_000);
+    let runtime = builder(&model).in_memory().start().await.unwrap();
+    let mut created = Vec::new();
+    for round in 0..4 {
+        let session = runtime.open("s", &agent(50_000)).await.unwrap();
+        let mut events = session.subscribe();
+        session.prompt("hello").await.unwrap();
+        if round % 2 == 1 {
+            // It sleeps, and is woken, and stays the same.
+            runtime.close("s").await.unwrap();
+            session.prompt("hello again").await.unwrap();
+        }
+        let mut told: Vec<u64> = Vec::new();
+        while let Ok(Some(Delivery::Event(event))) =
+            tokio::time::timeout(Duration::from_millis(1), events.next()).await
+        {
+            told.push(event.session_created_at_ms);
+        }
+        let replayed = runtime.replay("s", 0).await.unwrap();
+        let summary = runtime.summary("s").await.unwrap().unwrap();
+        assert!(told.len() > 5 && replayed.len() >= 3, "{} {}", told.len(), replayed.len());
+        told.extend(replayed.iter().map(|event| event.session_created_at_ms));
+        assert!(told.iter().all(|told| *told == summary.created_at_ms), "{told:?} {}", summary.created_at_ms);
+        created.push(summary.created_at_ms);
+        runtime.delete("s").await.unwrap();
+    }
+    assert!(created.is_sorted_by(|one, next| one < next), "{created:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_cannot_work_is_refused_in_a_few_words() {
+    let model = simulator(Echo, 50_000);
+    let runtime = builder(&model).in_memory().start().await.unwrap();
+    for (wrong, said) in [
+        (Agent::new(""), "the agent has no model: give `Agent::new` the name of one"),
+        (
+            agent(10),
+            "a window of 10 tokens is too small: with these settings compaction needs one of at least 229; ",
+        ),
+    ] {
+        let error = runtime.open("s", &wrong).await.unwrap_err();
+        assert!(matches!(error, Error::Config(_)) && error.to_string().starts_with(said), "{error}");
+    }
+    assert!(
+        runtime.open("s", &agent(229)).await.is_err_and(|error| error.to_string().contains("the fixed part"))
+    );
+}
+
 /// Whoever waits for something in a session that is deleted is told just that: the run that is under way, what waits behind
 /// it, and the run that waits for a person.
 #[tokio::test(flavor = "multi_thread")]

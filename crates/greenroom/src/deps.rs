@@ -53,6 +53,8 @@ pub(crate) struct Deps {
     /// Whether a compaction that is due when a run has ended begins at once, or with the next run.
     pub(crate) compacts_between_runs: bool,
     pub(crate) supervisor: OnceLock<ractor::ActorRef<SupervisorMessage>>,
+    /// Every session that was deleted in this process was created before then, in unix milliseconds.
+    pub(crate) deleted_before_ms: AtomicU64,
     /// The number of the next request that may be withdrawn.
     pub(crate) tickets: AtomicU64,
     /// Places for requests to open a session. The supervisor's mailbox has no bound of its own.
@@ -194,6 +196,18 @@ impl Deps {
 
     pub(crate) fn now_ms(&self) -> u64 {
         self.clock.now_ms()
+    }
+
+    /// When a session is created that is created now, in unix milliseconds: later than any that was deleted, so that the
+    /// time tells two sessions of one id apart.
+    pub(crate) fn created_at_ms(&self) -> u64 {
+        self.now_ms().max(self.deleted_before_ms.load(Ordering::Relaxed))
+    }
+
+    /// A session was deleted: whatever is created from now on is created later than it was.
+    pub(crate) fn note_deletion(&self) {
+        let next = self.created_at_ms() + 1;
+        self.deleted_before_ms.fetch_max(next, Ordering::Relaxed);
     }
 
     /// The number of a use of a session.

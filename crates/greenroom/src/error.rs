@@ -469,6 +469,9 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: String,
     },
+    /// An agent's model has no name.
+    #[error("the agent has no model: give `Agent::new` the name of one")]
+    NoModel,
     /// Two tools of an agent have the same name, so that the model could not choose.
     #[error("the agent has two tools named {name:?}; give one of them another name")]
     DuplicateTool {

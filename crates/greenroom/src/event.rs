@@ -34,6 +34,10 @@ pub struct Event {
     /// The session.
     #[serde(rename = "session_id")]
     pub session: Arc<str>,
+    /// When the session was created, in unix milliseconds: later than any other that had its id and was deleted. So a
+    /// program that keeps positions knows whether one is of this session, or of the one before it.
+    #[serde(default)]
+    pub session_created_at_ms: u64,
     /// The position in the session's log: of this event's entry, or of the newest one before it.
     pub seq: u64,
     /// For events beside the log: which one since that entry, from 1. `None` for durable ones.
@@ -735,11 +739,15 @@ impl CallView {
 pub fn of_entries<'a, E: Borrow<Entry>>(
     session: &'a Arc<str>,
     parent: Option<&'a Arc<str>>,
+    created_at_ms: u64,
     entries: &'a [E],
     open_run: Option<RunId>,
 ) -> impl Iterator<Item = Event> + 'a {
     let runs = runs_of(entries, open_run);
-    entries.iter().zip(runs).map(move |(entry, run)| of_entry(session, parent, run, entry.borrow()))
+    entries.iter().zip(runs).map(move |(entry, run)| Event {
+        session_created_at_ms: created_at_ms,
+        ..of_entry(session, parent, run, entry.borrow())
+    })
 }
 
 /// The kind of the note with which a run begins that goes on with an unanswered message; its data is that message's id.
@@ -861,7 +869,8 @@ fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, e
         }
     };
     let (at_ms, seq) = (entry.at_ms, entry.id.0);
-    Event { session: Arc::clone(session), seq, n: None, at_ms, run, parent: parent.cloned(), kind }
+    let (session, parent) = (Arc::clone(session), parent.cloned());
+    Event { session, session_created_at_ms: 0, seq, n: None, at_ms, run, parent, kind }
 }
 
 fn of_child(entry_id: EntryId, child: &ChildRecord) -> EventKind {

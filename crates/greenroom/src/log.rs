@@ -571,9 +571,9 @@ impl Draft {
         self.head.context_tokens = tokens;
     }
 
-    /// The session begins with this draft.
-    pub(crate) fn begin(&mut self, provider: &str, model: &str, parent: Option<&str>) {
-        self.head.created_at_ms = self.head.updated_at_ms;
+    /// The session begins with this draft; `created_at_ms` is when it was created, in unix milliseconds.
+    pub(crate) fn begin(&mut self, provider: &str, model: &str, parent: Option<&str>, created_at_ms: u64) {
+        self.head.created_at_ms = created_at_ms;
         provider.clone_into(&mut self.head.provider);
         model.clone_into(&mut self.head.model);
         self.head.parent_session = parent.map(str::to_owned);

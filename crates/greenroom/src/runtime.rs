@@ -12,7 +12,7 @@ use std::time::Duration;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{Entry, EntryId};
 use greenroom_provider::{ModelSettings, Provider};
-use greenroom_store::{Head, Notice, Store, StoreOptions};
+use greenroom_store::{Head, Notice, Store, StoreError, StoreOptions};
 use ractor::{Actor, ActorRef};
 use tokio::sync::oneshot;
 
@@ -134,7 +134,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How many model calls each provider gets at a time; 16 where this is not called.
+    /// How many model calls each provider gets at a time; 16 where this is not called. 0 counts as 1.
     #[must_use]
     pub fn in_flight_max(mut self, calls: usize) -> Self {
         self.in_flight_max = Some(calls);
@@ -386,6 +386,7 @@ impl RuntimeBuilder {
             idle_after_ms: u64::try_from(idle_after.as_millis()).unwrap_or(u64::MAX),
             compacts_between_runs: !self.leaves_compactions_to_runs,
             supervisor: OnceLock::new(),
+            deleted_before_ms: AtomicU64::new(0),
             tickets: AtomicU64::new(1),
             opens: tokio::sync::Semaphore::new(REQUESTS_MAX),
             admission: Admission::new(
@@ -530,15 +531,16 @@ impl Runtime {
     /// A session's durable events from a position on, from its log.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::NoSession`] where nothing was ever said in it and nobody holds it; [`Error::Store`].
     pub async fn replay(&self, id: &str, from_seq: u64) -> Result<Vec<Event>> {
         let session: Arc<str> = Arc::from(id);
-        let Some(head) = self.head(id).await? else { return Ok(Vec::new()) };
+        let Some(head) = self.head(id).await? else { return self.none_of_empty(id).await };
         let mut entries = self.entries(id, EntryId(from_seq)).await?;
         // What was appended since the head was read belongs to the next replay.
         entries.retain(|entry| entry.id.0 < head.entries);
         let parent = head.parent_session.map(Arc::from);
-        Ok(event::of_entries(&session, parent.as_ref(), &entries, head.open_run).collect())
+        Ok(event::of_entries(&session, parent.as_ref(), head.created_at_ms, &entries, head.open_run)
+            .collect())
     }
 
     /// The sessions in the store: all of them, in the order of their ids, where nothing else is asked for. No log is read,
@@ -613,10 +615,20 @@ impl Runtime {
     /// A session's entries from a position on.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::NoSession`] where nothing was ever said in it and nobody holds it; [`Error::Store`].
     pub async fn entries(&self, id: &str, from: EntryId) -> Result<Vec<Entry>> {
-        let id = id.to_owned();
-        self.read(move |store| store.load(&id, from)).await
+        let stored = id.to_owned();
+        match self.read(move |store| store.load(&stored, from)).await {
+            Err(Error::Store(error)) if matches!(*error, StoreError::NotFound { .. }) => {
+                self.none_of_empty(id).await
+            }
+            read => read,
+        }
+    }
+
+    /// Nothing, of a session that somebody holds and in which nothing was said yet.
+    async fn none_of_empty<T>(&self, id: &str) -> Result<Vec<T>> {
+        self.session(id).await.map(|_| Vec::new())
     }
 
     /// A session's compactions, oldest first: each is an entry of that kind. Undone ones and those of branches that
@@ -874,7 +886,7 @@ impl Runtime {
 
     async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Store) -> Result<T, greenroom_store::StoreError> + Send + 'static,
+        read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T> {
         let store = self.deps.store.clone();
         blocking(&self.deps, move || Ok(read(&store)?)).await

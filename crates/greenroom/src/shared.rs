@@ -114,6 +114,8 @@ struct RunSlot {
 /// How far a session's events were broadcast.
 #[derive(Debug, Default)]
 struct Broadcast {
+    /// When the session was created, in unix milliseconds; 0 before an actor knew.
+    created_at_ms: u64,
     /// The sequence number of the next durable event.
     next: u64,
     /// How many transient events followed the last durable one.
@@ -502,18 +504,26 @@ impl SessionShared {
 
     /// The session was read from its log, which has `entries` entries. Gives the first one whose event was not
     /// broadcast, if an actor before this one died before it could be.
-    pub(crate) fn start_broadcast(&self, entries: u64) -> Option<u64> {
+    pub(crate) fn start_broadcast(&self, entries: u64, created_at_ms: u64) -> Option<u64> {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
         // A request that the last actor did not live to take up is void.
         self.abort_is_heard();
         let was_flushed = self.is_flushed.swap(false, Ordering::Relaxed);
-        // Fewer entries than were broadcast: the session was deleted, and this is another one of the same id.
-        let goes_on = !was_flushed && broadcast.next <= entries;
+        // A session that was deleted may have another one of the same id in its place.
+        let is_same = broadcast.created_at_ms == 0 || broadcast.created_at_ms == created_at_ms;
+        let goes_on = !was_flushed && is_same && broadcast.next <= entries;
+        broadcast.created_at_ms = created_at_ms;
         if self.was_opened.swap(true, Ordering::Relaxed) && goes_on {
             return Some(broadcast.next).filter(|next| *next < entries);
         }
         broadcast.goes_on_at(entries);
         None
+    }
+
+    /// When the session was created, in unix milliseconds; `None` before an actor knew.
+    pub(crate) fn created_at_ms(&self) -> Option<u64> {
+        let broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(broadcast.created_at_ms).filter(|created_at_ms| *created_at_ms > 0)
     }
 
     /// What goes on, as far as it was published.
@@ -532,6 +542,7 @@ impl SessionShared {
         let seq = newest.unwrap_or(0);
         let event = |(at_ms, kind)| Event {
             session: Arc::clone(&self.id),
+            session_created_at_ms: broadcast.created_at_ms,
             seq,
             n: Some(n),
             at_ms,
@@ -587,6 +598,7 @@ impl SessionShared {
         }
         let event = Arc::new(Event {
             session: Arc::clone(&self.id),
+            session_created_at_ms: broadcast.created_at_ms,
             seq: broadcast.next.saturating_sub(1),
             n: Some(broadcast.transient),
             at_ms: bus.now_ms(),

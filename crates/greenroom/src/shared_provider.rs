@@ -29,7 +29,7 @@ impl SharedProvider {
         Self::with(provider, limits)
     }
 
-    /// The same provider, which gets so many calls at a time; with a queue of its own.
+    /// The same provider, which gets so many calls at a time (0 counts as 1); with a queue of its own.
     #[must_use]
     pub fn in_flight_max(self, calls: usize) -> Self {
         Self::with(self.provider, LaneLimits { in_flight_max: calls, ..self.limits })

@@ -219,6 +219,11 @@ impl SubAgent {
     }
 }
 
+/// What a model is told of an agent that nothing was said of.
+fn described(name: &str) -> String {
+    format!("Gives a task to the agent {name:?}, who sees only the task and answers with the result.")
+}
+
 struct SubAgentTool {
     deps: Weak<Deps>,
     definition: SubAgent,
@@ -229,7 +234,10 @@ impl Tool for SubAgentTool {
         let SubAgent { name, description, input, .. } = &self.definition;
         ToolSpec {
             name: name.clone(),
-            description: description.clone().or_else(|| input.description.clone()).unwrap_or_default(),
+            description: description
+                .clone()
+                .or_else(|| input.description.clone())
+                .unwrap_or_else(|| described(name)),
             parameters: input.parameters.clone(),
         }
     }

@@ -36,7 +36,7 @@ const CUT_OFF: &str = "the answer ended in the middle of it, before its argument
 /// What a run may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimits {
-    /// The most model calls that end in an answer.
+    /// The most model calls that end in an answer. At 0 each run ends before its first call.
     pub steps_max: u32,
     /// The most times that the same tool calls may follow one another.
     pub repeats_max: u32,

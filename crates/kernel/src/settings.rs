@@ -194,6 +194,17 @@ pub enum SettingsError {
         /// What the value must be.
         reason: String,
     },
+    /// The window leaves no room for a summary and the newest messages, whatever the fixed part.
+    #[error(
+        "a window of {window} tokens is too small: with these settings compaction needs one of at least {least}; check \
+         the window that is set, or set enabled to false"
+    )]
+    SmallWindow {
+        /// The window, in tokens.
+        window: u64,
+        /// The smallest window in which compaction can do its work, in tokens.
+        least: u64,
+    },
     /// The trigger leaves no room for a summary and the newest messages beside the fixed part.
     #[error(
         "compaction triggers at {trigger} of {window} tokens and must then get down to {target}, but the fixed part of \
@@ -264,10 +275,28 @@ impl CompactionSettings {
         let Some(trigger) = self.trigger_tokens(window).filter(|_| self.enabled) else { return Ok(()) };
         // What is kept gives way by itself, set or not: only where nothing sensible could be kept is it refused.
         let target = self.target_tokens(window, overhead);
+        if self.target_tokens(window, 0) < ROOM_TOKENS_MIN
+            && let Some(least) = self.least_window()
+        {
+            return Err(SettingsError::SmallWindow { window, least });
+        }
         if overhead.saturating_add(ROOM_TOKENS_MIN) > target {
             return Err(SettingsError::NoRoom { trigger, target, window, overhead, needed: ROOM_TOKENS_MIN });
         }
         Ok(())
+    }
+
+    /// The smallest window in which a summary and the newest messages have room beside nothing else, in tokens; `None`
+    /// where no window is large enough.
+    fn least_window(&self) -> Option<u64> {
+        let has_room = |window: &u64| self.target_tokens(*window, 0) >= ROOM_TOKENS_MIN;
+        let large = (0..u64::BITS).map(|bits| 1_u64 << bits).find(has_room)?;
+        let (mut small, mut large) = (large / 2, large);
+        while small + 1 < large {
+            let middle = u64::midpoint(small, large);
+            *(if has_room(&middle) { &mut large } else { &mut small }) = middle;
+        }
+        Some(large)
     }
 
     /// The reserve for the next answer, in tokens: at most a quarter of the window.

@@ -151,7 +151,11 @@ pub enum StoreError {
 }
 
 fn owner(pid: Option<u32>) -> String {
-    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+    match pid {
+        Some(pid) if pid == std::process::id() => "this process, which has it open already".to_owned(),
+        Some(pid) => format!("process {pid}"),
+        None => "another process".to_owned(),
+    }
 }
 
 impl StoreError {

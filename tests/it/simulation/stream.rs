@@ -28,7 +28,9 @@ impl Stream {
                 let entry = record.get(at);
                 let entry = entry.unwrap_or_else(|| panic!("published before it was durable: {event:?}"));
                 // Of which run an entry is, the entries after it say: see `check_told`.
-                let says = event::of_entries(&event.session, None, std::slice::from_ref(entry), event.run);
+                let entries = std::slice::from_ref(entry);
+                let says =
+                    event::of_entries(&event.session, None, event.session_created_at_ms, entries, event.run);
                 assert_eq!(says.collect::<Vec<_>>(), [(**event).clone()], "not what its entry says");
                 self.0.push(Arc::clone(event));
             }

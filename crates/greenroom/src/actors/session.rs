@@ -453,6 +453,11 @@ impl SessionState {
         self.append_then(draft, key, &mut AfterAppend::default()).await
     }
 
+    /// When the session was created, in unix milliseconds.
+    fn created_at_ms(&self) -> u64 {
+        self.shared.created_at_ms().unwrap_or_else(|| self.deps.created_at_ms())
+    }
+
     async fn append_then(
         &mut self,
         mut draft: Box<Draft>,
@@ -460,7 +465,9 @@ impl SessionState {
         after: &mut AfterAppend,
     ) -> Result<()> {
         if self.log.is_empty() {
-            draft.begin(self.definition.provider(), self.definition.model(), self.shared.parent.as_deref());
+            let created_at_ms = self.created_at_ms();
+            let (provider, model) = (self.definition.provider(), self.definition.model());
+            draft.begin(provider, model, self.shared.parent.as_deref(), created_at_ms);
         }
         if (draft.head.provider.as_str(), draft.head.model.as_str())
             == (self.definition.provider(), self.definition.model())
@@ -513,10 +520,15 @@ impl SessionState {
         self.shared.keep_inbox_agents(|item| self.log.inbox().iter().any(|waiting| waiting.id == item));
         self.tell_askers(&entries);
         let parent = self.shared.parent.as_ref();
-        let mut events: Vec<Arc<Event>> =
-            event::of_entries(&self.shared.id, parent, &entries, self.log.head().open_run)
-                .map(Arc::new)
-                .collect();
+        let mut events: Vec<Arc<Event>> = event::of_entries(
+            &self.shared.id,
+            parent,
+            self.created_at_ms(),
+            &entries,
+            self.log.head().open_run,
+        )
+        .map(Arc::new)
+        .collect();
         let below = self.shared.broadcast_below();
         self.outgoing.retain(|event| event.seq >= below);
         self.outgoing.extend(events.iter().cloned());

@@ -12,7 +12,16 @@ use crate::event::{Event, EventKind, EventType};
 
 fn update(session: &str, seq: u64, bytes: usize) -> Arc<Event> {
     let kind = EventKind::ToolUpdate { call_id: String::new(), name: String::new(), line: "x".repeat(bytes) };
-    Arc::new(Event { session: Arc::from(session), seq, n: None, at_ms: 0, run: None, parent: None, kind })
+    Arc::new(Event {
+        session: Arc::from(session),
+        session_created_at_ms: 7,
+        seq,
+        n: None,
+        at_ms: 0,
+        run: None,
+        parent: None,
+        kind,
+    })
 }
 
 #[test]
@@ -59,6 +68,7 @@ fn filters_choose_by_session_durability_and_type() {
     let word = EventKind::Warning { message: "w".into() };
     bus.publish(
         &Arc::new(Event {
+            session_created_at_ms: 7,
             session: Arc::from("b"),
             seq: 3,
             n: Some(1),

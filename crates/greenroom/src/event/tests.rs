@@ -198,7 +198,16 @@ pub(crate) fn all() -> Vec<EventKind> {
 
 pub(crate) fn event(kind: EventKind) -> Event {
     let (session, parent) = (Arc::from("s"), Some(Arc::from("boss")));
-    Event { session, seq: 6, n: Some(2), at_ms: 1_700_000_000_000, run: Some(EntryId(5)), parent, kind }
+    Event {
+        session,
+        session_created_at_ms: 7,
+        seq: 6,
+        n: Some(2),
+        at_ms: 1_700_000_000_000,
+        run: Some(EntryId(5)),
+        parent,
+        kind,
+    }
 }
 
 #[test]
@@ -346,7 +355,7 @@ fn runs(drawn: &str, open_run: Option<u64>) -> Vec<Option<u64>> {
         .collect();
     let session = Arc::from("s");
     let from = |first: usize| -> Vec<Option<u64>> {
-        of_entries(&session, None, &entries[first..], open_run.map(EntryId))
+        of_entries(&session, None, 7, &entries[first..], open_run.map(EntryId))
             .inspect(|event| assert_eq!(event.at_ms, event.seq, "the entry's time"))
             .map(|event| event.run.map(|run| run.0))
             .collect()

@@ -227,6 +227,7 @@ async fn a_slow_listener_is_told_of_the_gap_and_nobody_waits_for_it() {
     let total = super::events::EVENTS_MAX as u64 + 500;
     for seq in 0..total {
         let event = Event {
+            session_created_at_ms: 7,
             session: Arc::from("a"),
             seq,
             n: None,

@@ -10,7 +10,16 @@ use super::*;
 
 fn event(seq: u64, n: Option<u64>) -> Event {
     let kind = EventKind::Warning { message: String::new() };
-    Event { session: Arc::from("s"), seq, n, at_ms: 0, run: None, parent: None, kind }
+    Event {
+        session: Arc::from("s"),
+        session_created_at_ms: 7,
+        seq,
+        n,
+        at_ms: 0,
+        run: None,
+        parent: None,
+        kind,
+    }
 }
 
 fn seqs(events: &[Arc<Event>]) -> Vec<(u64, Option<u64>)> {

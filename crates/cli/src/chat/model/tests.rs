@@ -26,6 +26,7 @@ impl Chat {
     fn hears(&mut self, kind: EventKind) {
         self.seq += 1;
         let event = Event {
+            session_created_at_ms: 7,
             session: Arc::from("s"),
             seq: self.seq,
             n: None,
@@ -436,7 +437,16 @@ fn a_question_does_not_take_the_keys_of_who_is_typing() {
 fn what_others_said_and_is_not_taken_up_is_counted_by_who_joins() {
     let mut chat = Chat::new();
     let mut past = |seq: u64, kind: EventKind| {
-        let event = Event { session: Arc::from("s"), seq, n: None, at_ms: 0, run: None, parent: None, kind };
+        let event = Event {
+            session: Arc::from("s"),
+            session_created_at_ms: 7,
+            seq,
+            n: None,
+            at_ms: 0,
+            run: None,
+            parent: None,
+            kind,
+        };
         chat.model.past(&event);
     };
     for entry in [3, 4] {

@@ -86,6 +86,9 @@ impl Definition {
 
     /// As [`Self::resolve`], without a look at the sub-agents: each is looked at once.
     fn resolve_alone(deps: &Arc<Deps>, agent: Arc<Agent>, pinned_tokens: u64) -> Result<Self> {
+        if agent.model.trim().is_empty() {
+            return Err(ConfigError::NoModel.into());
+        }
         let definition = Self::resolve_to_read(deps, agent)?;
         definition.check_room(definition.overhead(pinned_tokens))?;
         for fallback in &definition.agent.fallbacks {

@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use greenroom_kernel::{Entry, EntryId, RunId};
-use greenroom_store::Store;
+use greenroom_kernel::{Entry, EntryId};
+use greenroom_store::{Head, Store};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 
 use super::definition::{Definition, SessionLimits};
@@ -60,8 +60,12 @@ impl SessionState {
         let agent = shared.agent().ok_or_else(|| Error::NoAgent { session: shared.id.to_string() })?;
         let agent = team::answering(agent, log.head().agent.as_deref());
         let definition = Definition::resolve(&deps, agent, 0)?;
-        let outgoing = match shared.start_broadcast(log.head().entries) {
-            Some(from) => missed_events(&deps, &shared, from, log.head().open_run).await?,
+        let created_at_ms = match log.is_empty() {
+            true => shared.created_at_ms().unwrap_or_else(|| deps.created_at_ms()),
+            false => log.head().created_at_ms,
+        };
+        let outgoing = match shared.start_broadcast(log.head().entries, created_at_ms) {
+            Some(from) => missed_events(&deps, &shared, from, log.head()).await?,
             None => VecDeque::new(),
         };
         let span = trace::session(&shared.id, shared.parent.as_deref());
@@ -192,12 +196,13 @@ async fn missed_events(
     deps: &Deps,
     shared: &SessionShared,
     from: u64,
-    open_run: Option<RunId>,
+    head: &Head,
 ) -> Result<VecDeque<Arc<Event>>> {
     let (store, id) = (deps.store.clone(), Arc::clone(&shared.id));
     let read = move || -> Result<Vec<Entry>> { Ok(store.load(&id, EntryId(from))?) };
     let entries = blocking(deps, read).await?;
-    Ok(event::of_entries(&shared.id, shared.parent.as_ref(), &entries, open_run).map(Arc::new).collect())
+    let (parent, created_at_ms) = (shared.parent.as_ref(), head.created_at_ms);
+    Ok(event::of_entries(&shared.id, parent, created_at_ms, &entries, head.open_run).map(Arc::new).collect())
 }
 
 /// What a session adds to its definition as it is opened.

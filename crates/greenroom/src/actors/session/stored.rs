@@ -70,7 +70,9 @@ pub(crate) async fn delete(deps: &Arc<Deps>, id: Arc<str>) -> Result<()> {
     if blocking(deps, move || Ok(store.head(&session)?)).await?.is_none() {
         return Err(Error::NoSession { session: id.to_string() });
     }
-    Ok(deps.store.delete(&id).await?)
+    deps.store.delete(&id).await?;
+    deps.note_deletion();
+    Ok(())
 }
 
 /// Changes a session that has no actors. Gives how many inputs were withdrawn.
@@ -85,13 +87,18 @@ pub(crate) async fn amend(deps: &Arc<Deps>, shared: &SessionShared, amendment: A
     if draft.entries.is_empty() {
         return Ok(withdrawn);
     }
+    let created_at_ms = match log.is_empty() {
+        true => deps.created_at_ms(),
+        false => log.head().created_at_ms,
+    };
     if log.is_empty() {
         let agent = shared.agent().ok_or_else(|| Error::NoAgent { session: shared.id.to_string() })?;
         let definition = Definition::resolve_to_read(deps, agent)?;
-        draft.begin(definition.provider(), definition.model(), shared.parent.as_deref());
+        draft.begin(definition.provider(), definition.model(), shared.parent.as_deref(), created_at_ms);
     }
     let open_run = log.head().open_run;
-    let events = event::of_entries(&shared.id, shared.parent.as_ref(), &draft.entries, open_run);
+    let events =
+        event::of_entries(&shared.id, shared.parent.as_ref(), created_at_ms, &draft.entries, open_run);
     let events: Vec<_> = events.map(Arc::new).collect();
     let batch = Batch { entries: draft.entries, head: Arc::new(draft.head), key: None };
     deps.store.append(&shared.id, batch).await?;
@@ -99,7 +106,7 @@ pub(crate) async fn amend(deps: &Arc<Deps>, shared: &SessionShared, amendment: A
         shared.tell_withdrawn(&read_log(deps, &shared.id).await?);
     }
     // Where earlier events are due, the next opening broadcasts them all in order.
-    if shared.start_broadcast(log.head().entries).is_none() {
+    if shared.start_broadcast(log.head().entries, created_at_ms).is_none() {
         events.iter().for_each(|event| shared.publish_durable(&deps.bus, event));
         shared.mark_flushed();
     }

@@ -75,6 +75,7 @@ fn deps() -> Deps {
         idle_after_ms: 0,
         compacts_between_runs: true,
         supervisor: OnceLock::new(),
+        deleted_before_ms: AtomicU64::new(0),
         tickets: AtomicU64::new(0),
         opens: tokio::sync::Semaphore::new(1),
         admission: crate::admission::Admission::new(None),
