@@ -58,10 +58,10 @@ impl SessionState {
         options: Box<PromptOptions>,
         error: Error,
     ) {
-        match error {
-            Error::DuplicateKey { first, .. } => Box::pin(self.repeat(first, options, reply)).await,
-            error => _ = reply.send(Err(error)),
-        }
+        let Error::DuplicateKey { first, .. } = error else {
+            return drop(reply.send(Err(error)));
+        };
+        Box::pin(self.repeat(first, options, reply)).await;
     }
 
     /// A prompt whose key was used, by a batch that begins with this entry, is said again.
