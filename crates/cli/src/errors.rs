@@ -155,7 +155,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
 
 /// The exit code of what another process refused, or did not answer.
 fn client_code(error: &ClientError) -> u8 {
-    if matches!(error, ClientError::Parameters(_)) {
+    if matches!(error, ClientError::Parameters(_) | ClientError::TooLong { .. }) {
         return USAGE;
     }
     if matches!(error, ClientError::Silent(_)) {

@@ -63,6 +63,12 @@ impl Interrupts {
         self.came.notified().await;
     }
 
+    /// As if the user had pressed Ctrl-C.
+    #[cfg(test)]
+    pub(crate) fn interrupt(&self) {
+        self.came.notify_one();
+    }
+
     /// How many have come, for those who look on: it changes with each, whoever is given it.
     pub(crate) fn count(&self) -> watch::Receiver<u64> {
         self.count.subscribe()

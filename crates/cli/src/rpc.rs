@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use greenroom::{Delivery, EventType, Filter};
-use greenroom_server::Unanswered;
 use greenroom_server::operations::ClientKind;
+use greenroom_server::{LINE_BYTES_MAX, Unanswered};
 use serde_json::json;
 use tokio::io::{
     AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
@@ -22,8 +22,6 @@ use crate::interrupt::Interrupts;
 use crate::options::{Global, RpcArgs};
 use crate::setup::{self, Setup, Stay};
 
-/// The longest line that is looked at, in bytes: as long as a host takes one.
-const LINE_BYTES_MAX: u64 = 64 << 20;
 /// How many bytes may be under way to the runtime in this process.
 const PIPE_BYTES: usize = 1 << 16;
 /// What a program is told where its host has ended.
@@ -33,7 +31,15 @@ const NEXT_HOST: &str = "the host has ended, and what is asked from now on is as
 /// What came on standard input: a line, or a part of one that is too long.
 struct Piece {
     bytes: Vec<u8>,
-    is_line: bool,
+    part: Part,
+}
+
+/// Which part of a line it is.
+enum Part {
+    Whole,
+    /// The beginning of a line that is too long.
+    Beginning,
+    Rest,
 }
 
 /// Runs it, until standard input ends or it is interrupted: at the host, where one has the store.
@@ -82,7 +88,12 @@ fn standard_input() -> mpsc::Receiver<Piece> {
         let mut is_new = true;
         while let Some(bytes) = piece(&mut input).await {
             let is_whole = bytes.ends_with(b"\n") || (bytes.len() as u64) < LINE_BYTES_MAX;
-            let piece = Piece { is_line: is_new && is_whole, bytes };
+            let part = match (is_new, is_whole) {
+                (true, true) => Part::Whole,
+                (true, false) => Part::Beginning,
+                (false, _) => Part::Rest,
+            };
+            let piece = Piece { part, bytes };
             is_new = is_whole;
             if pieces.send(piece).await.is_err() {
                 return;
@@ -120,9 +131,11 @@ async fn hand_on(
 ) -> Result<bool> {
     let (unanswered, is_over) = (RefCell::new(Unanswered::default()), Cell::new(false));
     let asking = async {
-        while let Some(Piece { bytes, is_line }) = said.recv().await {
-            if is_line {
-                unanswered.borrow_mut().asks(&bytes);
+        while let Some(Piece { bytes, part }) = said.recv().await {
+            match part {
+                Part::Whole => unanswered.borrow_mut().asks(&bytes),
+                Part::Beginning => unanswered.borrow_mut().asks_too_much(&bytes),
+                Part::Rest => {}
             }
             if output.write_all(&bytes).await.is_err() {
                 // A host that is gone is found where it is read from.

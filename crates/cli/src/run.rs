@@ -136,16 +136,19 @@ async fn play(
     let mut view = View::new(Screen::stdout(global.color), is_watched.then_some(notes));
     let is_typed = prompt.output_schema.is_some();
     let prompt = PromptSession { session_id: id.to_owned(), ..prompt.clone() };
-    let played = run_view::play_over(&link.client, prompt, interrupts, |item| match events.as_deref_mut() {
-        Some(events) => events.item(item),
-        None if is_warning(item) && !is_watched => warn(global, item),
-        // The value alone is printed, when it is whole.
-        None if is_typed && is_text(item) => Ok(()),
-        None => view.item(item),
-    });
+    let timeout = args.timeout.map(Duration::from_secs);
+    let played =
+        run_view::play_over(&link.client, prompt, timeout, interrupts, |item| match events.as_deref_mut() {
+            Some(events) => events.item(item),
+            None if is_warning(item) && !is_watched => warn(global, item),
+            // The value alone is printed, when it is whole.
+            None if is_typed && is_text(item) => Ok(()),
+            None => view.item(item),
+        });
     let played = played.await?;
     view.end()?;
-    if matches!(&played.reply, Err(error) if host::is_gone_client(error) || host::is_silent_client(error)) {
+    let is_left = |error: &ClientError| host::is_gone_client(error) || host::is_silent_client(error);
+    if !played.is_accepted || played.reply.as_ref().is_err_and(is_left) {
         return Ok(played);
     }
     match link.note_folder(id).await {

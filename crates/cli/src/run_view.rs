@@ -1,18 +1,29 @@
 //! One run as a command plays it: its events as they come, and Ctrl-C.
 //!
-//! Invariants: the first interruption ends the run and keeps what had come; the second ends the process.
+//! Invariants: the first interruption ends the run and keeps what had come; the second ends the process; the first one and
+//! the limit of time hold also while the prompt is still being sent.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use greenroom::event::EventKind;
 use greenroom::{EntryId, Error, Event, Reply, RunId, RunItem, RunStream};
 use greenroom_server::operations::{Abort, Accepted, Operation, PromptOutcome};
-use greenroom_server::{Client, ClientError, Received};
+use greenroom_server::{Client, ClientError, Problem, Received};
+use tokio::time::{Instant, sleep_until};
 
 use crate::errors::{self, Unread};
 use crate::host;
 use crate::interrupt::Interrupts;
+
+#[cfg(test)]
+mod tests;
+
+/// How long a prompt may still take to be sent and taken on after an interruption, so that what it began is aborted in
+/// order.
+const SENT_WITHIN: Duration = Duration::from_secs(2);
+/// What is told of a prompt that was interrupted before it was taken on.
+const NOT_TAKEN_ON: &str = "the prompt was still being sent, so the session may not have it";
 
 /// How a run ended.
 #[derive(Debug)]
@@ -49,10 +60,12 @@ pub(crate) async fn play<R>(
     Ok(Played { reply, is_interrupted })
 }
 
-/// Plays a prompt, or what goes on, over a connection to its end, and hands on what comes of its run. If `on` fails the run is aborted.
+/// Plays a prompt, or what goes on, over a connection to its end, and hands on what comes of its run. If `on` fails the run
+/// is aborted. What was not taken on within `timeout` is not waited for, and the connection ends.
 pub(crate) async fn play_over<O>(
     client: &Client,
     work: O,
+    timeout: Option<Duration>,
     interrupts: &Interrupts,
     mut on: impl FnMut(&RunItem) -> Result<()>,
 ) -> Result<PlayedOver>
@@ -64,11 +77,24 @@ where
     let mut is_interrupted = false;
     let working = client.work(work);
     tokio::pin!(working);
+    let (begun, mut interrupted) = (Instant::now(), None);
     let work = loop {
         tokio::select! {
             biased;
-            () = interrupts.next() => is_interrupted = true,
+            () = interrupts.next() => {
+                is_interrupted = true;
+                interrupted.get_or_insert_with(|| Instant::now() + SENT_WITHIN);
+            }
             work = &mut working => break work,
+            () = until(interrupted) => {
+                client.give_up(NOT_TAKEN_ON);
+                break Err(ClientError::Silent(NOT_TAKEN_ON.to_owned()));
+            }
+            () = until(timeout.map(|timeout| begun + timeout)) => {
+                client.give_up(NOT_TAKEN_ON);
+                let timed_out = Error::TimedOut { timeout: timeout.unwrap_or_default() };
+                break Err(ClientError::Refused(Box::new(Problem::from(&timed_out))));
+            }
         }
     };
     let work = match work {
@@ -109,6 +135,14 @@ where
     }
     interrupts.settle().await;
     Ok(PlayedOver { reply, is_accepted: true, is_interrupted })
+}
+
+/// Waits for this moment; for ever where there is none.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// How a run over a connection ended.

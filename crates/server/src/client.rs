@@ -1,6 +1,7 @@
 //! A client of the JSON-RPC: calls the operations with their types, and hears the sessions' events.
 //!
-//! Invariants: every call ends, with its answer or because the connection did; requests go out in the order in which they
+//! Invariants: every call ends, with its answer or because the connection did; what does not fit into a line is refused
+//! before it is sent, and what the server cannot read is waited for by nobody; requests go out in the order in which they
 //! were made; a reader of events that is slow holds up nothing else, and is told where it missed some; an outcome is given
 //! after the events that the server told before it; whoever gives a silent server up waits for nothing of it any more.
 
@@ -8,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use greenroom::{Agent, Event, Runtime};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
@@ -16,7 +17,7 @@ use tokio::task::AbortHandle;
 use crate::operations::{Nothing, Operation};
 use crate::problem::{Problem, ProblemKind};
 use crate::rpc;
-use crate::rpc::wire::{Line, Refusal, next_line};
+use crate::rpc::wire::{LINE_BYTES_MAX, Line, Refusal, fits, id_of, next_line};
 
 pub use self::events::{Events, Received};
 
@@ -26,8 +27,6 @@ mod tests;
 
 /// How many requests may wait to be sent.
 const REQUESTS_MAX: usize = 64;
-/// The longest line that is read, in bytes. Whoever answers is trusted; a session that is shown or exported is one line.
-const LINE_BYTES_MAX: u64 = 1 << 30;
 /// How many bytes may be under way between a client and a server in one process.
 const PIPE_BYTES: usize = 1 << 20;
 
@@ -41,6 +40,16 @@ pub enum ClientError {
     /// The parameters cannot be understood, or contradict one another.
     #[error("{0}")]
     Parameters(String),
+    /// What was asked does not fit into a line of the protocol. It was not sent.
+    #[error(
+        "this has {bytes} bytes as a line of JSON, and a line may have {bytes_max}; say less at once, or send fewer pictures"
+    )]
+    TooLong {
+        /// How many bytes it has, escaped, with the line break.
+        bytes: u64,
+        /// The most that it may have: [`LINE_BYTES_MAX`](crate::LINE_BYTES_MAX).
+        bytes_max: u64,
+    },
     /// The server does not have this operation.
     #[error("{0}")]
     Unsupported(String),
@@ -101,6 +110,7 @@ struct Shared {
     writer: AbortHandle,
     /// Ends the reader.
     given_up: Arc<Notify>,
+    line_bytes_max: u64,
 }
 
 /// A connection that this does not keep open.
@@ -188,6 +198,15 @@ impl Client {
         input: impl AsyncRead + Send + Unpin + 'static,
         output: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Self {
+        Self::within(LINE_BYTES_MAX, input, output)
+    }
+
+    /// As [`Self::new`], with lines of at most so many bytes.
+    fn within(
+        line_bytes_max: u64,
+        input: impl AsyncRead + Send + Unpin + 'static,
+        output: impl AsyncWrite + Send + Unpin + 'static,
+    ) -> Self {
         let (out, lines) = mpsc::channel(REQUESTS_MAX);
         let (end, ended) = watch::channel(false);
         let pending: Arc<Mutex<Pending>> = Arc::default();
@@ -202,14 +221,14 @@ impl Client {
         let ends = Arc::clone(&given_up);
         tokio::spawn(async move {
             tokio::select! {
-                () = read(input, &reading) => {}
+                () = read(input, line_bytes_max, &reading) => {}
                 () = ends.notified() => {}
             }
             lock(&reading).end();
             let _ = end.send(true);
         });
         let (out, writer) = (Mutex::new(Some(out)), writing.abort_handle());
-        Self { shared: Arc::new(Shared { out, pending, writer, given_up }), ended }
+        Self { shared: Arc::new(Shared { out, pending, writer, given_up, line_bytes_max }), ended }
     }
 
     /// A client of a runtime in this process, which it asks as another process would. `agent` is what its sessions are
@@ -303,6 +322,7 @@ impl Client {
         has_outcome: bool,
     ) -> Result<(Waiting, Waiting), ClientError> {
         let out = self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (params, bytes_max) = (written(operation), self.shared.line_bytes_max);
         // Taken before the id is: requests have their ids in the order in which they go out.
         let over = || lock(&self.shared.pending).why_over();
         let out = out.ok_or_else(over)?;
@@ -314,13 +334,15 @@ impl Client {
         }
         pending.newest += 1;
         let id = pending.newest;
+        let line = format!(r#"{{"id":{id},"jsonrpc":"2.0","method":"{}","params":{params}}}"#, O::METHOD);
+        if !fits(&line, bytes_max) {
+            return Err(ClientError::TooLong { bytes: line.len() as u64 + 1, bytes_max });
+        }
         pending.answers.insert(id, answer);
         if has_outcome {
             pending.outcomes.insert(id, outcome);
         }
-        place.send(
-            json!({ "jsonrpc": "2.0", "id": id, "method": O::METHOD, "params": operation }).to_string(),
-        );
+        place.send(line);
         Ok((answered, ended))
     }
 }
@@ -350,11 +372,34 @@ impl Pending {
         self.given_up.clone().unwrap_or(ClientError::Disconnected)
     }
 
+    /// The server could not read something of what was asked, and does not say what: nobody waits for its answer.
+    fn unread(&mut self, error: &ClientError) {
+        for (id, waiter) in self.answers.drain() {
+            self.outcomes.remove(&id);
+            // Who no longer waits needs no answer.
+            let _ = waiter.send(Err(error.clone()));
+        }
+    }
+
+    /// An answer came that is too long, and begins like this. Gives whether it is known whose it is.
+    fn too_long(&mut self, beginning: &[u8], bytes_max: u64) -> bool {
+        let id = id_of(beginning).as_u64();
+        let Some(waiter) = id.and_then(|id| self.answers.remove(&id)) else { return false };
+        self.outcomes.retain(|outcome, _| Some(*outcome) != id);
+        let reason = format!("it has more than {bytes_max} bytes, the most that a line may have");
+        // Who no longer waits needs no answer.
+        let _ = waiter.send(Err(ClientError::Malformed(reason)));
+        true
+    }
+
     /// Takes in one message.
     fn take(&mut self, mut message: Value) {
         let Some(method) = message.get("method").and_then(Value::as_str).map(str::to_owned) else {
             let Some(id) = message.get("id").and_then(Value::as_u64) else {
-                return tracing::debug!("an answer to nothing: {message}");
+                return match message.get_mut("error") {
+                    Some(error) => self.unread(&refused(error.take())),
+                    None => tracing::debug!("an answer to nothing: {message}"),
+                };
             };
             let result = match message.get_mut("error") {
                 Some(error) => Err(refused(error.take())),
@@ -400,11 +445,11 @@ impl Pending {
 }
 
 /// Reads until the input ends or cannot be read.
-async fn read(input: impl AsyncRead + Unpin, pending: &Mutex<Pending>) {
+async fn read(input: impl AsyncRead + Unpin, line_bytes_max: u64, pending: &Mutex<Pending>) {
     let mut input = BufReader::new(input);
     let mut line = Vec::new();
     loop {
-        match next_line(&mut input, &mut line, LINE_BYTES_MAX).await {
+        match next_line(&mut input, &mut line, line_bytes_max).await {
             Ok(Line::Read) => match serde_json::from_slice(&line) {
                 Ok(Value::Array(messages)) => {
                     messages.into_iter().for_each(|message| lock(pending).take(message))
@@ -412,8 +457,9 @@ async fn read(input: impl AsyncRead + Unpin, pending: &Mutex<Pending>) {
                 Ok(message) => lock(pending).take(message),
                 Err(error) => tracing::warn!("a message cannot be understood: {error}"),
             },
+            Ok(Line::TooLong) if lock(pending).too_long(&line, line_bytes_max) => {}
             // Which request it answers is not known: who waits for it would wait for ever.
-            Ok(Line::TooLong) => return tracing::warn!("a message has more than {LINE_BYTES_MAX} bytes"),
+            Ok(Line::TooLong) => return tracing::warn!("a message has more than {line_bytes_max} bytes"),
             Ok(Line::End) => return,
             Err(error) => return tracing::debug!("the connection ended: {error}"),
         }
@@ -424,7 +470,7 @@ async fn read(input: impl AsyncRead + Unpin, pending: &Mutex<Pending>) {
 fn refused(mut error: Value) -> ClientError {
     let text = error.get("message").and_then(Value::as_str).unwrap_or("no reason was given").to_owned();
     match error.get("code").and_then(Value::as_i64) {
-        Some(Refusal::INVALID_PARAMS) => ClientError::Parameters(text),
+        Some(Refusal::INVALID_PARAMS | Refusal::INVALID_REQUEST) => ClientError::Parameters(text),
         Some(Refusal::METHOD_NOT_FOUND) => ClientError::Unsupported(text),
         Some(Refusal::SERVER_ERROR | Refusal::NO_SESSION) => {
             problem(error.get_mut("data").map(Value::take).unwrap_or_default())
@@ -442,6 +488,11 @@ fn problem(error: Value) -> ClientError {
 
 async fn waited(waiting: Waiting) -> Result<Value, ClientError> {
     waiting.await.unwrap_or(Err(ClientError::Disconnected))
+}
+
+/// The parameters of an operation, as they are sent.
+fn written(operation: &impl serde::Serialize) -> String {
+    serde_json::to_string(operation).expect("an operation can be written as JSON: its keys are texts")
 }
 
 fn typed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, ClientError> {

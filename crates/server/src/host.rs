@@ -24,8 +24,6 @@ use crate::rpc::{self, Reply, Side};
 #[cfg(test)]
 mod tests;
 
-/// The longest line of a client, in bytes: clients are the user's own, and a prompt may hold images.
-const LINE_BYTES_MAX: u64 = 64 << 20;
 /// How often a host without clients looks whether something is at work.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a host that nobody has connected to yet stays at least.
@@ -114,7 +112,8 @@ impl Host {
         let number = self.0.add();
         let seat = Seat { host: Arc::clone(&self.0), number, client: None };
         let side = Side::Host(seat);
-        if let Err(error) = rpc::serve_connection(&self.0.runtime, side, LINE_BYTES_MAX, input, output).await
+        if let Err(error) =
+            rpc::serve_connection(&self.0.runtime, side, rpc::LINE_BYTES_MAX, input, output).await
         {
             tracing::debug!("a client is gone: {error}");
         }

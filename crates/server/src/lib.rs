@@ -17,4 +17,4 @@ pub use client::{Client, ClientError, Events, Received, WeakClient, Working};
 pub use host::{Defined, Definer, Host};
 pub use http::{HttpOptions, HttpServer, TOKEN_CHARS_MIN, TokenError, check_token};
 pub use problem::{Problem, ProblemKind};
-pub use rpc::{Unanswered, serve};
+pub use rpc::{LINE_BYTES_MAX, Unanswered, serve};

@@ -131,8 +131,11 @@ impl Server {
                 Line::Read if line.trim_ascii().is_empty() => {}
                 Line::Read => server.line(&line).await,
                 Line::TooLong => {
-                    let reason = format!("the line has more than {line_bytes_max} bytes");
-                    server.refuse(Refusal::new(Refusal::INVALID_REQUEST, reason)).await;
+                    let reason = format!(
+                        "the line has more than {line_bytes_max} bytes, the most that a line may have; say less at once"
+                    );
+                    let refusal = Refusal::new(Refusal::INVALID_REQUEST, reason);
+                    send(&server.out, wire::answer(&wire::id_of(&line), Err(refusal))).await;
                 }
             }
         }
@@ -475,10 +478,10 @@ async fn answer_batch(out: mpsc::Sender<String>, replies: Vec<(Option<Value>, Re
                 result
             }
         };
-        answers.extend(id.map(|id| wire::answer(&id, result)));
+        answers.extend(id.map(|id| (id, result)));
     }
     if !answers.is_empty() {
-        send(&out, format!("[{}]", answers.join(","))).await;
+        send(&out, wire::batch_answer(answers)).await;
     }
     tasks.into_iter().collect::<JoinSet<()>>().join_all().await;
 }

@@ -354,7 +354,7 @@ impl Chat {
             let line = format!("  compacting {} …; this waits for it", picture::short(tokens));
             view.note(Style::Dim, &line)?;
         }
-        let played = run_view::play_over(&self.link.client, work, &self.interrupts, |item| {
+        let played = run_view::play_over(&self.link.client, work, None, &self.interrupts, |item| {
             let is_told = matches!(&item, RunItem::Event(event) if !between.is_new(event));
             if is_told { Ok(()) } else { view.item(item) }
         });

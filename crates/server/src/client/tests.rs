@@ -10,7 +10,7 @@ use greenroom_simulator::{Answer, Function, Pace, SeenRequest, Simulator, Simula
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
 
-use super::{Client, ClientError, Received};
+use super::{Client, ClientError, LINE_BYTES_MAX, Received};
 use crate::operations::{
     Abort, ExportSession, FollowUp, ImageData, ImportSession, ListSessions, PlanSession, PromptSession,
     SessionState, ShowSession, StartSession, Steer,
@@ -181,6 +181,65 @@ async fn a_silent_server_is_given_up_and_everybody_is_told_why() {
     assert!(weak.upgrade().is_none());
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_does_not_fit_into_a_line_is_refused_before_it_is_sent() {
+    let mut server = Played::within(1_000);
+    let client = server.client.clone();
+    let mut asking = tokio::spawn(async move {
+        // Half of it is escapes.
+        let text = "\"".repeat(500);
+        let refused = client.work(PromptSession::new("a", text)).await.map(|_| ()).unwrap_err();
+        let ClientError::TooLong { bytes, bytes_max: 1_000 } = refused else { panic!("{refused:?}") };
+        assert!((1_060..1_200).contains(&bytes), "{bytes}");
+        let fits = client.call(ImportSession { session_id: "b".into(), text: "\"".repeat(400) }).await;
+        (refused.to_string(), fits.unwrap_err())
+    });
+    let sent = tokio::select! {
+        sent = server.lines.next_line() => sent.unwrap().unwrap(),
+        ended = &mut asking => panic!("{ended:?}"),
+    };
+    assert!(sent.contains("session/import") && sent.len() < 1_000, "only what fits was sent: {sent}");
+    // A server that cannot read a line and cannot tell whose it is.
+    let error = json!({ "code": -32600, "message": "the line has more than 10 bytes" });
+    server.say(&json!({ "jsonrpc": "2.0", "id": null, "error": error })).await;
+    let (refused, unread) = asking.await.unwrap();
+    assert!(refused.contains("bytes as a line of JSON, and a line may have 1000"), "{refused}");
+    assert_eq!(unread, ClientError::Parameters("the line has more than 10 bytes".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_cannot_be_read_is_waited_for_by_nobody() {
+    let mut server = Played::within(6_000);
+    let ask = |client: &Client| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call(ListSessions::default()).await.map(|_| ()) })
+    };
+    let (first, second) = (ask(&server.client), ask(&server.client));
+    server.lines.next_line().await.unwrap();
+    server.lines.next_line().await.unwrap();
+    server.say(&json!({ "id": 1, "result": "x".repeat(6_000) })).await;
+    let malformed = first.await.unwrap().unwrap_err();
+    assert!(matches!(&malformed, ClientError::Malformed(why) if why.contains("6000 bytes")), "{malformed}");
+    // The connection goes on, and ends where nobody knows who waits for what was too long.
+    server.say(&json!({ "id": 2, "result": { "sessions": [] } })).await;
+    second.await.unwrap().unwrap();
+    let third = ask(&server.client);
+    server.lines.next_line().await.unwrap();
+    server.say(&json!(["x".repeat(6_000)])).await;
+    assert_eq!(third.await.unwrap(), Err(ClientError::Disconnected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_of_many_mebibytes_is_taken_on() {
+    let (_simulator, runtime) = runtime(1, Pace::default()).await;
+    let client = Client::in_process(&runtime, agent());
+    // More than four mebibytes, and six times that as it is sent.
+    let text = "\u{1}".repeat(5 << 20);
+    let work = client.work(PromptSession::new("a", text)).await.unwrap();
+    assert!(work.accepted.entry_id.is_some());
+    client.close().await;
+}
+
 /// A server that a test plays.
 struct Played {
     client: Client,
@@ -190,9 +249,18 @@ struct Played {
 
 impl Played {
     fn new() -> Self {
+        Self::within(LINE_BYTES_MAX)
+    }
+
+    /// Its client's lines have at most so many bytes.
+    fn within(line_bytes_max: u64) -> Self {
         let (near, far) = tokio::io::duplex(1 << 16);
         let ((input, output), (read, write)) = (tokio::io::split(near), tokio::io::split(far));
-        Self { client: Client::new(input, output), lines: BufReader::new(read).lines(), output: write }
+        Self {
+            client: Client::within(line_bytes_max, input, output),
+            lines: BufReader::new(read).lines(),
+            output: write,
+        }
     }
 
     async fn say(&mut self, message: &serde_json::Value) {

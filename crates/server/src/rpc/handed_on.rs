@@ -61,6 +61,15 @@ impl Unanswered {
         }
     }
 
+    /// A line that is too long and begins like this goes to the host, which refuses it.
+    pub fn asks_too_much(&mut self, beginning: &[u8]) {
+        let id = wire::id_of(beginning);
+        if !id.is_null() {
+            let requests = vec![Request { id, outcome: "", session_id: Value::Null }];
+            self.asked.push(Asked { requests, is_batch: false });
+        }
+    }
+
     /// This line came from the host.
     pub fn hears(&mut self, line: &[u8]) {
         let Ok(message) = serde_json::from_slice::<Value>(line) else { return };

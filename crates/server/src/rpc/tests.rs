@@ -11,6 +11,8 @@ use greenroom_simulator::{
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
 
+use super::{LINE_BYTES_MAX, Side};
+
 struct Client {
     lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
     output: WriteHalf<DuplexStream>,
@@ -26,6 +28,11 @@ impl Client {
 
     /// A client of a server over this store, whose model answers at this pace.
     async fn start_with(store: Store, pace: Pace) -> Self {
+        Self::start_within(store, pace, LINE_BYTES_MAX).await
+    }
+
+    /// As [`Self::start_with`], of a server that reads lines of at most so many bytes.
+    async fn start_within(store: Store, pace: Pace, line_bytes_max: u64) -> Self {
         let runs = Function(move |_: &_, _| Answer::text("word ".repeat(300)).with_pace(pace));
         let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
             Summariser::Obedient.reply(request, info).with_pace(pace)
@@ -39,7 +46,7 @@ impl Client {
         let served = runtime.clone();
         let server = tokio::spawn(async move {
             let agent = Arc::new(Agent::new("simulated").context_window(8_000));
-            super::serve(&served, agent, far_read, far_write).await
+            super::serve_connection(&served, Side::Alone(agent), line_bytes_max, far_read, far_write).await
         });
         let (read, output) = tokio::io::split(near);
         Self { lines: BufReader::new(read).lines(), output, simulator, runtime, server }
@@ -139,10 +146,24 @@ async fn what_cannot_be_understood_is_refused_and_harms_nothing() {
         let answer = client.until(|message| message.get("error").is_some()).await;
         assert_eq!(answer["error"]["code"], code, "{line}");
     }
-    client.send(&"x".repeat(5 << 20)).await;
-    let answer = client.until(|message| message.get("error").is_some()).await;
-    assert_eq!((&answer["id"], &answer["error"]["code"]), (&Value::Null, &json!(-32600)));
-    assert!(answer["error"]["message"].as_str().unwrap().contains("4194304 bytes"), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_that_is_too_long_is_answered_with_its_id_where_that_is_known() {
+    let mut client = Client::start_within(Store::memory(), Pace::default(), 1 << 20).await;
+    let text = "x".repeat(5 << 20);
+    for (line, id) in [
+        (text.clone(), Value::Null),
+        (
+            format!(r#"{{"id":"a","jsonrpc":"2.0","method":"session/import","params":{{"text":"{text}"}}}}"#),
+            json!("a"),
+        ),
+    ] {
+        client.send(&line).await;
+        let answer = client.until(|message| message.get("error").is_some()).await;
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&id, &json!(-32600)));
+        assert!(answer["error"]["message"].as_str().unwrap().contains("1048576 bytes"), "{answer}");
+    }
     assert!(client.call(2, "session/list", json!({})).await["result"]["sessions"].is_array());
 }
 

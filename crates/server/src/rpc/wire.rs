@@ -2,19 +2,31 @@
 //! known here.
 //!
 //! Invariants: a line that is too long costs no more memory than one that is not, and the next line is read as if it had
-//! not been there; what is not a request says what is wrong with it and which id it is answered with.
+//! not been there; what is not a request says what is wrong with it and which id it is answered with; no line that is
+//! written here is longer than one that is read: an answer that would be is an error with the same id.
+
+use std::cell::Cell;
+use std::fmt;
 
 use crate::operations::Refused;
-use crate::problem::Problem;
+use crate::problem::{Problem, ProblemKind};
 use greenroom::Error;
+use serde::Deserializer as _;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 
 #[cfg(test)]
 mod tests;
 
-/// The longest line that is read, in bytes.
-pub const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// The longest line in either direction, in bytes, with its line break: of every client and every server. A byte of text
+/// can take six in JSON (`\u0000`), so the largest file to import (64 MiB) takes 384 MiB at worst, and the longest
+/// standard input of a run (32 MiB) 192 MiB, which leaves room for pictures.
+pub const LINE_BYTES_MAX: u64 = 512 << 20;
+/// How much of a line that is too long is looked at for its id, in bytes.
+const BEGINNING_BYTES: usize = 4 * 1024;
+/// How much of a line that is too long is read at a time, in bytes.
+const SKIPPED_BYTES: u64 = 1 << 20;
 /// The most messages that one batch may have.
 pub(super) const BATCH_MAX: usize = 1_024;
 
@@ -72,7 +84,7 @@ impl From<Error> for Refusal {
 pub(crate) enum Line {
     /// A line is in the buffer.
     Read,
-    /// There was one that was too long; it is gone.
+    /// There was one that was too long. Its beginning is in the buffer, and the rest of it is gone.
     TooLong,
     /// There is no more.
     End,
@@ -92,14 +104,60 @@ pub(crate) async fn next_line(
     if line.len() as u64 <= bytes_max {
         return Ok(Line::Read);
     }
-    while !line.ends_with(b"\n") {
-        line.clear();
-        if (&mut *input).take(LINE_BYTES_MAX.min(bytes_max)).read_until(b'\n', line).await? == 0 {
-            break;
-        }
+    let mut is_over = line.ends_with(b"\n");
+    line.truncate(BEGINNING_BYTES);
+    line.shrink_to_fit();
+    let mut skipped = Vec::new();
+    while !is_over {
+        skipped.clear();
+        let count = (&mut *input).take(SKIPPED_BYTES).read_until(b'\n', &mut skipped).await?;
+        is_over = count == 0 || skipped.ends_with(b"\n");
     }
-    line.clear();
     Ok(Line::TooLong)
+}
+
+/// The id of the message that begins like this, as far as it can be known: null where it cannot, as in a batch, or where
+/// long parameters come before the id.
+pub(crate) fn id_of(beginning: &[u8]) -> Value {
+    let found = Cell::new(Value::Null);
+    let beginning = beginning.get(..BEGINNING_BYTES).unwrap_or(beginning);
+    // It ends in the middle of something, so it is an error whatever was found.
+    let _ = serde_json::Deserializer::from_slice(beginning).deserialize_map(FindId(&found));
+    found.into_inner()
+}
+
+/// Finds the id among the members of an object.
+struct FindId<'a>(&'a Cell<Value>);
+
+impl<'de> Visitor<'de> for FindId<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a request")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        let mut key = members.next_key::<String>()?;
+        while let Some(name) = key {
+            if name != "id" {
+                members.next_value::<IgnoredAny>()?;
+                key = members.next_key()?;
+                continue;
+            }
+            let id: Value = members.next_value()?;
+            // What follows shows that a number is whole.
+            key = members.next_key()?;
+            if matches!(id, Value::String(_) | Value::Number(_)) {
+                self.0.set(id);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a line fits, without its line break.
+pub(crate) fn fits(line: &str, bytes_max: u64) -> bool {
+    (line.len() as u64) < bytes_max
 }
 
 /// What a line holds.
@@ -187,6 +245,45 @@ impl Call {
 
 /// The answer to a request, as it is sent.
 pub(super) fn answer(id: &Value, result: Result<Value, Refusal>) -> String {
+    answer_within(id, result, LINE_BYTES_MAX)
+}
+
+/// As [`answer`], in at most so many bytes.
+fn answer_within(id: &Value, result: Result<Value, Refusal>, bytes_max: u64) -> String {
+    let line = written(id, result);
+    if fits(&line, bytes_max) { line } else { written(id, Err(unsaid(&line, bytes_max).into())) }
+}
+
+/// The answers to a batch, as they are sent. Where they are too long together, those are errors that have more than their
+/// share of the line.
+pub(super) fn batch_answer(answers: Vec<(Value, Result<Value, Refusal>)>) -> String {
+    batch_answer_within(answers, LINE_BYTES_MAX)
+}
+
+fn batch_answer_within(answers: Vec<(Value, Result<Value, Refusal>)>, bytes_max: u64) -> String {
+    let share_max = (bytes_max / answers.len().max(1) as u64).saturating_sub(2);
+    let answers: Vec<_> = answers.into_iter().map(|(id, result)| (written(&id, result), id)).collect();
+    let line = |answers: &[String]| format!("[{}]", answers.join(","));
+    let bytes: usize = answers.iter().map(|(answer, _)| answer.len() + 1).sum();
+    if (bytes as u64) + 2 <= bytes_max {
+        return line(&answers.into_iter().map(|(answer, _)| answer).collect::<Vec<_>>());
+    }
+    let shorten = |(answer, id): (String, Value)| {
+        if fits(&answer, share_max) { answer } else { written(&id, Err(unsaid(&answer, share_max).into())) }
+    };
+    line(&answers.into_iter().map(shorten).collect::<Vec<_>>())
+}
+
+/// What is told instead of something that would be too long a line.
+fn unsaid(line: &str, bytes_max: u64) -> Refused {
+    let text = format!(
+        "what there is to say has {} bytes as a line of JSON, and {bytes_max} are the most here; ask for less at once",
+        line.len()
+    );
+    Refused::Problem(Box::new(Problem::new(ProblemKind::Other, text)))
+}
+
+fn written(id: &Value, result: Result<Value, Refusal>) -> String {
     match result {
         Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
         Err(Refusal { code, message, data }) => {
@@ -205,7 +302,16 @@ pub(super) fn result(method: &str, request: Option<Value>, mut params: Value) ->
     if let Some(id) = request {
         params["request_id"] = id;
     }
-    notification(method, &params)
+    let line = notification(method, &params);
+    if fits(&line, LINE_BYTES_MAX) {
+        return line;
+    }
+    let kept = ["request_id", "session_id", "entry_id"].map(|name| (name.to_owned(), params[name].take()));
+    let mut shorter = Value::Object(kept.into_iter().filter(|(_, value)| !value.is_null()).collect());
+    if let Refused::Problem(problem) = unsaid(&line, LINE_BYTES_MAX) {
+        shorter["error"] = json!(problem);
+    }
+    notification(method, &shorter)
 }
 
 /// A notification, as it is sent.

@@ -74,3 +74,16 @@ fn what_is_open_is_told_once_and_nothing_else() {
     let all = json!([{ "id": 1, "result": {} }, { "id": 2, "result": {} }]);
     check(&[batch(&[1, 2]), one(), (true, all)], &[closed(&json!(1))]);
 }
+
+#[test]
+fn a_request_that_is_too_long_is_answered_where_its_host_ends() {
+    let mut unanswered = Unanswered::default();
+    unanswered.asks_too_much(format!(r#"{{"id":3,"method":"m","params":"{}"#, "x".repeat(9_000)).as_bytes());
+    unanswered.asks_too_much(b"nonsense");
+    unanswered.asks_too_much(br#"{"id":4,"method":"m","params":"x"#);
+    unanswered.hears(br#"{"id":3,"error":{"code":-32600}}"#);
+    let lines = unanswered.host_ended();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let line: Value = serde_json::from_str(&lines[0]).expect("a line of JSON");
+    assert_eq!((&line["id"], &line["error"]["data"]["kind"]), (&json!(4), &json!("closed")));
+}
