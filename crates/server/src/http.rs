@@ -388,14 +388,25 @@ fn place(shared: &Shared) -> Result<OwnedSemaphorePermit, Refusal> {
 }
 
 fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, Refusal> {
-    let is_json = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(|kind| {
-        kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
-    });
-    if !is_json {
-        let wanted = "the body must be application/json";
+    if !headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(is_json) {
+        let wanted = "the body must be application/json, in UTF-8";
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, wanted));
     }
     serde_json::from_slice(body).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, &error.to_string()))
+}
+
+/// Whether this media type is JSON that can be read: in UTF-8, where it says in what.
+fn is_json(media_type: &str) -> bool {
+    let mut parts = media_type.split(';').map(str::trim);
+    let is_json = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("application/json"));
+    let is_read = |parameter: &str| match parameter.split_once('=') {
+        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
+            let value = value.trim().trim_matches('"');
+            ["utf-8", "utf8", "us-ascii"].iter().any(|known| value.eq_ignore_ascii_case(known))
+        }
+        Some(_) | None => true,
+    };
+    is_json && parts.all(is_read)
 }
 
 fn answer(value: &impl Serialize) -> Response {

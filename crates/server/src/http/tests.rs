@@ -559,3 +559,18 @@ async fn questions_are_listed_and_answered_once_and_the_run_goes_on() {
     let reply: Value = prompt.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(reply["text"], "The answer was yes");
 }
+
+#[test]
+fn a_body_is_json_in_utf_8() {
+    for (media_type, is_read) in [
+        ("application/json", true),
+        ("Application/JSON; charset=UTF-8", true),
+        ("application/json;charset=\"utf-8\"", true),
+        ("application/json; version=1", true),
+        ("application/json; charset=iso-8859-1", false),
+        ("application/json; version=1; Charset = utf-16", false),
+        ("text/plain; charset=utf-8", false),
+    ] {
+        assert_eq!(super::is_json(media_type), is_read, "{media_type}");
+    }
+}
