@@ -3,7 +3,7 @@
 //!
 //! Invariants: together they have at most [`BYTES_MAX`] bytes, and the nearest file is cut last; the files are read again
 //! only when one of them changed; a file is not read that another user owns or could have written, that is no regular
-//! file, or that is a link out of the project.
+//! file, or that is a link out of the project or into the folder of its version control.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -44,11 +44,31 @@ pub(crate) struct Instructions {
 /// By what a change of a file is seen.
 type Stamp = Option<(u64, u64, u64, (i64, i64), (i64, i64))>;
 
+/// The root of the project in which this folder is, an absolute path without links: the folder itself where nothing marks
+/// a root.
+pub(crate) fn root_of(folder: &Path) -> &Path {
+    let is_root = |folder: &&Path| ROOT_MARKS.iter().any(|mark| folder.join(mark).exists());
+    folder.ancestors().take(FOLDERS_MAX).find(is_root).unwrap_or(folder)
+}
+
+/// Checks that a file, a path without links, is one of the project with this root. What version control keeps for itself
+/// is none: it may hold passwords of servers.
+///
+/// # Errors
+/// Why it is none.
+pub(crate) fn check_within(root: &Path, file: &Path) -> Result<(), &'static str> {
+    let Ok(inner) = file.strip_prefix(root) else { return Err("it is a link out of the project") };
+    let is_mark = |part: std::path::Component<'_>| ROOT_MARKS.iter().any(|mark| part.as_os_str() == *mark);
+    if inner.components().any(is_mark) {
+        return Err("it is a link into the folder of the project's version control");
+    }
+    Ok(())
+}
+
 impl ProjectFiles {
     /// Those for who works in `folder`, an absolute path without links.
     pub(crate) fn around(folder: &Path) -> Self {
-        let is_root = |folder: &&Path| ROOT_MARKS.iter().any(|mark| folder.join(mark).exists());
-        let root = folder.ancestors().take(FOLDERS_MAX).find(is_root).unwrap_or(folder);
+        let root = root_of(folder);
         let mut folders: Vec<PathBuf> =
             folder.ancestors().take_while(|above| above.starts_with(root)).map(Path::to_owned).collect();
         folders.reverse();
@@ -110,9 +130,7 @@ impl ProjectFiles {
     fn text(&self, path: &Path) -> Result<String, FileError> {
         // A link within the project, as from CLAUDE.md to AGENTS.md, is as good as the file.
         let real = path.canonicalize().map_err(FileError::Io)?;
-        if !real.starts_with(&self.root) {
-            return Err(denied("it is a link out of the project"));
-        }
+        check_within(&self.root, &real).map_err(denied)?;
         let (file, metadata) = files::open(&real, false)?;
         let user = rustix::process::geteuid().as_raw();
         if metadata.uid() != user && metadata.uid() != 0 {

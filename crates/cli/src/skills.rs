@@ -2,7 +2,8 @@
 //! and the model reads one when it needs it.
 //!
 //! Invariants: a skill's text costs nothing before it is read; what is offered is bounded; a skill's files are read only
-//! from its own folder; a project's skill never stands in the place of one of the user's.
+//! from its own folder, and a project's only from the project; a project's skill never stands in the place of one of the
+//! user's.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +14,7 @@ use greenroom::tools::{FunctionTool, ToolError, tool};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::files;
+use crate::{files, project};
 
 /// The file that makes a folder a skill.
 const FILE: &str = "SKILL.md";
@@ -34,9 +35,16 @@ pub(crate) struct Skills(Arc<Inner>);
 
 struct Inner {
     /// The user's folder, then the project's: an earlier one's skills win.
-    folders: Vec<PathBuf>,
+    folders: Vec<Place>,
     /// What was found, by the state of the folders and files.
     known: Mutex<Option<Known>>,
+}
+
+/// Where skills are looked for.
+struct Place {
+    folder: PathBuf,
+    /// The root of the project that has them; `None` for the user's own.
+    project: Option<PathBuf>,
 }
 
 /// The skills as they were found with the files in this state.
@@ -47,12 +55,19 @@ struct Known {
     warnings: Vec<String>,
 }
 
-type Stamp = (PathBuf, Option<(u64, i64, i64)>);
+/// A file that may be a skill's, the root of its project, and its state.
+#[derive(Clone, PartialEq, Eq)]
+struct Stamp {
+    path: PathBuf,
+    project: Option<PathBuf>,
+    state: Option<(u64, i64, i64)>,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Skill {
     description: String,
     folder: PathBuf,
+    project: Option<PathBuf>,
 }
 
 /// Read a skill before you do the kind of work that it is for, or another file of it that its text names.
@@ -73,9 +88,13 @@ struct Head {
 impl Skills {
     /// Those of the user, in `own`, and of the project in `workspace`.
     pub(crate) fn new(own: Option<&Path>, workspace: Option<&Path>) -> Self {
-        let of_project =
-            workspace.into_iter().flat_map(|root| PROJECT_FOLDERS.map(|folder| root.join(folder)));
-        let folders = own.map(Path::to_owned).into_iter().chain(of_project).collect();
+        let real = |folder: &Path| folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        let of_project = workspace.into_iter().flat_map(|folder| {
+            let root = project::root_of(&real(folder)).to_owned();
+            PROJECT_FOLDERS.map(|skills| Place { folder: folder.join(skills), project: Some(root.clone()) })
+        });
+        let own = own.map(|folder| Place { folder: folder.to_owned(), project: None });
+        let folders = own.into_iter().chain(of_project).collect();
         Self(Arc::new(Inner { folders, known: Mutex::default() }))
     }
 
@@ -123,6 +142,9 @@ impl Skills {
         if !path.starts_with(&folder) {
             return Err(refused("it is outside the skill's folder".to_owned()));
         }
+        if let Some(root) = &skill.project {
+            project::check_within(root, &path).map_err(|reason| refused(reason.to_owned()))?;
+        }
         let (opened, metadata) = files::open(&path, false).map_err(|error| refused(error.to_string()))?;
         let bytes = files::read_start(opened, BYTES_MAX).map_err(|error| refused(error.to_string()))?;
         let cut = if metadata.len() > BYTES_MAX as u64 {
@@ -159,8 +181,8 @@ impl Skills {
             return take(known);
         }
         let (mut skills, mut warnings) = (BTreeMap::new(), Vec::new());
-        for (path, _) in &stamps {
-            match skill(path) {
+        for Stamp { path, project, .. } in &stamps {
+            match skill(path, project.as_deref()) {
                 Ok(Some((name, skill))) => {
                     skills.entry(name).or_insert(skill);
                 }
@@ -174,7 +196,7 @@ impl Skills {
     /// The folders that may be skills, with the state of their files, in a fixed order.
     fn stamps(&self) -> Vec<Stamp> {
         let mut stamps = Vec::new();
-        for folder in &self.0.folders {
+        for Place { folder, project } in &self.0.folders {
             let Ok(entries) = std::fs::read_dir(folder) else { continue };
             let mut paths: Vec<PathBuf> = entries
                 .filter_map(|entry| Some(entry.ok()?.path().join(FILE)))
@@ -185,7 +207,7 @@ impl Skills {
                 let stamp = path.metadata().ok().filter(std::fs::Metadata::is_file);
                 let stamp = stamp.filter(is_trustworthy);
                 let stamp = stamp.map(|stamp| (stamp.len(), stamp.mtime(), stamp.mtime_nsec()));
-                (path, stamp)
+                Stamp { path, project: project.clone(), state: stamp }
             }));
         }
         stamps
@@ -199,9 +221,13 @@ fn is_trustworthy(metadata: &std::fs::Metadata) -> bool {
 }
 
 /// The skill of this file; `None` where there is no file. The error says why it is none.
-fn skill(path: &Path) -> Result<Option<(String, Skill)>, String> {
+fn skill(path: &Path, project: Option<&Path>) -> Result<Option<(String, Skill)>, String> {
     if path.symlink_metadata().is_err() {
         return Ok(None);
+    }
+    if let Some(root) = project {
+        let real = path.canonicalize().map_err(|error| error.to_string())?;
+        project::check_within(root, &real)?;
     }
     let metadata = path.metadata().map_err(|error| error.to_string())?;
     if !metadata.is_file() {
@@ -229,7 +255,8 @@ fn skill(path: &Path) -> Result<Option<(String, Skill)>, String> {
     if description.is_empty() {
         return Err("its head has no description".to_owned());
     }
-    Ok(Some((name, Skill { description: description.chars().take(DESCRIPTION_CHARS_MAX).collect(), folder })))
+    let description = description.chars().take(DESCRIPTION_CHARS_MAX).collect();
+    Ok(Some((name, Skill { description, folder, project: project.map(Path::to_owned) })))
 }
 
 /// The YAML between the first two lines of three hyphens.

@@ -82,6 +82,13 @@ fn what_others_could_have_written_or_is_elsewhere_is_not_read() {
     assert_eq!(read.text, "", "{read:?}");
     assert!(read.warnings.iter().any(|line| line.contains("out of the project")), "{read:?}");
     assert!(read.warnings.iter().any(|line| line.contains("chmod o-w")), "{read:?}");
+    // What version control keeps for itself is not the project's.
+    std::fs::remove_file(root.join("AGENTS.md")).expect("it is removed");
+    write(&root, ".git/config", "TOKEN");
+    symlink(".git/config", root.join("AGENTS.md")).expect("a link");
+    let read = ProjectFiles::around(&root).read();
+    assert_eq!(read.text, "", "{read:?}");
+    assert!(read.warnings.iter().any(|line| line.contains("version control")), "{read:?}");
     // A link within the project is as good as the file, and a pipe is waited for by nobody.
     std::fs::remove_file(root.join("AGENTS.md")).expect("it is removed");
     write(&root, "docs/agents.md", "INSIDE");

@@ -95,3 +95,38 @@ fn what_is_no_skill_is_not_offered_and_nothing_beside_it_is_read() {
     let unknown = skills.read("nothing", None).expect_err("it is not there");
     assert!(unknown.contains("there are: good"), "{unknown}");
 }
+
+#[test]
+fn a_projects_skills_are_in_the_project() {
+    let Place { root, skills: _, _dir } = place();
+    write(&root.join("elsewhere/secret/SKILL.md"), "---\ndescription: x\n---\nSECRET");
+    write(&root.join("work/.git/hooks/SKILL.md"), "---\ndescription: x\n---\n");
+    write(&root.join("work/.git/config"), "TOKEN");
+    write(&root.join("work/shared/inside/SKILL.md"), "---\ndescription: inside\n---\nINSIDE");
+    write(&root.join("work/SKILL.md"), "---\nname: all\ndescription: all\n---\n");
+    let folder = root.join("work/.claude/skills");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (name, target) in [
+        ("out", root.join("elsewhere/secret")),
+        ("git", root.join("work/.git/hooks")),
+        ("inside", root.join("work/shared/inside")),
+        ("whole", root.join("work")),
+    ] {
+        symlink(target, folder.join(name)).expect("a link");
+    }
+    // The user's own may be links to wherever the user keeps them.
+    std::fs::create_dir_all(root.join("own")).expect("a folder");
+    symlink(root.join("elsewhere/secret"), root.join("own/mine")).expect("a link");
+    let skills = Skills::new(Some(&root.join("own")), Some(&root.join("work")));
+    assert!(skills.offer().ends_with("\n- all: all\n- inside: inside\n- mine: x"), "{}", skills.offer());
+    let warnings = skills.warnings().join("\n");
+    assert!(
+        warnings.contains("skills/out/SKILL.md is not offered: it is a link out of the project"),
+        "{warnings}"
+    );
+    assert!(warnings.contains("skills/git/SKILL.md is not offered: it is a link into"), "{warnings}");
+    assert!(skills.read("inside", None).expect("its text").starts_with("INSIDE"));
+    assert!(skills.read("mine", None).expect("its text").starts_with("SECRET"));
+    let refused = skills.read("all", Some(".git/config")).expect_err("it is not the project's");
+    assert!(refused.contains("version control"), "{refused}");
+}
