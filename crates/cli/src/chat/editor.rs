@@ -23,10 +23,11 @@ const UNDO_MAX: usize = 200;
 const FOLDED: u32 = 0xF_0000;
 /// How many pastes can be folded at a time.
 const FOLDED_MAX: u32 = 0xFFFD;
-/// What stands for an `@` that was pasted, and for a `!` that a paste begins with: text, which names no file and begins no
-/// command.
+/// What stands for an `@` that was pasted, and for a `!` or a `/` that a paste begins with: text, which names no file and
+/// begins no command.
 const PASTED_AT: char = '\u{10FFFD}';
 const PASTED_MARK: char = '\u{10FFFC}';
+const PASTED_SLASH: char = '\u{10FFFB}';
 
 /// An edit, as keys ask for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,9 +149,9 @@ impl Editor {
         self.record(Change::Other);
         let typed = std::mem::take(&mut self.text);
         self.text = self.folding(text);
-        if self.text.starts_with('!') {
-            // It was said, and no command.
-            self.text.replace_range(..1, &PASTED_MARK.to_string());
+        // It was said, and no command.
+        if let Some(mark) = mark_of(&self.text) {
+            self.text.replace_range(..1, &mark.to_string());
         }
         self.cursor = self.text.len();
         if !typed.is_empty() {
@@ -509,9 +510,18 @@ fn without_marks(text: &str) -> String {
 /// A text that was pasted, marked as such where it could mean something else.
 fn as_pasted(text: &str) -> String {
     let text = without_marks(text).replace('@', &PASTED_AT.to_string());
-    match text.strip_prefix('!') {
-        Some(rest) => format!("{PASTED_MARK}{rest}"),
+    match mark_of(&text) {
+        Some(mark) => format!("{mark}{}", &text[1..]),
         None => text,
+    }
+}
+
+/// What stands for the first character of a text that could begin a command.
+fn mark_of(text: &str) -> Option<char> {
+    match text.chars().next()? {
+        '!' => Some(PASTED_MARK),
+        '/' => Some(PASTED_SLASH),
+        _ => None,
     }
 }
 
@@ -520,6 +530,7 @@ fn plain(c: char) -> char {
     match c {
         PASTED_AT => '@',
         PASTED_MARK => '!',
+        PASTED_SLASH => '/',
         c => c,
     }
 }

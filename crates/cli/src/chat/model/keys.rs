@@ -253,8 +253,9 @@ impl Model {
         }
         // A path is no command: `/etc/hosts is wrong`.
         let first = trimmed.split_whitespace().next().unwrap_or_default();
-        let is_command = first.strip_prefix('/').is_some_and(|name| !name.contains('/') && !name.is_empty());
-        if is_command && !trimmed.contains('\n') {
+        let is_name = first.strip_prefix('/').is_some_and(|name| !name.contains('/') && !name.is_empty());
+        let reads_as_command = is_name && !trimmed.contains('\n');
+        if reads_as_command && typed.starts_with('/') {
             return match commands::parse(trimmed, &self.custom) {
                 Ok(Command::Prompt(text)) => {
                     let said = self.editor.submit();
@@ -275,7 +276,7 @@ impl Model {
             };
         }
         let mut said = self.editor.submit();
-        if said.starts_with('!') {
+        if said.starts_with('!') || (reads_as_command && said.starts_with('/')) {
             // It is no command when it is found again, either.
             said.insert(0, ' ');
         }

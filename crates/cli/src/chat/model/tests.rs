@@ -332,6 +332,24 @@ fn a_file_that_went_along_is_named_and_not_shown() {
 }
 
 #[test]
+fn only_a_typed_slash_begins_a_command() {
+    let commands = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Command(_)));
+    let mut chat = Chat::new();
+    assert!(commands(&chat.says("/tree")));
+    chat.model.paste("/quit");
+    let effects = chat.press(KeyCode::Enter);
+    assert_eq!(text_of(effects.last().unwrap()), "/quit", "{effects:?}");
+    let Some(Effect::Remember(kept)) = effects.first() else { panic!("{effects:?}") };
+    let Some(Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
+    // Nor is it one when it is found again in a later chat, or given back.
+    let mut later = Model::new(SIZE, std::slice::from_ref(kept), Vec::new());
+    later.key(KeyEvent::from(KeyCode::Up));
+    assert!(!commands(&later.key(KeyEvent::from(KeyCode::Enter))));
+    chat.model.sent(*ticket, Err("too much waits".to_owned()));
+    assert!(!commands(&chat.press(KeyCode::Enter)));
+}
+
+#[test]
 fn only_a_typed_mark_begins_a_command_of_the_users_own() {
     let runs = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Shell { .. }));
     let mut chat = Chat::new();
