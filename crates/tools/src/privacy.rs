@@ -117,7 +117,7 @@ mod system {
     use std::process::Command;
 
     use rustix::fs::MemfdFlags;
-    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior};
 
     use super::{HANDED_OVER, Hidden, VARIABLES, is_harmless, variable};
 
@@ -148,6 +148,16 @@ mod system {
     fn begin_again(variables: &[(OsString, OsString)]) -> Error {
         let prepared = || {
             let program = std::env::current_exe()?;
+            // The process would be killed without a word where it may not write so much.
+            let bytes = variables.iter().map(|(name, value)| (name.len() + value.len() + 2) as u64).sum();
+            let bytes_max = getrlimit(Resource::Fsize).current;
+            if let Some(bytes_max) = bytes_max.filter(|bytes_max| *bytes_max < bytes) {
+                let text = format!(
+                    "a file may have {bytes_max} bytes here, and hiding the variables of the environment takes {bytes}; raise \
+                     the limit with `ulimit -f`"
+                );
+                return Err(Error::new(ErrorKind::FileTooLarge, text));
+            }
             // Without the flag that would close it on execution.
             let mut file = File::from(rustix::fs::memfd_create(NAME, MemfdFlags::empty())?);
             for (name, value) in variables {

@@ -156,6 +156,17 @@ fn no_file_descriptors_left_is_said_and_survived() {
     assert_eq!(chat.end().code, Some(0));
 }
 
+/// Nothing can be written at all: that is said, and the process is not killed for it.
+#[test]
+fn a_limit_of_no_bytes_for_files_is_said() {
+    let place = Place::new();
+    let line = "ulimit -f 0; exec \"$0\" run -p Hello. --simulate --no-tools";
+    let mut command = place.command_of("/bin/sh".into(), &["-c", line, env!("CARGO_BIN_EXE_greenroom")]);
+    let ran = ran(command.output().unwrap());
+    assert!(ran.code.is_some_and(|code| code != 0), "{ran:?}");
+    assert!(ran.stderr.contains("ulimit -f"), "{ran:?}");
+}
+
 /// Below some limits nothing can begin; that is said at once.
 #[test]
 fn limits_that_are_too_low_are_said() {
