@@ -292,6 +292,7 @@ fn is_young(stamps: &[Option<Stamp>; 2], now: SystemTime) -> bool {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
     use crate::config::load;
