@@ -644,6 +644,8 @@ pub(crate) enum ConfigCommand {
         #[arg(long)]
         project: bool,
     },
+    /// Confirm the address that a file has for a provider: it gets no key before that
+    Trust(ServerArgs),
     /// Take it out of your own file (or the one that --config names), so that what stands below holds again
     Unset {
         /// The setting

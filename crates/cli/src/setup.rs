@@ -31,11 +31,13 @@ use crate::surroundings::Surroundings;
 use crate::terminal::{Screen, variable};
 
 pub(crate) use self::made::{Made, has_some, keep_in_mind, skills};
+pub(crate) use self::server::confirm;
 pub(crate) use self::settings::{ClientSettings, Stay};
 
 mod made;
 mod server;
 mod settings;
+mod trust;
 
 /// How long a first connection may take before it is left to the first call.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -273,9 +275,9 @@ pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Ru
 pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Runtime, Agent)> {
     let loaded = config(global)?;
     let config = &loaded.config;
-    let server = Server::chosen(config, &args.server, true, &Surroundings::here())?;
+    let server = Server::chosen(&loaded, &args.server, true, &Surroundings::here())?;
     // What is forgotten is in our own store: nobody is asked.
-    let provider = server.provider(&args.server, args.forget.is_none())?;
+    let provider = server.provider(&args.server, args.forget.is_none(), &data_dir(global)?)?;
     let mut agent = config.with_windows(Agent::new(config.model.as_str()));
     if let Some(window) = config.window_of(&config.model) {
         agent = agent.context_window(window);

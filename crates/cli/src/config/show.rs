@@ -56,6 +56,11 @@ pub(crate) fn run(global: &Global, args: &ConfigArgs) -> Result<u8> {
             let done = edit::set(global, key, &known(key)?, Some(value), *project)?;
             screen.line(done)?;
         }
+        Some(ConfigCommand::Trust(args)) => {
+            let (loaded, here) = (setup::config(global)?, Surroundings::here());
+            let (key, address) = setup::confirm(&loaded.config, args, &here, &setup::data_dir(global)?)?;
+            screen.line(format!("The key in {key} may be sent to {address} from now on."))?;
+        }
         Some(ConfigCommand::Unset { key, project }) => {
             let done = edit::set(global, key, &known(key)?, None, *project)?;
             screen.line(done)?;

@@ -15,7 +15,7 @@ use greenroom_simulator::Pace;
 
 use super::server::{Server, check_cost};
 use super::settings::Settings;
-use super::{load_config, own_skills, workspace};
+use super::{data_dir, load_config, own_skills, workspace};
 use crate::chat::ask_user::ask_user;
 use crate::config::{Config, LimitsConfig, LiveConfig, ProviderConfig, ServeConfig};
 use crate::errors::usage;
@@ -68,7 +68,7 @@ impl Made {
         let loaded = load_config(global, surroundings)?;
         let mut warnings = Vec::new();
         let config = &loaded.config;
-        let server = Server::chosen(config, &args.server, !args.simulate, surroundings)?;
+        let server = Server::chosen(&loaded, &args.server, !args.simulate, surroundings)?;
         let tools = match args.no_tools {
             true => None,
             false => Some(workspace(global, &surroundings.path(&args.workspace), surroundings)?),
@@ -86,7 +86,7 @@ impl Made {
             Some(simulated) => simulated.provider()?,
             None => {
                 warnings.extend(check_cost(&loaded, &server, args, named.as_deref())?);
-                server.provider(&args.server, !args.keyless)?
+                server.provider(&args.server, !args.keyless, &data_dir(global)?)?
             }
         };
         let own_model = if simulated.is_some() { MODEL } else { config.model.as_str() };

@@ -1,15 +1,18 @@
 //! Which server is asked, with which key, and what that may cost.
 //!
-//! Invariants: the key of a configured provider goes to its own address only; what is missing is said before anything is
-//! opened.
+//! Invariants: the key of a configured provider goes to its own address only, and where a file says which that is, only if
+//! the user has confirmed it; what is missing is said before anything is opened.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::provider::catalog::Prices;
 use greenroom::provider::{BaseUrl, Catalog, OpenAi, OpenAiOptions, Proxies};
+use greenroom::tools::origin;
 
+use super::trust;
 use crate::config::{Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable};
 use crate::errors::usage;
 use crate::options::{ModelArgs, ServerArgs};
@@ -21,17 +24,20 @@ pub(super) struct Server {
     name: Option<String>,
     pub(super) settings: ProviderConfig,
     base_url: BaseUrl,
+    /// Whether a file says where it is, or which key it gets.
+    is_of_file: bool,
     surroundings: Surroundings,
 }
 
 impl Server {
     /// The one that was asked for: by a flag, else by the environment, else by the configuration.
     pub(super) fn chosen(
-        config: &Config,
+        loaded: &Loaded,
         args: &ServerArgs,
         may_ask_environment: bool,
         surroundings: &Surroundings,
     ) -> Result<Self> {
+        let config = &loaded.config;
         let name = args.provider.as_deref().unwrap_or(&config.provider);
         let (settings, base_url) = config.provider(name)?;
         let given = args.base_url.clone().filter(|url| !url.trim().is_empty());
@@ -45,6 +51,7 @@ impl Server {
                 name: Some(name.to_owned()),
                 settings: settings.clone(),
                 base_url: base_url.clone(),
+                is_of_file: is_of_file(loaded, name, base_url),
                 surroundings: surroundings.clone(),
             });
         };
@@ -52,19 +59,38 @@ impl Server {
         // The key of a configured provider goes to its own address only, whoever chose that provider.
         let settings =
             ProviderConfig { api_key_env: Some(OPENAI_KEY.to_owned()), catalog: None, ..settings.clone() };
-        Ok(Self { name: None, settings, base_url, surroundings: surroundings.clone() })
+        Ok(Self { name: None, settings, base_url, is_of_file: false, surroundings: surroundings.clone() })
     }
 
     fn catalog_name(&self) -> String {
         self.settings.catalog_name(self.name.as_deref().unwrap_or(OPENAI), &self.base_url)
     }
 
-    pub(super) fn provider(&self, args: &ServerArgs, needs_key: bool) -> Result<Arc<OpenAi>> {
+    /// `data_dir` is the store's, which has what was confirmed.
+    pub(super) fn provider(
+        &self,
+        args: &ServerArgs,
+        needs_key: bool,
+        data_dir: &Path,
+    ) -> Result<Arc<OpenAi>> {
         if let Some(name) = &args.api_key_env {
             check_variable(name).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
         }
         let key_variable = args.api_key_env.as_deref().or(self.settings.api_key_env.as_deref());
         let api_key = key_variable.and_then(|name| self.surroundings.variable(name));
+        let is_confirmed =
+            |key: &String| !self.is_of_file || trust::is_confirmed(data_dir, key, &self.base_url);
+        if let (Some(key), Some(key_variable), true) = (&api_key, key_variable, needs_key)
+            && !is_confirmed(key)
+        {
+            return Err(usage(format!(
+                "a configuration file sends the key in {key_variable} to {}, which you have not confirmed; where that is \
+                 right, run `greenroom config trust{}` once, with the same variables, files and store",
+                self.base_url,
+                shown_flags(args)
+            )));
+        }
+        let api_key = api_key.filter(is_confirmed);
         if let Some(key_variable) = key_variable.filter(|_| api_key.is_none() && needs_key) {
             let asks_openai = self.base_url == OpenAiOptions::default().base_url;
             match &self.name {
@@ -100,6 +126,57 @@ impl Server {
         };
         OpenAi::new(options).map(Arc::new).map_err(|error| usage(error.to_string()))
     }
+}
+
+/// Whether a file says where this provider is, or which key it gets. What it repeats of the defaults says nothing.
+fn is_of_file(loaded: &Loaded, name: &str, base_url: &BaseUrl) -> bool {
+    let settings = loaded.config.providers.get(name);
+    let key = settings.and_then(|settings| settings.api_key_env.as_deref());
+    if *base_url == OpenAiOptions::default().base_url && key == Some(OPENAI_KEY) {
+        return false;
+    }
+    let is_file = |source: &String| loaded.files.iter().any(|file| file.display().to_string() == *source);
+    let of_setting = |setting: &str| {
+        let parts = ["providers", name, setting].map(str::to_owned).to_vec();
+        loaded.origins.get(&parts).is_some_and(is_file)
+    };
+    of_setting("base_url") || of_setting("api_key_env")
+}
+
+/// The flags that choose the same provider and key.
+fn shown_flags(args: &ServerArgs) -> String {
+    let flag = |name: &str, value: &Option<String>| {
+        value.as_ref().map(|value| format!(" {name} {value}")).unwrap_or_default()
+    };
+    flag("--provider", &args.provider) + &flag("--api-key-env", &args.api_key_env)
+}
+
+/// Confirms that the provider's key may be sent to the address that the configuration has for it. Gives the name of the
+/// key's variable, and the address.
+///
+/// # Errors
+/// There is no such provider or key; it cannot be noted.
+pub(crate) fn confirm(
+    config: &Config,
+    args: &ServerArgs,
+    surroundings: &Surroundings,
+    data_dir: &Path,
+) -> Result<(String, BaseUrl)> {
+    if origin::is_of_command() {
+        return Err(usage("a command of a tool started this process, and confirms nothing"));
+    }
+    if args.base_url.is_some() {
+        return Err(usage("an address that you give with --base-url gets the key without being confirmed"));
+    }
+    let name = args.provider.as_deref().unwrap_or(&config.provider);
+    let (settings, base_url) = config.provider(name)?;
+    let variable = args.api_key_env.as_deref().or(settings.api_key_env.as_deref());
+    let variable = variable.ok_or_else(|| usage(format!("the provider {name} is sent no key")))?;
+    check_variable(variable).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
+    let key = surroundings.variable(variable);
+    let key = key.ok_or_else(|| usage(format!("the variable {variable} is not set, and it has the key")))?;
+    trust::confirm(data_dir, &key, base_url)?;
+    Ok((variable.to_owned(), base_url.clone()))
 }
 
 /// The proxies that the environment names. Libraries do not find them there: their addresses may hold passwords, so

@@ -226,6 +226,7 @@ fn what_a_script_reads_is_json() {
         "chat",
         "completions",
         "config set",
+        "config trust",
         "config unset",
         "demo",
         "export",

@@ -84,6 +84,14 @@ fn prompt(place: &Place, arguments: &[&str]) -> Ran {
     }
 }
 
+/// Confirms the address of the provider that is chosen.
+fn trust(place: &Place, arguments: &[&str]) {
+    let mut command = place.command(&["config", "trust"]);
+    command.args(arguments).env("OPENAI_API_KEY", KEY).env("CORP_KEY", "sk-CORP-9876543210");
+    let ran = ran(command.output().unwrap());
+    assert!(ran.code == Some(0) && ran.stdout.contains("may be sent to"), "{ran:?}");
+}
+
 /// Ways to write a URL that leads to `address`, or that another parser could take for one that does not.
 fn spellings(address: SocketAddr) -> Vec<String> {
     let port = address.port();
@@ -314,6 +322,7 @@ fn a_provider_gets_its_own_key_and_no_other() {
         "provider: corp\nproviders:\n  corp: {{ base_url: 'http://{}/v1', api_key_env: CORP_KEY }}\n  bare: {{ base_url: 'http://{}/v1' }}\n",
         with_key.address, without.address
     ));
+    trust(&place, &[]);
     assert_eq!(prompt(&place, &[]).code, Some(1));
     assert_eq!(prompt(&place, &["--provider", "bare"]).code, Some(1));
     // A folder chooses among them.
@@ -834,6 +843,7 @@ fn a_folders_model_stays_within_the_limit_of_cost() {
     ] {
         let place = Place::new();
         place.own_file(&own(limit));
+        trust(&place, &[]);
         place.project_file(folder);
         let ran = prompt(&place, arguments);
         assert_eq!(ran.code, Some(code), "{limit} {folder}: {ran:?}");
@@ -874,4 +884,65 @@ fn the_environment_names_a_server_like_the_flag_does() {
     place.own_file(&format!("providers: {{ x: {{ base_url: '{}' }} }}\n", model.url()));
     assert_eq!(run(&["--provider", "x"], "http://192.0.2.9").status.code(), Some(0));
     assert_eq!(run(&["--provider", "y"], "http://192.0.2.9").status.code(), Some(2));
+}
+
+/// What writes the user's own file, as a command of a model can, sends no key anywhere by that.
+#[test]
+fn an_address_of_a_file_gets_no_key_before_it_is_confirmed_for_that_key() {
+    let model = Model::new(Says(Answer::text("Hi.")), |_| {});
+    let elsewhere = Elsewhere::new();
+    let at = |provider: &str, address: &str, key: &str| {
+        format!(
+            "provider: {provider}\nproviders: {{ {provider}: {{ base_url: '{address}', api_key_env: {key} }} }}\n"
+        )
+    };
+    let theirs = format!("http://{}/v1", elsewhere.address);
+    let place = Place::new();
+    let refused = |flags: &[&str], said: &str| {
+        for flags in [flags.to_vec(), [&["--set", "host.start=true"], flags].concat()] {
+            let ran = prompt(&place, &flags);
+            assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{flags:?}: {ran:?}");
+            assert!(ran.stderr.contains(said) && !ran.stderr.contains("sk-"), "{flags:?}: {ran:?}");
+        }
+        let listed = place
+            .command(&["models"])
+            .args(flags)
+            .env("OPENAI_API_KEY", KEY)
+            .env("CORP_KEY", "sk-1")
+            .output();
+        assert_eq!(listed.unwrap().status.code(), Some(2), "{flags:?}");
+    };
+    let served = |flags: &[&str]| {
+        let ran = prompt(&place, flags);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "Hi.\n"), "{flags:?}: {ran:?}");
+    };
+    place.own_file(&at("corp", &model.url(), "CORP_KEY"));
+    let said = format!("sends the key in CORP_KEY to {}, which you have not confirmed", model.url());
+    refused(&[], &said);
+    assert_eq!(model.simulator.calls(), 0);
+    trust(&place, &[]);
+    served(&[]);
+    // Another address, another key, another provider; and the store's file, as far as its lines can be had.
+    for (provider, key) in [("corp", "CORP_KEY"), ("openai", "OPENAI_API_KEY"), ("new", "CORP_KEY")] {
+        place.own_file(&at(provider, &theirs, key));
+        refused(&[], "run `greenroom config trust` once");
+    }
+    place.own_file(&at("corp", &model.url(), "OPENAI_API_KEY"));
+    refused(&[], "OPENAI_API_KEY");
+    place.own_file(&at("corp", &theirs, "null"));
+    refused(&["--api-key-env", "CORP_KEY"], "config trust --api-key-env CORP_KEY");
+    place.own_file(&format!("provider: corp\nproviders: {{ corp: {{ base_url: '{theirs}' }}, other: {{ base_url: '{theirs}', api_key_env: CORP_KEY }} }}\n"));
+    refused(&["--provider", "other"], "config trust --provider other");
+    assert_eq!(elsewhere.arrived(), Vec::<String>::new());
+    // What the user says at the command line needs no more words.
+    let set = format!("providers.corp.base_url={}", model.url());
+    place.own_file("provider: corp\n");
+    served(&["--set", &set, "--set", "providers.corp.api_key_env=OPENAI_API_KEY"]);
+    place.own_file("model: m\n");
+    served(&["--base-url", &model.url()]);
+    // Whoever has no key confirms nothing.
+    place.own_file(&at("corp", &theirs, "CORP_KEY"));
+    let ran = place.run(&["config", "trust"]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("CORP_KEY is not set"), "{ran:?}");
+    let _ = place.run(&["host", "--stop", "--force"]);
 }
