@@ -64,12 +64,12 @@ pub(crate) fn data_dir(global: &Global) -> Result<PathBuf> {
         None => greenroom::env::data_dir()?,
     };
     // A folder that is not there yet has no sessions; one that cannot be there is a mistake.
-    let wrong = |reason| usage(format!("{} cannot be the data directory: {reason}", dir.display()));
-    match dir.metadata() {
-        Ok(found) if !found.is_dir() => Err(wrong("it is no directory".to_owned())),
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(wrong(error.to_string())),
-        Ok(_) | Err(_) => Ok(dir),
-    }
+    let source = match dir.metadata() {
+        Ok(found) if !found.is_dir() => ErrorKind::NotADirectory.into(),
+        Err(error) if error.kind() != ErrorKind::NotFound => error,
+        Ok(_) | Err(_) => return Ok(dir),
+    };
+    Err(StoreError::Io { action: "keep sessions in", path: dir, source: Arc::new(source) }.into())
 }
 
 /// A folder for file tools, without what is ours: the store with its token, and the user's configuration, which says

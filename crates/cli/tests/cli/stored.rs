@@ -769,8 +769,8 @@ fn a_data_directory_that_cannot_be_is_refused_by_every_command() {
             &["run", "-p", "x", "--simulate"],
         ] {
             let ran = place.run(&[arguments, &["--data-dir", dir.to_str().unwrap()]].concat());
-            let is_said = ran.stderr.contains("cannot be the data directory") && ran.stdout.is_empty();
-            assert!(ran.code == Some(2) && is_said, "{arguments:?}: {ran:?}");
+            let is_said = ran.stderr.contains("cannot keep sessions in") && ran.stdout.is_empty();
+            assert!(ran.code == Some(3) && is_said, "{arguments:?}: {ran:?}");
         }
     }
 }

@@ -74,7 +74,8 @@ fn a_text_that_the_server_adds_is_found_by_its_second_report_however_small_the_c
 #[test]
 fn what_a_hidden_text_does_not_explain_is_a_lie_and_is_said_once() {
     // What is reported of the true size, and the window.
-    let lies: [(&str, fn(u64) -> u64, Option<u64>); 5] = [
+    type Lie = (&'static str, fn(u64) -> u64, Option<u64>);
+    let lies: [Lie; 5] = [
         ("always the same", |_| 9_000, Some(16_000 * 4)),
         ("ten times as much", |truth| truth * 10, Some(128_000)),
         ("more than half of the window", |truth| truth + 8_100, Some(16_000)),
