@@ -291,6 +291,14 @@ impl Indexer {
         }
     }
 
+    /// Notes whether a segment holds what was deleted.
+    pub(crate) fn set_holds_deleted(&mut self, segment: u64, holds_deleted: bool) {
+        if let Some(row) = self.segments.get_mut(&segment).filter(|row| row.holds_deleted != holds_deleted) {
+            row.holds_deleted = holds_deleted;
+            self.changes.push((key::segment(segment), Some(row.encode())));
+        }
+    }
+
     /// Applies the next frame of a segment. `chain` is the chain after the frame.
     pub(crate) fn apply(
         &mut self,
@@ -403,6 +411,10 @@ impl Indexer {
 
     /// Removes everything about a session.
     pub(crate) fn delete(&mut self, session: &str) -> Result<(), StoreError> {
+        self.stage();
+        for part in self.index.parts(session)? {
+            self.set_holds_deleted(part.location.segment, true);
+        }
         self.drop_parts(session)?;
         let Some(known) = self.known(session)? else { return Ok(()) };
         // The changes of this group are staged first: only staged changes are found below and removed.
@@ -412,6 +424,7 @@ impl Indexer {
             self.changes.push((key::entry(session, sequence), None));
             if last != Some(location) {
                 self.count_dead(location);
+                self.set_holds_deleted(location.segment, true);
             }
             last = Some(location);
         }

@@ -501,7 +501,8 @@ impl Store {
     /// bytes are in no segment any more, except for a damaged one. Returns the number of bytes that this freed.
     ///
     /// # Errors
-    /// [`StoreError::Full`] and [`StoreError::Io`]. Nothing is lost then, and the call can be repeated.
+    /// [`StoreError::Full`] and [`StoreError::Io`]. Nothing is lost then, and what was deleted is erased by itself: after
+    /// later writes, and after a full disk when the store is opened next.
     pub async fn reclaim(&self) -> Result<u64, StoreError> {
         match self.inner.as_ref() {
             Inner::Memory(memory) => open_memory(memory).map(|_| 0),

@@ -19,7 +19,7 @@ use crate::journal::{
     footer, parse, read_footer, scan,
 };
 use crate::record;
-use crate::writer::{Rotation, Writer};
+use crate::writer::{EraseAgain, Rotation, Writer};
 
 /// A frame that is still needed.
 struct Needed {
@@ -30,9 +30,21 @@ struct Needed {
 }
 
 impl Writer {
-    /// Rewrites every segment of which more than half is dead; with `erases`, every one that held a session that was
-    /// deleted since the store was opened. Returns the number of bytes that this freed.
+    /// Rewrites every segment of which more than half is dead; with `erases`, every one that holds what was deleted, and
+    /// where that fails it is tried again by itself. Returns the number of bytes that this freed.
     pub(crate) fn reclaim(&mut self, erases: bool) -> Result<u64, StoreError> {
+        let freed = self.reclaim_now(erases);
+        if erases {
+            self.erase_again = freed.is_err().then(|| EraseAgain::after(self.erase_again));
+        }
+        // As long as it is missing, the next opening tries to erase, too.
+        if self.erase_again.is_none() {
+            self.fill_reserve();
+        }
+        freed
+    }
+
+    fn reclaim_now(&mut self, erases: bool) -> Result<u64, StoreError> {
         self.repair()?;
         if self.is_worth_rewriting(self.active.id, erases) {
             self.with_reserve(|writer| writer.rotate(Rotation::Seal))?;
@@ -51,15 +63,15 @@ impl Writer {
         candidates.sort_by_key(|(needed, _)| *needed);
         for (_, listed) in candidates {
             freed += self.with_reserve(|writer| writer.rewrite(&listed))?;
-            self.to_erase.remove(&listed.id);
+            // A damaged one stays as it is.
+            self.indexer.set_holds_deleted(listed.id, false);
         }
-        self.fill_reserve();
         Ok(freed)
     }
 
     fn is_worth_rewriting(&self, id: u64, erases: bool) -> bool {
         let row = self.indexer.segments.get(&id);
-        row.is_some_and(|row| row.dead.saturating_mul(2) > row.bytes) || erases && self.to_erase.contains(&id)
+        row.is_some_and(|row| row.dead.saturating_mul(2) > row.bytes || erases && row.holds_deleted)
     }
 
     /// How many bytes of a segment are still needed.
@@ -81,10 +93,15 @@ impl Writer {
         }
     }
 
+    /// Whether there is the reserve, or none is wanted.
+    pub(crate) fn has_reserve(&self) -> bool {
+        self.reserve_bytes == 0 || self.segments.files.open(&self.reserve, OpenMode::Read).is_ok()
+    }
+
     /// Makes the reserve, if there is none. Where there is no room for it, the next deletion tries again.
     pub(crate) fn fill_reserve(&self) {
         let files = self.segments.files.as_ref();
-        if self.reserve_bytes == 0 || files.open(&self.reserve, OpenMode::Read).is_ok() {
+        if self.has_reserve() {
             return;
         }
         let zeros = vec![0; usize::try_from(self.reserve_bytes).unwrap_or(0)];
@@ -131,7 +148,8 @@ impl Writer {
         }
         if let Some(Listed { id, order, seed, state: State::Sealed { frames, digest, .. } }) = replacement {
             self.segments.add(id, seed, None);
-            let row = SegmentRow { order, seed, frames, digest, bytes: kept_bytes, dead: 0 };
+            let row =
+                SegmentRow { order, seed, frames, digest, bytes: kept_bytes, dead: 0, holds_deleted: false };
             self.indexer.put_segment(id, row);
         }
         self.indexer.drop_segment(listed.id);

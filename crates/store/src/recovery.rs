@@ -31,7 +31,7 @@ use crate::journal::{BadRange, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader,
 use crate::lock::DirectoryLock;
 use crate::reader;
 use crate::record::StoredRecord;
-use crate::writer::{Active, Mover, Tail, Writer, open_active};
+use crate::writer::{Active, EraseAgain, Mover, Tail, Writer, open_active};
 use listing::missing_in;
 use trust::TrustedIndex;
 
@@ -177,14 +177,19 @@ pub(crate) fn recover(
         buffer: Vec::new(),
         is_manifest_dirty: false,
         is_reclaim_due: has_dropped,
-        to_erase: BTreeSet::new(),
+        erase_again: None,
         reserve: options.dir.join("reserve"),
         reserve_bytes: options.reserve_bytes,
         lock,
     };
     writer.indexer.publish();
     quarantine(&mut writer);
-    writer.fill_reserve();
+    if writer.has_reserve() || !writer.indexer.segments.values().any(|row| row.holds_deleted) {
+        writer.fill_reserve();
+    } else {
+        // The reserve was given up for a deletion, and the store was closed before there was room to erase.
+        writer.erase_again = Some(EraseAgain::after(None));
+    }
     if let Err(error) = writer.index.flush_staged() {
         tracing::error!(%error, "the index cannot be written; the journal goes on without it");
     }

@@ -13,7 +13,7 @@
 //!   differ, the group is refused with [`StoreError::Invariant`], and the next one goes to a new segment. The
 //!   writer's own mistakes are never a panic.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -204,6 +204,31 @@ struct Group {
     keys: HashMap<(Arc<str>, String), EntryId>,
 }
 
+/// The most idle moments between two attempts to erase what was deleted.
+const ERASE_PAUSE_MAX: u32 = 1_024;
+
+/// When it is tried again to erase what was deleted: after so many moments in which the writer had nothing to do, and
+/// after twice as many where that fails too. So a disk that stays full costs little.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EraseAgain {
+    left: u32,
+    pause: u32,
+}
+
+impl EraseAgain {
+    /// After another failure.
+    pub(crate) fn after(failed: Option<Self>) -> Self {
+        let pause = failed.map_or(2, |failed| failed.pause.saturating_mul(2).min(ERASE_PAUSE_MAX));
+        Self { left: pause, pause }
+    }
+
+    /// Counts a moment.
+    fn is_due(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left == 0
+    }
+}
+
 /// What the writing thread owns.
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -230,8 +255,8 @@ pub(crate) struct Writer {
     pub(crate) is_manifest_dirty: bool,
     /// Whether something was deleted since the last reclaim.
     pub(crate) is_reclaim_due: bool,
-    /// The segments that hold sessions that were deleted since the store was opened.
-    pub(crate) to_erase: BTreeSet<u64>,
+    /// When it is tried again to erase what was deleted, where that failed.
+    pub(crate) erase_again: Option<EraseAgain>,
     /// A file that is removed when the disk is full, so that a session can be deleted; and its size.
     pub(crate) reserve: PathBuf,
     pub(crate) reserve_bytes: u64,
@@ -243,6 +268,9 @@ impl Writer {
     /// Works until it is told to close, or until nothing can send it a command any more.
     pub(crate) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let (mut closing, mut callers) = (None, 0);
+        if self.erase_again.is_some() {
+            self.reclaim_by_itself(true);
+        }
         while let Some(command) = commands.blocking_recv() {
             let mut next = Some(command);
             let mut group = Group::default();
@@ -263,11 +291,11 @@ impl Writer {
                 break;
             }
             self.index_if_due();
-            if commands.is_empty() && std::mem::take(&mut self.is_reclaim_due) {
-                if let Err(error) = self.reclaim(false) {
-                    tracing::warn!(%error, "cannot reclaim the space of deleted sessions now");
+            if commands.is_empty() {
+                let erases = self.erase_again.as_mut().is_some_and(EraseAgain::is_due);
+                if std::mem::take(&mut self.is_reclaim_due) || erases {
+                    self.reclaim_by_itself(erases);
                 }
-                self.flush_index();
             }
         }
         commands.close();
@@ -279,6 +307,14 @@ impl Writer {
         if let Some(reply) = closing {
             drop(reply.send(Ok(())));
         }
+    }
+
+    /// Gives back the space of deleted sessions while nobody waits for it.
+    fn reclaim_by_itself(&mut self, erases: bool) {
+        if let Err(error) = self.reclaim(erases) {
+            tracing::warn!(%error, "cannot reclaim the space of deleted sessions now");
+        }
+        self.flush_index();
     }
 
     /// Begins to move the staged index changes to sled, if they are many and none are on their way.
@@ -512,9 +548,7 @@ impl Writer {
     fn delete(&mut self, session: &str) -> Result<(), StoreError> {
         let known = self.indexer.known(session)?;
         let known = known.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })?;
-        let places = self.index.entries(session, 0, u64::MAX)?;
         self.with_reserve(|writer| writer.write_record(session, known.entries, StoredRecord::Deleted))?;
-        self.to_erase.extend(places.into_iter().map(|(_, location)| location.segment));
         self.is_reclaim_due = true;
         Ok(())
     }

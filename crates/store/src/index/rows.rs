@@ -121,6 +121,8 @@ pub(crate) struct SegmentRow {
     pub(crate) bytes: u64,
     /// The length of those indexed frames that nothing needs any more, in bytes.
     pub(crate) dead: u64,
+    /// Whether it may hold entries of a session that was deleted, whose bytes are to be erased.
+    pub(crate) holds_deleted: bool,
 }
 
 impl SegmentRow {
@@ -132,6 +134,7 @@ impl SegmentRow {
         bytes.extend(self.digest.to_le_bytes());
         bytes.extend(self.bytes.to_le_bytes());
         bytes.extend(self.dead.to_le_bytes());
+        bytes.push(u8::from(self.holds_deleted));
         bytes
     }
 
@@ -144,6 +147,8 @@ impl SegmentRow {
             digest: cursor.u32()?,
             bytes: cursor.u64()?,
             dead: cursor.u64()?,
+            // Earlier rows do not say it.
+            holds_deleted: cursor.u8().is_some_and(|flag| flag != 0),
         })
     }
 }

@@ -6,7 +6,7 @@ use greenroom_kernel::EntryId;
 
 use crate::faults::{EIO, Fault};
 use crate::journal::{FrameKind, SegmentHeader, scan};
-use crate::{Appended, Notice, Store};
+use crate::{Appended, Notice, Store, StoreError};
 
 use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
 
@@ -256,6 +256,54 @@ fn a_full_disk_becomes_usable_by_deleting() {
         assert_eq!((texts(&store, "live", 0).unwrap(), store.list().unwrap().len()), (expected, 1));
         let reserve = world.dir.path().join("reserve");
         assert!(world.memory.paths().contains(&reserve), "the reserve is made again");
+    }
+}
+
+/// What was deleted while there was no room to write its segment anew is erased by itself: after later writes, and when
+/// the store is opened again, also with an index that is built again.
+#[test]
+fn what_was_deleted_on_a_full_disk_is_erased_by_itself_once_there_is_room() {
+    for (reopens, loses_index) in [(false, false), (true, false), (true, true)] {
+        let world = World { segment_bytes: 1 << 20, reserve_bytes: 20_000, ..World::new() };
+        let store = world.open_quiet();
+        append(&store, "dead", batch(0, &["a secret"])).unwrap();
+        for id in 0..200 {
+            append(&store, "live", batch(id, &[&text("live", id)])).unwrap();
+        }
+        world.memory.leave_room(0);
+        wait(store.delete("dead")).unwrap();
+        let refused = wait(store.reclaim()).unwrap_err();
+        assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+        assert_eq!(holding(&world, "a secret"), [world.segment(1)], "nothing can be done yet");
+        assert_eq!(store.head("dead").unwrap(), None);
+        let (store, mut next) = if reopens {
+            drop(store);
+            if loses_index {
+                std::fs::remove_dir_all(world.index()).unwrap();
+            }
+            world.memory.leave_room(10_000_000);
+            let (store, _) = world.open();
+            // The first command is done after that.
+            wait(store.learned_put("fact", b"x")).unwrap();
+            (store, 200)
+        } else {
+            world.memory.leave_room(10_000_000);
+            let mut next = 200;
+            while !holding(&world, "a secret").is_empty() {
+                append(&store, "live", batch(next, &[&text("live", next)])).unwrap();
+                next += 1;
+                assert!(next < 1_000, "it is not erased by itself");
+            }
+            (store, next)
+        };
+        assert!(holding(&world, "a secret").is_empty(), "{loses_index}");
+        append(&store, "live", batch(next, &[&text("live", next)])).unwrap();
+        next += 1;
+        drop(store);
+        let store = world.open_quiet();
+        let expected: Vec<String> = (0..next).map(|id| text("live", id)).collect();
+        assert_eq!(texts(&store, "live", 0).unwrap(), expected);
+        assert_eq!(store.head("dead").unwrap(), None);
     }
 }
 
