@@ -281,13 +281,13 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
         let below = host.call(list).await?.sessions.len();
         Ok((id, below))
     };
-    let (id, below, erased) = match host::reach_to_change_and(global, known).await? {
+    let (id, below, still_there) = match host::reach_to_change_and(global, known).await? {
         Some((host, (id, below))) => {
             if !is_meant(global, args, &id).await? {
                 return left(global);
             }
-            host.call(DeleteSession { session_id: id.clone() }).await?;
-            (id, below, Ok(()))
+            let deleted = host.call(DeleteSession { session_id: id.clone() }).await?;
+            (id, below, deleted.reason)
         }
         None => {
             let store = setup::store(global).await?;
@@ -298,10 +298,10 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
             }
             let below = delete_stored(&store, &id).await?;
             let progress = Progress::start(global.color, || "taking its bytes off the disk".to_owned());
-            let erased = store.reclaim().await.map(drop);
+            let still_there = store.reclaim().await.err().map(|error| error.to_string());
             progress.end().await;
             store.close().await?;
-            (id, below, erased)
+            (id, below, still_there)
         }
     };
     let with = match below {
@@ -311,13 +311,15 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     };
     let mut screen = Screen::stdout(global.color);
     if args.json {
-        screen.pretty_json(&json!({ "id": id, "below": below, "erased": erased.is_ok() }))?;
+        screen.pretty_json(&json!({ "id": id, "below": below, "erased": still_there.is_none() }))?;
     } else {
         screen.line(format!("Deleted {id}{with}."))?;
     }
-    if let Err(error) = erased {
-        Screen::stderr(global.color)
-            .line(format!("greenroom: {id} is deleted, but its bytes are still in the journal: {error}"))?;
+    if let Some(reason) = still_there {
+        Screen::stderr(global.color).line(format!(
+            "greenroom: {id} is deleted, but its bytes are still in the journal ({reason}). They are erased by \
+             themselves, after later writes or when the store is opened next; there is nothing to delete again"
+        ))?;
         return Ok(errors::STORE);
     }
     Ok(0)

@@ -35,8 +35,8 @@ pub use self::parts::{
 pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsListed};
 pub use self::runs::Runs;
 pub use self::session::{
-    Abort, BranchSession, ClearInbox, DeleteSession, ForkSession, ImportSession, Imported, SessionNamed,
-    SetLabel, SetTitle, StartSession, Withdrawn,
+    Abort, BranchSession, ClearInbox, DeleteSession, Deleted, ForkSession, ImportSession, Imported,
+    SessionNamed, SetLabel, SetTitle, StartSession, Withdrawn,
 };
 pub use self::stored::{CopiedHead, CopyHeads, CopySession, HeadsCopied, SessionCopied, StoreLosses};
 pub use self::tree::{Branch, SessionTree, Tree, branches};

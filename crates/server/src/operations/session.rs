@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use greenroom::kernel::EntryId;
-use greenroom::{Agent, Error, Message};
+use greenroom::{Agent, Message};
 use greenroom_formats::{ImportOptions, import};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -150,7 +150,7 @@ impl Operation for ForkSession {
     }
 }
 
-/// Deletes a session, when its bytes are on the disk no more; what runs in it is interrupted.
+/// Deletes a session, and erases its bytes, for which the answer waits; what runs in it is interrupted.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeleteSession {
@@ -158,15 +158,28 @@ pub struct DeleteSession {
     pub session_id: String,
 }
 
+/// A session that is deleted.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Deleted {
+    /// The session.
+    pub session_id: String,
+    /// Whether its bytes are on the disk no more. Else they are erased by themselves, as soon as that can be done.
+    pub erased: bool,
+    /// Why its bytes are still on the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
 impl Operation for DeleteSession {
-    of_session!("session/delete", Changes, SessionNamed);
+    of_session!("session/delete", Changes, Deleted);
     const DELETES: bool = true;
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         asked.runtime.delete(&self.session_id).await?;
         Ok(Answer::Later(Box::pin(async move {
-            asked.runtime.store().reclaim().await.map_err(Error::from)?;
-            Ok(SessionNamed { session_id: self.session_id })
+            // The session is gone, whatever becomes of its bytes: it cannot be deleted once more.
+            let reason = asked.runtime.store().reclaim().await.err().map(|error| error.to_string());
+            Ok(Deleted { session_id: self.session_id, erased: reason.is_none(), reason })
         })))
     }
 }

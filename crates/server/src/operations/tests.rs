@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use greenroom::store::faults::MemoryFiles;
+use greenroom::store::{Store, StoreOptions};
 use greenroom::{Agent, Runtime};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, Function, SeenRequest, Simulator, SimulatorOptions, Summariser,
@@ -19,6 +21,10 @@ struct Client {
 
 impl Client {
     async fn new() -> Self {
+        Self::on(Store::memory()).await
+    }
+
+    async fn on(store: Store) -> Self {
         let runs = Function(|seen: &SeenRequest, _| match seen.last_user_text().as_str() {
             "[7]" => Said::text("[7]"),
             _ => Said::text("word ".repeat(300)),
@@ -29,7 +35,7 @@ impl Client {
             Ok::<_, greenroom::tools::ToolError>("nothing")
         });
         let agent = Agent::new("simulated").context_window(8_000).add_tool(look);
-        let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
+        let runtime = Runtime::builder().provider(simulator.provider()).store(store).start().await.unwrap();
         Self { runtime, agent: Arc::new(agent) }
     }
 
@@ -204,6 +210,41 @@ async fn what_is_not_understood_is_refused_before_anything_is_done() {
     }
     assert!(refused.len() >= 15 && refused.contains(&"session/set_title"), "{refused:?}");
     assert_eq!(client.runtime.sessions().await.unwrap().len(), 0);
+}
+
+/// A session that was deleted on a full disk is gone, and the answer says what became of its bytes.
+#[tokio::test]
+async fn a_deletion_says_whether_the_bytes_are_on_the_disk_no_more() {
+    let (dir, files) = (tempfile::tempdir().unwrap(), MemoryFiles::new());
+    let options = StoreOptions {
+        reserve_bytes: 20_000,
+        files: Arc::new(files.clone()),
+        ..StoreOptions::new(dir.path())
+    };
+    let client = Client::on(Store::open(&options).unwrap().0).await;
+    for (session, prompts) in [("gone", 1), ("also", 1), ("kept", 20)] {
+        for _ in 0..prompts {
+            let prompt = json!({ "session_id": session, "text": "word ".repeat(400) });
+            client.ask("session/prompt", prompt).await.unwrap();
+        }
+    }
+    for (session, room) in [("gone", 0), ("also", 10_000_000)] {
+        files.leave_room(room);
+        let named = json!({ "session_id": session });
+        let (deleted, _) = client.ask("session/delete", named.clone()).await.unwrap();
+        let reason = deleted["reason"].as_str();
+        assert_eq!(
+            (&deleted["session_id"], deleted["erased"].as_bool(), reason.is_some()),
+            (&json!(session), Some(room > 0), room == 0),
+            "{deleted}"
+        );
+        assert!(reason.is_none_or(|reason| reason.starts_with("no space is left")), "{deleted}");
+        let again = client.ask("session/delete", named).await;
+        assert!(
+            matches!(again, Err(Refused::Failed(greenroom::Error::NoSession { .. }))),
+            "there is nothing to delete again: {again:?}"
+        );
+    }
 }
 
 /// `GREENROOM_WRITE_SCHEMAS=1 cargo test -p greenroom-server operations` writes it anew.

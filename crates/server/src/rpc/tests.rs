@@ -339,7 +339,8 @@ async fn a_deleted_session_is_gone_and_can_be_begun_anew() {
     let mut client = Client::start_with(store.clone(), SLOW).await;
     let (prompt, named) = (json!({ "session_id": "a", "text": "x" }), json!({ "session_id": "a" }));
     client.call(1, "session/prompt", prompt.clone()).await;
-    assert_eq!(client.call(2, "session/delete", named.clone()).await["result"], named);
+    let deleted = json!({ "session_id": "a", "erased": true });
+    assert_eq!(client.call(2, "session/delete", named.clone()).await["result"], deleted);
     assert!(store.head("a").unwrap().is_none());
     for (id, method) in [(3, "session/delete"), (4, "agent/state"), (5, "agent/abort")] {
         assert_eq!(client.call(id, method, named.clone()).await["error"]["code"], -32001, "{method}");
