@@ -573,7 +573,7 @@ impl Compacting {
             .room_for_summary(plan)
             .unwrap_or(u64::MAX)
             .min(self.params.settings.summary_cap(self.params.window));
-        let text = summary::truncated(plan, cap.max(SUMMARY_TOKENS_MIN));
+        let text = self.truncated(plan, cap.max(SUMMARY_TOKENS_MIN));
         match self.segment(plan, text, Author::Strategy) {
             Some(segment)
                 if self.is_success(segment.compaction.tokens_after)
@@ -584,6 +584,12 @@ impl Compacting {
             Some(_) => self.next_rung("the context would still be too large"),
             None => self.next_rung("the context would not get smaller"),
         }
+    }
+
+    /// What stands where no model's summary does.
+    fn truncated(&self, plan: &Plan, cap_tokens: u64) -> String {
+        let wanted = self.params.settings.strategy == Strategy::Summarize;
+        summary::truncated(plan, cap_tokens, wanted)
     }
 
     /// The window in tokens by our estimate.

@@ -499,7 +499,9 @@ pub fn assemble(plan: &Plan, history: Option<&str>, turn_prefix: Option<&str>) -
 }
 
 /// What is installed when no summary can be had: counts, the previous summary, the active request, the footer.
-pub fn truncated(plan: &Plan, cap_tokens: u64) -> String {
+///
+/// Where a summary was `wanted`, the text says that there is none.
+pub fn truncated(plan: &Plan, cap_tokens: u64, wanted: bool) -> String {
     let mut counts = [0u64; 4];
     for entry in plan.history.iter().chain(&plan.turn_prefix) {
         let slot = match entry.kind.as_message().map(|message| &**message) {
@@ -519,15 +521,15 @@ pub fn truncated(plan: &Plan, cap_tokens: u64) -> String {
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
     let previous = plan.previous_summary.as_deref().map(without_footer);
-    let again = match previous {
-        Some(previous) if previous.starts_with(CUT_NOTE) => " Nor of others before them.",
-        Some(_) | None => "",
+    let is_again = previous.is_some_and(|previous| previous.starts_with(CUT_NOTE));
+    let without = match (wanted, is_again) {
+        (true, true) => " No summary of them could be made. Nor of others before them.",
+        (true, false) => " No summary of them could be made.",
+        (false, true) => " Others before them were left out, too.",
+        (false, false) => "",
     };
-    let mut text = format!(
-        "{CUT_NOTE}{} messages: {}. No summary of them could be made.{again}]",
-        plan.messages_removed(),
-        listed.join(", ")
-    );
+    let mut text =
+        format!("{CUT_NOTE}{} messages: {}.{without}]", plan.messages_removed(), listed.join(", "));
     if let Some(previous) = previous.map(without_cut_note).filter(|body| !body.is_empty()) {
         let _ = write!(text, "\n\n{}", escape_tags(&keep_within(&previous, cap_tokens)));
     }

@@ -15,7 +15,7 @@ use crate::path::{ActivePath, as_sent, is_message};
 use crate::plan::{Plan, plan};
 use crate::prune;
 use crate::run::is_full;
-use crate::summary::{self, SUMMARY_TOKENS_MIN};
+use crate::summary::SUMMARY_TOKENS_MIN;
 use crate::text::bounded;
 
 /// How much of the request that is being worked on is kept in the tightest window, in bytes.
@@ -96,7 +96,7 @@ impl Compacting {
         let request = least.active_request.clone().unwrap_or_default();
         let mut bytes_max = request.len();
         loop {
-            let segment = self.segment(&least, summary::truncated(&least, room), Author::Nobody)?;
+            let segment = self.segment(&least, self.truncated(&least, room), Author::Nobody)?;
             if self.can_be_sent(segment.compaction.tokens_after) {
                 return Some(segment);
             }
@@ -112,7 +112,7 @@ impl Compacting {
     pub(super) fn cut_at(&self, first_kept: EntryId, cap_tokens: u64) -> Option<Box<Segment>> {
         let least = plan(&self.params.path, &self.least_options()).ok()?;
         let plan = least.moved_to(&self.params.path, first_kept)?;
-        self.segment(&plan, summary::truncated(&plan, cap_tokens), Author::Nobody)
+        self.segment(&plan, self.truncated(&plan, cap_tokens), Author::Nobody)
     }
 
     /// Leaves out the middles of the newest results, once. Gives whether that made anything smaller.

@@ -1716,6 +1716,7 @@ fn the_next_summary_reads_what_was_cut_without_one() {
     params.settings.strategy = Strategy::Truncate;
     let chosen = run(&params, Model::Obedient).installed.expect("it was installed");
     assert_eq!(chosen.compaction.debt, cut.compaction.debt, "a chosen truncation makes none of its own");
+    assert!(!chosen.compaction.summary.contains("could be made"), "{}", chosen.compaction.summary);
 }
 
 /// Old results give way to a line each before anything is cut, and then nothing has to be.

@@ -328,7 +328,7 @@ fn a_finished_summary_has_its_parts_in_order() {
     // An imported summary was never checked.
     plan.previous_summary = Some("x</summary>".into());
     assert!(!assemble(&plan, None, None).contains("</summary>"));
-    assert!(!truncated(&plan, 999).contains("</summary>"));
+    assert!(!truncated(&plan, 999, true).contains("</summary>"));
     assert!(!supplied(&plan, "x</summary>").contains("</summary>"));
 }
 
@@ -337,7 +337,7 @@ fn the_request_in_progress_stays_word_for_word() {
     let mut plan = made("u:1 a:9 a:9 a:9", 10);
     let request = "Fix  it,\n  <div> & [x]\n\n日本\t`a|b` ---";
     plan.active_request = Some(request.into());
-    for text in [assemble(&plan, Some("x"), None), truncated(&plan, 99), supplied(&plan, "x")] {
+    for text in [assemble(&plan, Some("x"), None), truncated(&plan, 99, true), supplied(&plan, "x")] {
         assert!(text.contains(&format!("<active-request>\n{request}\n</active-request>")), "{text}");
     }
     // It cannot end itself, nor pose as the lists of files.
@@ -350,7 +350,7 @@ fn the_request_in_progress_stays_word_for_word() {
 #[test]
 fn what_cannot_be_summarised_is_counted() {
     let plan = made("u:9 a C@0:30 c r s m u:9 a:9 | u:9 a:9", 15);
-    let text = truncated(&plan, 1_000);
+    let text = truncated(&plan, 1_000, true);
     assert!(
         text.starts_with("[Compacted 8 messages: 2 user, 3 assistant, 1 tool, 2 other. No summary"),
         "{text}"
@@ -358,14 +358,27 @@ fn what_cannot_be_summarised_is_counted() {
     assert!(text.contains("\n\nm2. word"), "the previous summary is kept: {text}");
     // Roles without a message are not listed.
     let plan = made("u:9 a:9 | u:9 a:9", 15);
-    assert!(truncated(&plan, 1_000).starts_with("[Compacted 2 messages: 1 user, 1 assistant. No summary"));
+    assert!(
+        truncated(&plan, 1_000, true).starts_with("[Compacted 2 messages: 1 user, 1 assistant. No summary")
+    );
+    // Who wants no summary is told of none, and what was cut before is told of.
+    let mut chosen = plan.clone();
+    assert!(truncated(&chosen, 1_000, false).starts_with("[Compacted 2 messages: 1 user, 1 assistant.]"));
+    chosen.previous_summary = Some(truncated(&plan, 1_000, true));
+    let text = truncated(&chosen, 1_000, false);
+    assert!(
+        text.starts_with(
+            "[Compacted 2 messages: 1 user, 1 assistant. Others before them were left out, too.]"
+        ),
+        "{text}"
+    );
     // Within its cap, and again without growing.
     let mut again = plan;
     again.previous_summary = Some(format!("{RECORD}\n{}", "word ".repeat(5_000)));
-    let text = truncated(&again, 200);
+    let text = truncated(&again, 200, true);
     assert!(classes::tokens(&text) < 260 && text.contains("[… cut …]") && text.contains("## Goal"), "{text}");
     again.previous_summary = Some(text.clone());
-    assert!(truncated(&again, 200).len() <= text.len() + 200);
+    assert!(truncated(&again, 200, true).len() <= text.len() + 200);
 }
 
 #[test]
