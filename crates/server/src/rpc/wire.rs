@@ -1,7 +1,7 @@
 //! JSON-RPC 2.0 as it stands on the wire: lines, requests, notifications, batches and errors. What the methods do is not
 //! known here.
 //!
-//! Invariants: a line that is too long costs no more memory than one that is not, and the next line is read as if it had
+//! Invariants: a line that is too long costs no more memory than one that is not, no line costs memory after it, and the next line is read as if it had
 //! not been there; what is not a request says what is wrong with it and which id it is answered with; no line that is
 //! written here is longer than one that is read: an answer that would be is an error with the same id.
 
@@ -23,6 +23,8 @@ mod tests;
 /// can take six in JSON (`\u0000`), so the largest file to import (64 MiB) takes 384 MiB at worst, and the longest
 /// standard input of a run (32 MiB) 192 MiB, which leaves room for pictures.
 pub const LINE_BYTES_MAX: u64 = 512 << 20;
+/// How much memory a line may leave for the next one, in bytes.
+const KEPT_BYTES: usize = 1 << 20;
 /// How much of a line that is too long is looked at for its id, in bytes.
 const BEGINNING_BYTES: usize = 4 * 1024;
 /// How much of a line that is too long is read at a time, in bytes.
@@ -90,13 +92,15 @@ pub(crate) enum Line {
     End,
 }
 
-/// Reads the next line into `line`, if it has at most so many bytes.
+/// Reads the next line into `line`, if it has at most so many bytes. What a long line took before is given back first: the
+/// next one may be hours away.
 pub(crate) async fn next_line(
     input: &mut (impl AsyncBufRead + Unpin),
     line: &mut Vec<u8>,
     bytes_max: u64,
 ) -> std::io::Result<Line> {
     line.clear();
+    line.shrink_to(KEPT_BYTES);
     (&mut *input).take(bytes_max + 1).read_until(b'\n', line).await?;
     if line.is_empty() {
         return Ok(Line::End);

@@ -1,12 +1,14 @@
 //! Lines, and what they hold.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::time::Duration;
+
 use serde_json::json;
-use tokio::io::BufReader;
+use tokio::io::{AsyncWriteExt as _, BufReader};
 
 use super::{
-    BATCH_MAX, BEGINNING_BYTES, Incoming, Line, Message, Refusal, SKIPPED_BYTES, answer, answer_within,
-    batch_answer_within, id_of, next_line,
+    BATCH_MAX, BEGINNING_BYTES, Incoming, KEPT_BYTES, LINE_BYTES_MAX, Line, Message, Refusal, SKIPPED_BYTES,
+    answer, answer_within, batch_answer_within, id_of, next_line,
 };
 
 /// How a message is taken: `request ID`, `notification`, or `invalid ID CODE`.
@@ -104,6 +106,25 @@ async fn a_line_that_is_too_long_is_skipped_and_takes_no_memory() {
     let mut input = BufReader::new(very_long.as_bytes());
     assert_eq!(next_line(&mut input, &mut line, bytes_max).await.unwrap(), Line::TooLong);
     assert_eq!(next_line(&mut input, &mut line, bytes_max).await.unwrap(), Line::End);
+}
+
+#[tokio::test]
+async fn the_memory_of_a_long_line_is_given_back_before_the_next_is_waited_for() {
+    let (mut out, input) = tokio::io::duplex(64);
+    let mut input = BufReader::new(input);
+    let writing = tokio::spawn(async move {
+        let long = format!("{}\n", "x".repeat(8 << 20));
+        out.write_all(long.as_bytes()).await.unwrap();
+        out
+    });
+    let mut line = Vec::new();
+    assert_eq!(next_line(&mut input, &mut line, LINE_BYTES_MAX).await.unwrap(), Line::Read);
+    assert_eq!(line.len(), (8 << 20) + 1);
+    let open = writing.await.unwrap();
+    let next = next_line(&mut input, &mut line, LINE_BYTES_MAX);
+    assert!(tokio::time::timeout(Duration::ZERO, next).await.is_err(), "nothing comes");
+    assert!(line.capacity() <= KEPT_BYTES, "{}", line.capacity());
+    drop(open);
 }
 
 #[test]
