@@ -119,6 +119,20 @@ pub(crate) fn create_own_dir(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Closes the files in a directory of the store's own to all but their owner. That a mode cannot be changed is not an error.
+pub(crate) fn close_files(dir: &Path) {
+    #[cfg(unix)]
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        if is_file && let Err(error) = fs::set_permissions(entry.path(), owner_only) {
+            tracing::debug!(%error, file = %entry.path().display(), "cannot close the file to others");
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = dir;
+}
+
 /// Replaces a whole file, durably and by one rename. After an error, either the old or the new file may be there.
 pub(crate) fn replace(files: &dyn Files, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().map(OsStr::to_owned).unwrap_or_default();

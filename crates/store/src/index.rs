@@ -24,7 +24,7 @@ use std::time::Duration;
 use greenroom_kernel::EntryId;
 
 use crate::error::StoreError;
-use crate::files::create_own_dir;
+use crate::files::{close_files, create_own_dir};
 use crate::head::Head;
 use chunks::Places;
 pub(crate) use rows::{
@@ -115,8 +115,10 @@ impl Index {
     /// Opens sled's database in `dir/index`. It does so on a thread of its own, because sled can panic here.
     pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, String> {
         let path = dir.join("index");
-        // sled would make it readable to others, and it has the names of all sessions.
+        // sled would make it readable to others, and it has the names of all sessions. Its files too: the directory closes
+        // them as long as nobody moves or copies them.
         create_own_dir(&path).map_err(|error| error.to_string())?;
+        let made = path.clone();
         let open = move || {
             let config = sled::Config::new()
                 .path(path)
@@ -138,7 +140,10 @@ impl Index {
         };
         let thread = std::thread::Builder::new().name("greenroom-index-open".to_owned()).spawn(open);
         match thread.map(std::thread::JoinHandle::join) {
-            Ok(Ok(Ok(database))) => Ok(Self::new(dir, Some(database))),
+            Ok(Ok(Ok(database))) => {
+                close_files(&made);
+                Ok(Self::new(dir, Some(database)))
+            }
             Ok(Ok(Err(error))) => Err(error.to_string()),
             Ok(Err(panic)) => Err(format!("opening it panicked: {}", panic_text(panic.as_ref()))),
             Err(error) => Err(error.to_string()),

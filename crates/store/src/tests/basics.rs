@@ -327,6 +327,17 @@ fn what_the_store_keeps_is_closed_to_others_whatever_directory_it_is_in() {
         .unwrap();
         drop(store);
         assert_eq!((mode("journal"), mode("index")), (0o700, 0o700));
+        let (store, _) = Store::open(&StoreOptions::new(dir.path())).unwrap();
+        for own in ["journal", "index"] {
+            for file in std::fs::read_dir(dir.path().join(own)).unwrap().map(|file| file.unwrap().file_name())
+            {
+                let path = format!("{own}/{}", file.to_str().unwrap());
+                if dir.path().join(&path).is_file() {
+                    assert_eq!(mode(&path), 0o600, "{path}");
+                }
+            }
+        }
+        drop(store);
         assert_eq!(mode(""), 0o777, "the directory itself is the user's");
         for own in ["journal", "index"] {
             std::fs::set_permissions(dir.path().join(own), open_to_all()).unwrap();
