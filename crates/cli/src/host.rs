@@ -211,7 +211,10 @@ impl Door {
             let accepted = tokio::select! {
                 biased;
                 _ = looks.tick() => None,
-                accepted = listener.accept() => Some(accepted),
+                accepted = async {
+                    self.host.room().await;
+                    listener.accept().await
+                } => Some(accepted),
             };
             // A store that was moved or replaced has another host, or will have one.
             if !self.lock.is_in_place() && !self.is_ending.swap(true, Ordering::Relaxed) {
@@ -242,11 +245,8 @@ impl Door {
     fn admit(&self, stream: UnixStream) {
         let refused = match peer::process(&stream) {
             Ok(_) => {
-                let host = self.host.clone();
-                tokio::spawn(async move {
-                    let (input, output) = stream.into_split();
-                    host.serve(input, output).await;
-                });
+                let (input, output) = stream.into_split();
+                tokio::spawn(self.host.serve(input, output));
                 return;
             }
             Err(Stranger::Gone) => return,

@@ -1,7 +1,7 @@
 //! A host: one runtime that several clients share over a socket, each with an agent of its own.
 //!
 //! Invariants: a client says who it is before anything is done for it, and speaks this protocol; what it asks is done with
-//! its own agent; a client of kind `run` takes its runs with it when it goes, and of any other they go on; the host ends by
+//! its own agent; who has not said it holds little, is one of few, and has a short time; a client of kind `run` takes its runs with it when it goes, and of any other they go on; the host ends by
 //! itself only where nobody is connected and nothing is at work, or where it is told to.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +12,7 @@ use greenroom::{Agent, Runtime};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{broadcast, mpsc, watch};
+use tokio::time::Instant;
 
 use crate::operations::{
     self, ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, Operation as _, PROTOCOL,
@@ -28,6 +29,17 @@ mod tests;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a host that nobody has connected to yet stays at least.
 const FIRST_CLIENT_WITHIN: Duration = Duration::from_secs(10);
+
+/// How many connections at once may be open whose clients have not said `client/hello`.
+const STRANGERS_MAX: usize = 64;
+/// The longest line before `client/hello` has been answered, in bytes, with its line break. A definition has at most two
+/// configurations of 64 KiB, and variables.
+const HELLO_BYTES_MAX: u64 = 1 << 20;
+/// How long a client may take to say `client/hello`.
+const HELLO_WITHIN: Duration = Duration::from_secs(30);
+/// What a client is told that takes longer.
+pub(crate) const NO_HELLO: &str =
+    "no `client/hello` came within 30 s, so this connection is closed; say it first";
 
 /// Makes agents of what clients say of theirs.
 pub trait Definer: Send + Sync + 'static {
@@ -59,6 +71,8 @@ struct Shared {
     clients: Mutex<Clients>,
     /// How many clients are connected.
     connected: watch::Sender<usize>,
+    /// How many of them have not said who they are.
+    strangers: watch::Sender<usize>,
     /// Whether it was told to end.
     stopping: watch::Sender<bool>,
     /// The program that it is a part of, where that does not end for others.
@@ -89,6 +103,7 @@ impl Host {
             since_ms: now_ms(),
             clients: Mutex::default(),
             connected: watch::channel(0).0,
+            strangers: watch::channel(0).0,
             stopping: watch::channel(false).0,
             program: OnceLock::new(),
         }))
@@ -103,19 +118,28 @@ impl Host {
         self
     }
 
-    /// Serves one client until it goes away.
-    pub async fn serve(
-        &self,
-        input: impl AsyncRead + Unpin,
-        output: impl AsyncWrite + Unpin + Send + 'static,
-    ) {
-        let number = self.0.add();
-        let seat = Seat { host: Arc::clone(&self.0), number, client: None };
-        let side = Side::Host(seat);
-        if let Err(error) =
-            rpc::serve_connection(&self.0.runtime, side, rpc::LINE_BYTES_MAX, input, output).await
-        {
-            tracing::debug!("a client is gone: {error}");
+    /// Waits until there is room for a client that has not said who it is: for at most 64 of them. Call it before a
+    /// connection is accepted, so that those beyond wait where they cost nothing.
+    pub async fn room(&self) {
+        // It lives as long as this is waited for.
+        let _ = self.0.strangers.subscribe().wait_for(|count| *count < STRANGERS_MAX).await;
+    }
+
+    /// Serves one client until it goes away. It counts as connected from the call on.
+    ///
+    /// Before the client has said `client/hello`, its lines have at most 1 MiB, and 30 s after the call it is refused.
+    pub fn serve<I, O>(&self, input: I, output: O) -> impl Future<Output = ()> + use<I, O>
+    where
+        I: AsyncRead + Unpin,
+        O: AsyncWrite + Unpin + Send + 'static,
+    {
+        let runtime = self.0.runtime.clone();
+        let side = Side::Host(Seat::new(Arc::clone(&self.0)));
+        async move {
+            let served = rpc::serve_connection(&runtime, side, rpc::LINE_BYTES_MAX, input, output).await;
+            if let Err(error) = served {
+                tracing::debug!("a client is gone: {error}");
+            }
         }
     }
 
@@ -192,6 +216,8 @@ impl Shared {
 pub(crate) struct Seat {
     host: Arc<Shared>,
     number: u64,
+    /// Until when the client must have said who it is.
+    until: Instant,
     /// Who the client is, once it has said so.
     client: Option<Known>,
 }
@@ -215,11 +241,28 @@ impl Drop for News {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        if self.client.is_none() {
+            self.host.strangers.send_modify(|count| *count -= 1);
+        }
         self.host.remove(self.number);
     }
 }
 
 impl Seat {
+    fn new(host: Arc<Shared>) -> Self {
+        let number = host.add();
+        host.strangers.send_modify(|count| *count += 1);
+        Self { host, number, until: Instant::now() + HELLO_WITHIN, client: None }
+    }
+
+    /// How long a line may be, and until when it must be there: less where the client has not said who it is.
+    pub(crate) fn patience(&self, line_bytes_max: u64) -> (u64, Option<Instant>) {
+        match &self.client {
+            Some(_) => (line_bytes_max, None),
+            None => (line_bytes_max.min(HELLO_BYTES_MAX), Some(self.until)),
+        }
+    }
+
     /// What the client is, once it has said so.
     pub(crate) fn kind(&self) -> Option<ClientKind> {
         self.client.as_ref().map(|client| client.kind)
@@ -313,6 +356,7 @@ impl Seat {
             clients.beginning.insert(self.number);
         }
         drop(clients);
+        self.host.strangers.send_modify(|count| *count -= 1);
         self.client = Some(Known { kind, agent, labels: Arc::new(labels), _news: news });
         let (version, pid) = (self.host.version.clone(), std::process::id());
         Ok(HelloAnswer { protocol: PROTOCOL, version, pid, warnings })

@@ -21,12 +21,13 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 
 pub use self::handed_on::Unanswered;
 use self::teller::{Teller, Telling};
 pub use self::wire::LINE_BYTES_MAX;
 use self::wire::{Call, Incoming, Line, Message, Refusal};
-use crate::host::Seat;
+use crate::host::{NO_HELLO, Seat};
 use crate::operations::{
     self, Access, Answer, Asked, ClientKind, CompactSession, Ended, Operation as _, Runs, Task, Work,
     is_first,
@@ -126,13 +127,29 @@ impl Server {
         let mut input = BufReader::new(input);
         let mut line = Vec::new();
         loop {
-            match wire::next_line(&mut input, &mut line, line_bytes_max).await? {
+            let (line_bytes_max, until) = match &server.side {
+                Side::Host(seat) => seat.patience(line_bytes_max),
+                Side::Alone(_) => (line_bytes_max, None),
+            };
+            let read = tokio::select! {
+                biased;
+                read = wire::next_line(&mut input, &mut line, line_bytes_max) => read?,
+                () = passed(until) => {
+                    server.refuse(Refusal::new(Refusal::INVALID_REQUEST, NO_HELLO)).await;
+                    break;
+                }
+            };
+            match read {
                 Line::End => break,
                 Line::Read if line.trim_ascii().is_empty() => {}
                 Line::Read => server.line(&line).await,
                 Line::TooLong => {
+                    let advice = match until {
+                        Some(_) => " before `client/hello` has been answered; say less in it",
+                        None => "; say less at once",
+                    };
                     let reason = format!(
-                        "the line has more than {line_bytes_max} bytes, the most that a line may have; say less at once"
+                        "the line has more than {line_bytes_max} bytes, the most that a line may have{advice}"
                     );
                     let refusal = Refusal::new(Refusal::INVALID_REQUEST, reason);
                     send(&server.out, wire::answer(&wire::id_of(&line), Err(refusal))).await;
@@ -161,8 +178,8 @@ impl Server {
                 true
             }
             Side::Host(seat) => {
-                let is_run = seat.kind() == Some(ClientKind::Run);
-                if is_run {
+                let kind = seat.kind();
+                if kind == Some(ClientKind::Run) {
                     runs.abort_all();
                     drop((seat, sessions, watched, out));
                     let _ = tokio::time::timeout(REST_MAX, tellers.join_all()).await;
@@ -170,9 +187,18 @@ impl Server {
                     // Nobody hears the rest. What goes on needs no teller.
                     drop(tellers);
                 }
-                is_run
+                // Who never said hello is told why the connection ends.
+                kind.is_none_or(|kind| kind == ClientKind::Run)
             }
         }
+    }
+}
+
+/// Waits for a moment; for ever where there is none.
+async fn passed(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

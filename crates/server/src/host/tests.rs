@@ -9,6 +9,7 @@ use greenroom::event::EventKind;
 use greenroom::{Agent, Runtime, SharedProvider};
 use greenroom_simulator::{Answer, Function, Pace, SeenRequest, Simulator, SimulatorOptions};
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
 use tokio::sync::broadcast;
 
 use super::{Defined, Definer, Host};
@@ -83,14 +84,15 @@ impl Place {
 
     /// A client that has not said who it is.
     fn stranger(&self) -> Client {
-        let (near, far) = tokio::io::duplex(1 << 20);
-        let host = self.host.clone();
-        tokio::spawn(async move {
-            let (input, output) = tokio::io::split(far);
-            host.serve(input, output).await;
-        });
-        let (input, output) = tokio::io::split(near);
+        let (input, output) = tokio::io::split(self.connection());
         Client::new(input, output)
+    }
+
+    fn connection(&self) -> DuplexStream {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let (input, output) = tokio::io::split(far);
+        tokio::spawn(self.host.serve(input, output));
+        near
     }
 
     async fn client(&self, kind: ClientKind, name: &str) -> Client {
@@ -129,6 +131,65 @@ async fn who_the_client_is_comes_first_and_fits_or_not() {
     assert!(client.call(hello(ClientKind::Watch, None)).await.is_err(), "once");
     let shown = format!("{:?}", hello(ClientKind::Run, Some(json!("secret"))));
     assert!(!shown.contains("secret"), "{shown}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_not_said_hello_has_short_lines_and_little_time() {
+    let place = Place::new().await;
+    let mut stream = BufReader::new(place.connection());
+    let answer = async |stream: &mut BufReader<DuplexStream>| {
+        let mut line = String::new();
+        // `None`: the host has ended the connection.
+        (stream.read_line(&mut line).await.unwrap() > 0)
+            .then(|| serde_json::from_str::<Value>(&line).unwrap())
+    };
+    let say = |id: u64, name: String| {
+        let params = hello(ClientKind::Chat, Some(json!(name)));
+        format!("{}\n", json!({ "id": id, "jsonrpc": "2.0", "method": "client/hello", "params": params }))
+    };
+    // It does not wait for the end of the line to be short of memory: 2 MiB are more than the pipe holds.
+    stream.write_all(say(1, "a".repeat(2 << 20)).as_bytes()).await.unwrap();
+    let refused = answer(&mut stream).await.unwrap();
+    assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(1), &json!(-32_600)));
+    let reason = refused["error"]["message"].as_str().unwrap();
+    assert!(reason.contains("1048576 bytes") && reason.contains("client/hello"), "{reason}");
+    stream.write_all(say(2, "ada".to_owned()).as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.unwrap()["result"]["warnings"], json!(["hello ada"]));
+    // Afterwards lines are as long as any, and come when they do.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    stream.write_all(say(3, "a".repeat(2 << 20)).as_bytes()).await.unwrap();
+    let refused = answer(&mut stream).await.unwrap();
+    assert_eq!(refused["error"]["message"], json!("`client/hello` was said before"));
+    // Who says half a line, and no more.
+    let mut silent = BufReader::new(place.connection());
+    silent.write_all(b"{\"jsonrpc\":").await.unwrap();
+    let refused = answer(&mut silent).await.unwrap();
+    assert!(refused["error"]["message"].as_str().unwrap().contains("30 s"), "{refused}");
+    assert_eq!(answer(&mut silent).await, None, "the connection is closed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn few_are_let_in_at_once_who_have_not_said_hello() {
+    let place = Place::new().await;
+    let within = |ms: u64| tokio::time::timeout(Duration::from_millis(ms), place.host.room());
+    let mut strangers = Vec::new();
+    for _ in 0..64 {
+        within(1).await.expect("there is room for 64");
+        strangers.push(place.stranger());
+    }
+    assert!(within(1).await.is_err(), "there is no room for another");
+    strangers[7].call(hello(ClientKind::Watch, None)).await.unwrap();
+    within(1).await.expect("one has said who it is");
+    strangers.push(place.stranger());
+    assert!(within(1).await.is_err());
+    strangers.pop().unwrap().close().await;
+    within(1).await.expect("one is gone");
+    drop(place.client(ClientKind::Chat, "ada").await);
+    strangers.push(place.stranger());
+    assert!(within(29_000).await.is_err());
+    within(2_000).await.expect("their time is over");
+    strangers[7].call(ListSessions::default()).await.expect("whoever said hello stays");
+    assert!(strangers[8].call(PingHost {}).await.is_err(), "the others are gone");
 }
 
 #[tokio::test(start_paused = true)]
