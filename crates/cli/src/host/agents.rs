@@ -62,6 +62,19 @@ pub(super) struct Definition {
 const HARMLESS: [&str; 6] = ["GREENROOM_DATA_DIR", "LANG", "PATH", "TERM", "TMPDIR", "USER"];
 
 impl Definition {
+    /// Refuses relative paths: they would be meant from the host's folder, which is nobody's.
+    fn check(&self) -> Result<()> {
+        let folder = ("surroundings.folder", Some(&self.surroundings.folder));
+        for (name, path) in [folder, ("config", self.config.as_ref())] {
+            if let Some(path) = path.filter(|path| !path.is_absolute()) {
+                return Err(errors::usage(format!(
+                    "the definition: `{name}` is {path:?}; it must be an absolute path, such as `/home/me/work`"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// What stands for it in the store: the same for the same folder, files, flags, server and key, whatever the model is.
     /// Neither can be told from it.
     pub(super) fn fingerprint(&self) -> String {
@@ -161,6 +174,7 @@ impl Agents {
         };
         let definition: Definition = serde_json::from_value(definition)
             .map_err(|error| errors::usage(format!("the definition: {error}")))?;
+        definition.check()?;
         let fingerprint = definition.fingerprint();
         let Definition { surroundings, config, held, settings, model, checks_server } = definition;
         let surroundings = Surroundings::of(surroundings);

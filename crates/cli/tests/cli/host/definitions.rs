@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use greenroom_server::Received;
 use greenroom_server::operations::{ClientKind, ListSessions, PromptSession};
+use greenroom_server::{Client, Received};
 use greenroom_simulator::{Answer, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use serde_json::json;
 
@@ -194,4 +194,24 @@ async fn an_edit_holds_for_the_next_run_and_a_bad_one_is_told_to_whom_it_concern
     while let Some(received) = he_hears.try_next() {
         assert!(!matches!(received, Received::Warning(_)), "{received:?}");
     }
+}
+
+/// A relative path would be meant from the host's folder, which is nobody's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_definition_names_absolute_paths_only() {
+    let hosted = Hosted::new(1, 0).await;
+    hosted.start_host();
+    let stream = tokio::net::UnixStream::connect(hosted.socket()).await.unwrap();
+    let (input, output) = stream.into_split();
+    let client = Client::new(input, output);
+    let cases = [
+        ("surroundings.folder", json!({ "surroundings": { "folder": "work" } })),
+        ("surroundings.folder", json!({ "surroundings": { "folder": "" } })),
+        ("config", json!({ "config": "greenroom.toml" })),
+    ];
+    for (name, flags) in cases {
+        let refused = client.call(hosted.hello(ClientKind::Watch, flags)).await.unwrap_err().to_string();
+        assert!(refused.contains(&format!("`{name}`")) && refused.contains("absolute"), "{refused}");
+    }
+    client.call(hosted.hello(ClientKind::Watch, json!({}))).await.unwrap();
 }
