@@ -92,9 +92,10 @@ async fn draw_it(
     };
     link.say_warnings(global)?;
     interrupts.unless(link.say_folder(global, &args, opened.id())).await?;
+    let given = args.clone();
     let (id, ended) = live::talk(global, args, link, interrupts, (patience, silences), opened, typed).await?;
     if let Some(id) = id {
-        say_how_to_go_on(global, &id)?;
+        say_how_to_go_on(global, &given, &id)?;
     }
     ended.map(|()| 0)
 }
@@ -174,15 +175,16 @@ async fn read_lines(
     };
     link.say_warnings(global)?;
     interrupts.unless(link.say_folder(global, &args, &id)).await?;
+    let given = args.clone();
     match plain::talk(global, args, link, interrupts, patience, opened).await? {
-        true => say_how_to_go_on(global, &id),
+        true => say_how_to_go_on(global, &given, &id),
         false => Ok(0),
     }
 }
 
-fn say_how_to_go_on(global: &Global, id: &str) -> Result<u8> {
-    let flag = setup::data_dir_flag(global);
-    let line = format!("`greenroom chat --session {id}{flag}` goes on with this conversation.");
+fn say_how_to_go_on(global: &Global, args: &ModelArgs, id: &str) -> Result<u8> {
+    let (model, dir) = (setup::model_flags(global, args), setup::data_dir_flag(global));
+    let line = format!("`greenroom chat --session {id}{model}{dir}` goes on with this conversation.");
     Screen::stdout(global.color).line(line)?;
     Ok(0)
 }

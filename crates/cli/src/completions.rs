@@ -229,3 +229,8 @@ fn expanded(path: &str) -> PathBuf {
         (Some(_), None) | (None, _) => PathBuf::from(path),
     }
 }
+
+/// A text as one word of a command line.
+pub(crate) fn as_word(text: &str) -> String {
+    line::quoted(text, None)
+}

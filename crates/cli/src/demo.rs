@@ -415,7 +415,7 @@ impl Show {
         ))?;
         self.screen.line(format!("  greenroom sessions{dir}"))?;
         self.screen.line(format!("  greenroom show {id}{dir}"))?;
-        self.screen.line(format!("  greenroom chat --session {id} --simulate{dir}"))?;
+        self.screen.line(format!("  greenroom chat --session {id} --simulate --window {}{dir}", self.top))?;
         Ok(())
     }
 }

@@ -22,13 +22,13 @@ use crate::config::{
     FILE_NAME, LimitsConfig, Loaded, Overrides, ProviderConfig, ServeConfig, load, load_held, users_places,
 };
 use crate::errors::{self, usage};
-use crate::host;
 use crate::moment;
 use crate::options::{Global, ModelArgs, ModelsArgs};
 use crate::serve::TOKEN_FILE;
 use crate::simulated::Simulated;
 use crate::surroundings::Surroundings;
 use crate::terminal::{Screen, variable};
+use crate::{completions, host};
 
 pub(crate) use self::made::{Made, has_some, keep_in_mind, skills};
 pub(crate) use self::server::confirm;
@@ -109,6 +109,28 @@ pub(crate) fn data_dir_flag(global: &Global) -> String {
         }
         Some(_) | None => String::new(),
     }
+}
+
+/// The flags with which another command asks the same model in the same way: those that were given, ready for a shell.
+/// A key in an address is left out.
+pub(crate) fn model_flags(global: &Global, args: &ModelArgs) -> String {
+    let address = args.server.base_url.as_ref().map(|url| match url.split_once('?') {
+        Some((url, _)) => format!("{url}?***"),
+        None => url.clone(),
+    });
+    let given = [
+        ("--config", global.config.as_ref().map(|path| path.display().to_string())),
+        ("--provider", args.server.provider.clone()),
+        ("--base-url", address),
+        ("--api-key-env", args.server.api_key_env.clone()),
+        ("--model", args.model.clone()),
+        ("--window", args.window.map(|tokens| tokens.to_string())),
+    ];
+    let mut flags = if args.simulate { " --simulate".to_owned() } else { String::new() };
+    for (flag, value) in given {
+        flags.extend(value.map(|value| format!(" {flag} {}", completions::as_word(&value))));
+    }
+    flags
 }
 
 /// A store that is looked into.

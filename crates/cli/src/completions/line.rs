@@ -76,7 +76,7 @@ impl Line {
 const IN_DOUBLE_QUOTES: [char; 4] = ['\\', '"', '$', '`'];
 
 /// A text as it must stand within this quote, or without one.
-fn quoted(text: &str, quote: Option<char>) -> String {
+pub(super) fn quoted(text: &str, quote: Option<char>) -> String {
     if quote == Some('\'') {
         return text.replace('\'', r"'\''");
     }
