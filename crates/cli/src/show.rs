@@ -107,6 +107,13 @@ impl Stored {
         self.path().iter().filter_map(|entry| Said::of(entry)).collect()
     }
 
+    /// The first entry that the model sees as it was said, and the compaction whose summary stands for those before it.
+    fn kept_from(&self) -> Option<(EntryId, EntryId)> {
+        let active = self.head.active_compaction?;
+        let entry = self.entries.iter().find(|entry| entry.id == active)?;
+        Some((entry.kind.as_compaction()?.first_kept?, active))
+    }
+
     fn losses(&self) -> Vec<String> {
         losses(&self.lost, self.head.lost_from)
     }
@@ -198,6 +205,7 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
             results.insert(&result.call_id, result);
         }
     }
+    let kept_from = stored.kept_from();
     let mut losses = stored.lost.iter().peekable();
     for entry in &stored.entries {
         while let Some((from, until)) = losses.next_if(|(from, _)| *from < entry.id) {
@@ -208,6 +216,12 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
         if entry.kind.is_on_path() && !path.contains(&entry.id) {
             elsewhere += 1;
             continue;
+        }
+        if let Some((_, summary)) = kept_from.filter(|(first_kept, _)| *first_kept == entry.id) {
+            let text = format!(
+                "the model sees what follows, and instead of the above the summary of entry {summary}"
+            );
+            mark(screen, Style::Cyan, &text)?;
         }
         show_entry(screen, entry, &results)?;
     }
@@ -313,8 +327,10 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
         EntryKind::HandOff(hand_off) => {
             mark(screen, Style::Cyan, &format!("from here on {} answers for {}", hand_off.to, hand_off.from))
         }
-        EntryKind::Compaction(_)
-        | EntryKind::Prune(_)
+        EntryKind::Compaction(compaction) => {
+            speech(screen, &format!("summary, entry {}", entry.id), Style::Cyan, &compaction.summary)
+        }
+        EntryKind::Prune(_)
         | EntryKind::WholeResult { .. }
         | EntryKind::Metadata(_)
         | EntryKind::CallStarted { .. }

@@ -40,6 +40,8 @@ fn a_plain_chat_reads_how_to_compact_as_a_chat_at_a_terminal_does() {
     let chat = ["chat", "--session", "mine", "--no-tools", "--window", "100000", "--base-url", &url];
     let ran = place.run_with(&chat, lines);
     assert_eq!(ran.code, Some(0), "{ran:?}");
+    let again = format!("`greenroom chat --session mine --base-url {url} --window 100000` goes on with this");
+    assert!(ran.stdout.contains(&again), "{}", ran.stdout.replace("word ", ""));
     let requests = model.simulator.requests();
     let texts: Vec<String> = requests.iter().skip(4).map(|logged| logged.request.last_user_text()).collect();
     assert_eq!(texts.len(), 2, "{ran:?}");
@@ -56,6 +58,38 @@ fn a_plain_chat_reads_how_to_compact_as_a_chat_at_a_terminal_does() {
     ] {
         assert!(ran.stdout.contains(said), "{said}: {}", ran.stdout.replace("word ", ""));
     }
+}
+
+/// What the model sees in place of the older part is shown, and from where on it sees what was said.
+#[test]
+fn a_session_is_shown_with_its_summary_and_with_what_the_model_sees() {
+    let (place, model) = (Place::new(), model_of(100_000, Pace::default()));
+    let url = model.url();
+    let at = ["--session", "mine", "--no-tools", "--window", "100000", "--base-url", &url];
+    for number in 0..4 {
+        let text = format!("Go on {number}.");
+        let ran = place.run(&[&["run", "-p", &text], &at[..]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    let before = place.run(&["show", "mine"]).stdout;
+    assert!(!before.contains("the model sees") && !before.contains("summary"), "{before}");
+    let ran = place.run(&[&["compact", "mine", "--keep-recent", "2500"], &at[3..]].concat());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let shown = place.run(&["show", "mine"]).stdout;
+    let of =
+        |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text}: {}", shown.replace("word ", "")));
+    let stored = place.json(&["show", "mine", "--json"]);
+    let id = stored["compactions"][0]["entry_id"].as_u64().unwrap();
+    let mark =
+        of(&format!("the model sees what follows, and instead of the above the summary of entry {id}"));
+    assert!(of("you › Go on 1.") < mark && mark < of("you › Go on 3."), "{}", shown.replace("word ", ""));
+    let summary = of(&format!("summary, entry {id} › "));
+    assert!(mark < summary && shown[summary..].contains("## Goal"), "{}", &shown[summary..]);
+    // Undone, it is still shown, and the model sees everything.
+    let ran = place.run_with(&[&["chat"], &at[..]].concat(), "/undo-compact\n/quit\n");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let shown = place.run(&["show", "mine"]).stdout;
+    assert!(!shown.contains("the model sees") && shown.contains("## Goal"), "{}", shown.replace("word ", ""));
 }
 
 /// A window that three answers fill.
