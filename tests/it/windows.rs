@@ -48,6 +48,18 @@ async fn check(list: ListForm, agent: Agent, expected: (u64, WindowSource)) {
     runtime.shutdown().await.unwrap();
 }
 
+/// A session that nobody has opened in this process tells where its window came from.
+#[tokio::test]
+async fn a_session_that_is_not_live_says_where_its_window_came_from() {
+    let (_model, server) = served(ListForm::Vllm).await;
+    let store = Store::memory();
+    let first = runtime(&server, &store).await;
+    first.open("s", simulated()).await.unwrap().prompt("hello").await.unwrap();
+    let second = runtime(&server, &store).await;
+    let session = second.session("s").await.unwrap();
+    assert_eq!(window(&session).await, (Some(8_192), WindowSource::Server));
+}
+
 fn simulated() -> Agent {
     Agent::new("simulated")
 }

@@ -17,7 +17,7 @@ use greenroom_kernel::prune::{RECALL, capped};
 use greenroom_kernel::question::{AnswerError, QuestionEnd, Questions};
 use greenroom_kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 use greenroom_kernel::terms::Terms;
-use greenroom_kernel::usage::{ContextUsage, size_after};
+use greenroom_kernel::usage::{ContextUsage, Window, WindowSource, size_after};
 use greenroom_store::{Head, SessionState};
 use greenroom_tools::fits;
 
@@ -50,6 +50,14 @@ pub(crate) struct Log {
     untold: UntoldCompactions,
     /// What the newest run is held to besides its prompt's words.
     run_terms: Option<Arc<Terms>>,
+    /// The window in which the newest run ended, as far as it was read.
+    ran_in: Option<Window>,
+}
+
+/// The window in which a run ended.
+fn window_of(kind: &EntryKind) -> Option<Window> {
+    let EntryKind::RunEnded { context, .. } = kind else { return None };
+    Some(Window { tokens: context.window, source: context.window_source })
 }
 
 /// The newest compactions that ended since a run was completed, oldest first: its reply told those before.
@@ -145,9 +153,11 @@ impl Log {
             head.run_terms.as_ref().and_then(find).and_then(|entry| entry.kind.as_terms().cloned());
         let mut untold = UntoldCompactions::default();
         let mut questions = Questions::default();
+        let mut ran_in = None;
         for entry in loaded {
             untold.follow(&entry.kind);
             questions.follow(entry);
+            ran_in = window_of(&entry.kind).or(ran_in);
         }
         let head = Arc::new(head);
         Self {
@@ -161,7 +171,14 @@ impl Log {
             waiting_below: Vec::new(),
             untold,
             run_terms,
+            ran_in,
         }
+    }
+
+    /// The window that is recorded, and where the newest run had it from, if it ended in that one.
+    pub(crate) fn window(&self) -> Window {
+        let unknown = Window { tokens: self.head.window, source: WindowSource::Unknown };
+        self.ran_in.filter(|window| window.tokens == unknown.tokens).unwrap_or(unknown)
     }
 
     /// Whether the head and the entries that were read agree.
@@ -386,6 +403,7 @@ impl Log {
         }
         for entry in &draft.entries {
             self.untold.follow(&entry.kind);
+            self.ran_in = window_of(&entry.kind).or(self.ran_in);
             if let Some(message) = entry.kind.as_message()
                 && let Message::ToolResult(result) = &**message
             {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::Message;
-use greenroom_kernel::usage::{ContextUsage, Measured, Tracker, Window, WindowSource};
+use greenroom_kernel::usage::{ContextUsage, Measured, Tracker};
 use greenroom_store::Batch;
 
 use super::definition::Definition;
@@ -28,8 +28,7 @@ pub(crate) async fn state(deps: &Arc<Deps>, id: Arc<str>, agent: Option<Arc<Agen
     let head = log.head();
     let Some(agent) = agent else {
         let measured = Measured { usage_tokens: 0, trailing_tokens: head.context_tokens };
-        let window = Window { tokens: head.window, source: WindowSource::Unknown };
-        return Ok(state_by_log(&id, &log, &head.model, ContextUsage::new(measured, window)));
+        return Ok(state_by_log(&id, &log, &head.model, ContextUsage::new(measured, log.window())));
     };
     let agent = team::answering(agent, head.agent.as_deref());
     let definition = Definition::resolve_to_read(deps, agent)?;
