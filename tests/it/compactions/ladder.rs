@@ -203,6 +203,21 @@ async fn a_limit_that_a_provider_names_is_remembered() {
     assert!(warnings(&drain(&mut events)).iter().any(|warning| warning.contains("9000")));
 }
 
+/// Nothing is said to be remembered that is not used: a window that is set holds.
+#[tokio::test(start_paused = true)]
+async fn a_limit_below_the_window_that_is_set_is_said_not_to_be_used() {
+    let model = simulator(Echo, 9_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(20_000), chat(14, 350)).await;
+    let mut events = session.subscribe();
+    session.prompt("go on").await.unwrap();
+    assert_eq!(session.state().await.unwrap().context.window, Some(20_000));
+    let said = warnings(&drain(&mut events));
+    let of_limit: Vec<&String> = said.iter().filter(|warning| warning.contains("9000")).collect();
+    assert_eq!(of_limit.len(), 1, "{said:?}");
+    assert!(of_limit[0].contains("is not used, since its window is set to 20000"), "{of_limit:?}");
+}
+
 /// To a model with a smaller window: the old one, whose window still holds it all, writes the summary.
 #[tokio::test(start_paused = true)]
 async fn a_switch_to_a_smaller_window_compacts_with_the_model_that_is_left_and_then_with_the_new_one() {

@@ -420,7 +420,7 @@ impl SessionState {
                 let is_new = self.deps.learned.learn_limit(origin, &model, limit, sent, served, now_ms);
                 trace::limit_named(&self.shared.id, origin, &model, limit, sent, is_new);
                 if is_new {
-                    self.warn(format!("{origin} says that {model} takes {limit} tokens; this is remembered"));
+                    self.warn(self.definition.limit_warning(&self.deps, &lane, &model, limit));
                     self.limits_changed();
                 }
                 if served.is_some_and(|served| served != limit) {

@@ -286,6 +286,21 @@ impl Definition {
         }
     }
 
+    /// That a server named a limit when it refused a request, and whether that changes anything: a window that is set
+    /// holds.
+    pub(super) fn limit_warning(&self, deps: &Deps, lane: &Lane, model: &str, limit: u64) -> String {
+        let says = format!("{} says that {model} takes {limit} tokens", lane.origin());
+        let window = deps.window(&self.agent, lane, model, &self.settings, 0);
+        match (window.source, window.tokens) {
+            (WindowSource::Setting | WindowSource::CompactionSetting, Some(set)) if set != limit => {
+                format!(
+                    "{says}; this is not used, since its window is set to {set}: set it to {limit}, or do not set it"
+                )
+            }
+            _ => format!("{says}; this is remembered"),
+        }
+    }
+
     /// Warnings about an unknown window or price.
     pub(super) fn warnings(&self) -> Vec<String> {
         let (model, origin) = (self.model(), self.lane.origin());
