@@ -216,11 +216,41 @@ impl Files {
     }
 }
 
+/// The files from which the user's file, with this text, takes prompts.
+pub(super) fn prompt_files(path: &Path, text: &str) -> Vec<PathBuf> {
+    let value: Value = serde_norway::from_str(text).unwrap_or_default();
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let keys = Config::default().prompts().map(|(key, _)| key);
+    let named = keys.into_iter().filter_map(|key| prompt_file(setting(&value, key)?.as_str()?));
+    named.map(|name| folder.join(name)).collect()
+}
+
+/// Settings that are read and change nothing.
+const WITHOUT_EFFECT: [&str; 2] = ["background", "soft_threshold"];
+
+/// The settings of a value that change nothing, with what is said of them.
+fn without_effect(value: &Value, said: impl Fn(&[String], &str) -> String) -> Vec<String> {
+    let set = leaves(value).into_iter().map(|(parts, _)| parts).filter(|parts| {
+        matches!(parts.as_slice(), [.., section, key] if section == "compaction" && WITHOUT_EFFECT.contains(&key.as_str()))
+    });
+    let reason = "it is reserved and has no effect yet; nothing is prepared in the background";
+    set.map(|parts| said(&parts, reason)).collect()
+}
+
 /// Puts together what the files say; their values were checked.
 pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>) -> Result<Loaded> {
     let mut merged = serde_norway::to_value(Config::default())?;
     let mut has_openai = false;
     let (mut origins, mut lacking) = (Origins::default(), Lacking::default());
+    let mut reserved = Vec::new();
+    for (source, value) in [(&files.own, &own), (&files.project, &project)] {
+        if let (Some(source), Some(value)) = (source, value) {
+            reserved.extend(without_effect(value, |parts, reason| at(source, parts, reason)));
+        }
+    }
+    for over in &files.overrides.settings {
+        reserved.extend(without_effect(&over.value, |parts, reason| over.wrong(parts, reason)));
+    }
     if let Some(value) = own {
         has_openai = value.get("providers").and_then(|providers| providers.get(OPENAI)).is_some();
         origins.put(&value, &merged, files.own.as_ref().map(|source| source.path.display().to_string()));
@@ -234,7 +264,7 @@ pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
         source: files.project.as_ref(),
         folder: files.overrides.surroundings.path(".").canonicalize().unwrap_or_default(),
         is_trusted: is_trusted(&own_config, &files.overrides.surroundings),
-        warnings: files.warnings.clone(),
+        warnings: [files.warnings.clone(), reserved].concat(),
         notes: Vec::new(),
     };
     if let Some(value) = project.clone() {

@@ -1,6 +1,7 @@
 //! The configuration while a command runs: its files are looked at before each check of a session.
 //!
-//! Invariants: where nothing changed, a look costs two calls of the system; an edit that cannot be used changes nothing,
+//! Invariants: where nothing changed, a look costs a call of the system for each file, those of the user's prompts
+//! included; an edit that cannot be used changes nothing,
 //! and is said once, with file, line and key; an edit of a project's file tightens, or waits for the next start.
 
 use std::os::unix::fs::MetadataExt as _;
@@ -11,7 +12,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use serde_norway::Value;
 
-use super::layers::{Files, Loaded, Source, Tighter, assemble, set, setting, settings_of, tighter};
+use super::layers::{
+    Files, Loaded, Source, Tighter, assemble, prompt_files, set, setting, settings_of, tighter,
+};
 use super::place::line_of;
 use super::{Config, Overrides};
 
@@ -48,6 +51,8 @@ struct State {
     project: Option<Value>,
     /// The files as they were looked at last: the user's, and the project's.
     stamps: [Option<Stamp>; 2],
+    /// The files that the user's file names for prompts, as they were looked at last.
+    prompts: Vec<(PathBuf, Option<Stamp>)>,
     /// Whether one of them may change again without another stamp.
     is_young: bool,
     /// The files' texts as they were read last.
@@ -95,12 +100,14 @@ impl LiveConfig {
         // An edit since they were loaded is young, and so it is seen by its text.
         let stamps = stamps(&places);
         let config = Arc::new(loaded.config.clone());
+        let prompts = prompts(places[0].as_deref(), loaded.texts[0].as_deref());
         let state = State {
             start: Arc::clone(&config),
             config,
             project: loaded.project.clone(),
-            is_young: is_young(&stamps, SystemTime::now()),
+            is_young: is_young(&stamps, &prompts, SystemTime::now()),
             stamps,
+            prompts,
             texts: loaded.texts.clone(),
             unreadable: None,
         };
@@ -123,11 +130,16 @@ impl LiveConfig {
     fn look_at(&self, now: SystemTime) -> Option<Change> {
         let stamps = stamps(&self.places);
         let mut state = self.state();
-        if stamps == state.stamps && !state.is_young {
+        let mut seen = state.prompts.clone();
+        for (path, stamp) in &mut seen {
+            *stamp = Stamp::of(path, true);
+        }
+        let is_prompt_edited = seen != state.prompts;
+        if stamps == state.stamps && !is_prompt_edited && !state.is_young {
             return None;
         }
-        state.is_young = is_young(&stamps, now);
-        state.stamps = stamps;
+        state.is_young = is_young(&stamps, &seen, now);
+        (state.stamps, state.prompts) = (stamps, seen);
         let files = match Files::read(self.explicit.as_deref(), self.overrides.clone()) {
             Ok(files) => files,
             Err(error) => return state.unreadable(stamps, error.to_string()),
@@ -146,12 +158,22 @@ impl LiveConfig {
         }
         state.unreadable = None;
         let texts = files.texts();
-        if texts == state.texts {
+        let is_edited = texts != state.texts;
+        if !is_edited && state.prompts.is_empty() {
             return None;
         }
         let is_project_edited = texts[1] != state.texts[1];
+        if texts[0] != state.texts[0] {
+            state.prompts = prompts(self.places[0].as_deref(), texts[0].as_deref());
+            state.is_young = is_young(&state.stamps, &state.prompts, now);
+        }
         state.texts = texts;
+        let before = Arc::clone(&state.config);
         Some(match state.taken(&files, is_project_edited) {
+            // Read again, since it was young, and found as it was.
+            Ok(None) if !is_edited && state.config == before => return None,
+            // That was said when it was edited.
+            Err(_) if !is_edited && !is_prompt_edited => return None,
             Ok(warning) => Change { config: Some(Arc::clone(&state.config)), warning },
             Err(error) => Change { config: None, warning: Some(refused(&error.to_string())) },
         })
@@ -287,8 +309,19 @@ fn stamps(places: &[Option<PathBuf>; 2]) -> [Option<Stamp>; 2] {
     ]
 }
 
-fn is_young(stamps: &[Option<Stamp>; 2], now: SystemTime) -> bool {
-    stamps.iter().flatten().any(|stamp| stamp.age(now) < YOUNG)
+/// The files that the user's file, with this text, names for prompts.
+fn prompts(own: Option<&Path>, text: Option<&str>) -> Vec<(PathBuf, Option<Stamp>)> {
+    let (Some(own), Some(text)) = (own, text) else { return Vec::new() };
+    let stamped = |path: PathBuf| {
+        let stamp = Stamp::of(&path, true);
+        (path, stamp)
+    };
+    prompt_files(own, text).into_iter().map(stamped).collect()
+}
+
+fn is_young(stamps: &[Option<Stamp>; 2], prompts: &[(PathBuf, Option<Stamp>)], now: SystemTime) -> bool {
+    let prompts = prompts.iter().map(|(_, stamp)| stamp);
+    stamps.iter().chain(prompts).flatten().any(|stamp| stamp.age(now) < YOUNG)
 }
 
 #[cfg(test)]
@@ -296,6 +329,37 @@ fn is_young(stamps: &[Option<Stamp>; 2], now: SystemTime) -> bool {
 mod tests {
     use super::*;
     use crate::config::load;
+
+    /// The file that a prompt is read from is live as the one that names it is.
+    #[test]
+    fn an_edit_of_a_prompts_file_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, prompt) = (dir.path().join("own.yaml"), dir.path().join("p.md"));
+        std::fs::write(&path, "compaction: { compact_prompt: \"file:p.md\" }\n").unwrap();
+        std::fs::write(&prompt, "Be brief.").unwrap();
+        let loaded = load(Some(&path), Overrides::default()).unwrap();
+        let live = LiveConfig::new(Some(&path), &loaded);
+        let said = || live.config().compaction.compact_prompt.clone().unwrap_or_default();
+        assert_eq!(said(), "Be brief.");
+        let mut now = SystemTime::now() + Duration::from_secs(60);
+        assert!(live.look_at(now).is_none() && live.look_at(now).is_none(), "nothing has changed");
+        std::fs::write(&prompt, "Be thorough.").unwrap();
+        let change = live.look_at(now).expect("the edit is seen");
+        assert!(change.config.is_some() && change.warning.is_none(), "{change:?}");
+        assert_eq!(said(), "Be thorough.");
+        // One that is gone is said once, and what it said holds.
+        std::fs::remove_file(&prompt).unwrap();
+        let change = live.look_at(now).expect("that is seen, too");
+        assert!(change.warning.is_some_and(|text| text.contains("p.md")) && change.config.is_none());
+        for _ in 0..3 {
+            now += Duration::from_secs(60);
+            assert!(live.look_at(now).is_none(), "it was said");
+        }
+        assert_eq!(said(), "Be thorough.");
+        std::fs::write(&prompt, "Be exact.").unwrap();
+        assert!(live.look_at(now).is_some());
+        assert_eq!(said(), "Be exact.");
+    }
 
     #[test]
     fn a_file_that_was_emptied_sets_nothing_from_a_second_later_on() {

@@ -9,6 +9,7 @@ use super::layers::{Author, Files, Rule, Source, assemble, leaves, load, merge, 
 use super::overrides::{self, variable_of};
 use super::place::line_of;
 use super::{Config, Overrides, keys, show};
+use crate::surroundings::Surroundings;
 
 fn problem(text: &str) -> String {
     let source =
@@ -308,6 +309,32 @@ fn an_edit_changes_one_setting_and_leaves_the_text() {
         None,
         Some("model: a\nmodel_settings:\n"),
     );
+}
+
+#[test]
+fn settings_without_effect_are_warned_of() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("own.yaml");
+    let text = "compaction:\n  threshold: 0.7\n  soft_threshold: 0.5\nmodels: { m: { compaction: { background: true } } }\n";
+    std::fs::write(&path, text).expect("written");
+    let flags = ["compaction.background=false".to_owned()];
+    let overrides = Overrides::read(&flags, &Surroundings::default()).expect("a setting");
+    let mut warnings = load(Some(&path), overrides).expect("it is valid").warnings;
+    // Whoever runs this may have variables of their own.
+    warnings.retain(|warning| !warning.starts_with("the variable "));
+    let starts: Vec<String> = [
+        format!("{}, line 3: compaction.soft_threshold: ", path.display()),
+        format!("{}, line 4: models.m.compaction.background: ", path.display()),
+        "--set compaction.background: ".to_owned(),
+    ]
+    .into();
+    assert_eq!(warnings.len(), starts.len(), "{warnings:?}");
+    for (warning, start) in warnings.iter().zip(starts) {
+        assert!(
+            warning.starts_with(&start) && warning.contains("has no effect yet"),
+            "{start}: {warnings:?}"
+        );
+    }
 }
 
 #[test]
