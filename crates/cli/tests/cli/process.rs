@@ -89,12 +89,12 @@ fn a_prompt_that_rpc_accepted_survives_kill_9() {
 }
 
 #[test]
-fn rpc_goes_on_after_a_line_that_is_too_long() {
+fn rpc_goes_on_after_a_long_line_that_is_no_json() {
     let place = Place::new();
     let mut rpc = place.start(&["rpc", "--simulate"]);
     rpc.say(&"x".repeat(5 << 20));
     let refused = rpc.wait_for("error");
-    assert!(refused.contains("-32600") && refused.contains("4194304 bytes"), "{refused}");
+    assert!(refused.contains("-32700"), "{refused}");
     rpc.say(&request(1, "session/list", &serde_json::json!({})));
     rpc.wait_for(r#""id":1,"result""#);
     rpc.close_input();
@@ -163,8 +163,7 @@ fn a_limit_of_no_bytes_for_files_is_said() {
     let line = "ulimit -f 0; exec \"$0\" run -p Hello. --simulate --no-tools";
     let mut command = place.command_of("/bin/sh".into(), &["-c", line, env!("CARGO_BIN_EXE_greenroom")]);
     let ran = ran(command.output().unwrap());
-    assert!(ran.code.is_some_and(|code| code != 0), "{ran:?}");
-    assert!(ran.stderr.contains("ulimit -f"), "{ran:?}");
+    assert!(ran.code == Some(3) && ran.stderr.contains("File too large"), "{ran:?}");
 }
 
 /// Below some limits nothing can begin; that is said at once.

@@ -1,7 +1,8 @@
 //! The host is killed in the middle of everything, again and again.
 
+use greenroom::kernel::Message;
+use greenroom_server::Received;
 use greenroom_server::operations::{ClientKind, PromptSession, ShowSession, Speech, StartSession};
-use greenroom_server::{ProblemKind, Received};
 use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest};
 use serde_json::json;
 
@@ -26,12 +27,21 @@ async fn heard(mut events: greenroom_server::Events) -> Vec<(u64, String)> {
     heard
 }
 
-/// A model that has each prompt written down by a command, and then says eight words.
+/// A model that has each prompt written down by a command, unless it sees that it asked for that before, and then says
+/// eight words.
 async fn hosted() -> Hosted {
     Hosted::of(Function(move |request: &SeenRequest, _: CallInfo| {
-        match request.messages.last().map(|last| (last.role(), last.text())) {
-            Some(("user", said)) => {
-                Answer::call("bash", &json!({ "command": format!("echo '{said}' >> {DONE}") }))
+        let has_asked = |command: &str| {
+            request.messages.iter().any(|message| match &**message {
+                Message::Assistant(answer) => {
+                    answer.tool_calls().any(|call| call.arguments.contains(command))
+                }
+                Message::User(_) | Message::ToolResult(_) => false,
+            })
+        };
+        match request.messages.last().map(|last| (last.role(), format!("echo '{}' >> {DONE}", last.text()))) {
+            Some(("user", command)) if !has_asked(&command) => {
+                Answer::call("bash", &json!({ "command": command }))
             }
             _ => Answer::text("word ".repeat(8)).with_pace(Pace { chunks: 8, first_ms: 0, between_ms: 20 }),
         }
@@ -45,6 +55,8 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_or_done_twice() {
     let tools = json!({ "model": { "allow_shell": true } });
     let mut completed = Vec::new();
     let (mut acknowledged, mut maybe, mut killed_in_a_run) = (Vec::new(), Vec::new(), 0);
+    // Those that their client said again after their run was cut off, under the same key.
+    let mut again = Vec::new();
     for cycle in 0..CYCLES {
         hosted.start_host();
         let ada = hosted.client(ClientKind::Chat, tools.clone()).await;
@@ -83,10 +95,14 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_or_done_twice() {
         let ended = running.end();
         match ended.code {
             Some(0) => {
-                completed.push(by_run.clone());
+                // Where it was cut off and gone on with, the command was begun, and perhaps not run.
+                if ended.stdout.contains("tool_end") {
+                    completed.push(by_run.clone());
+                }
+                again.push(by_run.clone());
                 acknowledged.push(by_run);
             }
-            // It had been taken on, or not: the log says. It is not said twice.
+            // It had been taken on, or not: the log says.
             _ if ended.stdout.contains("run_start") => acknowledged.push(by_run),
             _ => maybe.push(by_run),
         }
@@ -109,20 +125,16 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_or_done_twice() {
         let (hers, his) = (since(&hers), since(&his));
         let both = hers.len().min(his.len());
         assert_eq!(hers[..both], his[..both], "cycle {cycle}");
-        // She comes back, and says it again: it counts once.
+        // She comes back, and says it again: she gets the reply, or the run that was cut off goes on.
         if hosted.host().is_none() {
             hosted.start_host();
         }
         let ada = hosted.client(ClientKind::Chat, tools.clone()).await;
-        match ada.work(prompt).await {
-            Ok(work) => match work.outcome().await {
-                Ok(_) => completed.push(text.clone()),
-                // The first one was taken on, and its run was interrupted.
-                Err(error) => assert!(is_taken_on && error.kind() == Some(ProblemKind::Invalid), "{error}"),
-            },
-            Err(error) => {
-                assert!(is_taken_on && error.kind() == Some(ProblemKind::Invalid), "{error}");
-            }
+        let reply = ada.work(prompt).await.unwrap().outcome().await.unwrap().reply;
+        assert!(reply.text.starts_with("word"), "{reply}");
+        match is_taken_on {
+            true => again.push(text.clone()),
+            false => completed.push(text.clone()),
         }
         acknowledged.push(text);
         ada.close().await;
@@ -154,7 +166,9 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_or_done_twice() {
     assert!(done.len() >= CYCLES / 2, "{} prompts were carried out", done.len());
     let times = |text: &String| said.iter().filter(|said| *said == text).count();
     for text in &acknowledged {
-        assert_eq!(times(text), 1, "{text}");
+        // Said again where the conversation had gone on without an answer.
+        let times_max = 1 + usize::from(again.contains(text));
+        assert!((1..=times_max).contains(&times(text)), "{text}: {}", times(text));
     }
     for text in &maybe {
         assert!(times(text) <= 1, "{text}");
