@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use greenroom::kernel::entry::EntryKind;
 use greenroom::prelude::*;
-use greenroom::{BeforeCompact, BeforeTool, Fallback, ToolCallProposal};
+use greenroom::{BeforeCompact, BeforeTool, Fallback, InputVerdict, ToolCallProposal};
 use greenroom_kernel::{Entry, EntryId};
 use greenroom_provider::Purpose;
 use greenroom_simulator::{
@@ -230,6 +230,10 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     }
     // Input that begins a run by itself.
     let _ = ask("input", session.follow_up("by the way")).await;
+    // The same key twice.
+    for _ in 0..2 {
+        let _ = ask("key", session.prompt("with a key").once("a key")).await;
+    }
     // An abort, and the prompt is taken up again.
     let aborted = later("slow one");
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -381,6 +385,7 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
                 .context_window(6_000)
                 .instructions(instructions)
                 .fallback(spare)
+                .guard_input(async |_| InputVerdict::Accept)
                 .validate(async |_| Ok::<_, String>(())),
         ));
         Arc::new(agent.sub_agent(sub_agent("helper", helper).describe("Helps.")))

@@ -37,10 +37,7 @@ async fn three_restarts_in_a_minute_then_failed_with_the_reason_then_opened_agai
         let died = tokio::time::Instant::now();
         assert_eq!(well.prompt("I am").await.unwrap().text, "I am");
         let plan = sick.plan(CompactOptions::default()).await;
-        assert!(
-            matches!(plan, Err(Error::NothingToCompact(_))),
-            "a request waits until it is back: {plan:?}"
-        );
+        assert!(plan.is_ok(), "a request waits until it is back: {plan:?}");
         down_ms.push(died.elapsed().as_millis());
     }
     assert!(down_ms.windows(2).all(|pair| pair[0] < pair[1]), "the wait grows: {down_ms:?}");
