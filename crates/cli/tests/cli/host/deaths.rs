@@ -1,5 +1,7 @@
 //! The host is killed in the middle of everything, again and again.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use greenroom::kernel::Message;
 use greenroom_server::Received;
 use greenroom_server::operations::{ClientKind, PromptSession, ShowSession, Speech, StartSession};
@@ -182,4 +184,36 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_or_done_twice() {
     assert!(acknowledged.len() >= CYCLES + CYCLES / 10, "{} of {CYCLES}", acknowledged.len());
     assert!(killed_in_a_run >= CYCLES / 5, "{killed_in_a_run} kills hit a run");
     assert!(asked.len() >= CYCLES, "{}", asked.len());
+}
+
+/// A client that never heard that its prompt was recorded says it again to the next host, and gets its reply.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_that_was_recorded_before_its_host_was_killed_is_answered_when_it_is_repeated() {
+    let is_first = AtomicBool::new(true);
+    let hosted = Hosted::of(Function(move |_: &SeenRequest, _: CallInfo| {
+        let first_ms = if is_first.swap(false, Ordering::SeqCst) { 600_000 } else { 0 };
+        Answer::text("the reply").with_pace(Pace { chunks: 1, first_ms, between_ms: 0 })
+    }))
+    .await;
+    hosted.start_host();
+    let ada = hosted.client(ClientKind::Run, json!({})).await;
+    let prompt = PromptSession { key: Some("a-key".to_owned()), ..PromptSession::new("s", "asked") };
+    let work = tokio::spawn({
+        let (ada, prompt) = (ada.clone(), prompt.clone());
+        async move { ada.work(prompt).await.map(|_| ()) }
+    });
+    wait_until("the model is asked", || hosted.simulator.calls() == 1);
+    hosted.kill_host();
+    // Whether the acknowledgement came makes no difference to what the log has.
+    drop(work.await.unwrap());
+    hosted.start_host();
+    let ada = hosted.client(ClientKind::Run, json!({})).await;
+    for _ in 0..2 {
+        let outcome = ada.work(prompt.clone()).await.unwrap().outcome().await.unwrap();
+        assert_eq!(outcome.reply.text, "the reply");
+    }
+    assert_eq!(hosted.simulator.calls(), 2, "once before the kill, and once after it");
+    let shown = ada.call(ShowSession { session_id: "s".to_owned(), after: None }).await.unwrap();
+    let said = shown.conversation.iter().filter(|said| matches!(said.speech, Speech::User { .. })).count();
+    assert_eq!(said, 1);
 }

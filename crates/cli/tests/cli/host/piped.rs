@@ -1,14 +1,17 @@
 //! A chat without a terminal works through the host, as every other command does.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use greenroom_server::operations::{ClientKind, ListWaiting, PromptSession, SessionState};
-use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest};
+use greenroom_simulator::{
+    Answer, CallInfo, Function, LoggedRequest, Pace, SeenRequest, Simulator, SimulatorOptions,
+};
 use serde_json::{Value, json};
 
 use super::{Hosted, wait_until};
-use crate::cli::support::{Ran, Running};
+use crate::cli::support::{Ran, Running, ran};
 
 /// A model that repeats what it is told, and takes minutes for the first that is slow.
 async fn hosted() -> Hosted {
@@ -192,4 +195,37 @@ async fn it_goes_on_with_what_was_interrupted() {
     assert!(!answer.contains("one"), "{answer}");
     chat.say("/quit");
     assert_eq!(chat.end().code, Some(0));
+}
+
+/// What the documents allow is one line of the protocol, at a host and within a process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_picture_and_32_mb_of_input_are_taken_with_a_host_and_without_one() {
+    let hosted = hosted().await;
+    let script = Function(|_: &SeenRequest, _: CallInfo| Answer::text("seen"));
+    let simulator = Simulator::new(SimulatorOptions { window: 200_000_000, ..SimulatorOptions::new(script) });
+    let server = simulator.serve().await.unwrap();
+    let picture = [&b"GIF89a"[..], &vec![1; 3_600_000]].concat();
+    std::fs::write(hosted.place.work().join("a.gif"), picture).unwrap();
+    let input = hosted.place.work().join("input");
+    std::fs::write(&input, "word ".repeat(6_400_000)).unwrap();
+    for more in [&["--no-host"][..], &[]] {
+        let asked = |session: &str, arguments: &[&str]| {
+            let first = ["run", "--window", "200000000", "--session", session, "-p", "x"];
+            let mut command = hosted.command(&[&first[..], arguments, more].concat());
+            command.env("OPENAI_BASE_URL", server.base_url().to_string());
+            let from = if arguments.is_empty() { input.as_path() } else { Path::new("/dev/null") };
+            let ended = ran(command.stdin(std::fs::File::open(from).unwrap()).output().unwrap());
+            assert_eq!(
+                (ended.code, ended.stdout.as_str()),
+                (Some(0), "seen\n"),
+                "{more:?}: {}",
+                ended.stderr
+            );
+        };
+        asked(&format!("picture{}", more.concat()), &["--image", "a.gif"]);
+        asked(&format!("input{}", more.concat()), &[]);
+    }
+    let bytes = |logged: &LoggedRequest| logged.request.last_user_text().len();
+    let largest: Vec<usize> = simulator.requests().iter().map(bytes).collect();
+    assert_eq!(largest.iter().filter(|bytes| **bytes >= 31_999_999).count(), 2, "{largest:?}");
 }
