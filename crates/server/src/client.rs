@@ -47,7 +47,7 @@ pub enum ClientError {
     TooLong {
         /// How many bytes it has, escaped, with the line break.
         bytes: u64,
-        /// The most that it may have: [`LINE_BYTES_MAX`](crate::LINE_BYTES_MAX).
+        /// The most that it may have: [`LINE_BYTES_MAX`].
         bytes_max: u64,
     },
     /// The server does not have this operation.

@@ -5,7 +5,7 @@
 //! | `GET /healthz` | it answers |
 //! | `GET /sessions`, `POST /sessions` `{session_id}` | the stored ones; one is created or resumed |
 //! | `GET /sessions/{id}` | how it stands |
-//! | `DELETE /sessions/{id}` | it is gone, and so are its bytes |
+//! | `DELETE /sessions/{id}` | it is gone; whether its bytes are erased, and why not |
 //! | `POST /sessions/{id}/prompt` `{text}` | the reply |
 //! | `POST /sessions/{id}/compact` `{focus?, keep_recent?, force?}` | how the compaction ended |
 //! | `POST /sessions/{id}/abort` | the current run is interrupted |
