@@ -194,6 +194,51 @@ async fn what_a_wrong_key_could_not_finish_is_still_to_be_done() {
     assert_eq!(cases, 4);
 }
 
+/// A prompt that an earlier process left fails, so what that process left behind it is held back. What was said in this
+/// process, before the session slept and woke again, is not.
+#[tokio::test(start_paused = true)]
+async fn what_is_said_beside_a_run_that_was_left_is_not_held_back_with_it() {
+    let store = Store::memory();
+    leave(&store, false).await;
+    let model = simulator(
+        Function(move |request: &SeenRequest, _: CallInfo| {
+            let text = request.last_user_text();
+            match request.messages.last().map(|message| message.role()) {
+                Some("tool") => {
+                    let fault = Fault::Http { status: 401, headers: Vec::new(), body: "{}".into() };
+                    Said::text("never").with_fault(fault)
+                }
+                _ if text.starts_with("waiting") => Said::call("wait", &serde_json::json!({})),
+                _ => Said::text(format!("to {text}")),
+            }
+        }),
+        WINDOW,
+    );
+    let runtime =
+        builder(&model).store(store.clone()).idle_after(Duration::from_secs(60)).start().await.unwrap();
+    #[derive(Deserialize, JsonSchema)]
+    struct Nothing {}
+    let waits = agent(WINDOW).tool("wait", |_: Nothing| async {
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+        Ok("over")
+    });
+    let session = runtime.open("waiting", waits).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(!session.is_live(), "it sleeps in the run that was left");
+    let said = session.clone();
+    let reply = tokio::spawn(async move { said.prompt("and then").await });
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(!session.is_live(), "it sleeps again");
+    assert!(!reply.is_finished());
+    let reply = tokio::time::timeout(Duration::from_secs(7_200), reply).await.expect("it is not held back");
+    assert_eq!(reply.unwrap().unwrap().text, "to and then");
+    let state = session.state().await.unwrap();
+    assert_eq!((state.waiting, state.held_back), (1, 1), "what was left");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(!session.is_live());
+    assert_eq!(session.state().await.unwrap().held_back, 1, "also while it sleeps");
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_so_many_sessions_are_resumed_at_a_time() {
     let store = Store::memory();

@@ -541,7 +541,7 @@ impl SessionHandle {
             Some(state) => state,
             None => {
                 let agent = self.shared.agent();
-                let state = stored::state(&self.deps, Arc::clone(&self.shared.id), agent).await?;
+                let state = stored::state(&self.deps, &self.shared, agent).await?;
                 // Its run goes on while it sleeps.
                 match (self.shared.is_suspended(), state.questions) {
                     (false, _) => state,

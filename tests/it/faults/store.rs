@@ -3,17 +3,19 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use greenroom::prelude::*;
+use greenroom::store::Store;
 use greenroom_kernel::{Entry, EntryId, EntryKind};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, Summariser,
 };
 use greenroom_store::faults::{EIO, ENOSPC, Fault, FaultyFiles, MemoryFiles};
-use greenroom_store::files::RealFiles;
+use greenroom_store::files::{Files, OpenMode, RealFiles};
 use greenroom_store::{StoreError, StoreOptions};
 
-use crate::support::{agent, simulator};
+use crate::support::{agent, builder, simulator};
 
 /// Notes a text.
 #[derive(Deserialize, JsonSchema)]
@@ -45,7 +47,7 @@ async fn start(model: &Simulator, dir: &Path, files: &FaultyFiles) -> Runtime {
 
 async fn quiet(session: &SessionHandle) {
     while session.state().await.unwrap().status != Status::Idle {
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
@@ -203,6 +205,47 @@ async fn an_answer_that_could_not_be_recorded_compacts_nothing() {
         lost += u32::from(reply.is_err() && state.entries == 7);
     }
     assert!(lost > 0, "no answer was lost");
+}
+
+/// A prompt that waited is refused since the disk is full. It never begins after that: not when there is room again, and not
+/// after the session has slept.
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_was_refused_never_begins_afterwards() {
+    const ROOM_AFTER: Duration = Duration::from_secs(3_600);
+    let model = simulator(
+        Function(|request: &SeenRequest, _: CallInfo| match request.last_user_text().as_str() {
+            "work" => Said::call("work", &serde_json::json!({})),
+            text => Said::text(format!("to {text}")),
+        }),
+        50_000,
+    );
+    let disk = FaultyFiles::new(Arc::new(MemoryFiles::new()));
+    let store = Store::memory_on(disk.open(Path::new("disk"), OpenMode::Create).unwrap());
+    let runtime = builder(&model).store(store).idle_after(Duration::from_secs(60)).start().await.unwrap();
+    #[derive(Deserialize, JsonSchema)]
+    struct Nothing {}
+    let definition = agent(50_000).tool("work", |_: Nothing| async {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        Ok("over")
+    });
+    let session = runtime.open("s", &definition).await.unwrap();
+    let first = session.prompt("work").start().await.unwrap();
+    let second = session.prompt("and then").start().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    disk.set(Fault::FailFrom { at: 0, errno: ENOSPC });
+    assert!(matches!(first.reply().await, Err(Error::Store(_))));
+    assert!(matches!(second.reply().await, Err(Error::Store(_))));
+    tokio::time::sleep(ROOM_AFTER).await;
+    assert!(session.is_live(), "what was refused is still in the log");
+    let tries = disk.fired();
+    assert!((60..90).contains(&tries), "it is tried {tries} times in an hour");
+    disk.set(Fault::None);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(!session.is_live(), "it sleeps");
+    assert_eq!(session.state().await.unwrap().waiting, 0);
+    assert_eq!(session.prompt("and now?").await.unwrap().text, "to and now?");
+    assert_eq!(model.calls(), 2, "the prompt that was refused never began");
+    model.assert_clean();
 }
 
 #[tokio::test]

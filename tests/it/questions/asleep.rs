@@ -398,3 +398,39 @@ async fn a_session_that_cannot_be_woken_is_tried_again_and_then_said() {
         assert_eq!(runs.load(Ordering::Relaxed), 1);
     }
 }
+
+/// A session that waits for a person and dies as it is started to be closed: its handle still has the agent, so the answer
+/// wakes it.
+#[tokio::test(start_paused = true)]
+async fn an_answer_wakes_a_session_that_died_as_it_was_closed() {
+    crate::support::quiet_injected_panics();
+    let (model, effects) = (cashier(), Effects::default());
+    let dies = Arc::new(AtomicU32::new(0));
+    let due = Arc::clone(&dies);
+    let probe = move |_: &str, point: &'static str| {
+        let is_start = point == "session/starts";
+        assert!(!is_start || due.swap(0, Ordering::SeqCst) == 0, "injected at {point}");
+    };
+    let runtime = builder(&model).idle_after(Duration::from_secs(60)).probe(probe).start().await.unwrap();
+    let definition = agent(100_000).add_tool(
+        tool("refund", {
+            let effects = effects.clone();
+            move |args: Refund, cx: ToolContext| super::refund(args, cx, effects.clone())
+        })
+        .resumable(),
+    );
+    let session = runtime.open("s", &definition).await.unwrap();
+    let reply = started(&session, "refund it");
+    let question = asked(&session).await;
+    asleep(&session).await;
+    dies.store(1, Ordering::SeqCst);
+    runtime.close("s").await.unwrap();
+    assert_eq!(dies.load(Ordering::SeqCst), 0, "it died");
+    assert!(reply.await.unwrap().is_err(), "its process lost the run");
+    session.answer(question.id, "yes").await.unwrap();
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(effects.seen().len(), 1);
+    let state = session.state().await.unwrap();
+    assert_eq!((state.status, state.is_unanswered), (Status::Idle, false));
+    model.assert_clean();
+}

@@ -749,7 +749,8 @@ impl World<'_> {
             while let Ok(state) = session.state().await {
                 self.answer_all(life).await;
                 self.look(life).await;
-                if state.status == Status::Idle && state.waiting == 0 {
+                // What an earlier life left behind a run that failed waits until somebody resumes it.
+                if state.status == Status::Idle && state.waiting == state.held_back {
                     break;
                 }
                 if has_failed(&session).await {

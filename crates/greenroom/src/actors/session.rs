@@ -89,6 +89,7 @@ pub(crate) struct Suspended {
     /// None is open; one may have been asked for.
     compaction: OpenCompaction,
     inbox: Inbox,
+    opened_at: EntryId,
     repeats: Repeats,
     askers: Askers,
     definition: Definition,
@@ -141,7 +142,7 @@ pub(crate) struct SessionState {
     left: Option<LeftModel>,
     log: Log,
     inbox: Inbox,
-    /// The entry that its log would have had next when this actor opened it.
+    /// The entry that its log would have had next when this actor opened it, or the actor whose run it took over.
     opened_at: EntryId,
     /// Its part in the inputs of the runtime: those that wait, and the run.
     taken_on: Admitted,
@@ -797,6 +798,9 @@ impl SessionState {
             Box::pin(self.close_children()).await;
         }
         if self.is_stopping {
+            if self.inbox.may_clear() {
+                Box::pin(self.clear_refused()).await;
+            }
             // The agent goes with this actor, and what it has not yet broadcast or answered with it: so it speaks
             // first.
             self.agent.tell(AgentMessage::FlushEvents);
@@ -808,6 +812,8 @@ impl SessionState {
         self.compact_if_requested();
         if self.inbox.next(&self.log).is_some() {
             Box::pin(self.next_prompt()).await;
+        } else if self.inbox.may_clear() {
+            Box::pin(self.clear_refused()).await;
         }
     }
 
@@ -865,9 +871,9 @@ impl SessionState {
         }
     }
 
-    /// Whether nothing is under way, and nothing waits that may begin.
+    /// Whether nothing is under way, nothing waits that may begin, and nothing is in the log that must not begin.
     fn has_nothing_to_do(&self) -> bool {
-        self.is_at_rest() && self.inbox.is_empty(&self.log)
+        self.is_at_rest() && self.inbox.is_empty(&self.log) && !self.inbox.has_refused()
     }
 
     /// The run that may sleep, as far as the session knows.
@@ -928,7 +934,8 @@ impl SessionState {
             running,
             run: self.take_run().expect("a run that was handed over is open"),
             compaction: std::mem::replace(&mut self.compaction, OpenCompaction::new(false)),
-            inbox: std::mem::take(&mut self.inbox),
+            inbox: self.inbox.hand_over(),
+            opened_at: self.opened_at,
             repeats: std::mem::take(&mut self.repeats),
             askers: std::mem::take(&mut self.askers),
             definition: self.definition.clone(),

@@ -539,6 +539,7 @@ impl SupervisorState {
             && (!wanted.closed.is_empty() || !wanted.deleted.is_empty() || self.shutdown.is_some())
         {
             // Its run ends in order: the session is closed when it is up.
+            session.agent_before = session.shared.agent();
             session.phase = Phase::Starting(wanted);
             self.start(myself, id);
             return;
@@ -783,7 +784,8 @@ impl SupervisorState {
             // Its run ends in order: the session is closed when it is up.
             let mut wanted = Wanted::default();
             wanted.add(closer);
-            let session = Supervised::new(shared, Phase::Starting(wanted));
+            let agent_before = shared.agent();
+            let session = Supervised { agent_before, ..Supervised::new(shared, Phase::Starting(wanted)) };
             self.sessions.insert(Arc::clone(id), session);
             self.start(myself, id);
             return;

@@ -102,8 +102,8 @@ impl SessionState {
 
     /// What an earlier process left in the inbox waits until somebody says that it may begin. Those who wait for it hear why.
     pub(super) fn hold_back_left(&mut self, why: &Error) {
-        let left = self.inbox.ready(&self.log).map(|item| item.id).filter(|item| *item < self.opened_at);
-        let left: Vec<EntryId> = left.collect();
+        let is_left = |item: &EntryId| *item < self.opened_at && !self.inbox.has_caller(*item);
+        let left: Vec<EntryId> = self.inbox.ready(&self.log).map(|item| item.id).filter(is_left).collect();
         for item in left {
             self.inbox.hold_back(item);
             tell_all(self.inbox.take_followers(item), || Err(why.clone()));

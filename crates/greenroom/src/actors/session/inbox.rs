@@ -1,8 +1,9 @@
 //! Who waits for the prompts in a session's durable inbox, and what becomes of input that the store refuses.
 //!
 //! Invariants: the inbox's items are in the log; only their callers are here. An item is refused once, never begins
-//! after that, and leaves the log with the next append. Refused input is tried again after a wait that doubles, by
-//! one timer at a time. What is held back begins and joins nothing until it is let go.
+//! after that, and leaves the log with the next append; until then the session stays awake. What the store refuses is
+//! tried again after a wait that doubles, by one timer at a time. What is held back begins and joins nothing until it is
+//! let go.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -94,6 +95,11 @@ impl Inbox {
         if self.is_held { None } else { self.ready(log).next().cloned() }
     }
 
+    /// Whether a caller waits for the answer to this item.
+    pub(super) fn has_caller(&self, item: EntryId) -> bool {
+        self.callers.contains_key(&item)
+    }
+
     /// A caller waits for the answer to this item.
     pub(super) fn wait_for(&mut self, item: EntryId, caller: Caller) {
         self.callers.insert(item, caller);
@@ -149,6 +155,16 @@ impl Inbox {
         }
     }
 
+    /// Whether refused items are still in the log.
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Whether refused items are to be taken out of the log now.
+    pub(super) fn may_clear(&self) -> bool {
+        self.has_refused() && !self.is_held
+    }
+
     /// A draft was committed: forgets the refused items that left the inbox.
     pub(super) fn committed(&mut self, log: &Log) {
         let waits = |id: &EntryId| log.inbox().iter().any(|item| item.id == *id);
@@ -166,15 +182,21 @@ impl Inbox {
         (self.is_held, self.has_timer) = (false, false);
     }
 
+    /// Gives the inbox to the actor that wakes the session. The timer ends with the actor that started it, so what was
+    /// held is tried again at once.
+    pub(super) fn hand_over(&mut self) -> Self {
+        Self { is_held: false, has_timer: false, ..std::mem::take(self) }
+    }
+
     /// The store took what waited.
     pub(super) fn delivered(&mut self) {
         self.refusals = 0;
     }
 
-    /// The store refused what waited. Gives how long a new timer must wait; `None` if nothing is left to try, or a
-    /// timer is running.
+    /// The store refused what waited, or that refused items leave. Gives how long a new timer must wait; `None` if nothing
+    /// is left to try, or a timer is running.
     pub(super) fn hold(&mut self, log: &Log) -> Option<Duration> {
-        self.is_held = !self.is_empty(log);
+        self.is_held = !self.is_empty(log) || self.has_refused();
         if !self.is_held || std::mem::replace(&mut self.has_timer, true) {
             return None;
         }

@@ -139,11 +139,13 @@ impl SessionState {
 
     /// The session as it fell asleep in the middle of a run.
     fn with_suspended(mut self, suspended: Suspended) -> Self {
-        let Suspended { running, run, inbox, repeats, askers, instructions, attempts, .. } = suspended;
+        let Suspended { running, run, inbox, opened_at, repeats, askers, instructions, attempts, .. } =
+            suspended;
         let Suspended { definition, next_definition, run_cost, compaction, .. } = suspended;
         self.suspended = Some(running);
         (self.run, self.compaction) = (Some(run), compaction);
-        (self.inbox, self.repeats, self.askers) = (inbox, repeats, askers);
+        (self.inbox, self.opened_at) = (inbox, opened_at);
+        (self.repeats, self.askers) = (repeats, askers);
         (self.definition, self.next_definition) = (definition, next_definition);
         (self.instructions, self.attempts, self.run_cost) = (instructions, attempts, run_cost);
         self.limits_changed();

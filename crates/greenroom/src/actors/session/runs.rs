@@ -349,6 +349,23 @@ impl SessionState {
             self.inbox.refuse(item.id);
         }
         tell_all(self.inbox.refuse_all_callers(), || Err(error.clone()));
+        self.try_again_later();
+    }
+
+    /// What was refused leaves the log, so that it never begins. Where the store refuses that, it is tried again later.
+    pub(super) async fn clear_refused(&mut self) {
+        let mut draft = self.log.draft(self.deps.now_ms());
+        self.inbox.clear_refused(&mut draft);
+        match self.append(draft, None).await {
+            Ok(()) => self.inbox.delivered(),
+            Err(error) => {
+                tracing::debug!(session = %self.shared.id, %error, "refused input leaves the inbox later");
+                self.try_again_later();
+            }
+        }
+    }
+
+    fn try_again_later(&mut self) {
         if let Some(wait) = self.inbox.hold(&self.log) {
             self.myself.send_after(wait, || SessionMessage::TryAgain.into());
         }

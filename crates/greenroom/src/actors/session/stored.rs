@@ -23,12 +23,17 @@ use crate::shared::SessionShared;
 use crate::team;
 
 /// How a session stands with this agent, or without one.
-pub(crate) async fn state(deps: &Arc<Deps>, id: Arc<str>, agent: Option<Arc<Agent>>) -> Result<State> {
-    let log = read_log(deps, &id).await?;
+pub(crate) async fn state(
+    deps: &Arc<Deps>,
+    shared: &SessionShared,
+    agent: Option<Arc<Agent>>,
+) -> Result<State> {
+    let id = &shared.id;
+    let log = read_log(deps, id).await?;
     let head = log.head();
     let Some(agent) = agent else {
         let measured = Measured { usage_tokens: 0, trailing_tokens: head.context_tokens };
-        return Ok(state_by_log(&id, &log, &head.model, ContextUsage::new(measured, log.window())));
+        return Ok(state_by_log(id, &log, &head.model, ContextUsage::new(measured, log.window())));
     };
     let agent = team::answering(agent, head.agent.as_deref());
     let definition = Definition::resolve_to_read(deps, agent)?;
@@ -36,7 +41,10 @@ pub(crate) async fn state(deps: &Arc<Deps>, id: Arc<str>, agent: Option<Arc<Agen
     let config = definition.tracker_config(deps, session_limits(&log, is_sub_agent));
     let ratio = deps.learned.ratio(&config.origin, &config.model);
     let context = Tracker::open(log.path(), config.frame(), ratio).context_usage(config.limits.window);
-    Ok(state_by_log(&id, &log, definition.model(), context))
+    let state = state_by_log(id, &log, definition.model(), context);
+    // Its actors said so before they slept.
+    let held_back = shared.held_back().map_or(state.held_back, |items| items.len());
+    Ok(State { held_back, ..state })
 }
 
 /// Whether a session could work with this agent.

@@ -93,9 +93,35 @@ fn refused_input_is_held_and_the_waits_double_to_a_minute() {
 
 #[test]
 fn nothing_is_held_where_nothing_waits() {
-    let (log, mut inbox) = (log(1), Inbox::default());
-    inbox.refuse(EntryId(0));
+    let (log, mut inbox) = (log(0), Inbox::default());
     assert!(inbox.is_empty(&log));
     assert_eq!(inbox.hold(&log), None);
     assert!(!inbox.is_held && !inbox.has_timer);
+}
+
+#[test]
+fn what_was_refused_is_cleared_as_soon_as_the_store_takes_that() {
+    let (mut log, mut inbox) = (log(1), Inbox::default());
+    assert!(!inbox.may_clear());
+    inbox.refuse(EntryId(0));
+    assert!(inbox.is_empty(&log) && inbox.may_clear());
+    assert_eq!(inbox.hold(&log).unwrap().as_secs(), 1, "the store refuses");
+    assert!(!inbox.may_clear() && inbox.has_refused());
+    inbox.timer_fired();
+    assert!(inbox.may_clear());
+    let mut draft = log.draft(2);
+    inbox.clear_refused(&mut draft);
+    let head = draft.head.clone().into();
+    log.commit(draft, head);
+    inbox.committed(&log);
+    assert!(!inbox.may_clear() && !inbox.has_refused());
+}
+
+#[test]
+fn the_next_actor_has_no_timer_of_the_one_before() {
+    let (log, mut inbox) = (log(1), Inbox::default());
+    inbox.hold(&log).unwrap();
+    let mut next = inbox.hand_over();
+    assert_eq!(next.next(&log).unwrap().id, EntryId(0), "it is tried at once");
+    assert_eq!(next.hold(&log).unwrap().as_secs(), 2, "by a timer of its own");
 }
