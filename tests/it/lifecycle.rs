@@ -200,7 +200,7 @@ async fn an_agent_that_cannot_work_is_refused_in_a_few_words() {
 }
 
 /// Whoever waits for something in a session that is deleted is told just that: the run that is under way, what waits behind
-/// it, and the run that waits for a person.
+/// it, the run that waits for a person, and who said its prompt again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_under_way_in_a_session_that_is_deleted_ends_as_deleted() {
     for asks in [false, true] {
@@ -217,17 +217,19 @@ async fn what_is_under_way_in_a_session_that_is_deleted_ends_as_deleted() {
             Ok(context.ask("Really?").await?.value.to_string())
         });
         let session = runtime.open("doomed", agent(100_000).add_tool(asking.resumable())).await.unwrap();
-        let run = session.prompt("one").start().await.unwrap();
+        let run = session.prompt("one").once("key").start().await.unwrap();
         while model.calls() == 0 || asks && session.questions().await.unwrap().is_empty() {
             tokio::task::yield_now().await;
         }
         let waiting = session.prompt("two").start().await.unwrap();
         let follow_up = session.follow_up("three").await.unwrap();
+        let repeated = session.prompt("one").once("key").start().await.unwrap();
         runtime.delete("doomed").await.unwrap();
         for (what, reply) in [
             ("run", run.reply().await),
             ("prompt", waiting.reply().await),
             ("input", follow_up.reply().await),
+            ("repeated prompt", repeated.reply().await),
         ] {
             assert!(
                 matches!(&reply, Err(Error::Deleted { session }) if session == "doomed"),

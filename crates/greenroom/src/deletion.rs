@@ -2,6 +2,7 @@
 //!
 //! Invariants: the innermost go first and the session itself goes last, so a crash in between leaves nothing without the
 //! session that it belongs to; a deletion that a crash cut off is finished when the store is next opened by a runtime.
+//! Whoever waits for something in one of them hears that it was deleted.
 
 use greenroom_store::Store;
 
@@ -17,11 +18,15 @@ pub(crate) async fn delete(runtime: &Runtime, id: &str) -> Result<()> {
     let deps = runtime.deps();
     // One at a time: the store keeps one name.
     let _turn = deps.deletions.lock().await;
-    let session = runtime.session(id).await?;
-    session.set_deleting(true);
+    let mut doomed = vec![runtime.session(id).await?];
+    for below in runtime.stored_tree(id).await? {
+        // Nobody waits for one that nobody holds.
+        doomed.extend(runtime.held(&below).await?);
+    }
+    doomed.iter().for_each(|session| session.set_deleting(true));
     let deleted = delete_all(runtime, id).await;
     if deleted.is_err() {
-        session.set_deleting(false);
+        doomed.iter().for_each(|session| session.set_deleting(false));
     }
     deleted
 }

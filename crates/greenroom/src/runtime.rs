@@ -466,15 +466,19 @@ impl Runtime {
     /// # Errors
     /// [`Error::NoSession`] where nothing was ever said in it and nobody holds it; [`Error::Store`].
     pub async fn session(&self, id: &str) -> Result<SessionHandle> {
-        let id: Arc<str> = Arc::from(id);
-        let handle = |shared| SessionHandle::new(shared, Arc::clone(&self.deps));
-        let known = self.ask(|reply| SupervisorMessage::Find { id: Arc::clone(&id), reply }).await?;
-        if let Some(shared) = known {
-            return Ok(handle(shared));
+        if let Some(known) = self.held(id).await? {
+            return Ok(known);
         }
-        let head = self.head(&id).await?.ok_or_else(|| no_session(&id))?;
-        let parent = head.parent_session.map(Arc::from);
-        self.ask(|reply| SupervisorMessage::Attach { id, parent, reply }).await.map(handle)
+        let head = self.head(id).await?.ok_or_else(|| no_session(id))?;
+        let (id, parent) = (Arc::from(id), head.parent_session.map(Arc::from));
+        let shared = self.ask(|reply| SupervisorMessage::Attach { id, parent, reply }).await?;
+        Ok(SessionHandle::new(shared, Arc::clone(&self.deps)))
+    }
+
+    /// A session that is live, or that somebody holds.
+    pub(crate) async fn held(&self, id: &str) -> Result<Option<SessionHandle>> {
+        let known = self.ask(|reply| SupervisorMessage::Find { id: Arc::from(id), reply }).await?;
+        Ok(known.map(|shared| SessionHandle::new(shared, Arc::clone(&self.deps))))
     }
 
     /// A copy of a session under another id: its active context goes on there; the original stays as it is.

@@ -60,12 +60,39 @@ async fn a_session_is_deleted_while_its_agents_work() {
     let run = session.prompt("go").start().await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(model.in_flight(), 3);
+    let child = run.children()[0].session();
+    let (steer, prompt) = (child.steer("hurry").await.unwrap(), child.prompt("more").start().await.unwrap());
     runtime.delete("boss").await.unwrap();
     assert_eq!(model.in_flight(), 0);
-    assert!(run.reply().await.is_err());
+    for (what, reply) in
+        [("run", run.reply().await), ("steer", steer.reply().await), ("prompt", prompt.reply().await)]
+    {
+        assert!(matches!(reply, Err(Error::Deleted { .. })), "{what}: {reply:?}");
+    }
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(ids(&runtime).await, Vec::<String>::new());
     model.assert_clean();
+}
+
+/// A program talks to a session below the one that is deleted: it hears the same.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_session_below_the_one_that_is_deleted_hears_that() {
+    let pace = greenroom_simulator::Pace { chunks: 2, first_ms: 0, between_ms: 3_600_000 };
+    let script = move |request: &SeenRequest, info: CallInfo| match request.last_user_text() == "for long" {
+        true => Said::text("for ever and ever").with_pace(pace),
+        false => helper_script(request, info),
+    };
+    let model = simulator(Function(script), 100_000);
+    let runtime = runtime(&model).await;
+    grown(&runtime).await;
+    let below = runtime.sessions().children_of("boss").await.unwrap().remove(0).id;
+    let session = runtime.open(&below, &agent(100_000)).await.unwrap();
+    let run = session.prompt("for long").start().await.unwrap();
+    let behind = session.prompt("then").start().await.unwrap();
+    runtime.delete("boss").await.unwrap();
+    for (what, reply) in [("run", run.reply().await), ("prompt", behind.reply().await)] {
+        assert!(matches!(reply, Err(Error::Deleted { .. })), "{what}: {reply:?}");
+    }
 }
 
 /// The disk fails at each operation of a deletion in turn, and the process ends. Nothing is left without the session

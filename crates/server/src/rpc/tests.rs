@@ -452,11 +452,22 @@ async fn aborted_and_repeated_prompts_have_their_results_in_order() {
     // Deleted while it runs: its result is told all the same.
     client.request(5, "session/prompt", json!({ "session_id": "a", "text": "z" })).await;
     client.until(|message| message["params"]["type"] == "message_delta").await;
-    client.request(6, "session/delete", json!({ "session_id": "a" })).await;
-    let said = story(&client.until_results(1).await);
-    assert!(said.contains(&"result 5 error".to_owned()), "{said:?}");
+    client.request(6, "session/prompt", json!({ "session_id": "a", "text": "behind it" })).await;
+    client.until(|message| message["id"] == 6).await;
+    client.request(7, "session/delete", json!({ "session_id": "a" })).await;
+    let said = client.until_results(2).await;
+    let results: Vec<&Value> =
+        said.iter().filter(|message| message["method"] == "session/prompt_result").collect();
+    assert_eq!(results.len(), 2, "{said:?}");
+    for result in results {
+        assert_eq!(result["params"]["error"]["kind"], "no_session", "{result}");
+        assert_eq!(
+            result["params"]["error"]["message"], "session a was deleted; open it to begin it anew",
+            "{result}"
+        );
+    }
     // And its successor is told by one teller.
-    client.request(7, "session/prompt", json!({ "session_id": "a", "text": "new" })).await;
+    client.request(8, "session/prompt", json!({ "session_id": "a", "text": "new" })).await;
     let said = client.until_results(1).await;
     assert_eq!(story(&said).iter().filter(|line| *line == "run_end").count(), 1, "{said:?}");
     client.simulator.assert_clean();

@@ -141,7 +141,7 @@ impl SessionState {
                     self.repeats.callers.push((first, to));
                     continue;
                 }
-                Ok(told) => told.reply(&self.shared.id),
+                Ok(told) => told.reply(self.shared.gone()),
                 Err(error) => Err(error),
             };
             // As every reply, after the events of its run.
@@ -288,8 +288,8 @@ impl FirstRun {
         is_whole.then(|| Some(self.told.clone().reply(self.run?, (*context)?, compactions.clone())))?
     }
 
-    /// How the run ended, for those who waited for it.
-    fn reply(self, session: &str) -> Result<Reply> {
+    /// How the run ended, for those who waited for it. `gone` says why, where the session ended before it.
+    fn reply(self, gone: Error) -> Result<Reply> {
         if let Some(answer) = self.answer(!self.is_left) {
             return Ok(answer);
         }
@@ -297,9 +297,7 @@ impl FirstRun {
             Some(RunOutcome::Aborted) => Error::Aborted,
             Some(RunOutcome::Failed(failure)) => Error::Model(failure),
             Some(RunOutcome::Stopped { reason }) => Error::Stopped { reason },
-            Some(RunOutcome::Completed | RunOutcome::Interrupted) | None => {
-                Error::Interrupted { session: session.to_owned() }
-            }
+            Some(RunOutcome::Completed | RunOutcome::Interrupted) | None => gone,
         })
     }
 }

@@ -1011,13 +1011,14 @@ impl SessionState {
             RunOutcome::Completed => {
                 Ok(run.told.reply(run.stamp.run, context, self.log.untold_compactions()))
             }
-            RunOutcome::Aborted => Err(Error::Aborted),
+            // A sub-agent's run is aborted when the session above it is deleted.
+            RunOutcome::Aborted if !self.shared.is_deleting() => Err(Error::Aborted),
             RunOutcome::Failed(failure) => Err(Error::Model(failure.clone())),
             RunOutcome::Stopped { reason } => Err(match run.rejected.take() {
                 Some(reason) => Error::Rejected { reason, text: std::mem::take(&mut run.told.text) },
                 None => Error::Stopped { reason: reason.clone() },
             }),
-            RunOutcome::Interrupted => Err(self.shared.gone()),
+            RunOutcome::Aborted | RunOutcome::Interrupted => Err(self.shared.gone()),
         };
         let to: Vec<_> = run.reply.take().into_iter().chain(run.joined).collect();
         let answer = (!to.is_empty()).then(|| Box::new(Answer { to, reply: result }));
