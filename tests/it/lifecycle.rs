@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use greenroom::prelude::*;
+use greenroom::store::{Store, StoreError, StoreOptions};
 use greenroom::tools::{ToolContext, tool};
 use greenroom_kernel::EntryId;
 use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, SeenRequest, Sequence};
@@ -237,4 +238,33 @@ async fn what_is_under_way_in_a_session_that_is_deleted_ends_as_deleted() {
             );
         }
     }
+}
+
+/// Another one has the store for a while: it is waited for as long as the program says, and no longer.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_in_use_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = simulator(Echo, 100_000);
+    let start =
+        |wait_s| builder(&model).data_dir(dir.path()).wait_for_store(Duration::from_secs(wait_s)).start();
+    let (held, _) = Store::open(&StoreOptions::new(dir.path())).unwrap();
+    for wait_s in [0, 30] {
+        let began = tokio::time::Instant::now();
+        let refused = start(wait_s).await.unwrap_err();
+        assert!(
+            matches!(&refused, Error::Store(error) if matches!(**error, StoreError::InUse { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(began.elapsed().as_secs(), wait_s);
+        let text = refused.to_string();
+        assert!(text.contains("this process, which has it open already; close it there first"), "{text}");
+    }
+    let starting = tokio::spawn(start(30));
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(!starting.is_finished());
+    drop(held);
+    let first = starting.await.unwrap().unwrap();
+    // One that is dropped holds the store a moment longer.
+    drop(first);
+    start(30).await.unwrap();
 }

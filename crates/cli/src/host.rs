@@ -27,9 +27,9 @@ use crate::terminal::Screen;
 pub(crate) use self::alive::{Patience, Silence};
 pub(crate) use self::peer::check_possible;
 pub(crate) use self::reaching::{
-    Line, Reached, Unreached, Who, fingerprint, is_gone, is_gone_client, is_silent, is_silent_client,
-    make_room, reach, reach_line, reach_or_free, reach_or_start, reach_to_change, reach_to_change_and,
-    reach_to_look, still_silent,
+    Line, Reached, Unreached, Who, fingerprint, is_free, is_gone, is_gone_client, is_silent,
+    is_silent_client, make_room, make_room_by, reach, reach_line, reach_or_free, reach_or_start,
+    reach_to_change, reach_to_change_and, reach_to_look, still_silent,
 };
 pub(crate) use self::socket::OtherUsers;
 pub(crate) use self::starting::Terms;

@@ -730,6 +730,9 @@ pub(crate) struct ServeArgs {
     /// several times
     #[arg(long, value_name = "NAME")]
     pub(crate) host_name: Vec<String>,
+    /// How long it waits for a store that is in use, as when it takes over from another `serve` that is ending
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
+    pub(crate) wait_for_store: u32,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 }

@@ -32,7 +32,8 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     for name in &args.host_name {
         check_host_name(name).map_err(|reason| usage(format!("--host-name {name}: it {reason}")))?;
     }
-    let setup = Setup::new(global, &args.model, Stay::Unwatched).await?;
+    let wait = Duration::from_secs(args.wait_for_store.into());
+    let setup = Setup::waiting(global, &args.model, Stay::Unwatched, wait).await?;
     let config = &setup.serve;
     let path = setup::data_dir(global)?.join(TOKEN_FILE);
     let mut options = HttpOptions::new(args.listen.unwrap_or(config.listen), token(&path)?);

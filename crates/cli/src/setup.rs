@@ -16,6 +16,7 @@ use greenroom::provider::{BaseUrl, Provider, Proxies};
 use greenroom::store::{Notice, Store, StoreError, StoreOptions};
 use greenroom::tools::Workspace;
 use greenroom::{Agent, Runtime, RuntimeBuilder, SessionHandle};
+use tokio::time::Instant;
 
 use self::server::{Server, proxies};
 use crate::config::{
@@ -385,6 +386,16 @@ pub(crate) fn warn(global: &Global, text: &str) -> Result<()> {
 impl Setup {
     /// Puts together what `args` ask for.
     pub(crate) async fn new(global: &Global, args: &ModelArgs, stay: Stay) -> Result<Self> {
+        Self::waiting(global, args, stay, Duration::ZERO).await
+    }
+
+    /// As [`Self::new`], and waits so long at most for a store that is in use.
+    pub(crate) async fn waiting(
+        global: &Global,
+        args: &ModelArgs,
+        stay: Stay,
+        wait: Duration,
+    ) -> Result<Self> {
         let made = Made::new(global, args, &Surroundings::here()).await?;
         made.file_warnings.iter().chain(&made.warnings).try_for_each(|warning| warn(global, warning))?;
         let Made { agent, settings, provider, provider_config, serve, simulated, folder, limits, .. } = made;
@@ -392,12 +403,20 @@ impl Setup {
         let source = settings.source(stay, global.color);
         let builder = builder(global, provider, &provider_config, stay)?.live_settings(source);
         let builder = limited(builder, &limits);
-        if let Some(process) = host::make_room(global).await?.filter(|_| stay == Stay::Unwatched) {
+        if !wait.is_zero() && !host::is_free(&data_dir(global)?) {
+            let line =
+                format!("greenroom: the store is in use; this waits up to {} s for it", wait.as_secs());
+            Screen::stderr(global.color).line(line)?;
+        }
+        let until = Instant::now() + wait;
+        let ended = host::make_room_by(global, until).await?;
+        if let Some(process) = ended.filter(|_| stay == Stay::Unwatched) {
             let line = format!(
                 "greenroom: the host (process {process}) was idle and has ended; this takes its place"
             );
             Screen::stderr(global.color).line(line)?;
         }
+        let builder = builder.wait_for_store(until.saturating_duration_since(Instant::now()));
         let runtime = start(global, builder).await?;
         Ok(Self { runtime, agent, serve, _simulated: simulated, base_url, folder })
     }

@@ -90,6 +90,7 @@ pub struct RuntimeBuilder {
     inputs_max: Option<usize>,
     live_sessions_max: Option<usize>,
     store: Option<StoreChoice>,
+    wait_for_store: Duration,
     compaction: CompactionSettings,
     settings_by_model: BTreeMap<String, ModelSettings>,
     cost_limits: Vec<(f64, Period)>,
@@ -198,6 +199,15 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn in_memory(mut self) -> Self {
         self.store = Some(StoreChoice::Memory);
+        self
+    }
+
+    /// How long a store that another process or another runtime has open is waited for; zero, the default: not at all.
+    /// Whoever has it may be about to end, as in a rolling deployment, or be a runtime of this process that was dropped a
+    /// moment ago. After that [`Self::start`] is [`StoreError::InUse`], as it is at once without this.
+    #[must_use]
+    pub fn wait_for_store(mut self, wait: Duration) -> Self {
+        self.wait_for_store = wait;
         self
     }
 
@@ -345,8 +355,8 @@ impl RuntimeBuilder {
             None => return Err(ConfigError::NoStore.into()),
             Some(StoreChoice::Memory) => (Store::memory(), Vec::new()),
             Some(StoreChoice::Open(store)) => (store, Vec::new()),
-            Some(StoreChoice::Dir(dir)) => open_store(StoreOptions::new(dir)).await?,
-            Some(StoreChoice::Options(options)) => open_store(*options).await?,
+            Some(StoreChoice::Dir(dir)) => open_store(StoreOptions::new(dir), self.wait_for_store).await?,
+            Some(StoreChoice::Options(options)) => open_store(*options, self.wait_for_store).await?,
         };
         for notice in &notices {
             tracing::warn!("{notice}");
@@ -407,11 +417,25 @@ impl RuntimeBuilder {
     }
 }
 
-async fn open_store(options: StoreOptions) -> Result<(Store, Vec<Notice>)> {
-    // sled may panic on a damaged index; the store catches that on a thread of its own.
-    let opened = tokio::task::spawn_blocking(move || Store::open(&options)).await;
-    let opened = opened.map_err(|panic| Error::internal("opening the store", &panic))?;
-    Ok(opened?)
+/// How long it takes before a store that is in use is looked at again.
+const STORE_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// Opens a store, for which this waits so long at most while it is in use.
+async fn open_store(options: StoreOptions, wait: Duration) -> Result<(Store, Vec<Notice>)> {
+    let (options, until) = (Arc::new(options), tokio::time::Instant::now().checked_add(wait));
+    loop {
+        let tried = Arc::clone(&options);
+        // sled may panic on a damaged index; the store catches that on a thread of its own.
+        let opened = tokio::task::spawn_blocking(move || Store::open(&tried)).await;
+        match opened.map_err(|panic| Error::internal("opening the store", &panic))? {
+            Err(StoreError::InUse { .. })
+                if until.is_none_or(|until| tokio::time::Instant::now() < until) =>
+            {
+                tokio::time::sleep(STORE_AGAIN_AFTER).await;
+            }
+            opened => return Ok(opened?),
+        }
+    }
 }
 
 impl Runtime {

@@ -13,7 +13,7 @@ use greenroom_kernel::EntryId;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Another process, or another store in this one, has the directory open.
-    #[error("the store in {} is in use by {}; end it first", dir.display(), owner(*.pid))]
+    #[error("the store in {} is in use by {}", dir.display(), owner_and_advice(*.pid))]
     InUse {
         /// The store's directory.
         dir: PathBuf,
@@ -156,6 +156,17 @@ fn owner(pid: Option<u32>) -> String {
         Some(pid) => format!("process {pid}"),
         None => "another process".to_owned(),
     }
+}
+
+/// Who has the store, and what helps.
+fn owner_and_advice(pid: Option<u32>) -> String {
+    let advice = match pid {
+        Some(pid) if pid == std::process::id() => {
+            "close it there first, or share it; one that was just dropped lets go of it in a moment"
+        }
+        Some(_) | None => "end it first",
+    };
+    format!("{}; {advice}", owner(pid))
 }
 
 impl StoreError {

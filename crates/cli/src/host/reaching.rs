@@ -176,8 +176,21 @@ pub(crate) async fn reach_or_start(global: &Global, who: &Who<'_>, terms: Terms)
 /// # Errors
 /// It is in use; the socket is another user's.
 pub(crate) async fn make_room(global: &Global) -> Result<Option<u32>> {
+    make_room_by(global, Instant::now()).await
+}
+
+/// As [`make_room`], of one that is in use until then at most.
+///
+/// # Errors
+/// As [`make_room`].
+pub(crate) async fn make_room_by(global: &Global, until: Instant) -> Result<Option<u32>> {
     let dir = setup::data_dir(global)?;
-    match ask_to_end(&dir, false, REACH_WITHIN).await? {
+    let mut asked = ask_to_end(&dir, false, REACH_WITHIN).await?;
+    while matches!(&asked, Ending::Refused(_)) && Instant::now() < until {
+        sleep(AGAIN_AFTER).await;
+        asked = ask_to_end(&dir, false, REACH_WITHIN).await?;
+    }
+    match asked {
         Ending::Nobody => Ok(None),
         Ending::Refused(busy) if busy.kind() == Some(ProblemKind::Busy) => {
             let without = if global.no_host { ", or leave out --no-host" } else { "" };
@@ -250,7 +263,7 @@ pub(crate) fn is_silent_client(error: &ClientError) -> bool {
 }
 
 /// Whether nobody has the store's lock.
-fn is_free(dir: &Path) -> bool {
+pub(crate) fn is_free(dir: &Path) -> bool {
     std::fs::File::open(dir.join("lock")).map_or(true, |lock| lock.try_lock_shared().is_ok())
 }
 

@@ -211,3 +211,21 @@ fn how_it_listens_is_the_users_to_configure() {
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.stderr.contains("only your own file"), "{ran:?}");
 }
+
+/// As in a rolling deployment: the next one starts before the one before it has ended.
+#[test]
+fn the_next_one_waits_for_the_store() {
+    let place = Place::new();
+    let first = serve(&place, &[]);
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--simulate"];
+    let refused = place.start_alone(&arguments).end_within(END_MAX);
+    assert_eq!(refused.code, Some(3), "{refused:?}");
+    let mut next = place.start_alone(&[&arguments[..], &["--wait-for-store", "60"]].concat());
+    next.wait_for_word("the store is in use; this waits up to 60 s for it");
+    first.running.signal(Signal::TERM);
+    assert_eq!(first.running.end_within(END_MAX).code, Some(0));
+    let next = serving(&place, next);
+    assert_eq!(next.status(&next.address), Some(200));
+    next.running.signal(Signal::TERM);
+    assert_eq!(next.running.end_within(END_MAX).code, Some(0));
+}
