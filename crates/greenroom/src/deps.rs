@@ -26,6 +26,7 @@ use crate::message::SupervisorMessage;
 use crate::shared_tools::SharedTools;
 use crate::spending::Purse;
 use crate::spending::tree::Ledger;
+use crate::waits::Waits;
 
 /// What all actors of one runtime share.
 pub(crate) struct Deps {
@@ -66,6 +67,8 @@ pub(crate) struct Deps {
     /// Counts the uses of sessions, so that it is known which one was used least recently.
     pub(crate) uses: AtomicU64,
     pub(crate) probe: Option<Probe>,
+    /// Which sessions wait for which others.
+    pub(crate) waits: Arc<Waits>,
     /// Whose turn it is to delete a session with those below it.
     pub(crate) deletions: tokio::sync::Mutex<()>,
 }

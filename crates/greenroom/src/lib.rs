@@ -110,6 +110,7 @@ pub use spending::Period;
 pub use sub_agent::{SubAgent, sub_agent};
 pub use team::Team;
 pub use validate::{ProposedAnswer, Rejection};
+pub use waits::within_call;
 
 pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::entry::{CompactionOutcome, Sees};

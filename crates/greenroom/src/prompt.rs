@@ -35,7 +35,7 @@ use crate::run_stream::RunStream;
 use crate::session::SessionHandle;
 use crate::spending::microdollars;
 use crate::validate::{ProposedAnswer, Rejection, Validators};
-use crate::waits::{self, Chain};
+use crate::waits::Chain;
 
 /// What a prompt says: text, or text with images.
 #[derive(Debug, Clone, PartialEq)]
@@ -316,7 +316,7 @@ impl<O> RunRequest<O> {
     /// Sends it, and waits for its reply. `link` is told which run it became, before the first event of that run is
     /// published.
     pub(crate) async fn send(self, link: Arc<RunLink>) -> Result<Reply> {
-        waits::check(self.session.id())?;
+        let _waiting = self.session.begin_wait()?;
         self.hand_over(link, Arc::default()).await?.await
     }
 
@@ -384,7 +384,7 @@ impl<O> RunRequest<O> {
         let answer = in_time(&mut timer, request).await.inspect_err(|_| guard.disarm())?;
         let reply = async move {
             // Whoever waits for it may be another than who handed it over.
-            waits::check(session.id())?;
+            let _waiting = session.begin_wait()?;
             let reply = session.answered(answer);
             let reply = match timer {
                 None => reply.await,
@@ -738,7 +738,7 @@ impl SentInput {
     /// the session ended or crashed before: the input waits in the log.
     pub async fn reply(self) -> Result<Reply> {
         let Self { session, taken } = self;
-        crate::waits::check(session.id())?;
+        let _waiting = session.begin_wait()?;
         session.answered(taken.reply).await
     }
 }

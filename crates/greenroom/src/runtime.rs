@@ -405,6 +405,7 @@ impl RuntimeBuilder {
             live_sessions_max: self.live_sessions_max,
             uses: AtomicU64::new(1),
             probe: self.probe,
+            waits: Arc::default(),
             deletions: tokio::sync::Mutex::default(),
         });
         deps.refresh_runtime_settings();

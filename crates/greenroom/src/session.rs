@@ -40,6 +40,7 @@ use crate::questions::{self, PendingQuestion};
 use crate::run_link::RunLink;
 use crate::shared::{KeptAwake, REQUESTS_MAX, SessionShared};
 use crate::team;
+use crate::waits::Waiting;
 
 /// How often one request wakes a session that is closed as often.
 const WAKES_MAX: u32 = 3;
@@ -740,6 +741,14 @@ impl SessionHandle {
     /// Whether it is being deleted.
     pub(crate) fn set_deleting(&self, is_deleting: bool) {
         self.shared.set_deleting(is_deleting);
+    }
+
+    /// Whoever asks is about to wait for a run of this session.
+    ///
+    /// # Errors
+    /// [`Error::Deadlock`] where the session waits for them.
+    pub(crate) fn begin_wait(&self) -> Result<Waiting> {
+        self.deps.waits.begin(&self.shared.id)
     }
 
     /// Why the session's actor does not answer.

@@ -41,6 +41,8 @@ pub(crate) struct SessionShared {
     children: Mutex<Children>,
     /// Whether somebody waits for what the session does: a run, a caller, or input.
     is_awaited: AtomicBool,
+    /// How many callers wait for prompts in the inbox.
+    callers_waiting: AtomicUsize,
     actor: Mutex<Option<ActorRef<SessionMail>>>,
     /// How many are about to speak to the actor, or have and were not heard yet.
     kept_awake: AtomicUsize,
@@ -151,6 +153,7 @@ impl SessionShared {
             ancestors,
             children: Mutex::default(),
             is_awaited: AtomicBool::new(false),
+            callers_waiting: AtomicUsize::new(0),
             actor: Mutex::new(None),
             kept_awake: AtomicUsize::new(0),
             agent: Mutex::new(agent),
@@ -288,6 +291,15 @@ impl SessionShared {
     /// Says whether somebody waits for what the session does. Gives whether nobody did before and somebody does now.
     pub(crate) fn set_awaited(&self, is_awaited: bool) -> bool {
         is_awaited & !self.is_awaited.swap(is_awaited, Ordering::SeqCst)
+    }
+
+    /// How many callers wait for prompts that stand in the inbox until the run has ended.
+    pub(crate) fn callers_waiting(&self) -> usize {
+        self.callers_waiting.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_callers_waiting(&self, callers: usize) {
+        self.callers_waiting.store(callers, Ordering::Relaxed);
     }
 
     pub(crate) fn actor(&self) -> Option<ActorRef<SessionMail>> {

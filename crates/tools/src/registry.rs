@@ -145,7 +145,18 @@ impl Registry {
         context: ToolContext,
         time_limit: Option<Duration>,
     ) -> ToolResult {
-        match self.output(call, context, time_limit).await {
+        self.run_noting(call, context, time_limit, || None).await
+    }
+
+    /// As [`Self::run`]. What `note` gives when the time limit has passed is said in the result, besides the limit.
+    pub async fn run_noting(
+        &self,
+        call: &ToolCall,
+        context: ToolContext,
+        time_limit: Option<Duration>,
+        note: impl FnOnce() -> Option<String>,
+    ) -> ToolResult {
+        match self.output(call, context, time_limit, note).await {
             Some(output) => Self::result(call, output),
             None => ToolResult::interrupted(call),
         }
@@ -168,6 +179,7 @@ impl Registry {
         call: &ToolCall,
         mut context: ToolContext,
         time_limit: Option<Duration>,
+        note: impl FnOnce() -> Option<String>,
     ) -> Option<ToolOutput> {
         let Some(tool) = self.get(&call.name).cloned() else {
             return Some(ToolOutput::error(self.unknown(&call.name)));
@@ -205,10 +217,11 @@ impl Registry {
             () = run.cancelled() => None,
             limit = too_long => Some(limit),
         };
+        let note = limit.and_then(|_| note());
         stop.cancel();
         let last = tokio::time::timeout(grace, running).await.ok().map(ended);
         match limit {
-            Some(limit) if !run.is_cancelled() => Some(timed_out(limit, last)),
+            Some(limit) if !run.is_cancelled() => Some(timed_out(limit, note, last)),
             Some(_) | None => last,
         }
     }
@@ -254,11 +267,12 @@ pub fn parse_arguments(arguments: &str) -> Result<Value, String> {
 }
 
 /// The output of a call that took longer than `limit`, and then ended with `last` or not at all.
-fn timed_out(limit: Duration, last: Option<ToolOutput>) -> ToolOutput {
+fn timed_out(limit: Duration, note: Option<String>, last: Option<ToolOutput>) -> ToolOutput {
     let mut output = last.unwrap_or_else(|| ToolOutput::error("whether it took effect is not known"));
     if output.status != ToolStatus::Ok {
         output.status = ToolStatus::Error;
-        output.content.insert(0, Block::Text(format!("stopped after {limit:?}, the limit for a call")));
+        let note = note.map(|note| format!("; {note}")).unwrap_or_default();
+        output.content.insert(0, Block::Text(format!("stopped after {limit:?}, the limit for a call{note}")));
     }
     output
 }

@@ -2,6 +2,7 @@
 //! would hang until its run's time limit, which the paused clock reaches at once.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use greenroom::BeforeCompact;
@@ -194,4 +195,90 @@ async fn a_hook_before_a_compaction_that_prompts_its_session_is_told() {
         session.compact(CompactOptions { force: true, ..CompactOptions::default() }).await.unwrap();
     assert_eq!(compacted.outcome, CompactionOutcome::Completed);
     assert_eq!(told.get(), Some(&deadlock("s")));
+}
+
+/// Both tools are at work before either prompts: the one that would close the circle is told, and the other is answered.
+#[tokio::test(start_paused = true)]
+async fn of_two_sessions_whose_tools_prompt_each_other_one_is_told() {
+    let script = |request: &SeenRequest, _: CallInfo| match request.messages.last() {
+        Some(last) if last.role() == "tool" => Said::text(last.text()),
+        Some(last) if last.text() == "act" => Said::call("act", &json!({})),
+        _ => Said::text("answered"),
+    };
+    let model = simulator(Function(script), 100_000);
+    let runtime = runtime(&model).await;
+    let both = Arc::new(tokio::sync::Barrier::new(2));
+    let owns = [Own::default(), Own::default()];
+    let of = |other: &Own| {
+        let (other, both) = (Arc::clone(other), Arc::clone(&both));
+        agent(100_000).tool("act", move |_: Nothing| {
+            let (other, both) = (other.get().unwrap().clone(), Arc::clone(&both));
+            async move {
+                both.wait().await;
+                Ok(other.prompt("and you?").await?.text)
+            }
+        })
+    };
+    for (number, id) in ["one", "two"].into_iter().enumerate() {
+        owns[number].set(runtime.open(id, &of(&owns[1 - number])).await.unwrap()).unwrap();
+    }
+    let began = tokio::time::Instant::now();
+    let [one, two] = owns.each_ref().map(|own| own.get().unwrap());
+    let (one, two) = tokio::join!(one.prompt("act"), two.prompt("act"));
+    let mut said = [one.unwrap().text, two.unwrap().text];
+    said.sort();
+    assert_eq!(said[0], "answered");
+    assert!([deadlock("one"), deadlock("two")].contains(&said[1]), "{said:?}");
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_of_a_call_that_waits_for_its_own_session_is_told() {
+    let action: Action = |session| {
+        Box::pin(async move {
+            let prompted = tokio::spawn(greenroom::within_call(async move { session.prompt("again").await }));
+            prompted.await.unwrap().map(|reply| reply.text)
+        })
+    };
+    let (result, users) = own(action).await;
+    assert_eq!((result, users), (deadlock("s"), vec!["act".to_owned()]));
+}
+
+/// Nobody knows that a tool waits for a task that it spawned by itself. Its limit ends it, and says what may have been.
+#[tokio::test(start_paused = true)]
+async fn the_limit_of_a_call_that_may_wait_for_itself_says_so() {
+    let waited = "a prompt of this session waited for this run to end; a tool that awaits the reply to such a prompt in a \
+                  task of its own waits for itself";
+    let action: Action = |session| {
+        Box::pin(async move {
+            tokio::spawn(async move { session.prompt("again").await.map(|reply| reply.text) }).await.unwrap()
+        })
+    };
+    for (call_s, run_s) in [(5, 100), (100, 5)] {
+        let script = vec![Said::call("act", &json!({})), Said::text("first"), Said::text("second")];
+        let model = simulator(Sequence(script), 100_000);
+        let runtime = runtime(&model).await;
+        let own = Own::default();
+        let agent = acting(&own, action)
+            .tool_timeout(Duration::from_secs(call_s))
+            .run_timeout(Some(Duration::from_secs(run_s)));
+        let session = runtime.open("s", &agent).await.unwrap();
+        own.set(session.clone()).unwrap();
+        let reply = session.prompt("act").await;
+        if call_s < run_s {
+            assert_eq!(reply.unwrap().text, "first");
+            let result = results(&session.context().await.unwrap()).remove(0);
+            assert!(
+                result.starts_with(&format!("stopped after 5s, the limit for a call; {waited}")),
+                "{result}"
+            );
+        } else {
+            let stopped = reply.unwrap_err().to_string();
+            assert!(
+                stopped.contains(&format!("the run reached its time limit of 5 s; {waited}")),
+                "{stopped}"
+            );
+        }
+    }
 }

@@ -781,6 +781,7 @@ impl SessionState {
     async fn settle(&mut self) {
         self.note_awaited();
         self.settle_work().await;
+        self.shared.set_callers_waiting(self.inbox.callers());
         self.taken_on.set(self.inbox.ready(&self.log).count() + usize::from(self.run.is_some()));
     }
 

@@ -27,7 +27,7 @@ use crate::message::{AgentMessage, AskRequest, PendingCall, RunAttempt, SessionM
 use crate::session::SessionHandle;
 use crate::shared::SessionShared;
 use crate::trace;
-use crate::waits::Chain;
+use crate::waits::{self, Chain};
 
 /// The calls of one answer, and what they are run with.
 pub(super) struct ToolTask {
@@ -243,7 +243,8 @@ impl ToolTask {
             context.key = format!("{}/{answer}/{}", self.shared.id, call.id);
         }
         let questions = context.questions.clone();
-        let running = self.tools.run(call, context, self.definition.tool_timeout);
+        let note = || waits::suspicion(self.shared.callers_waiting());
+        let running = self.tools.run_noting(call, context, self.definition.tool_timeout, note);
         tokio::select! {
             biased;
             result = self.waiting.clone().scope(running) => {

@@ -105,6 +105,11 @@ impl Inbox {
         self.callers.insert(item, caller);
     }
 
+    /// How many callers wait for the answers to items.
+    pub(super) fn callers(&self) -> usize {
+        self.callers.len()
+    }
+
     /// The caller of an item that begins, if one waits for it.
     pub(super) fn take_caller(&mut self, item: EntryId) -> Option<Caller> {
         self.callers.remove(&item)

@@ -34,6 +34,7 @@ use crate::message::{
 use crate::prompt::Reply;
 use crate::trace;
 use crate::validate::Validators;
+use crate::waits;
 use greenroom_provider::ModelSettings;
 use tracing::Span;
 
@@ -860,9 +861,20 @@ impl SessionState {
             return;
         }
         let messages = self.without_waiting(messages);
+        let suspicion = self.suspicion(&messages);
         let Some(run) = self.current(stamp) else { return };
         let is_cut_off = run.is_interrupted && matches!(outcome, RunOutcome::Aborted);
-        let outcome = if is_cut_off { RunOutcome::Interrupted } else { outcome };
+        let outcome = match outcome {
+            _ if is_cut_off => RunOutcome::Interrupted,
+            RunOutcome::Stopped { reason } => match suspicion {
+                Some(suspicion) => RunOutcome::Stopped { reason: format!("{reason}; {suspicion}") },
+                None => RunOutcome::Stopped { reason },
+            },
+            outcome @ (RunOutcome::Completed
+            | RunOutcome::Aborted
+            | RunOutcome::Failed(_)
+            | RunOutcome::Interrupted) => outcome,
+        };
         run.rejected = rejected;
         messages.iter().for_each(|message| run.told.note(message));
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -877,6 +889,15 @@ impl SessionState {
         } else if self.close_open_calls().await {
             self.start_closing(outcome, Vec::new());
         }
+    }
+
+    /// What may have kept the run's calls from their end, where they are cut off. `last` is what is still to be recorded.
+    fn suspicion(&self, last: &[Message]) -> Option<String> {
+        let path = self.log.path().iter().rev().find_map(|entry| entry.kind.as_message());
+        let newest = last.last().or(path.map(|message| &**message));
+        let is_cut_off =
+            matches!(newest, Some(Message::ToolResult(result)) if result.status == ToolStatus::Interrupted);
+        waits::suspicion(self.inbox.callers()).filter(|_| is_cut_off)
     }
 
     /// The session is closed while calls of its run wait for people: the run stays open in the log, and goes on when the

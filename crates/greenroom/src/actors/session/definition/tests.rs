@@ -82,6 +82,7 @@ fn deps() -> Deps {
         live_sessions_max: None,
         uses: AtomicU64::new(1),
         probe: None,
+        waits: Arc::default(),
         deletions: tokio::sync::Mutex::default(),
     }
 }
