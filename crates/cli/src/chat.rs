@@ -32,6 +32,7 @@ mod figures;
 mod follow;
 mod highlight;
 mod history;
+mod keys;
 mod live;
 mod markdown;
 mod model;

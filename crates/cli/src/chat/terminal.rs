@@ -3,14 +3,20 @@
 //! Invariants: however the program ends, the terminal is as it was; everything written goes through one place, which
 //! writes whole frames.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use crossterm::terminal;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::draw::Size;
+use super::keys::Keys;
 
 /// Pastes come marked as such, and keys that terminals mix up (Shift+Enter, Esc) come apart where the terminal can.
 const ENTER: &str = "\x1b[?2004h\x1b[>1u";
@@ -132,22 +138,52 @@ impl Input {
 /// What the user does, read by a thread that ends with the process.
 pub(crate) fn inputs() -> mpsc::Receiver<Input> {
     let (sender, receiver) = mpsc::channel(256);
+    let resized = sender.clone();
+    tokio::spawn(async move {
+        let Ok(mut changes) = signal(SignalKind::window_change()) else { return };
+        while changes.recv().await.is_some() && resized.send(Input::Resized).await.is_ok() {}
+    });
     std::thread::spawn(move || {
-        loop {
-            let input = match crossterm::event::read() {
-                Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => Input::Key(key),
-                Ok(Event::Paste(text)) => Input::Paste(text),
-                Ok(Event::Resize(..)) => Input::Resized,
-                Ok(Event::Key(_) | Event::FocusGained | Event::FocusLost | Event::Mouse(_)) => continue,
-                Err(error) => Input::Ended(error.to_string()),
-            };
-            let is_last = matches!(input, Input::Ended(_));
-            if sender.blocking_send(input).is_err() || is_last {
-                return;
-            }
-        }
+        let ended = match read_keys(|input| sender.blocking_send(input).is_ok()) {
+            Ok(()) => "nothing more comes from the terminal".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        // Nobody may listen any more.
+        let _ = sender.blocking_send(Input::Ended(ended));
     });
     receiver
+}
+
+/// Tells what the user does, until the terminal ends or nobody listens.
+fn read_keys(tell: impl Fn(Input) -> bool) -> io::Result<()> {
+    let tty = if io::stdin().is_terminal() {
+        io::stdin().as_fd().try_clone_to_owned()?
+    } else {
+        OwnedFd::from(std::fs::File::open("/dev/tty")?)
+    };
+    let (mut keys, mut last, mut bytes) = (Keys::default(), Instant::now(), [0; 4_096]);
+    loop {
+        let patience = keys.patience().map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+        let mut ready = [PollFd::new(&tty, PollFlags::IN)];
+        let inputs = match rustix::event::poll(&mut ready, patience.as_ref()) {
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+            Ok(0) => keys.expire(),
+            Ok(_) => match rustix::io::read(&tty, &mut bytes) {
+                Err(Errno::INTR | Errno::AGAIN) => continue,
+                Err(error) => return Err(error.into()),
+                Ok(0) => return Ok(()),
+                Ok(count) => {
+                    let silence = last.elapsed();
+                    last = Instant::now();
+                    keys.take(&bytes[..count], silence)
+                }
+            },
+        };
+        if !inputs.into_iter().all(&tell) {
+            return Ok(());
+        }
+    }
 }
 
 #[cfg(test)]

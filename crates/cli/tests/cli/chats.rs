@@ -99,6 +99,40 @@ fn two_hundred_pasted_lines_are_one_prompt() {
     terminal.shows("1 lines, 50000 bytes");
 }
 
+/// What a terminal left unfinished takes no key away.
+#[test]
+fn keys_work_after_a_sequence_and_a_paste_without_their_ends() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    for unfinished in [&b"\x1b[1"[..], b"\x1b[?2026;2$", b"\x1bO", b"\x1b[200~"] {
+        let terminal = chat(&place, &model, SIZE, &[]);
+        terminal.sends(unfinished);
+        if unfinished.ends_with(b"~") {
+            // Whatever comes at once with a paste belongs to it.
+            terminal.sends(b"lost");
+            terminal.shows("› lost");
+            terminal.press("C-c");
+        }
+        terminal.press("C-d");
+        terminal.shows("ended with 0");
+    }
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.sends(b"\x1b[?2026;2$y\x1b[200~lost");
+    terminal.shows("› lost");
+    terminal.press("!");
+    terminal.shows("› lost!");
+    terminal.press("Enter");
+    terminal.shows("heard lost!: 1 lines, 5 bytes");
+    // Pastes in a paste.
+    terminal.pastes(&"\x1b[201~\x1b[200~x".repeat(2_000));
+    terminal.press("C-c");
+    terminal.says("after it all");
+    terminal.shows("heard after: 1 lines");
+    assert_eq!(model.simulator.calls(), 2);
+}
+
 #[test]
 fn an_interrupt_keeps_what_came_and_gives_back_what_was_typed_ahead() {
     if !is_there() {

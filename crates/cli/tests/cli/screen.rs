@@ -67,6 +67,13 @@ impl Terminal {
         self.tmux(&["send-keys", key]);
     }
 
+    /// Sends bytes as they are, all at once.
+    pub(crate) fn sends(&self, bytes: &[u8]) {
+        let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let bytes = bytes.iter().map(String::as_str);
+        self.tmux(&["send-keys", "-H"].into_iter().chain(bytes).collect::<Vec<_>>());
+    }
+
     /// Types a line, and ends it.
     pub(crate) fn says(&self, text: &str) {
         self.types(text);
