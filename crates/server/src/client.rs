@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use greenroom::{Agent, Event, Runtime};
 use serde_json::Value;
@@ -56,7 +57,8 @@ pub enum ClientError {
     /// The connection ended before the answer came. What was asked for may have been done.
     #[error("the connection to the host ended before it answered")]
     Disconnected,
-    /// The server says nothing any more, and is waited for no longer: why, and what to do. See [`Client::give_up`].
+    /// The server says nothing any more, or nothing to this call, and is waited for no longer: why, and what to do. See
+    /// [`Client::give_up`] and [`Client::is_alive`].
     #[error("{0}")]
     Silent(String),
     /// The answer cannot be understood.
@@ -148,10 +150,18 @@ struct Pending {
     /// Why the server was given up, where it was.
     given_up: Option<ClientError>,
     /// The answers.
-    answers: HashMap<u64, Waiter>,
+    answers: HashMap<u64, Asked>,
     /// The outcomes of work.
     outcomes: HashMap<u64, Waiter>,
     listeners: events::Listeners,
+}
+
+/// A request without an answer.
+struct Asked {
+    method: &'static str,
+    waiter: Waiter,
+    /// For how long the server was alive and did not answer; `None` where the answer may take its time.
+    unanswered: Option<Duration>,
 }
 
 type Waiter = oneshot::Sender<Result<Value, ClientError>>;
@@ -303,6 +313,13 @@ impl Client {
         self.shared.given_up.notify_one();
     }
 
+    /// The server was alive for so long: it has answered something else. A call that should be answered promptly and waits
+    /// for `most` of such time is given up as [`ClientError::Silent`], with the reason for its method. Everything else goes
+    /// on. Work is waited for as long as it takes, and so is an operation that [takes time](Operation::TAKES_TIME).
+    pub fn is_alive(&self, time: Duration, most: Duration, reason: impl Fn(&str) -> String) {
+        lock(&self.shared.pending).is_alive(time, most, reason);
+    }
+
     /// Ends the connection, for all clones of this client, and waits until the server has ended it too.
     pub async fn close(self) {
         drop(self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -338,7 +355,8 @@ impl Client {
         if !fits(&line, bytes_max) {
             return Err(ClientError::TooLong { bytes: line.len() as u64 + 1, bytes_max });
         }
-        pending.answers.insert(id, answer);
+        let unanswered = (!has_outcome && !O::TAKES_TIME).then_some(Duration::ZERO);
+        pending.answers.insert(id, Asked { method: O::METHOD, waiter: answer, unanswered });
         if has_outcome {
             pending.outcomes.insert(id, outcome);
         }
@@ -359,12 +377,25 @@ impl Pending {
 
     /// Nothing more is waited for.
     fn give_up(&mut self, reason: ClientError) {
-        for (_, waiter) in self.answers.drain().chain(self.outcomes.drain()) {
+        let answers = self.answers.drain().map(|(_, asked)| asked.waiter);
+        for waiter in answers.chain(self.outcomes.drain().map(|(_, waiter)| waiter)) {
             // Who no longer waits needs no answer.
             let _ = waiter.send(Err(reason.clone()));
         }
         self.given_up.get_or_insert(reason);
         self.end();
+    }
+
+    /// See [`Client::is_alive`].
+    fn is_alive(&mut self, time: Duration, most: Duration, reason: impl Fn(&str) -> String) {
+        let is_overdue = |_: &u64, asked: &mut Asked| {
+            asked.unanswered = asked.unanswered.map(|before| before + time);
+            asked.unanswered.is_some_and(|unanswered| unanswered >= most)
+        };
+        for (_, asked) in self.answers.extract_if(is_overdue) {
+            // Who no longer waits needs no answer.
+            let _ = asked.waiter.send(Err(ClientError::Silent(reason(asked.method))));
+        }
     }
 
     /// What is told where nothing more comes.
@@ -374,21 +405,21 @@ impl Pending {
 
     /// The server could not read something of what was asked, and does not say what: nobody waits for its answer.
     fn unread(&mut self, error: &ClientError) {
-        for (id, waiter) in self.answers.drain() {
+        for (id, asked) in self.answers.drain() {
             self.outcomes.remove(&id);
             // Who no longer waits needs no answer.
-            let _ = waiter.send(Err(error.clone()));
+            let _ = asked.waiter.send(Err(error.clone()));
         }
     }
 
     /// An answer came that is too long, and begins like this. Gives whether it is known whose it is.
     fn too_long(&mut self, beginning: &[u8], bytes_max: u64) -> bool {
         let id = id_of(beginning).as_u64();
-        let Some(waiter) = id.and_then(|id| self.answers.remove(&id)) else { return false };
+        let Some(asked) = id.and_then(|id| self.answers.remove(&id)) else { return false };
         self.outcomes.retain(|outcome, _| Some(*outcome) != id);
         let reason = format!("it has more than {bytes_max} bytes, the most that a line may have");
         // Who no longer waits needs no answer.
-        let _ = waiter.send(Err(ClientError::Malformed(reason)));
+        let _ = asked.waiter.send(Err(ClientError::Malformed(reason)));
         true
     }
 
@@ -408,9 +439,9 @@ impl Pending {
             if result.is_err() {
                 self.outcomes.remove(&id);
             }
-            if let Some(waiter) = self.answers.remove(&id) {
+            if let Some(asked) = self.answers.remove(&id) {
                 // Who no longer waits needs no answer.
-                let _ = waiter.send(result);
+                let _ = asked.waiter.send(result);
             }
             return;
         };

@@ -172,6 +172,8 @@ pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sized + 
     const ACCESS: Access = Access::Looks;
     /// Whether the session is gone after it.
     const DELETES: bool = false;
+    /// Whether its answer may take as long as it wants: a guard of the program is asked, or a disk is waited for.
+    const TAKES_TIME: bool = false;
     /// The notification that tells the outcome of its work.
     const OUTCOME: &'static str = "";
     /// Its answer.

@@ -1,21 +1,24 @@
 //! Whether a host that has served a client still answers at all.
 //!
 //! Invariants: the host is asked on connections of their own, so that long work on the client's own connection is no
-//! silence; a silent host is given up, or waited for after that was said, as the command wants it; after an interruption,
+//! silence; a host that answers such questions, and not what should be answered promptly, is waited for [`UNANSWERED_MAX`],
+//! in which time that it was silent does not count; a silent host is given up, or waited for after that was said, as the command wants it; after an interruption,
 //! and until what it was about is over, nobody waits for a silent host.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom::futures_util::FutureExt as _;
+use greenroom::futures_util::future::BoxFuture;
 use greenroom_server::operations::PingHost;
 use greenroom_server::{Client, WeakClient};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::reaching::{is_gone_client, silent_text};
+use super::reaching::{holder, is_gone_client, silent_text};
 use super::socket::{self, Connected};
 use crate::interrupt::Interrupts;
 use crate::options::Global;
@@ -27,6 +30,8 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// How long it may take where the user has interrupted the command, and how often it is asked then.
 const INTERRUPTED_WITHIN: Duration = Duration::from_millis(1_500);
+/// How long a host that is alive may take to answer what is no work: a list, a state.
+const UNANSWERED_MAX: Duration = Duration::from_secs(60);
 /// How long it is before a host is asked again that could not be connected to.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
@@ -90,12 +95,12 @@ pub(super) struct Serving {
 /// Asks from now on whether it answers, as long as the client has its connection. Without patience it is given up where it
 /// does not.
 pub(super) fn watch_over(client: &Client, host: Serving, patience: Option<Patience>) {
-    tokio::spawn(Watching::new(Some(client.downgrade()), host, patience).run());
+    tokio::spawn(Watching::over(Some(client.downgrade()), host, patience).run());
 }
 
 /// As [`watch_over`], for a connection that has no client, as long as this is there.
 pub(super) fn watch_over_line(host: Serving, patience: Option<Patience>) -> LineWatch {
-    LineWatch(tokio::spawn(Watching::new(None, host, patience).run()).abort_handle())
+    LineWatch(tokio::spawn(Watching::over(None, host, patience).run()).abort_handle())
 }
 
 /// A host is watched as long as this is there.
@@ -110,30 +115,51 @@ impl Drop for LineWatch {
 struct Watching {
     /// `None`: there is none to be given up.
     client: Option<WeakClient>,
-    host: Serving,
+    /// The store's directory.
+    dir: PathBuf,
+    /// Ends when the host has answered.
+    answers: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
     patience: Option<Patience>,
     /// How often the user has interrupted the command.
     interruptions: Option<watch::Receiver<u64>>,
 }
 
 impl Watching {
-    fn new(client: Option<WeakClient>, host: Serving, patience: Option<Patience>) -> Self {
+    fn over(client: Option<WeakClient>, host: Serving, patience: Option<Patience>) -> Self {
+        let (dir, host) = (host.dir.clone(), Arc::new(host));
+        Self::new(client, dir, patience, move || {
+            let host = Arc::clone(&host);
+            async move { answers(&host).await }.boxed()
+        })
+    }
+
+    fn new(
+        client: Option<WeakClient>,
+        dir: PathBuf,
+        patience: Option<Patience>,
+        answers: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Self {
         let interruptions =
             patience.as_ref().and_then(|patience| Some(patience.interrupts.as_ref()?.count()));
-        Self { client, host, patience, interruptions }
+        Self { client, dir, answers: Box::new(answers), patience, interruptions }
     }
 
     async fn run(mut self) {
         loop {
             let every = if self.is_interrupted() { INTERRUPTED_WITHIN } else { ASK_EVERY };
+            let began = Instant::now();
             let is_interrupted = tokio::select! {
                 biased;
                 () = closed(&self.client) => return,
                 () = interrupted(&mut self.interruptions) => true,
                 () = sleep(every) => self.is_interrupted(),
             };
+            let alive = began.elapsed();
             if !self.ask(is_interrupted).await {
                 return;
+            }
+            if let Some(client) = self.client.as_ref().and_then(WeakClient::upgrade) {
+                client.is_alive(alive, UNANSWERED_MAX, |method| unanswered_text(&self.dir, method));
             }
         }
     }
@@ -149,7 +175,7 @@ impl Watching {
         let within = if is_interrupted { INTERRUPTED_WITHIN } else { ANSWER_WITHIN };
         let mut deadline = Instant::now() + within;
         let mut is_said = false;
-        let mut answering = pin!(answers(&self.host));
+        let mut answering = pin!((self.answers)());
         loop {
             tokio::select! {
                 biased;
@@ -165,11 +191,11 @@ impl Watching {
                 () = sleep_until(deadline), if !is_said => match &self.patience {
                     Some(patience) if !is_interrupted => {
                         is_said = true;
-                        (patience.tell)(Silence::Begins(silent_text(&self.host.dir, WAITS)));
+                        (patience.tell)(Silence::Begins(silent_text(&self.dir, WAITS)));
                     }
                     Some(_) | None => {
                         if let Some(client) = self.client.as_ref().and_then(WeakClient::upgrade) {
-                            client.give_up(silent_text(&self.host.dir, GIVEN_UP));
+                            client.give_up(silent_text(&self.dir, GIVEN_UP));
                         }
                         return false;
                     }
@@ -188,6 +214,16 @@ const WAITS: &str =
     "waiting for it, and Ctrl-C leaves; it can be killed with `greenroom host --stop --force`";
 /// What is said of one that is not.
 pub(super) const GIVEN_UP: &str = "wait, or kill it with `greenroom host --stop --force`";
+
+/// That a host is alive and does not answer something.
+fn unanswered_text(dir: &Path, method: &str) -> String {
+    let process = holder(dir).map(|pid| format!(" (process {pid})")).unwrap_or_default();
+    format!(
+        "the host of this store{process} is alive, but has not answered `{method}` for {} s; try again, or end it with \
+         `greenroom host --stop --force`: nothing that was acknowledged is lost",
+        UNANSWERED_MAX.as_secs()
+    )
+}
 
 /// Waits for the end of a client's connection, where there is one.
 async fn closed(client: &Option<WeakClient>) {
@@ -225,3 +261,6 @@ async fn answers(host: &Serving) {
         sleep(AGAIN_AFTER).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -338,7 +338,7 @@ async fn kill(global: &Global, dir: &Path, silent: anyhow::Error) -> Result<u8> 
 }
 
 /// The process that has the store, as its lock says.
-fn holder(dir: &Path) -> Option<i32> {
+pub(super) fn holder(dir: &Path) -> Option<i32> {
     std::fs::read_to_string(dir.join("lock")).ok()?.trim().parse().ok()
 }
 

@@ -172,6 +172,7 @@ pub struct Deleted {
 
 impl Operation for DeleteSession {
     of_session!("session/delete", Changes, Deleted);
+    const TAKES_TIME: bool = true;
     const DELETES: bool = true;
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
@@ -257,6 +258,7 @@ pub struct Imported {
 
 impl Operation for ImportSession {
     of_session!("session/import", Changes, Imported);
+    const TAKES_TIME: bool = true;
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let Self { session_id, text } = self;

@@ -248,6 +248,7 @@ impl Steer {
 impl Operation for Steer {
     const METHOD: &'static str = "session/steer";
     const ACCESS: Access = Access::Opens;
+    const TAKES_TIME: bool = true;
     type Output = Sent;
     type Outcome = Nothing;
 
@@ -284,6 +285,7 @@ impl FollowUp {
 impl Operation for FollowUp {
     const METHOD: &'static str = "session/follow_up";
     const ACCESS: Access = Access::Opens;
+    const TAKES_TIME: bool = true;
     type Output = Sent;
     type Outcome = Nothing;
 
