@@ -81,12 +81,14 @@ async fn a_run_s_limit_ends_the_run_and_the_next_has_it_anew() {
         let reason = stopped_by(session.prompt("count").await);
         assert!(reason.starts_with("the run reached its cost limit of $0.0"), "{reason}");
         let now = spent(&session).await;
-        assert!((whole / 2..whole).contains(&(now - before)), "{} of {}", now - before, whole / 2);
+        assert!((whole / 8..=whole / 2).contains(&(now - before)), "{} of {}", now - before, whole / 2);
         before = now;
     }
     // A prompt's own limit is looked at where it is lower.
     let low = stopped_by(session.prompt("count").cost_limit_usd(0.000_001).await);
-    assert_eq!(low, "the run reached its cost limit of $0.000001");
+    let expected = "the run reached its cost limit of $0.000001: $0.000001 is left, and the input of the next call alone \
+                    may cost $";
+    assert!(low.starts_with(expected), "{low}");
     assert!(stopped_by(session.prompt("count").cost_limit_usd(1.0).await).contains("$0.0"));
     let error = session.prompt("count").cost_limit_usd(-1.0).await.unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::CostLimit { .. })), "{error}");
@@ -132,17 +134,19 @@ async fn a_runtime_s_limit_holds_for_all_sessions_and_over_a_restart() {
             assert!(reason.contains("an hour"), "{reason}");
         }
     }
-    assert!((whole * 5 / 2..whole * 3).contains(&total), "{total}");
+    assert!((whole * 2..=whole * 5 / 2).contains(&total), "{total}");
     // One that asks now is told before any call is made.
     let asked = model.requests().len();
     let session = runtime.open("other", &counter()).await.unwrap();
-    assert!(stopped_by(session.prompt("count").await).contains("an hour"));
+    // What is left does not pay for so much input.
+    let much = || text("Count this.", 50_000);
+    assert!(stopped_by(session.prompt(much()).await).contains("an hour"));
     assert_eq!(model.requests().len(), asked);
     // The runtime goes, its store stays. What was spent is written by a task of its own.
     drop(runtime);
     let runtime = start(begun + 30 * 60_000).await.unwrap();
     let session = runtime.open("later", &counter()).await.unwrap();
-    assert!(stopped_by(session.prompt("count").await).contains("an hour"));
+    assert!(stopped_by(session.prompt(much()).await).contains("an hour"));
     drop(runtime);
     let runtime = start(begun + 62 * 60_000).await.unwrap();
     let session = runtime.open("much-later", &counter()).await.unwrap();

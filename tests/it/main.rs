@@ -12,6 +12,7 @@ mod companions;
 /// Something dies: an actor, a handler, a session, the process.
 mod costs;
 mod deaths;
+mod estimates;
 /// What each event says of itself.
 mod events;
 /// What goes wrong outside, and what becomes of it.

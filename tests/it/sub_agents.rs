@@ -381,11 +381,9 @@ async fn a_sub_agent_spends_no_more_than_its_caller_has_left() {
     let end = session.prompt("go").await;
     assert!(matches!(&end, Err(Error::Stopped { reason }) if reason.contains("cost limit")), "{end:?}");
     let spent = session.state().await.unwrap().cost_microdollars;
-    // A step that has begun is paid for; it costs less than a tenth of the limit here.
-    assert!((limit..limit + limit / 10).contains(&spent), "{spent} of {limit}");
+    assert!((limit / 2..=limit).contains(&spent), "{spent} of {limit}");
     let helpers = spent_below(&runtime, "boss").await;
-    assert_eq!(helpers.len(), 1, "the first one spends all: {helpers:?}");
-    assert!(helpers[0] > limit / 2 && helpers[0] < limit + limit / 10, "{helpers:?}");
+    assert!(helpers[0] > limit / 2, "the first one spends the most: {helpers:?}");
     let helper = &below(&runtime, "boss").await[0];
     let stopped = outcomes(&runtime, helper).await;
     assert!(
@@ -407,9 +405,9 @@ async fn a_sub_agent_s_own_lower_limit_holds() {
     assert!(helpers.len() >= 3, "{helpers:?}");
     let (last, earlier) = helpers.split_last().unwrap();
     for spent in earlier {
-        assert!((own..own + own / 5).contains(spent), "{helpers:?}");
+        assert!((own / 2..=own).contains(spent), "{helpers:?}");
     }
-    assert!(*last < own + own / 5, "{helpers:?}");
+    assert!(*last <= own, "{helpers:?}");
     model.assert_clean();
 }
 

@@ -411,7 +411,7 @@ async fn costliest(runtime: &Runtime) -> u64 {
     most
 }
 
-/// Four that each look before they ask spend together what their caller may spend: at most one call goes beyond it.
+/// Four that each look before they ask spend together what their caller may spend, and no more.
 #[tokio::test(start_paused = true)]
 async fn four_at_once_spend_together_what_their_caller_may_spend() {
     for limit in [5_000, 20_000, 60_000] {
@@ -428,9 +428,9 @@ async fn four_at_once_spend_together_what_their_caller_may_spend() {
             );
             let spent = session.state().await.unwrap().cost_microdollars;
             let one = costliest(&runtime).await;
-            assert!((limit..=limit + one).contains(&spent), "{spent} of {limit}, a call costs {one}");
+            assert!(spent <= limit && spent + 2 * one > limit, "{spent} of {limit}, a call costs {one}");
             let below = runtime.sessions().children_of("boss").await.unwrap();
-            assert_eq!(below.len(), 4);
+            assert!(below.len() >= 4, "{}", below.len());
             let sum: u64 = below.iter().map(|session| session.cost_microdollars).sum();
             assert!(sum < spent && spent - sum < limit / 2 + one, "{sum} of {spent}");
             model.assert_clean();

@@ -435,7 +435,7 @@ pub(crate) struct RunArgs {
     /// with what is wrong; the value is printed as JSON, and nothing else
     #[arg(long, value_name = "FILE|JSON", add = ArgValueCompleter::new(completions::files))]
     pub(crate) output_schema: Option<String>,
-    /// The most that this run may cost, in US dollars, as far as prices are known
+    /// The most that this run may cost, in US dollars, as far as prices are known; the first call is held to it too
     #[arg(long, value_name = "USD", value_parser = dollars, allow_hyphen_values = true)]
     pub(crate) max_cost: Option<f64>,
     /// How long it may take, in seconds; after that it is aborted, and what had come is kept

@@ -68,6 +68,11 @@ pub(crate) fn cents(microdollars: u64) -> String {
     }
 }
 
+/// A sum with the sign that it is an estimate, where part of the tokens that it is for are estimated: `~$0.03`.
+pub(crate) fn about(sum: String, estimated_tokens: u64) -> String {
+    if estimated_tokens > 0 { format!("~{sum}") } else { sum }
+}
+
 /// `1 message`, `2 messages`.
 pub(crate) fn count(number: u64, what: &str) -> String {
     let many = || what.strip_suffix('y').map_or(format!("{what}s"), |stem| format!("{stem}ies"));
@@ -128,7 +133,9 @@ pub(crate) fn compaction(end: &Compacted) -> String {
         return format!("compaction {}{reason}; the conversation is as it was", end.outcome.as_str());
     }
     let verb = if end.outcome == CompactionOutcome::Completed { "compacted" } else { end.outcome.as_str() };
-    let cost = end.cost_microdollars.filter(|cost| *cost > 0).map(|cost| format!(", {}", cents(cost)));
+    let estimated_tokens = end.summary_usage.estimated_tokens;
+    let cost = end.cost_microdollars.filter(|cost| *cost > 0);
+    let cost = cost.map(|cost| format!(", {}", about(cents(cost), estimated_tokens)));
     format!(
         "{verb} {} → {} tokens, {}, {}{}",
         tenths(end.tokens_before),

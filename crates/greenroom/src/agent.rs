@@ -643,8 +643,11 @@ impl Agent {
     }
 
     /// The most that one session may cost in all, in US dollars, its sub-agents included. Limits are looked at before each
-    /// model call: one that is under way is paid for, and the run then ends as stopped. Calls of a model without a known
-    /// price count nothing, with a warning.
+    /// model call: what a call may cost at most must be left. Where little is left, its output limit is lowered to what is
+    /// paid for; a call whose input alone may cost more is not made, and the run ends as stopped. What our own count says of
+    /// the input is taken with a margin of a quarter, so a limit is passed only where a server counts more than that, or
+    /// gives more output than it was asked for. Calls of a model without a known price count nothing, with a warning; those of
+    /// which the server reports no usage, or one that cannot be, count by our own estimate.
     ///
     /// ```
     /// use greenroom::prelude::*;

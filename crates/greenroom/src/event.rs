@@ -9,6 +9,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{ChildRecord, ChildStage, Delivery, HandOff, Metadata, Sees, Spender, Trigger};
+use greenroom_kernel::message::is_no_count;
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::terms::Terms;
 use greenroom_kernel::usage::ContextUsage;
@@ -186,6 +187,10 @@ pub enum EventKind {
         total_tokens: u64,
         /// What they cost so far, in micro-dollars, as far as prices are known.
         cost_microdollars: u64,
+        /// The part of `total_tokens` that is our own estimate, since the provider reported nothing, or something that cannot
+        /// be. Where it is not 0, the cost is partly an estimate too.
+        #[serde(default, skip_serializing_if = "is_no_count")]
+        estimated_tokens: u64,
     },
     /// The run ended: the agent has nothing more to do for this prompt. Durable.
     RunEnd {
@@ -596,7 +601,8 @@ pub enum Record {
     },
     /// Tokens were spent by calls that are not the session's own answers.
     Spent {
-        /// For an agent that was called as a tool: its session. `None` for the summary of a branch.
+        /// For an agent that was called as a tool: its session. `None` for the summary of a branch, and for model calls of
+        /// the session whose answer is not recorded, or came without a report that can be true.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sub_agent: Option<String>,
         /// What the calls used.
@@ -829,7 +835,7 @@ fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, e
         EntryKind::Spent(spent) => recorded(Record::Spent {
             sub_agent: match &spent.by {
                 Spender::SubAgent { session } => Some(session.clone()),
-                Spender::BranchSummary => None,
+                Spender::BranchSummary | Spender::Calls => None,
             },
             usage: spent.usage,
             cost_microdollars: spent.cost_microdollars,

@@ -44,6 +44,7 @@ pub mod env;
 pub mod error;
 pub mod event;
 mod fallback;
+mod flight;
 mod hooks;
 pub mod instructions;
 mod lane;

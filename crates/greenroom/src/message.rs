@@ -281,6 +281,8 @@ pub(crate) enum SessionMessage {
         failed_attempts: u32,
         measured: Box<Measurement>,
     },
+    /// From a model call that is over: what it cost besides what the log says by its answer.
+    Spent { stamp: Option<RunAttempt>, usage: Usage, cost_microdollars: Option<u64> },
     /// From the agent: everything was broadcast, and every prompt that was answered has its reply.
     EventsFlushed,
     /// From the agent or the compactor: a provider named a limit of a model when it refused `sent` tokens.
@@ -343,6 +345,7 @@ impl SessionMessage {
             Self::Measure { .. } => "session/measure",
             Self::Project { .. } => "session/project",
             Self::Compact { .. } => "session/compact",
+            Self::Spent { .. } => "session/spent",
             Self::EventsFlushed => "session/events_flushed",
             Self::LimitLearned { .. } => "session/limit_learned",
             Self::Measured { .. } => "session/measured",
@@ -457,17 +460,9 @@ impl Bill {
 
     /// What was added to an earlier one.
     pub(crate) fn since(&self, before: &Self) -> Self {
-        let less = |now: u64, before: u64| now.saturating_sub(before);
-        let (now, then) = (&self.usage, &before.usage);
         Self {
-            usage: Usage {
-                input_tokens: less(now.input_tokens, then.input_tokens),
-                cached_tokens: less(now.cached_tokens, then.cached_tokens),
-                cache_write_tokens: less(now.cache_write_tokens, then.cache_write_tokens),
-                output_tokens: less(now.output_tokens, then.output_tokens),
-                reasoning_tokens: less(now.reasoning_tokens, then.reasoning_tokens),
-            },
-            cost_microdollars: less(self.cost_microdollars, before.cost_microdollars),
+            usage: self.usage.since(&before.usage),
+            cost_microdollars: self.cost_microdollars.saturating_sub(before.cost_microdollars),
         }
     }
 }

@@ -229,7 +229,9 @@ impl RuntimeBuilder {
     /// The most that all sessions together may spend within an hour or a day, in US dollars, as far as prices are known.
     /// Several limits hold side by side. What was spent is kept in the store, so a restart is no new allowance. Runs end as
     /// stopped while a limit is used up. It is looked at before each step, and again when a call has its place at the
-    /// provider: what is under way then is paid for, so that at most the calls in flight go beyond the limit.
+    /// provider, which then gets no more output than what is left pays for, and is not made where its input alone may cost
+    /// more. Calls of several sessions that are under way at the same time do not know of each other, so that these may go
+    /// beyond the limit together.
     ///
     /// ```
     /// use greenroom::{Period, prelude::*};

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use greenroom_kernel::Entry;
 use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId, Metadata, RunId, Sees};
-use greenroom_kernel::message::Message;
+use greenroom_kernel::message::{Message, is_no_count};
 use greenroom_kernel::plan::{NothingToCompact, Plan};
 use greenroom_kernel::question::Answer;
 use greenroom_kernel::usage::ContextUsage;
@@ -114,6 +114,10 @@ pub struct State {
     pub total_tokens: u64,
     /// What they cost, in micro-dollars, as far as prices are known.
     pub cost_microdollars: u64,
+    /// The part of `total_tokens` that is our own estimate, since the provider reported nothing, or something that cannot
+    /// be. Where it is not 0, the cost is partly an estimate too.
+    #[serde(default, skip_serializing_if = "is_no_count")]
+    pub estimated_tokens: u64,
     /// What the session is doing.
     pub status: Status,
     /// How many inputs wait.

@@ -5,10 +5,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use greenroom_kernel::cost::dollars;
+use greenroom_kernel::cost::{Admission, Left, admit, dollars, unaffordable};
 use greenroom_store::Store;
 
+use crate::deps::Deps;
 use crate::error::ConfigError;
+use crate::event::EventKind;
+use crate::lane::Lane;
+use crate::shared::SessionShared;
+use tree::Wanted;
 
 pub(crate) mod tree;
 
@@ -141,18 +146,53 @@ impl Purse {
     pub(crate) fn used_up(&self, now_ms: u64) -> Option<String> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let used_up = inner.spent.iter().find(|spent| spent.sum(now_ms) >= spent.limit)?;
-        Some(format!(
-            "the runtime reached its cost limit of {} {}; part of it is free again within {} minutes",
-            dollars(used_up.limit),
-            used_up.period.words(),
-            used_up.free_in_ms(now_ms).div_ceil(60_000)
-        ))
+        Some(used_up.reached(now_ms))
+    }
+
+    /// Whether anything is limited.
+    pub(crate) fn is_limited(&self) -> bool {
+        !self.inner.lock().unwrap_or_else(PoisonError::into_inner).spent.is_empty()
+    }
+
+    /// The output that a call may have by what is left, in tokens.
+    ///
+    /// # Errors
+    /// A limit is used up, or does not pay for the call: which one, in words.
+    pub(crate) fn look(&self, now_ms: u64, wanted: Option<Wanted>) -> Result<u64, String> {
+        if let Some(reason) = self.used_up(now_ms) {
+            return Err(reason);
+        }
+        let Some(Wanted { price, output_tokens }) = wanted else { return Ok(u64::MAX) };
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut least = output_tokens;
+        for spent in &inner.spent {
+            let microdollars = spent.limit.saturating_sub(spent.sum(now_ms));
+            match admit(price, output_tokens, Left { microdollars, reserved: 0, is_shared: false }) {
+                Admission::Ask { output_tokens_max } => least = least.min(output_tokens_max),
+                Admission::Wait | Admission::Refuse => {
+                    return Err(unaffordable(&spent.reached(now_ms), microdollars, price.input_microdollars));
+                }
+            }
+        }
+        Ok(least)
     }
 
     /// Waits until what was spent is stored.
     pub(crate) async fn flush(&self) {
         let spent = self.inner.lock().unwrap_or_else(PoisonError::into_inner).spent.clone();
         write(&self.store, &spent).await;
+    }
+}
+
+/// Says, once for each model, that a limit in money cannot be kept for calls whose price nobody knows.
+pub(crate) fn warn_of_no_price(deps: &Deps, shared: &Arc<SessionShared>, lane: &Lane, model: &str) {
+    for session in deps.ledger.not_told(shared, model, deps.purse.is_limited()) {
+        let message = format!(
+            "nothing knows the price of {model} at {}: its calls do not count towards the cost limit",
+            lane.origin()
+        );
+        tracing::warn!(session = %session.id, "{message}");
+        session.publish(&deps.bus, EventKind::Warning { message });
     }
 }
 
@@ -165,6 +205,15 @@ async fn write(store: &Store, all: &[Spent]) {
 }
 
 impl Spent {
+    fn reached(&self, now_ms: u64) -> String {
+        format!(
+            "the runtime reached its cost limit of {} {}; part of it is free again within {} minutes",
+            dollars(self.limit),
+            self.period.words(),
+            self.free_in_ms(now_ms).div_ceil(60_000)
+        )
+    }
+
     fn add(&mut self, microdollars: u64, now_ms: u64) {
         let now = now_ms / self.period.part_ms();
         let passed = usize::try_from(now.saturating_sub(self.newest)).unwrap_or(PARTS).min(PARTS);

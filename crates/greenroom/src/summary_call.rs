@@ -7,16 +7,20 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use greenroom_kernel::size::{Estimator, message_tokens};
-use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, Part, StopReason, summary};
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, Part, StopReason, cost, summary};
 use greenroom_provider::{ModelSettings, ProviderError, Purpose, ReplyEvent, Request};
+use ractor::ActorRef;
 use tracing::Span;
 
 use crate::deps::Deps;
 use crate::event::EventKind;
+use crate::flight::Flight;
 use crate::hooks::model_call::{Decision, Finished, ModelHooks};
 use crate::lane::{Call, Lane, Urgency};
-use crate::message::Summariser;
+use crate::message::{SessionMail, Summariser};
 use crate::shared::SessionShared;
+use crate::spending::tree::Wanted;
+use crate::spending::warn_of_no_price;
 use crate::trace;
 use crate::waits::Chain;
 
@@ -24,13 +28,14 @@ use crate::waits::Chain;
 pub(crate) async fn ask(
     parent: &Span,
     summariser: &Summariser,
+    session: &ActorRef<SessionMail>,
     deps: &Deps,
-    shared: &SessionShared,
+    shared: &Arc<SessionShared>,
     text: String,
     output_tokens_max: u64,
 ) -> Result<Box<AssistantMessage>, ProviderError> {
     let Summariser { lane, model, settings, agent } = summariser;
-    let session = &*shared.id;
+    let id = &*shared.id;
     let request = Request {
         model: model.clone(),
         system: Some(summary::SYSTEM.to_owned()),
@@ -39,7 +44,7 @@ pub(crate) async fn ask(
         settings: ModelSettings { output_tokens_max: Some(output_tokens_max), ..settings.clone() },
         output_schema: None,
         purpose: Purpose::Summary,
-        session: session.to_owned(),
+        session: id.to_owned(),
     };
     // The compaction waits for the hooks, and the session's next run for the compaction.
     let waiting = Chain::default().and(&shared.id);
@@ -53,11 +58,11 @@ pub(crate) async fn ask(
         Decision::Ask(request) => {
             let span = trace::chat(parent, &*lane.provider, &request);
             let began = tokio::time::Instant::now();
-            let answer = answer(lane, deps, shared, &span, *request).await;
+            let answer = answer(lane, session, deps, shared, &span, *request).await;
             let took = began.elapsed();
             match &answer {
-                Ok(answer) => trace::answered(&span, session, Purpose::Summary, answer, took),
-                Err(error) => trace::failed(&span, session, Purpose::Summary, &error.failure, took),
+                Ok(answer) => trace::answered(&span, id, Purpose::Summary, answer, took),
+                Err(error) => trace::failed(&span, id, Purpose::Summary, &error.failure, took),
             }
             (answer, true, took)
         }
@@ -82,10 +87,11 @@ pub(crate) fn answered(provider: &str, model: &str, text: String) -> AssistantMe
 
 async fn answer(
     lane: &Arc<Lane>,
+    session: &ActorRef<SessionMail>,
     deps: &Deps,
-    shared: &SessionShared,
+    shared: &Arc<SessionShared>,
     span: &Span,
-    request: Request,
+    mut request: Request,
 ) -> Result<Box<AssistantMessage>, ProviderError> {
     let silent = |failure| ProviderError::new(failure, "");
     let asked = tokio::time::Instant::now();
@@ -102,11 +108,33 @@ async fn answer(
     let tell = |queued| shared.publish(&deps.bus, EventKind::queue_update(lane, true, queued));
     let mut place = lane.enter(call, tell).await;
     trace::entered(span, &shared.id, asked.elapsed());
+    let sent = deps.learned.ratio(lane.origin(), &request.model).apply(texts());
+    match Wanted::of(lane.provider.name(), &request, cost::with_margin(sent)) {
+        Some(wanted) => {
+            let allowed = deps.ledger.look(shared, wanted).and_then(|allowed| {
+                let of_purse = deps.purse.look(deps.now_ms(), Some(wanted))?;
+                Ok(allowed.min(of_purse))
+            });
+            let allowed = allowed.map_err(|reason| silent(Failure::new(FailureClass::Other, reason)))?;
+            if allowed < wanted.output_tokens {
+                request.settings.output_tokens_max = Some(allowed);
+            }
+        }
+        None => warn_of_no_price(deps, shared, lane, &request.model),
+    }
     let mut silence = lane.silence();
-    let mut stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(silent)??;
+    let mut flight = Flight::begin(session, None, deps, lane, &request);
+    let stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(silent)?;
+    if stream.is_err() {
+        flight.take().into_iter().for_each(Flight::refused);
+    }
+    let mut stream = stream?;
     while let Some(event) = silence.unless_silent(stream.next()).await.map_err(silent)? {
-        if let ReplyEvent::Done(answer) = event? {
+        let event = event?;
+        flight.iter_mut().for_each(|flight| flight.heard(&event));
+        if let ReplyEvent::Done(mut answer) = event {
             answer.usage.iter().for_each(|usage| place.used(usage));
+            flight.take().into_iter().for_each(|flight| flight.completed(&mut answer));
             return Ok(answer);
         }
     }

@@ -632,6 +632,9 @@ pub enum Spender {
     },
     /// The summary of a branch that was left.
     BranchSummary,
+    /// Model calls of its own of which the log has no answer, or one without a report that can be true: see
+    /// [`unreported`](crate::unreported).
+    Calls,
 }
 
 /// How an agent's run for a prompt ended. In JSON: `outcome`, and `reason` and `failure` where there is one.

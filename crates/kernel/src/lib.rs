@@ -6,7 +6,7 @@
 //! arguments.
 //!
 //! Reading order: [`message`] (what is said), [`entry`] (what is recorded), [`path`] (which of it counts now),
-//! [`size`], [`reasoning`] and [`usage`] (how large it is), [`settings`] and [`due`] (when and how to compact), [`plan`] (where to
+//! [`size`], [`reasoning`] and [`usage`] (how large it is), [`unreported`] and [`cost`] (what it costs), [`settings`] and [`due`] (when and how to compact), [`plan`] (where to
 //! cut), [`prune`] (which tool results are sent shorter), [`summary`] (what to ask for and what to accept), [`compacting`] (a compaction from its plan to its end),
 //! [`question`] (what people are asked), [`failure`] (what went wrong), [`run`] (what to do next).
 
@@ -35,6 +35,7 @@ pub mod size;
 pub mod summary;
 pub mod terms;
 pub mod text;
+pub mod unreported;
 pub mod usage;
 
 pub use entry::{Compaction, Entry, EntryId, EntryKind, RunId, RunOutcome};

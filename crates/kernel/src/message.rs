@@ -260,7 +260,7 @@ impl StopReason {
     }
 }
 
-/// Token counts of one model call, as the provider reported them.
+/// Token counts of one model call, as the provider reported them, or of several together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Usage {
     /// All input tokens, cached ones included.
@@ -273,6 +273,16 @@ pub struct Usage {
     pub output_tokens: u64,
     /// The part of the output that was reasoning.
     pub reasoning_tokens: u64,
+    /// The part of input and output that is our own estimate, since the provider reported nothing, or something that
+    /// cannot be. Where it is not 0, what the calls cost is partly an estimate too.
+    #[serde(default, skip_serializing_if = "is_no_count")]
+    pub estimated_tokens: u64,
+}
+
+/// Whether a count says that there is nothing, so that JSON may leave it out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+pub fn is_no_count(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Usage {
@@ -290,6 +300,7 @@ impl Usage {
             cache_write_tokens: self.cache_write_tokens.saturating_sub(earlier.cache_write_tokens),
             output_tokens: self.output_tokens.saturating_sub(earlier.output_tokens),
             reasoning_tokens: self.reasoning_tokens.saturating_sub(earlier.reasoning_tokens),
+            estimated_tokens: self.estimated_tokens.saturating_sub(earlier.estimated_tokens),
         }
     }
 
@@ -300,6 +311,7 @@ impl Usage {
         self.cache_write_tokens = self.cache_write_tokens.saturating_add(other.cache_write_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
         self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
+        self.estimated_tokens = self.estimated_tokens.saturating_add(other.estimated_tokens);
     }
 }
 

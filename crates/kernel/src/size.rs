@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Custom, Entry, EntryKind, Shell};
-use crate::message::{Block, Message, Part};
+use crate::message::{Block, Message, Part, ToolSpec};
 use crate::render::{branch_summary_text, shell_text, summary_text};
 
 pub mod classes;
@@ -43,6 +43,12 @@ pub fn text_tokens(text: &str, estimator: Estimator) -> u64 {
         Estimator::Classes => classes::tokens(text),
         Estimator::Char4 => utf16_len(text).div_ceil(4),
     }
+}
+
+/// The estimated tokens of the tools that a request names.
+pub fn tools_tokens(specs: &[ToolSpec]) -> u64 {
+    let of = |text: &str| text_tokens(text, Estimator::Classes);
+    specs.iter().map(|spec| of(&spec.name) + of(&spec.description) + of(&spec.parameters.to_string())).sum()
 }
 
 /// The estimated tokens of a message, with [`Estimator::Classes`] without its reasoning.

@@ -8,6 +8,7 @@
 use std::sync::OnceLock;
 
 use greenroom_kernel::Usage;
+use greenroom_kernel::cost::CallPrice;
 
 /// All known models and providers.
 #[derive(Debug)]
@@ -182,6 +183,23 @@ impl ModelInfo {
         }
     }
 
+    /// What a call may cost at most whose input has at most so many tokens; `None` if the prices are not known.
+    pub fn call_price(&self, input_tokens: u64) -> Option<CallPrice> {
+        let prices = self.prices_of(input_tokens)?;
+        let input = prices.input.max(prices.cache_write.unwrap_or_default());
+        let cost = (u128::from(input_tokens) * u128::from(input)).div_ceil(1_000_000);
+        Some(CallPrice {
+            input_microdollars: u64::try_from(cost).unwrap_or(u64::MAX),
+            output_per_million: prices.output.max(prices.reasoning.unwrap_or_default()),
+        })
+    }
+
+    /// The prices of a request with so much input.
+    fn prices_of(&self, input_tokens: u64) -> Option<Prices> {
+        let tier = self.tiers.iter().rev().find(|tier| input_tokens > tier.above_tokens);
+        tier.map(|tier| tier.prices).or(self.prices)
+    }
+
     /// What a call costs, rounded to the nearest microdollar; `None` if the prices are not known.
     ///
     /// Tokens beyond the model's window are a mistake of the report, and cost nothing: a budget would be used up by
@@ -189,8 +207,7 @@ impl ModelInfo {
     pub fn cost_microdollars(&self, usage: &Usage) -> Option<u64> {
         let possible = self.context_tokens.into_iter().chain(self.input_tokens).max().unwrap_or(u64::MAX);
         let (input, output) = (usage.input_tokens.min(possible), usage.output_tokens.min(possible));
-        let tier = self.tiers.iter().rev().find(|tier| input > tier.above_tokens);
-        let prices = tier.map(|tier| tier.prices).or(self.prices)?;
+        let prices = self.prices_of(input)?;
         let cached = usage.cached_tokens.min(input);
         let written = usage.cache_write_tokens.min(input.saturating_sub(cached));
         let fresh = input.saturating_sub(cached).saturating_sub(written);

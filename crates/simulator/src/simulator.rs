@@ -468,6 +468,7 @@ impl Simulator {
             cache_write_tokens: 0,
             output_tokens,
             reasoning_tokens,
+            ..Usage::default()
         };
         let usage = options.counting.report(usage);
         let id_seed = fault::hash(&[

@@ -61,7 +61,7 @@ pub(super) fn context(parts: &ContextParts, trigger: u64, width: usize) -> Vec<R
 /// The session, its model and what was used so far.
 pub(super) fn status(state: &State, folder: &Path) -> String {
     let cost = if state.cost_microdollars > 0 {
-        picture::dollars(state.cost_microdollars)
+        picture::about(picture::dollars(state.cost_microdollars), state.estimated_tokens)
     } else {
         "no known cost".to_owned()
     };

@@ -567,6 +567,7 @@ impl Live {
         let trigger = self.compaction.trigger_tokens(window).filter(|_| self.compaction.enabled);
         self.model.status.trigger = trigger.unwrap_or(0);
         self.model.status.cost_microdollars = state.cost_microdollars;
+        self.model.status.estimated_tokens = state.estimated_tokens;
         self.model.quiet_context(state.context);
     }
 

@@ -392,7 +392,7 @@ impl Chat {
             format!("{} tokens in all", picture::short(state.total_tokens)),
         ];
         if state.cost_microdollars > 0 {
-            parts.push(picture::dollars(state.cost_microdollars));
+            parts.push(picture::about(picture::dollars(state.cost_microdollars), state.estimated_tokens));
         }
         parts.push(state.model);
         self.shown.note(Style::Dim, &format!("  {}", parts.join(" · ")))

@@ -26,6 +26,8 @@ pub(crate) struct Status {
     /// Where a compaction triggers, in tokens.
     pub(crate) trigger: u64,
     pub(crate) cost_microdollars: u64,
+    /// The tokens of it that are estimated.
+    pub(crate) estimated_tokens: u64,
     pub(crate) model: String,
     pub(crate) effort: Option<String>,
     /// How many inputs wait.
@@ -48,6 +50,7 @@ impl Default for Status {
             },
             trigger: 0,
             cost_microdollars: 0,
+            estimated_tokens: 0,
             model: String::new(),
             effort: None,
             queued: 0,
@@ -86,7 +89,8 @@ impl Status {
         let effort = self.effort.as_ref().map(|effort| format!(" {effort}")).unwrap_or_default();
         parts.push((format!("{}{effort}", self.model), Look::DIM));
         if self.cost_microdollars > 0 {
-            parts.push((picture::cents(self.cost_microdollars), Look::DIM));
+            let cost = picture::about(picture::cents(self.cost_microdollars), self.estimated_tokens);
+            parts.push((cost, Look::DIM));
         }
         if let Some(entry) = self.branch {
             parts.push((format!("branch from {entry}"), Look::DIM));

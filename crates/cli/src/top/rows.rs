@@ -98,6 +98,8 @@ fn summary(model: &Model) -> Row {
     let sessions = model.sessions();
     let of = |status: Status| sessions.iter().filter(|session| session.state.status == status).count() as u64;
     let cost = sessions.iter().map(|session| session.state.cost_microdollars).sum();
+    let estimated_tokens = sessions.iter().map(|session| session.state.estimated_tokens).sum();
+    let cost = picture::about(picture::cents(cost), estimated_tokens);
     let mut text = picture::count(sessions.len() as u64, "live session");
     for (count, what) in [
         (of(Status::Working), "at work"),
@@ -108,7 +110,7 @@ fn summary(model: &Model) -> Row {
             text.push_str(&format!(", {count} {what}"));
         }
     }
-    Row::new(&text, Look::BOLD).and(&format!("  {} in all", picture::cents(cost)), Look::DIM)
+    Row::new(&text, Look::BOLD).and(&format!("  {cost} in all"), Look::DIM)
 }
 
 fn close_up(model: &Model, close: &Close, size: Size) -> Vec<Row> {
@@ -123,7 +125,7 @@ fn close_up(model: &Model, close: &Close, size: Size) -> Vec<Row> {
                 doing(session),
                 bar(session),
                 picture::short(state.total_tokens),
-                picture::cents(state.cost_microdollars),
+                picture::about(picture::cents(state.cost_microdollars), state.estimated_tokens),
                 state.model,
             )));
         }
@@ -193,7 +195,7 @@ fn cells(session: &LiveSession, now_ms: u64) -> [String; 9] {
         text(&doing(session), DOING_COLUMNS),
         bar(session),
         picture::short(state.total_tokens),
-        picture::cents(state.cost_microdollars),
+        picture::about(picture::cents(state.cost_microdollars), state.estimated_tokens),
         if state.waiting == 0 { String::new() } else { state.waiting.to_string() },
         age_ms(session, now_ms).map_or_else(String::new, shown_age),
         text(session.title.as_deref().unwrap_or_default(), TITLE_COLUMNS),

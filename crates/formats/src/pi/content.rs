@@ -109,7 +109,7 @@ fn usage(usage: &Value) -> Usage {
         cached_tokens: cached,
         cache_write_tokens: written,
         output_tokens: output,
-        reasoning_tokens: 0,
+        ..Usage::default()
     }
 }
 

@@ -79,7 +79,7 @@ fn answers() {
         cached_tokens: 20,
         cache_write_tokens: 100,
         output_tokens: 5,
-        reasoning_tokens: 0,
+        ..Usage::default()
     };
     assert_eq!(answer.usage, Some(usage));
 }

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_kernel::cost;
 use greenroom_kernel::failure::Failure;
 use greenroom_kernel::path::Media;
 use greenroom_kernel::run::{AbortCause, Effect, Input, Run};
@@ -486,6 +487,7 @@ impl AgentState {
             messages.pop();
         }
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
+        let session = self.session.clone();
         let Some(running) = self.current(stamp) else { return };
         let Some(RequestForm { output_tokens_max, media }) = running.next_request.take() else { return };
         let begin = &running.begin;
@@ -520,9 +522,13 @@ impl AgentState {
         let (definition, waiting) = (Arc::clone(&begin.agent), begin.waiting.clone());
         let measured = running.measured.as_ref().map_or(0, |measured| measured.size.tokens);
         let tokens = measured + request.settings.output_tokens_max.unwrap_or(0);
+        let input_tokens_max =
+            running.measured.as_ref().map_or(0, |measured| cost::input_tokens_max(&measured.usage));
         let agent = myself.clone();
         let task = model_task::ModelTask {
             agent,
+            session,
+            input_tokens_max,
             deps,
             shared,
             lane,

@@ -314,6 +314,7 @@ impl CompactorState {
             let (id, tokens) = (question.id, question.tokens(running.ratio));
             let arguments = SummaryArguments {
                 compactor: myself.clone(),
+                session: self.session.clone(),
                 deps: Arc::clone(&self.deps),
                 span: running.span.clone(),
                 summariser: summariser.clone(),
@@ -384,6 +385,7 @@ struct SummaryActor;
 
 struct SummaryArguments {
     compactor: ActorRef<CompactorMessage>,
+    session: ActorRef<SessionMail>,
     deps: Arc<Deps>,
     /// The compaction, as it is traced.
     span: Span,
@@ -418,8 +420,15 @@ impl Actor for SummaryActor {
         let id = question.id;
         let Summariser { lane, model, .. } = &state.summariser;
         let (text, output) = (question.text, question.output_tokens_max);
-        let answer =
-            summary_call::ask(&state.span, &state.summariser, &state.deps, &state.shared, text, output);
+        let answer = summary_call::ask(
+            &state.span,
+            &state.summariser,
+            &state.session,
+            &state.deps,
+            &state.shared,
+            text,
+            output,
+        );
         let mut answer = Box::pin(answer).await;
         lane.heard(model, answer.as_mut().err(), &state.deps.learned);
         let answer = answer.map_err(|error| {

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greenroom_kernel::cost::RunCost;
-use greenroom_kernel::entry::{EntryId, EntryKind, Spender};
+use greenroom_kernel::entry::{EntryId, EntryKind, Spender, Spent};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::usage::{ContextUsage, Measured};
 use greenroom_provider::ResentReasoning;
@@ -414,6 +414,9 @@ impl SessionState {
             SessionMessage::Compact { stamp, trigger, at_window, failed_attempts, measured } => {
                 Box::pin(self.compact_for_run(stamp, trigger, at_window, failed_attempts, &measured)).await;
             }
+            SessionMessage::Spent { stamp, usage, cost_microdollars } => {
+                Box::pin(self.calls_spent(stamp, usage, cost_microdollars)).await;
+            }
             SessionMessage::EventsFlushed => self.stop_now(),
             SessionMessage::LimitLearned { lane, model, limit, sent } => {
                 let served = lane.served.find(&model).and_then(|served| served.window_tokens);
@@ -497,7 +500,7 @@ impl SessionState {
         let own = bill.cost_microdollars.saturating_sub(bill_before.cost_microdollars).saturating_sub(below);
         self.deps.purse.spend(own, self.deps.now_ms());
         self.deps.ledger.billed(&self.shared, bill, own, below);
-        if entries.iter().any(|entry| is_any_answer(&entry.kind)) {
+        if entries.iter().any(|entry| ends_call(&entry.kind)) {
             self.deps.ledger.release(&self.shared);
         }
         // Of the answer that ends a run, and what it costs, the tracker was told.
@@ -1007,9 +1010,11 @@ fn spent_below(kind: &EntryKind) -> Option<u64> {
     spent.cost_microdollars.filter(|_| matches!(spent.by, Spender::SubAgent { .. }))
 }
 
-/// Whether it is a model's answer, or what had come of one.
-fn is_any_answer(kind: &EntryKind) -> bool {
-    kind.as_message().is_some_and(|message| matches!(&**message, Message::Assistant(_)))
+/// Whether what a model call cost is on the bill with it: it is an answer, what had come of one, or what is known of a call
+/// that has no answer.
+fn ends_call(kind: &EntryKind) -> bool {
+    let is_any_answer = || kind.as_message().is_some_and(|said| matches!(&**said, Message::Assistant(_)));
+    matches!(kind, EntryKind::Spent(Spent { by: Spender::Calls, .. })) || is_any_answer()
 }
 
 /// Whether it is a model's whole answer.
@@ -1033,6 +1038,7 @@ fn state_by_log(id: &str, log: &Log, model: &str, context: ContextUsage) -> Stat
         compactions: log.head().compactions,
         total_tokens: bill.usage.total_tokens(),
         cost_microdollars: bill.cost_microdollars,
+        estimated_tokens: bill.usage.estimated_tokens,
         status: if log.is_waiting() { Status::Waiting } else { Status::Idle },
         waiting: log.inbox().len(),
         held_back: log.inbox().iter().filter(|item| item.fingerprint.is_some()).count(),

@@ -158,6 +158,7 @@ impl TrackerState {
                 context_window: context.window,
                 total_tokens: self.bill.usage.total_tokens(),
                 cost_microdollars: self.bill.cost_microdollars,
+                estimated_tokens: self.bill.usage.estimated_tokens,
             },
         );
     }

@@ -69,6 +69,7 @@ pub(crate) fn all() -> Vec<EventKind> {
             context: context(),
             context_window: Some(8_000),
             total_tokens: 1_300,
+            estimated_tokens: 12,
             cost_microdollars: 12,
         },
         EventKind::CompactionStart {
@@ -314,6 +315,7 @@ fn states_replies_options_and_summaries_read_back() {
         context_window: Some(8_000),
         compactions: 1,
         total_tokens: 9,
+        estimated_tokens: 0,
         cost_microdollars: 0,
         status: Status::Compacting,
         waiting: 0,

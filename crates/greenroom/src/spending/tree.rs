@@ -1,17 +1,24 @@
 //! What the sessions of a tree cost together: a session, the agents that its agent called as tools, and those below.
 //!
 //! Invariants: what an agent may spend, all agents below it may spend together. A call is made only while something is
-//! left at each session above it, and calls whose estimates do not fit beside each other wait for each other: so at most
-//! one call goes beyond a limit, as far as estimates hold. What is spent below a session counts there at once, and is on
+//! left at each session above it that pays for the most that it may cost; it is given less output, or waits for others, where
+//! that is more. So no limit is passed, as long as servers count the input as we do, or a quarter more
+//! ([`greenroom_kernel::cost::input_tokens_max`]), and keep to the output limit that they are sent. What is spent below a session counts there at once, and is on
 //! its bill when the call has ended.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use greenroom_kernel::cost::CostLimits;
+use greenroom_kernel::cost::{Admission, CallPrice, CostLimits, Left, admit};
+use greenroom_provider::Request;
 use tokio::sync::Notify;
 
+use crate::deps::model_info;
 use crate::message::Bill;
 use crate::shared::SessionShared;
+
+/// The most output that a model is taken to give of which nothing says it, in tokens.
+const OUTPUT_TOKENS_ASSUMED: u64 = 128_000;
 
 /// What a session costs and may cost.
 #[derive(Default)]
@@ -20,12 +27,14 @@ pub(crate) struct Account {
     limits: CostLimits,
     /// What was spent below it and is not on its bill yet, in micro-dollars.
     below: u64,
-    /// What the calls under way, its own and those below, are expected to cost, in micro-dollars.
+    /// What the calls under way, its own and those below, may cost at most, in micro-dollars.
     reserved: u64,
     /// Who called its agent, while the call goes on, and what its own bill was before.
     caller: Option<(Arc<SessionShared>, Bill)>,
-    /// What its own call under way is expected to cost, and where that was reserved.
+    /// What its own call under way may cost at most, and where that was reserved.
     call: Option<(u64, Vec<Arc<SessionShared>>)>,
+    /// The models without a known price that its user was told of, as its limit does not hold for them.
+    told_of: BTreeSet<String>,
 }
 
 impl Account {
@@ -37,8 +46,45 @@ impl Account {
         self.limits = limits;
     }
 
+    /// The output that a call may have by this session's limits, in tokens; `None` where it is to wait for others.
+    fn admits(&self, wanted: Option<Wanted>, is_shared: bool) -> Result<Option<u64>, String> {
+        let spent = self.spent();
+        if let Some(reason) = self.limits.used_up(spent) {
+            return Err(reason);
+        }
+        let (Some(Wanted { price, output_tokens }), Some(microdollars)) = (wanted, self.limits.left(spent))
+        else {
+            return Ok(Some(u64::MAX));
+        };
+        match admit(price, output_tokens, Left { microdollars, reserved: self.reserved, is_shared }) {
+            Admission::Ask { output_tokens_max } => Ok(Some(output_tokens_max)),
+            Admission::Wait => Ok(None),
+            Admission::Refuse => {
+                Err(self.limits.refusal(spent, price.input_microdollars).unwrap_or_default())
+            }
+        }
+    }
+
     fn spent(&self) -> u64 {
         self.bill.cost_microdollars.saturating_add(self.below)
+    }
+}
+
+/// What a call would cost whose price is known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) price: CallPrice,
+    /// The most output that it may have by itself, in tokens.
+    pub(crate) output_tokens: u64,
+}
+
+impl Wanted {
+    /// What this request would cost with so much input at most; `None` where nothing knows the price.
+    pub(crate) fn of(provider: &str, request: &Request, input_tokens_max: u64) -> Option<Self> {
+        let info = model_info(provider, &request.model)?;
+        let price = info.call_price(input_tokens_max)?;
+        let most = info.output_tokens.or(info.context_tokens).unwrap_or(OUTPUT_TOKENS_ASSUMED);
+        Some(Self { price, output_tokens: request.settings.output_tokens_max.unwrap_or(most) })
     }
 }
 
@@ -98,47 +144,95 @@ impl Ledger {
         chain(shared)
     }
 
-    /// Waits until a call of this session that is expected to cost `estimate` may be made. It counts until
-    /// [`Self::release`].
+    /// Waits until a call of this session may be made, and gives the output limit that its request is to carry, if that is
+    /// lower than what it wants. What it may cost at most is reserved until [`Self::release`].
     ///
     /// # Errors
-    /// A limit is used up: which one, in words.
-    pub(crate) async fn reserve(&self, shared: &Arc<SessionShared>, estimate: u64) -> Result<(), String> {
+    /// A limit is used up, or does not pay for the call: which one, in words.
+    pub(crate) async fn reserve(
+        &self,
+        shared: &Arc<SessionShared>,
+        wanted: Option<Wanted>,
+    ) -> Result<Option<u64>, String> {
         self.release(shared);
         loop {
             // Asked for before the look, so that no release is missed.
             let released = self.released.notified();
-            if self.try_reserve(shared, estimate)? {
-                return Ok(());
+            if let Some(output_tokens_max) = self.try_reserve(shared, wanted)? {
+                return Ok(wanted
+                    .is_some_and(|wanted| output_tokens_max < wanted.output_tokens)
+                    .then_some(output_tokens_max));
             }
             released.await;
         }
     }
 
-    fn try_reserve(&self, shared: &Arc<SessionShared>, estimate: u64) -> Result<bool, String> {
+    /// The output that the call may have, in tokens; `None` where it is to wait.
+    fn try_reserve(
+        &self,
+        shared: &Arc<SessionShared>,
+        wanted: Option<Wanted>,
+    ) -> Result<Option<u64>, String> {
         let _lock = self.lock();
         let chain = chain(shared);
+        let mut output_tokens = wanted.map_or(u64::MAX, |wanted| wanted.output_tokens);
         for session in &chain {
             let account = session.account();
-            let spent = account.spent();
-            if let Some(reason) = account.limits.used_up(spent) {
-                let is_own = Arc::ptr_eq(session, shared);
-                return Err(if is_own {
-                    reason
-                } else {
-                    format!("{reason}, as session {} has it", session.id)
-                });
-            }
-            let left = account.limits.left(spent).unwrap_or(u64::MAX);
-            if account.reserved > 0 && account.reserved.saturating_add(estimate) > left {
-                return Ok(false);
+            match account.admits(wanted, chain.len() > 1) {
+                Ok(Some(allowed)) => output_tokens = output_tokens.min(allowed),
+                Ok(None) => return Ok(None),
+                Err(reason) if Arc::ptr_eq(session, shared) => return Err(reason),
+                Err(reason) => return Err(format!("{reason}, as session {} has it", session.id)),
             }
         }
+        let reserved = wanted.map_or(0, |wanted| wanted.price.with_output(output_tokens));
         for session in &chain {
-            session.account().reserved += estimate;
+            let mut account = session.account();
+            account.reserved = account.reserved.saturating_add(reserved);
         }
-        shared.account().call = Some((estimate, chain));
-        Ok(true)
+        shared.account().call = Some((reserved, chain));
+        Ok(Some(output_tokens))
+    }
+
+    /// The sessions whose limits cannot be kept where a call of this one has no price, and that were not told so of this
+    /// model: those with a limit, and where there is none but the `purse`'s, the one above all.
+    pub(crate) fn not_told(
+        &self,
+        shared: &Arc<SessionShared>,
+        model: &str,
+        is_purse_limited: bool,
+    ) -> Vec<Arc<SessionShared>> {
+        let _lock = self.lock();
+        let chain = chain(shared);
+        let is_limited = |session: &Arc<SessionShared>| session.account().limits != CostLimits::default();
+        let mut limited: Vec<_> = chain.iter().filter(|session| is_limited(session)).cloned().collect();
+        if limited.is_empty() && is_purse_limited {
+            limited.extend(chain.last().cloned());
+        }
+        limited.retain(|session| session.account().told_of.insert(model.to_owned()));
+        limited
+    }
+
+    /// What a call of this session that is not reserved may have of output, in tokens, beside those that are.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`].
+    pub(crate) fn look(&self, shared: &Arc<SessionShared>, wanted: Wanted) -> Result<u64, String> {
+        let _lock = self.lock();
+        let mut output_tokens = wanted.output_tokens;
+        for session in chain(shared) {
+            let account = session.account();
+            if let Some(allowed) = account.admits(Some(wanted), false)? {
+                output_tokens = output_tokens.min(allowed);
+            } else {
+                let spent = account.spent();
+                return Err(account
+                    .limits
+                    .refusal(spent, wanted.price.input_microdollars)
+                    .unwrap_or_default());
+            }
+        }
+        Ok(output_tokens)
     }
 
     /// A session's call is over, and what it cost is on the bill.

@@ -311,6 +311,7 @@ fn usage(wire: &WireUsage) -> Option<Usage> {
         cache_write_tokens: wire.cache_written(),
         output_tokens,
         reasoning_tokens: reasoning_tokens.min(output_tokens),
+        ..Usage::default()
     })
 }
 

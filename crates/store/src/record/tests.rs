@@ -40,6 +40,7 @@ fn usage() -> Usage {
         cache_write_tokens: 3,
         output_tokens: 300,
         reasoning_tokens: 70_000,
+        estimated_tokens: 4,
     }
 }
 
@@ -356,6 +357,7 @@ fn kinds() -> Vec<EntryKind> {
     kinds.push(EntryKind::CallStarted { call_id: "c".to_owned() });
     kinds.push(EntryKind::Terms { run: EntryId(6), terms: terms() });
     kinds.push(EntryKind::Terms { run: EntryId(6), terms: Arc::default() });
+    kinds.push(EntryKind::Spent(Spent { by: Spender::Calls, usage: usage(), cost_microdollars: Some(9) }));
     kinds
 }
 

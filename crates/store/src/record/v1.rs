@@ -223,6 +223,7 @@ stored_struct!(V1: Usage {
     cache_write_tokens: u64,
     output_tokens: u64,
     reasoning_tokens: u64,
+    estimated_tokens: u64,
 });
 
 stored_struct!(V1: Shell {
@@ -305,7 +306,7 @@ stored_enum!(V1: CompactionOutcome {
 
 stored_struct!(V1: Spent { by: Spender, usage: Usage, cost_microdollars: Option<u64> });
 
-stored_enum!(V1: Spender { 0 = SubAgent { session: String }, 1 = BranchSummary });
+stored_enum!(V1: Spender { 0 = SubAgent { session: String }, 1 = BranchSummary, 2 = Calls });
 
 stored_enum!(V1: RunOutcome {
     0 = Completed,

@@ -306,9 +306,18 @@ async fn cost(backend: &Backend) -> Outcome {
     let state = backend.state().await?;
     let cost = match state.cost_microdollars {
         0 => "no price is known for what was used".to_owned(),
-        cost => format!("{} so far", picture::dollars(cost)),
+        cost => format!("{} so far", picture::about(picture::dollars(cost), state.estimated_tokens)),
     };
-    note(Look::DIM, format!("{cost}; {} tokens in all", thousands(state.total_tokens)))
+    let estimated = match state.estimated_tokens {
+        0 => String::new(),
+        tokens => {
+            format!(
+                ", {} of them estimated where the server reported no usage that can be",
+                thousands(tokens)
+            )
+        }
+    };
+    note(Look::DIM, format!("{cost}; {} tokens in all{estimated}", thousands(state.total_tokens)))
 }
 
 async fn sessions(backend: &Backend) -> Outcome {

@@ -36,8 +36,9 @@ impl Model {
                 let rows = self.calls.end(call_id, name, *status, Some(*duration_ms), self.size.width());
                 self.put(Last::Call, rows);
             }
-            EventKind::UsageUpdate { context, cost_microdollars, .. } => {
+            EventKind::UsageUpdate { context, cost_microdollars, estimated_tokens, .. } => {
                 self.status.cost_microdollars = *cost_microdollars;
+                self.status.estimated_tokens = *estimated_tokens;
                 self.context(*context);
             }
             EventKind::RunEnd { outcome, context } => self.run_end(outcome, *context),

@@ -10,6 +10,7 @@ fn status(tokens: u64) -> Status {
         context,
         trigger: 80_000,
         cost_microdollars: 31_000,
+        estimated_tokens: 0,
         model: "gpt-5.5".to_owned(),
         effort: Some("high".to_owned()),
         queued: 2,

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::{FutureExt, StreamExt};
-use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason, Usage};
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason};
 use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
 use greenroom_tools::panic_text;
 use ractor::ActorRef;
@@ -12,23 +12,25 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::agent::Agent;
-use crate::deps::{Deps, model_info};
+use crate::deps::Deps;
 use crate::event::{Delta, EventKind};
+use crate::flight::Flight;
 use crate::hooks::model_call::{Decision, Finished, ModelHooks};
 use crate::lane::{Call, Lane, Urgency};
 use crate::mail::Mail;
-use crate::message::{AgentMessage, ModelOutcome, RunAttempt};
+use crate::message::{AgentMessage, ModelOutcome, RunAttempt, SessionMail};
 use crate::run_link::RunLink;
 use crate::shared::SessionShared;
+use crate::spending::tree::Wanted;
+use crate::spending::warn_of_no_price;
 use crate::summary_call;
 use crate::trace;
 use crate::waits::Chain;
 
-/// How long an answer is expected to be where the request names no limit, in tokens.
-const OUTPUT_TOKENS_EXPECTED: u64 = 1_024;
-
 pub(super) struct ModelTask {
     pub(super) agent: ActorRef<Mail<AgentMessage>>,
+    /// Who is told what the call cost where its answer does not say it.
+    pub(super) session: ActorRef<SessionMail>,
     pub(super) deps: Arc<Deps>,
     pub(super) shared: Arc<SessionShared>,
     pub(super) lane: Arc<Lane>,
@@ -42,6 +44,8 @@ pub(super) struct ModelTask {
     pub(super) definition: Arc<Agent>,
     /// Who waits for the hooks.
     pub(super) waiting: Chain,
+    /// The most input that the call may have by the server's count, in tokens.
+    pub(super) input_tokens_max: u64,
     /// How many tokens the call will take, as far as that is known.
     pub(super) tokens: u64,
 }
@@ -116,14 +120,18 @@ impl ModelTask {
         let span = trace::chat(&self.span, &*self.lane.provider, &request);
         let began = tokio::time::Instant::now();
         let mut started = false;
+        let mut flight = None;
         let mut outcome = {
-            let work = AssertUnwindSafe(self.work(request, &mut partial, &mut started, &span)).catch_unwind();
+            let work = self.work(request, &mut partial, &mut started, &mut flight, &span);
+            let work = AssertUnwindSafe(work).catch_unwind();
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => None,
                 outcome = work => Some(outcome),
             }
         };
+        // One that was cut off tells the session what it cost, which releases what was reserved for it.
+        let is_paid_for = flight.take().is_some_and(|flight| flight.is_open());
         if let Some(Ok(result)) = &mut outcome {
             let failure = match result {
                 Ok(_) => None,
@@ -145,7 +153,7 @@ impl ModelTask {
                 "",
             ))),
         };
-        if !matches!(outcome, ModelOutcome::Answered(_)) {
+        if !matches!(outcome, ModelOutcome::Answered(_)) && !is_paid_for {
             self.deps.ledger.release(&self.shared);
         }
         let (session, took) = (&self.shared.id, began.elapsed());
@@ -163,52 +171,52 @@ impl ModelTask {
         outcome
     }
 
-    /// What the call is expected to cost, in micro-dollars; 0 where nothing knows the price.
-    fn estimate(&self, request: &Request) -> u64 {
-        let usage = Usage {
-            input_tokens: self.shared.context().tokens,
-            output_tokens: request.settings.output_tokens_max.unwrap_or(OUTPUT_TOKENS_EXPECTED),
-            ..Usage::default()
-        };
-        let info = model_info(self.lane.provider.name(), &request.model);
-        info.and_then(|info| info.cost_microdollars(&usage)).unwrap_or(0)
-    }
-
     fn publish(&self, kind: EventKind) {
         self.shared.publish_of_run(&self.deps.bus, self.stamp.run, kind);
     }
 
     async fn work(
         &self,
-        request: Request,
+        mut request: Request,
         partial: &mut AssistantMessage,
         started: &mut bool,
+        flight: &mut Option<Flight>,
         span: &Span,
     ) -> Result<Box<AssistantMessage>, NoAnswer> {
         // Those that share a limit with this session may be at work, too.
-        let estimate = self.estimate(&request);
-        self.deps.ledger.reserve(&self.shared, estimate).await.map_err(NoAnswer::OverBudget)?;
+        let wanted = Wanted::of(self.lane.provider.name(), &request, self.input_tokens_max);
+        if wanted.is_none() {
+            warn_of_no_price(&self.deps, &self.shared, &self.lane, &request.model);
+        }
+        let allowed = self.deps.ledger.reserve(&self.shared, wanted).await.map_err(NoAnswer::OverBudget)?;
+        limit_output(&mut request, allowed);
         let asked = tokio::time::Instant::now();
         let call = Call { family: self.shared.family(), urgency: Urgency::Step, tokens: self.tokens };
         let tell = |queued| self.publish(EventKind::queue_update(&self.lane, false, queued));
         let mut place = self.lane.enter(call, tell).await;
         trace::entered(span, &self.shared.id, asked.elapsed());
         // Others may have spent while this call waited for its place.
-        if let Some(reason) = self.deps.purse.used_up(self.deps.now_ms()) {
-            return Err(NoAnswer::OverBudget(reason));
-        }
+        let allowed = self.deps.purse.look(self.deps.now_ms(), wanted).map_err(NoAnswer::OverBudget)?;
+        let is_less = wanted.is_some_and(|wanted| allowed < wanted.output_tokens);
+        limit_output(&mut request, Some(allowed).filter(|_| is_less));
         let silent = |failure| Box::new(ProviderError::new(failure, ""));
         let mut silence = self.lane.silence();
+        *flight = Flight::begin(&self.session, Some(self.stamp), &self.deps, &self.lane, &request);
         let stream = silence.unless_silent(self.lane.provider.stream(request)).await.map_err(silent)?;
+        if stream.is_err() {
+            flight.take().into_iter().for_each(Flight::refused);
+        }
         let mut stream = stream.map_err(Box::new)?;
         while let Some(event) = silence.unless_silent(stream.next()).await.map_err(silent)? {
             let event = event.map_err(Box::new)?;
+            flight.iter_mut().for_each(|flight| flight.heard(&event));
             if !std::mem::replace(started, true) {
                 self.publish(EventKind::MessageStart);
             }
             let delta = match event {
                 ReplyEvent::Done(answer) => {
                     answer.usage.iter().for_each(|usage| place.used(usage));
+                    flight.take().into_iter().for_each(|flight| flight.answered(&answer));
                     return Ok(answer);
                 }
                 ReplyEvent::Text(text) => {
@@ -237,11 +245,17 @@ impl ModelTask {
     }
 }
 
+/// Lowers a request's output limit to what is paid for.
+fn limit_output(request: &mut Request, allowed: Option<u64>) {
+    let limits = [request.settings.output_tokens_max, allowed];
+    request.settings.output_tokens_max = limits.into_iter().flatten().min();
+}
+
 /// Why a call has no answer.
 enum NoAnswer {
     /// It failed.
     Failed(Box<ProviderError>),
-    /// It was not made, since the runtime's cost limit is used up.
+    /// It was not made, since a cost limit is used up or does not pay for it.
     OverBudget(String),
 }
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use greenroom_kernel::cost::{CostLimits, RunCost};
 use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::settings::CompactionSettings;
-use greenroom_kernel::size::{Estimator, text_tokens};
+use greenroom_kernel::size::{Estimator, text_tokens, tools_tokens};
 use greenroom_kernel::usage::{Window, WindowSource};
 use greenroom_provider::{ModelSettings, ResentReasoning, SettingError, ToolChoice};
 use greenroom_tools::Registry;
 
 use crate::actors::usage_tracker::TrackerConfig;
 use crate::agent::Agent;
-use crate::deps::{Deps, model_info};
+use crate::deps::Deps;
 use crate::error::{ConfigError, Result};
 use crate::lane::Lane;
 use crate::message::{PromptOptions, Summariser};
@@ -123,7 +123,7 @@ impl Definition {
         let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
         let AllTools { registry: tools, tokens: tools_tokens } = deps.tools.of(&agent, || {
             let registry = crate::sub_agent::tools_of(deps, &agent)?;
-            let tokens = tools_tokens(&registry);
+            let tokens = tools_tokens(&registry.specs());
             Ok(AllTools { registry, tokens })
         })?;
         let settings = deps.settings(&agent);
@@ -301,7 +301,7 @@ impl Definition {
         }
     }
 
-    /// Warnings about an unknown window or price.
+    /// Warnings about an unknown window.
     pub(super) fn warnings(&self) -> Vec<String> {
         let (model, origin) = (self.model(), self.lane.origin());
         let mut warnings = Vec::new();
@@ -328,35 +328,11 @@ impl Definition {
                 _,
             ) => {}
         }
-        if self.has_cost_limit() {
-            warnings.extend(self.without_price());
-        }
         warnings
-    }
-
-    /// Whether the agent itself has a limit of money.
-    pub(super) fn has_cost_limit(&self) -> bool {
-        self.agent.cost_limit.is_some() || self.agent.run_cost_limit.is_some()
-    }
-
-    /// That no limit of money can be kept, where nobody knows what the model costs.
-    pub(super) fn without_price(&self) -> Option<String> {
-        let (model, provider, origin) = (self.model(), self.provider(), self.lane.origin());
-        let has_price = model_info(provider, model).is_some_and(|info| info.prices.is_some());
-        (!has_price).then(|| {
-            format!("nothing knows the price of {model} at {origin}: its calls do not count towards the cost limit")
-        })
     }
 }
 
 /// The system prompt, in estimated tokens.
 pub(super) fn instructions_tokens(text: &str) -> u64 {
     text_tokens(text, Estimator::Classes)
-}
-
-/// The tools, in estimated tokens.
-fn tools_tokens(tools: &Registry) -> u64 {
-    let of = |text: &str| text_tokens(text, Estimator::Classes);
-    let specs = tools.specs();
-    specs.iter().map(|spec| of(&spec.name) + of(&spec.description) + of(&spec.parameters.to_string())).sum()
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::cost::RunCost;
-use greenroom_kernel::entry::{Delivery, Entry, EntryKind};
+use greenroom_kernel::entry::{Delivery, Entry, EntryKind, Spender, Spent};
 use greenroom_kernel::message::{Block, Message, StopReason};
 use greenroom_kernel::path::is_message;
 use greenroom_kernel::run::{Boundary, Fallbacks};
@@ -625,10 +625,6 @@ impl SessionState {
         if std::mem::replace(&mut self.run_cost, run_cost) != run_cost {
             self.limits_changed();
         }
-        // Where the agent has a limit, this was said when the session was opened.
-        if options.cost_limit.is_some() && !self.definition.has_cost_limit() {
-            self.model_warnings.extend(self.definition.without_price());
-        }
     }
 
     /// Writes the instructions of a run that begins. Their size counts from now on.
@@ -970,6 +966,23 @@ impl SessionState {
                 self.run_broken(&error);
                 false
             }
+        }
+    }
+
+    /// Puts on the bill what a model call cost besides what the log says by its answer.
+    pub(super) async fn calls_spent(
+        &mut self,
+        stamp: Option<RunAttempt>,
+        usage: Usage,
+        cost_microdollars: Option<u64>,
+    ) {
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.push(EntryKind::Spent(Spent { by: Spender::Calls, usage, cost_microdollars }));
+        if let Err(error) = self.append(draft, None).await {
+            return self.warn(format!("what a model call cost could not be recorded: {error}"));
+        }
+        if let Some(run) = stamp.and_then(|stamp| self.current(stamp)) {
+            run.told.usage.add(&usage);
         }
     }
 

@@ -169,6 +169,7 @@ fn usage_in_all_its_places() {
             cache_write_tokens: 0,
             output_tokens: output,
             reasoning_tokens: reasoning,
+            ..Usage::default()
         })
     };
     check(

@@ -303,17 +303,6 @@ async fn a_context_is_measured_by_the_definition_and_the_sessions_state() {
     }
 }
 
-#[tokio::test]
-async fn a_cost_limit_without_a_price_is_warned_of() {
-    let deps = Arc::new(deps());
-    let warnings = |agent: Agent| resolve(&deps, &agent).unwrap().warnings();
-    let unknown = || Agent::new("unheard-of").context_window(9_000);
-    assert_eq!(warnings(unknown()), [""; 0]);
-    assert_eq!(warnings(Agent::new("gpt-4o").cost_limit_usd(0.000_005)), [""; 0]);
-    let [warning] = &warnings(unknown().cost_limit_usd(0.000_005))[..] else { panic!("one warning") };
-    assert!(warning.starts_with("nothing knows the price of unheard-of at openai: "), "{warning}");
-}
-
 /// Sessions with the same tools share what a model is told of them; the tools go with the last one.
 #[tokio::test]
 async fn the_same_tools_are_made_once_and_not_kept() {

@@ -1,0 +1,84 @@
+//! Which reports stand, and what is counted in the place of the others.
+
+use super::*;
+use crate::message::{StopReason, ToolCall};
+
+fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
+    Usage { input_tokens, output_tokens, ..Usage::default() }
+}
+
+fn answer(content: Vec<Part>) -> AssistantMessage {
+    AssistantMessage {
+        content,
+        provider: "p".to_owned(),
+        model: "m".to_owned(),
+        usage: None,
+        stop: StopReason::Stop,
+        error: None,
+    }
+}
+
+/// What is missing on both sides where about 574 tokens were sent, of them 500 as text, and 40 answered, 30 as text.
+fn check(report: Option<Usage>, expected: (u64, u64)) {
+    let (input, output) = (Counted { likely: 574, least: 500 }, Counted { likely: 40, least: 30 });
+    let missing = missing(report.as_ref(), input, output);
+    assert_eq!((missing.input_tokens, missing.output_tokens), expected, "{report:?}");
+    assert_eq!(missing.estimated_tokens, expected.0 + expected.1, "{report:?}");
+}
+
+#[test]
+fn a_report_that_cannot_be_is_replaced_and_no_other_one() {
+    check(None, (574, 40));
+    check(Some(Usage::default()), (574, 40));
+    check(Some(usage(1, 1)), (573, 39));
+    check(Some(usage(49, 2)), (525, 38));
+    // A tenth of the least, from there on everything is believed, on each side by itself.
+    check(Some(usage(50, 3)), (0, 0));
+    check(Some(usage(50, 0)), (0, 40));
+    check(Some(usage(0, 3)), (574, 0));
+    check(Some(usage(600, 1_000)), (0, 0));
+    check(Some(usage(u64::MAX, u64::MAX)), (0, 0));
+    // Cached tokens that are counted apart.
+    check(Some(Usage { cached_tokens: 560, ..usage(3, 40) }), (0, 0));
+    check(Some(Usage { cache_write_tokens: 560, ..usage(3, 40) }), (0, 0));
+}
+
+#[test]
+fn where_nothing_was_said_nothing_is_missing() {
+    assert_eq!(missing(None, Counted::default(), Counted::default()), Usage::default());
+    assert_eq!(count_answer(&answer(Vec::new())), Counted::default());
+    assert_eq!(count_streamed(""), Counted::default());
+}
+
+#[test]
+fn the_least_has_neither_tools_nor_images_nor_reasoning() {
+    let tools = [ToolSpec {
+        name: "count".to_owned(),
+        description: "Counts. ".repeat(100),
+        parameters: serde_json::json!({ "type": "object" }),
+    }];
+    let thought = Part::Reasoning("thinking about it ".repeat(100));
+    let opaque = Part::OpaqueReasoning { dialect: "d".to_owned(), data: "x".repeat(400) };
+    let said = answer(vec![thought, opaque, Part::Text("a short answer".to_owned())]);
+    let messages = [Arc::new(Message::user("hello")), Arc::new(Message::Assistant(said.clone()))];
+    let none = ResentReasoning::default();
+    let all = ResentReasoning { readable_of: Some("p".to_owned()), dialect: Some("d".to_owned()) };
+    let count = |tools: &[ToolSpec], resent: &ResentReasoning, ratio: Ratio| {
+        Sent { system: "Be kind.", tools, messages: &messages, resent, ratio }.count()
+    };
+    let bare = count(&[], &none, Ratio::default());
+    assert_eq!(bare.likely, bare.least);
+    let with_tools = count(&tools, &none, Ratio::default());
+    assert_eq!((with_tools.least, with_tools.likely), (bare.least, bare.likely + tools_tokens(&tools)));
+    let with_reasoning = count(&[], &all, Ratio::default());
+    let reasoning = reasoning_tokens(&messages[1]) + 100;
+    assert_eq!((with_reasoning.least, with_reasoning.likely), (bare.least, bare.likely + reasoning));
+    assert_eq!(count(&[], &none, Ratio::new(2.0)).likely, bare.likely * 2);
+    // Of an answer, reasoning counts as output, and the least is without it.
+    let counted = count_answer(&said);
+    assert_eq!(counted.likely, counted.least + reasoning_tokens(&messages[1]));
+    // A call counts too.
+    let call =
+        ToolCall { id: "1".to_owned(), name: "count".to_owned(), arguments: "{\"number\": 1}".to_owned() };
+    assert!(count_answer(&answer(vec![Part::ToolCall(call)])).least > 0);
+}
