@@ -211,7 +211,7 @@ async fn summaries_are_counted_where_nothing_is_reported() {
             session.prompt(format!("question {number}")).await.unwrap();
         }
         let mut events = session.subscribe();
-        session.compact(keep(300)).await.unwrap();
+        assert!(session.compact(keep(300)).await.unwrap().is_installed());
         let ends = ends(&drain(&mut events));
         assert!(ends[0].cost_microdollars.unwrap() > 1_000, "{ends:?}");
         assert_eq!(ends[0].summary_usage.estimated_tokens == 0, reports.is_true(), "{ends:?}");
@@ -492,7 +492,7 @@ async fn a_summary_model_without_a_price_voids_no_limit_in_silence() {
         session.prompt(format!("question {number}")).await.unwrap();
     }
     let mut events = session.subscribe();
-    session.compact(keep(300)).await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
     let events = drain(&mut events);
     assert_eq!(ends(&events)[0].cost_microdollars, None);
     let told = warnings(&events);
