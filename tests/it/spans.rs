@@ -25,6 +25,8 @@ struct Seen {
     parent: Option<u64>,
     name: &'static str,
     fields: Fields,
+    /// The spans that it follows from.
+    follows: Vec<u64>,
     is_closed: bool,
 }
 
@@ -62,12 +64,16 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
         let mut fields = Fields::new();
         attributes.record(&mut Reader(&mut fields));
         let name = attributes.metadata().name();
-        let span = Seen { id: id.into_u64(), parent, name, fields, is_closed: false };
+        let span = Seen { id: id.into_u64(), parent, name, fields, ..Seen::default() };
         self.0.lock().unwrap().spans.push(span);
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
         self.with(id, |span| values.record(&mut Reader(&mut span.fields)));
+    }
+
+    fn on_follows_from(&self, id: &Id, follows: &Id, _: Context<'_, S>) {
+        self.with(id, |span| span.follows.push(follows.into_u64()));
     }
 
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
@@ -230,4 +236,142 @@ async fn the_tree_of_spans_has_the_names_of_the_conventions_and_no_content() {
     ] {
         assert!(text.contains(line), "{line}");
     }
+}
+
+fn wait_reasons(collected: &Collected, path: &str) -> Vec<String> {
+    collected.at(path).iter().map(|span| span.fields["greenroom.wait.reason"].clone()).collect()
+}
+
+/// The spans of a program around its prompts: a run is a child of its caller's, and one that waits follows from it.
+#[tokio::test(start_paused = true)]
+async fn a_run_belongs_to_the_span_of_its_caller() {
+    let collector = Collector::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(collector.clone()));
+    let model = simulator(Function(|_: &_, _: CallInfo| Said::text("well").after_ms(1_000)), 50_000);
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("mine", &agent(50_000)).await.unwrap();
+    let at_once = tracing::info_span!("http_request").in_scope(|| session.prompt("one").into_future());
+    let waits = tracing::info_span!("other_request").in_scope(|| session.prompt("two").into_future());
+    let (one, two) = tokio::join!(at_once, waits);
+    one.unwrap();
+    two.unwrap();
+    session.prompt("three").await.unwrap();
+    // One that was cut off is resumed within another span.
+    let aborted = session.prompt("four");
+    let abort = async {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        session.abort();
+    };
+    let (end, ()) = tokio::join!(aborted, abort);
+    assert!(matches!(end, Err(Error::Aborted)));
+    tracing::info_span!("later_request").in_scope(|| session.resume().into_future()).await.unwrap();
+    runtime.shutdown().await.unwrap();
+    drop(session);
+
+    let collected = collector.0.lock().unwrap();
+    let [at_once] = &collected.at("http_request invoke_agent")[..] else { panic!("{collected:?}") };
+    let id = |path: &str| collected.at(path)[0].id;
+    assert_eq!(at_once.fields["greenroom.run"], "0");
+    assert_eq!(at_once.follows, [id("session")]);
+    assert_eq!(collected.at("http_request invoke_agent step chat").len(), 1);
+    let of_session = collected.at("session invoke_agent");
+    let follows: Vec<_> = of_session.iter().map(|run| run.follows.clone()).collect();
+    assert_eq!(follows, [vec![id("other_request")], vec![], vec![], vec![id("later_request")]]);
+    let open: Vec<&Seen> = collected.spans.iter().filter(|span| !span.is_closed).collect();
+    assert!(open.is_empty(), "what began has ended: {open:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_run_of_an_agent_that_is_called_belongs_to_the_call() {
+    let collector = Collector::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(collector.clone()));
+    let script = Function(|request: &greenroom_simulator::SeenRequest, call: CallInfo| {
+        match (request.has_tool("helper"), call.session_call) {
+            (true, 0) => Said::call("helper", &json!({ "task": "help" })),
+            _ => Said::text("well"),
+        }
+    });
+    let model = simulator(script, 50_000);
+    let runtime = builder(&model).start().await.unwrap();
+    let helper = sub_agent("helper", agent(50_000)).describe("Helps.");
+    let session = runtime.open("boss", &agent(50_000).sub_agent(helper)).await.unwrap();
+    session.prompt("go").await.unwrap();
+    runtime.shutdown().await.unwrap();
+    drop(session);
+
+    let collected = collector.0.lock().unwrap();
+    let of_call = collected.at("session invoke_agent step execute_tool invoke_agent");
+    let [run] = &of_call[..] else { panic!("{collected:?}") };
+    let sessions = collected.at("session");
+    let child = sessions.iter().find(|span| span.fields.contains_key("greenroom.session.parent")).unwrap();
+    assert_eq!(run.follows, [child.id]);
+    let open: Vec<&Seen> = collected.spans.iter().filter(|span| !span.is_closed).collect();
+    assert!(open.is_empty(), "what began has ended: {open:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_are_spans() {
+    let collector = Collector::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(collector.clone()));
+    let limited = Fault::RateLimited(greenroom_simulator::RetryAfter::Seconds(20));
+    let script = Function(move |request: &greenroom_simulator::SeenRequest, call: CallInfo| {
+        match (request.last_user_text().as_str(), call.session_call) {
+            ("limited", 0) => Said::fault(limited.clone()),
+            ("fails", 0) => Said::text("").with_fault(Fault::ServerError(503)),
+            _ => Said::text("well").after_ms(1_000),
+        }
+    });
+    let model = simulator(script, 50_000);
+    let runtime = Runtime::builder().provider_with(model.provider(), 1).in_memory().start().await.unwrap();
+    let open = async |id: &str| runtime.open(id, &agent(50_000)).await.unwrap();
+    let (a, b) = (open("a").await, open("b").await);
+    // One waits for the other's place.
+    let (one, two) = tokio::join!(a.prompt("slow"), b.prompt("slow"));
+    one.and(two).unwrap();
+    assert_eq!(wait_reasons(&collector.0.lock().unwrap(), "session invoke_agent step chat wait"), ["places"]);
+    open("c").await.prompt("fails").await.unwrap();
+    assert_eq!(wait_reasons(&collector.0.lock().unwrap(), "session invoke_agent step wait"), ["retry"]);
+    // What the provider asks for holds for others too, who are aborted while they wait.
+    let (limited, other) = (open("d").await, open("e").await);
+    let paused = async {
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        let abort = async {
+            tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+            other.abort();
+        };
+        tokio::join!(other.prompt("slow"), abort).0
+    };
+    let (ended, aborted) = tokio::join!(limited.prompt("limited"), paused);
+    ended.unwrap();
+    assert!(matches!(aborted, Err(Error::Aborted)), "{aborted:?}");
+    let reasons = wait_reasons(&collector.0.lock().unwrap(), "session invoke_agent step chat wait");
+    assert_eq!(reasons, ["places", "paused"]);
+    runtime.shutdown().await.unwrap();
+    drop((a, b, limited, other));
+    let collected = collector.0.lock().unwrap();
+    let open: Vec<&Seen> = collected.spans.iter().filter(|span| !span.is_closed).collect();
+    assert!(open.is_empty(), "what began has ended: {open:?}");
+}
+
+/// A summary that fails is asked for again after a wait, within its compaction.
+#[tokio::test(start_paused = true)]
+async fn the_wait_before_a_summary_is_asked_for_again_is_a_span() {
+    let collector = Collector::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(collector.clone()));
+    let talk = Function(|_: &_, _: CallInfo| Said::text("word ".repeat(300)));
+    let asked = std::sync::atomic::AtomicU32::new(0);
+    let summaries = Function(move |request: &greenroom_simulator::SeenRequest, call: CallInfo| {
+        match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => Said::text("").with_fault(Fault::ServerError(503)),
+            _ => greenroom_simulator::Script::reply(&Summariser::Obedient, request, call),
+        }
+    });
+    let model = simulator(ByPurpose::new(talk, summaries), 50_000);
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("mine", &agent(50_000)).await.unwrap();
+    for number in 0..6 {
+        session.prompt(format!("question {number}")).await.unwrap();
+    }
+    assert!(session.compact(crate::compaction_fixtures::keep(300)).await.unwrap().is_installed());
+    assert_eq!(wait_reasons(&collector.0.lock().unwrap(), "session compaction wait"), ["retry"]);
 }

@@ -37,6 +37,7 @@ use crate::prompt::Reply;
 use crate::run_link::RunLink;
 use crate::session::State;
 use crate::shared::{KeptAwake, SessionShared};
+use crate::trace::CalledFrom;
 use crate::validate::Validators;
 use crate::waits::Chain;
 
@@ -413,6 +414,8 @@ pub(crate) struct PromptOptions {
     pub(crate) waiting: Chain,
     /// How many early aborts there had been when the prompt was handed over: a later one aborts it.
     pub(crate) early_aborts: u64,
+    /// Where the caller is in a trace of their own.
+    pub(crate) from: CalledFrom,
 }
 
 /// Input that was taken on.

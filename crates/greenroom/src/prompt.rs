@@ -34,6 +34,7 @@ use crate::run_link::RunLink;
 use crate::run_stream::RunStream;
 use crate::session::SessionHandle;
 use crate::spending::microdollars;
+use crate::trace::CalledFrom;
 use crate::validate::{ProposedAnswer, Rejection, Validators};
 use crate::waits::Chain;
 
@@ -206,6 +207,8 @@ pub struct RunRequest<O = AsText> {
     validated_by: Vec<String>,
     /// Aborts the run.
     cancel: CancellationToken,
+    /// Where the caller is in a trace of their own.
+    from: CalledFrom,
     output: PhantomData<fn() -> O>,
 }
 
@@ -234,6 +237,7 @@ impl<O> RunRequest<O> {
             validators: Validators::default(),
             validated_by: Vec::new(),
             cancel: CancellationToken::new(),
+            from: CalledFrom::current(),
             output: PhantomData,
         }
     }
@@ -338,6 +342,7 @@ impl<O> RunRequest<O> {
             validators,
             validated_by,
             cancel,
+            from,
             ..
         } = self;
         if prompt.as_ref().is_some_and(Prompt::is_empty) {
@@ -374,6 +379,7 @@ impl<O> RunRequest<O> {
             cancel: cancel.clone(),
             waiting: Chain::current(),
             early_aborts,
+            from,
         });
         let mut guard = WithdrawOnDrop { handle: Some(session.clone()), ticket: options.ticket };
         let request = session.request(move |reply| match prompt {
@@ -466,6 +472,7 @@ impl RunRequest<AsText> {
             validators,
             validated_by,
             cancel,
+            from,
             ..
         } = self;
         RunRequest {
@@ -480,6 +487,7 @@ impl RunRequest<AsText> {
             validators,
             validated_by,
             cancel,
+            from,
             output: PhantomData,
         }
     }

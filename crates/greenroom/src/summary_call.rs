@@ -105,7 +105,11 @@ async fn answer(
             0
         },
     };
-    let tell = |queued| shared.publish(&deps.bus, EventKind::queue_update(lane, true, queued));
+    let mut wait = Span::none();
+    let tell = |queued| {
+        trace::queued(&mut wait, span, &shared.id, &queued);
+        shared.publish(&deps.bus, EventKind::queue_update(lane, true, queued));
+    };
     let mut place = lane.enter(call, tell).await;
     trace::entered(span, &shared.id, asked.elapsed());
     let sent = deps.learned.ratio(lane.origin(), &request.model).apply(texts());

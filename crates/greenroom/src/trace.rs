@@ -2,11 +2,15 @@
 //! names are still in development; these are the ones that have `gen_ai.provider.name` in the place of `gen_ai.system`.
 //!
 //! ```text
-//! session ─ invoke_agent (a run) ─┬─ step ─┬─ chat (a model call)
-//!                                 │        └─ execute_tool
-//!                                 ├─ compaction ─ chat (a summary)
+//! session ─ invoke_agent (a run) ─┬─ step ─┬─ chat (a model call) ─ wait (for its turn)
+//!                                 │        ├─ wait (before it is made again)
+//!                                 │        └─ execute_tool ─ invoke_agent (of an agent that is called)
+//!                                 ├─ compaction ─┬─ chat (a summary) ─ wait
+//!                                 │              └─ wait
 //!                                 └─ store.append
 //! ```
+//!
+//! A run that is asked for within a span of the program is a child of that span, and follows from its session's.
 //!
 //! Invariants: no span and no line holds a message's text, a tool's arguments or result, a provider's words or a key;
 //! every name stands here; nothing is computed for a span or a line that nobody wants.
@@ -24,6 +28,7 @@ use tracing::field::Empty;
 use tracing::{Span, debug, debug_span, info, info_span};
 
 use crate::compaction::Compacted;
+use crate::lane::Queued;
 
 #[cfg(test)]
 mod tests;
@@ -37,10 +42,40 @@ pub(crate) fn session(id: &str, parent: Option<&str>) -> Span {
     span
 }
 
+/// Where whoever asks for a run is in a trace of their own.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CalledFrom {
+    span: Option<Span>,
+    /// Whether the run does not begin at once, or was begun before: what it does then is no part of that span.
+    is_late: bool,
+}
+
+impl CalledFrom {
+    /// The span that is current.
+    pub(crate) fn current() -> Self {
+        Self { span: Some(Span::current()).filter(|span| !span.is_none()), is_late: false }
+    }
+
+    /// The run does not begin at once.
+    pub(crate) fn waited(&mut self) {
+        self.is_late = true;
+    }
+}
+
 /// A run, until its end is recorded.
-pub(crate) fn run(session: &Span, id: &str, run: RunId, provider: &str, model: &str) -> Span {
+pub(crate) fn run(
+    session: &Span,
+    from: &mut CalledFrom,
+    id: &str,
+    run: RunId,
+    provider: &str,
+    model: &str,
+) -> Span {
+    // The caller's span is not held for longer than a child of it holds it.
+    let caller = from.span.take();
+    let parent = caller.as_ref().filter(|_| !from.is_late).unwrap_or(session);
     let span = info_span!(
-        parent: session,
+        parent: parent,
         "invoke_agent",
         "otel.kind" = "internal",
         "gen_ai.operation.name" = "invoke_agent",
@@ -54,6 +89,9 @@ pub(crate) fn run(session: &Span, id: &str, run: RunId, provider: &str, model: &
         "gen_ai.usage.output_tokens" = Empty,
         "error.type" = Empty,
     );
+    if let Some(caller) = &caller {
+        span.follows_from(if from.is_late { caller } else { session });
+    }
     info!(parent: &span, session = id, run = run.0, provider, model, "a run begins");
     span
 }
@@ -182,6 +220,19 @@ pub(crate) fn cancelled(span: &Span, id: &str, purpose: Purpose, took: Duration)
 /// A model call had to wait for its turn, or got it at once.
 pub(crate) fn entered(span: &Span, id: &str, waited: Duration) {
     debug!(parent: span, session = id, waited_ms = millis(waited), "the call has its place among those of the provider");
+}
+
+/// A wait: for a place at the provider and the like, or before a call is made again.
+pub(crate) fn wait(parent: &Span, id: &str, reason: &str) -> Span {
+    info_span!(parent: parent, "wait", "gen_ai.conversation.id" = id, "greenroom.wait.reason" = reason)
+}
+
+/// How a call stands that waits for its turn: `span` is of the wait that is going on.
+pub(crate) fn queued(span: &mut Span, chat: &Span, id: &str, queued: &Queued) {
+    *span = match queued.position {
+        0 => Span::none(),
+        _ => wait(chat, id, &name(&queued.reason)),
+    };
 }
 
 /// A call that failed is made again after a wait.

@@ -464,6 +464,7 @@ impl AgentState {
         let Some(running) = self.current(stamp) else { return };
         running.call += 1;
         let (call, over, agent) = (running.call, running.over.clone(), myself.clone());
+        let span = trace::wait(&running.step_span, &session, "retry");
         tokio::spawn(async move {
             let delay = tokio::time::sleep(Duration::from_millis(delay_ms));
             tokio::select! {
@@ -471,6 +472,7 @@ impl AgentState {
                 () = delay => { let _ = agent.cast(AgentMessage::Waited { stamp, call }.into()); }
                 () = over.cancelled() => {}
             }
+            drop(span);
         });
     }
 

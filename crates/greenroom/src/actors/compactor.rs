@@ -59,7 +59,7 @@ struct Running {
     /// Questions that wait for a child.
     queue: VecDeque<SummaryRequest>,
     /// Questions that wait for their time.
-    delayed: HashMap<u32, SummaryRequest>,
+    delayed: HashMap<u32, (SummaryRequest, Span)>,
     /// The children at work.
     children: HashMap<ActorId, Child>,
     ratio: Ratio,
@@ -109,7 +109,7 @@ impl Actor for Compactor {
             }
             CompactorMessage::AskNow { compaction, id } => {
                 if let Some(running) = state.current(compaction) {
-                    running.queue.extend(running.delayed.remove(&id));
+                    running.queue.extend(running.delayed.remove(&id).map(|(question, _)| question));
                     state.start_children(&myself).await;
                 }
             }
@@ -230,7 +230,8 @@ impl CompactorState {
                 Effect::Ask(question) if question.after_ms > 0 => {
                     let (id, compaction, compactor) = (question.id, running.id, myself.clone());
                     let delay = Duration::from_millis(question.after_ms);
-                    running.delayed.insert(id, question);
+                    let wait = trace::wait(&running.span, &self.shared.id, "retry");
+                    running.delayed.insert(id, (question, wait));
                     compactor.send_after(delay, move || CompactorMessage::AskNow { compaction, id });
                 }
                 Effect::Ask(question) => running.queue.push_back(question),

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use greenroom_kernel::cost::{Admission, CallPrice, CostLimits, Left, admit};
 use greenroom_provider::Request;
 use tokio::sync::Notify;
+use tracing::Span;
 
 use crate::deps::model_info;
 use crate::message::Bill;
@@ -145,7 +146,7 @@ impl Ledger {
     }
 
     /// Waits until a call of this session may be made, and gives the output limit that its request is to carry, if that is
-    /// lower than what it wants. What it may cost at most is reserved until [`Self::release`].
+    /// lower than what it wants. `waits` gives what the wait is traced with. What it may cost at most is reserved until [`Self::release`].
     ///
     /// # Errors
     /// A limit is used up, or does not pay for the call: which one, in words.
@@ -153,8 +154,10 @@ impl Ledger {
         &self,
         shared: &Arc<SessionShared>,
         wanted: Option<Wanted>,
+        mut waits: impl FnMut() -> Span,
     ) -> Result<Option<u64>, String> {
         self.release(shared);
+        let mut wait = None;
         loop {
             // Asked for before the look, so that no release is missed.
             let released = self.released.notified();
@@ -163,6 +166,7 @@ impl Ledger {
                     .is_some_and(|wanted| output_tokens_max < wanted.output_tokens)
                     .then_some(output_tokens_max));
             }
+            wait.get_or_insert_with(&mut waits);
             released.await;
         }
     }

@@ -188,11 +188,17 @@ impl ModelTask {
         if wanted.is_none() {
             warn_of_no_price(&self.deps, &self.shared, &self.lane, &request.model);
         }
-        let allowed = self.deps.ledger.reserve(&self.shared, wanted).await.map_err(NoAnswer::OverBudget)?;
+        let waits = || trace::wait(span, &self.shared.id, "budget");
+        let reserved = self.deps.ledger.reserve(&self.shared, wanted, waits).await;
+        let allowed = reserved.map_err(NoAnswer::OverBudget)?;
         limit_output(&mut request, allowed);
         let asked = tokio::time::Instant::now();
         let call = Call { family: self.shared.family(), urgency: Urgency::Step, tokens: self.tokens };
-        let tell = |queued| self.publish(EventKind::queue_update(&self.lane, false, queued));
+        let mut wait = Span::none();
+        let tell = |queued| {
+            trace::queued(&mut wait, span, &self.shared.id, &queued);
+            self.publish(EventKind::queue_update(&self.lane, false, queued));
+        };
         let mut place = self.lane.enter(call, tell).await;
         trace::entered(span, &self.shared.id, asked.elapsed());
         // Others may have spent while this call waited for its place.

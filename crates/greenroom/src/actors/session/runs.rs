@@ -384,6 +384,7 @@ impl SessionState {
         let run = draft.deliver(item, false);
         // Its key was used when it was queued, and what was aborted while it waited was not this.
         (options.key, options.early_aborts) = (None, self.shared.early_aborts());
+        options.from.waited();
         let recorded = item.terms.clone().map(|terms| (item.id, terms));
         self.begin_recorded(draft, run, recorded, options, Waiting::caller(reply)).await?;
         let followers = self.inbox.take_followers(item.id);
@@ -478,6 +479,7 @@ impl SessionState {
             return Err(error);
         }
         self.refresh_settings();
+        options.from.waited();
         let mut draft = self.opening_draft();
         let run = draft.push(EntryKind::Note { kind: RUN_RESUMED.into(), data: unanswered.to_string() });
         self.begin_recorded(draft, run, recorded, options, waiting).await
@@ -571,7 +573,7 @@ impl SessionState {
     fn start_run(
         &mut self,
         run: EntryId,
-        options: Box<PromptOptions>,
+        mut options: Box<PromptOptions>,
         waiting: Waiting,
         instructions: RunInstructions,
         judges: Validators,
@@ -589,7 +591,7 @@ impl SessionState {
         self.shared.begin_run(run, cancel, options.early_aborts);
         let gone = reply.as_ref().is_some_and(tokio::sync::oneshot::Sender::is_closed);
         let (provider, model) = (self.definition.provider(), self.definition.model());
-        let span = trace::run(&self.span, &self.shared.id, run, provider, model);
+        let span = trace::run(&self.span, &mut options.from, &self.shared.id, run, provider, model);
         self.run = Some(OpenRun {
             stamp,
             span,
