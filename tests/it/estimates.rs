@@ -236,13 +236,13 @@ async fn a_fallback_s_answer_is_counted_where_nothing_is_reported() {
     assert!(cost > 0 && estimated > 0);
 }
 
-/// How a call is cut off.
+/// By what a call is cut off.
 #[derive(Debug, Clone, Copy)]
 enum CutOff {
-    ByUser,
-    ByTime,
-    BySilence,
-    ByProvider,
+    User,
+    TimeLimit,
+    Silence,
+    Provider,
 }
 
 /// Slow answers, of which about a half has come when they are cut off.
@@ -257,20 +257,20 @@ async fn cut_off(how: CutOff, is_helper: bool) {
         }
         let said = Said::text(text("long.", 2_000)).with_pace(pace);
         match (how, info.session_call) {
-            (CutOff::ByUser | CutOff::ByTime, _) => said,
-            (CutOff::BySilence, 0) => said.with_fault(Fault::Stall {
+            (CutOff::User | CutOff::TimeLimit, _) => said,
+            (CutOff::Silence, 0) => said.with_fault(Fault::Stall {
                 at: greenroom_simulator::Point::MidStream,
                 ping_every_ms: None,
                 for_ms: None,
             }),
-            (CutOff::ByProvider, 0) => said.with_fault(Fault::Reset(greenroom_simulator::Point::MidStream)),
-            (CutOff::BySilence | CutOff::ByProvider, _) => Said::text("short"),
+            (CutOff::Provider, 0) => said.with_fault(Fault::Reset(greenroom_simulator::Point::MidStream)),
+            (CutOff::Silence | CutOff::Provider, _) => Said::text("short"),
         }
     };
     let model = priced(Function(script));
     let runtime = builder(&model).silence_max(Duration::from_secs(60)).start().await.unwrap();
     let mut talker = plain(MODEL);
-    if matches!(how, CutOff::ByTime) {
+    if matches!(how, CutOff::TimeLimit) {
         talker = talker.run_timeout(Some(Duration::from_secs(5)));
     }
     let agent = match is_helper {
@@ -280,14 +280,14 @@ async fn cut_off(how: CutOff, is_helper: bool) {
     let session = runtime.open("s", &agent).await.unwrap();
     let abort = async {
         tokio::time::sleep(Duration::from_secs(5)).await;
-        if matches!(how, CutOff::ByUser) {
+        if matches!(how, CutOff::User) {
             session.abort();
         }
     };
     let (end, ()) = tokio::join!(session.prompt("go"), abort);
     assert_eq!(
         end.is_err(),
-        matches!(how, CutOff::ByUser) || (matches!(how, CutOff::ByTime) && !is_helper),
+        matches!(how, CutOff::User) || (matches!(how, CutOff::TimeLimit) && !is_helper),
         "{how:?}: {end:?}"
     );
     let (cost, estimated) = bill(&runtime, &session).await;
@@ -306,7 +306,7 @@ async fn cut_off(how: CutOff, is_helper: bool) {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_cut_off_costs_what_can_be_estimated() {
-    for how in [CutOff::ByUser, CutOff::ByTime, CutOff::BySilence, CutOff::ByProvider] {
+    for how in [CutOff::User, CutOff::TimeLimit, CutOff::Silence, CutOff::Provider] {
         for is_helper in [false, true] {
             cut_off(how, is_helper).await;
         }

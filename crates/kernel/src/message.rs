@@ -280,7 +280,6 @@ pub struct Usage {
 }
 
 /// Whether a count says that there is nothing, so that JSON may leave it out.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 pub fn is_no_count(count: &u64) -> bool {
     *count == 0
 }

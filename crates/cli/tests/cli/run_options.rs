@@ -1,6 +1,7 @@
 //! What `run` can be asked besides its prompt: an answer of a form, images, limits; together, and with their exit codes.
 
-use greenroom_simulator::{Answer, Pace, Sequence};
+use greenroom::kernel::Usage;
+use greenroom_simulator::{Answer, Fault, Pace, Sequence, WrongUsage};
 use serde_json::json;
 
 use super::support::{Model, Place, Ran, Says, events};
@@ -181,6 +182,33 @@ fn limits_that_are_reached_have_the_exit_code_of_a_budget() {
     let ran = place.run(&["run", "-p", "where?", "--config", file, "--max-cost", "0.00001"]);
     assert_eq!(ran.code, Some(4), "{ran:?}");
     assert!(ran.stderr.contains('$'), "{ran:?}");
+}
+
+/// A server that reports nothing, or what cannot be, is held to the limit by our own count.
+#[test]
+fn a_server_that_reports_no_usage_gets_no_further_than_the_limit() {
+    let call = || Answer::call("list", &json!({}));
+    let one = Usage { input_tokens: 1, output_tokens: 1, ..Usage::default() };
+    for said in [call().with_fault(Fault::Usage(WrongUsage::Missing)), call().with_usage(one)] {
+        let place = Place::new();
+        let model = Model::new(Says(said), |_| {});
+        let providers = format!(
+            "provider: here\nproviders: {{ here: {{ base_url: \"{}\", catalog: openai }} }}\nlimits: {{ repeats_max: 1000 }}\n",
+            model.url()
+        );
+        let file = place.work().join("mine.yaml");
+        std::fs::write(&file, providers).unwrap();
+        let file = file.to_str().unwrap();
+        let more = ["--model", "gpt-4o", "--max-cost", "0.01", "--json"];
+        let ran = place.run(&[&["run", "-p", "where?", "--config", file][..], &more].concat());
+        assert_eq!(ran.code, Some(4), "{ran:?}");
+        assert!(ran.stderr.contains("the run reached its cost limit of $0.01"), "{ran:?}");
+        let updates = events(&ran).into_iter().filter(|event| event["type"] == "usage_update");
+        let last = updates.last().unwrap();
+        let cost = last["cost_microdollars"].as_u64().unwrap();
+        assert!((1_000..=10_000).contains(&cost), "{last}");
+        assert!(last["estimated_tokens"].as_u64().unwrap() > 100, "{last}");
+    }
 }
 
 #[test]

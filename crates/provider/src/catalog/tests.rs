@@ -70,10 +70,13 @@ fn costs() {
     assert_eq!(cost("gpt-5.6", written), Some(800_000 + 360_000 + 20_000));
     assert_eq!(cost("gpt-image-1.5", usage), None, "no price is known");
     // What a call may cost at most has the dearest price of each kind.
-    let at_most = |tokens| Catalog::bundled().find("openai", "gpt-5.6").unwrap().call_price(tokens).unwrap();
-    assert_eq!(at_most(272_000).with_output(1_000), 1_360_000 + 20_000);
-    assert_eq!(at_most(272_001).with_output(1_000), 2_720_010 + 30_000);
-    assert_eq!(Catalog::bundled().find("openai", "gpt-image-1.5").unwrap().call_price(5), None);
+    let at_most = |model: &str, tokens| {
+        let price = Catalog::bundled().find("openai", model).and_then(|info| info.call_price(tokens));
+        price.map(|price| price.with_output(1_000))
+    };
+    assert_eq!(at_most("gpt-5.6", 272_000), Some(1_360_000 + 20_000));
+    assert_eq!(at_most("gpt-5.6", 272_001), Some(2_720_010 + 30_000));
+    assert_eq!(at_most("gpt-image-1.5", 5), None);
     // Counts that contradict each other must not overflow.
     let absurd = Usage { cached_tokens: u64::MAX, cache_write_tokens: u64::MAX, ..usage };
     assert!(cost("gpt-4o", absurd).is_some());
