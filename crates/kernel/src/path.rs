@@ -367,15 +367,21 @@ pub enum Media {
     Nothing,
 }
 
-impl Media {
-    /// What to try where this was too much.
-    pub fn less(self) -> Option<Self> {
-        match self {
-            Self::All => Some(Self::Newest),
-            Self::Newest => Some(Self::Nothing),
-            Self::Nothing => None,
-        }
-    }
+/// What to send where a request with these messages was too large: the first choice that leaves out an image that was
+/// sent. `None` where no image was sent.
+pub fn fewer_images(sent: &[Arc<Message>]) -> Option<Media> {
+    let is_new = is_new_in(sent);
+    let mut with_images = sent.iter().enumerate().filter(|(_, message)| media_bytes(message) > 0).peekable();
+    with_images.peek()?;
+    let are_all_new = with_images.all(|(index, _)| is_new(index));
+    Some(if are_all_new { Media::Nothing } else { Media::Newest })
+}
+
+/// Tells whether the next answer is about the message at an index: whether it is the newest prompt, or no answer has followed it yet.
+fn is_new_in(messages: &[Arc<Message>]) -> impl Fn(usize) -> bool + use<> {
+    let newest_of = |role: &str| messages.iter().rposition(|message| message.role() == role);
+    let (prompt, answer) = (newest_of("user"), newest_of("assistant"));
+    move |index| Some(index) == prompt || answer.is_none_or(|answer| index > answer)
 }
 
 /// What stands for an older image that is not sent.
@@ -392,13 +398,12 @@ pub fn limit_media(
     media: Media,
     bytes_max: u64,
 ) -> (Vec<Arc<Message>>, usize) {
-    let newest_of = |role: &str| messages.iter().rposition(|message| message.role() == role);
-    let (prompt, answer) = (newest_of("user"), newest_of("assistant"));
+    let is_new = is_new_in(&messages);
     let mut bytes: u64 = messages.iter().map(|message| media_bytes(message)).sum();
     let mut missing = 0;
     for (index, message) in messages.iter_mut().enumerate() {
         let own = media_bytes(message);
-        let is_new = Some(index) == prompt || answer.is_none_or(|answer| index > answer);
+        let is_new = is_new(index);
         let is_wanted = match media {
             Media::All => true,
             Media::Newest => is_new,

@@ -99,6 +99,8 @@ pub enum Input {
         /// Whether the provider said too little to tell why, by an empty stream or a refusal without a body: with a
         /// full window that is an overflow. Which refusals those are, the provider crate decides.
         wordless: bool,
+        /// The images to send where this request had too many bytes, by [`fewer_images`](crate::path::fewer_images).
+        fewer_images: Option<Media>,
         /// A number in 0..1000 by which waits differ, so that many sessions do not come back at once.
         jitter: u64,
     },
@@ -410,8 +412,8 @@ impl Run {
                 self.compacted(installed, floor, why.as_deref(), emergency)
             }
             (Phase::Asking, Input::Answered { answer, jitter }) => self.answered(*answer, jitter),
-            (Phase::Asking, Input::Failed { failure, wordless, jitter }) => {
-                self.failed(failure, wordless, jitter)
+            (Phase::Asking, Input::Failed { failure, wordless, fewer_images, jitter }) => {
+                self.failed(failure, wordless, fewer_images, jitter)
             }
             (Phase::Waiting, Input::Waited) => self.ask(),
             (Phase::FallingBack, Input::FellBack { output_tokens_max }) => self.fell_back(output_tokens_max),
@@ -526,6 +528,7 @@ impl Run {
                         "the provider's content filter refused to answer",
                     ),
                     false,
+                    None,
                     jitter,
                 ),
                 // Reasoning took it all. A lower limit would be worse, so this is not as `OutputLimit` is.
@@ -544,7 +547,7 @@ impl Run {
                     if is_wordless =>
                 {
                     let failure = Failure::new(FailureClass::Malformed, "the model answered nothing");
-                    self.failed(failure, true, jitter)
+                    self.failed(failure, true, None, jitter)
                 }
                 StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error => self.retry(
                     Failure::new(FailureClass::Malformed, match answer.reasoning_chars() {

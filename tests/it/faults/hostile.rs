@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::stream::{self, StreamExt};
 use greenroom::prelude::*;
 use greenroom_kernel::FailureClass::{
-    self, Auth, ContentFilter, ContextOverflow, Malformed, Other, OutputLimit, Overloaded, RateLimited,
-    Timeout,
+    self, Auth, ContentFilter, ContextOverflow, Malformed, Other, OutputLimit, Overloaded, PayloadTooLarge,
+    RateLimited, Timeout,
 };
 use greenroom_kernel::run::RunLimits;
 use greenroom_provider::{OpenAi, OpenAiOptions};
@@ -328,9 +328,9 @@ fn cases() -> Vec<Case> {
         ),
         Case::new("a key that is wrong", error("401 Unauthorized", "bad key secret-key-123"), Fails(Auth)),
         Case::new(
-            "too many bytes, but asked anew",
+            "too many bytes, and no image to leave out",
             error("413 Payload Too Large", "too large"),
-            Answers("fine"),
+            Fails(PayloadTooLarge),
         ),
         Case::new(
             "a window of 5 tokens",

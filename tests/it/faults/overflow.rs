@@ -465,6 +465,44 @@ async fn too_many_bytes_leave_placeholders_for_images() {
     model.assert_clean();
 }
 
+/// The same request would meet the same refusal: where no image can be left out, none is sent.
+#[tokio::test(start_paused = true)]
+async fn a_payload_too_large_without_an_image_is_not_sent_again_unchanged() {
+    let nginx = "<html><head><title>413 Request Entity Too Large</title></head></html>";
+    for (body, compactions) in [("", 0), (nginx, 1)] {
+        let refused = Said::fault(Fault::Http { status: 413, headers: Vec::new(), body: body.to_owned() });
+        let runs = Sequence(vec![Said::text("noted"), Said::text("noted"), refused, Said::text("done")]);
+        let model = simulator(ByPurpose::new(runs, Summariser::Obedient), WINDOW);
+        let runtime = builder(&model).start().await.unwrap();
+        let limits = RunLimits { retries_max: 0, ..RunLimits::default() };
+        let session = runtime.open("plain", &agent(WINDOW).limits(limits)).await.unwrap();
+        for _ in 0..2 {
+            session.prompt("thing ".repeat(1_000)).await.unwrap();
+        }
+        let before = model.requests().len();
+        let mut events = session.subscribe();
+        let end = session.prompt("go on").await;
+        let seen = drain(&mut events);
+        assert_eq!((count(&seen, "retry"), count(&seen, "compaction_start")), (0, compactions), "{body}");
+        let sent: Vec<String> = model.requests()[before..]
+            .iter()
+            .filter(|seen| seen.request.purpose == Purpose::Step)
+            .map(|seen| format!("{:?}", seen.request.messages))
+            .collect();
+        if compactions == 0 {
+            let failed =
+                matches!(&end, Err(Error::Model(failure)) if failure.class == FailureClass::PayloadTooLarge);
+            assert!(failed, "{end:?}");
+            assert_eq!(sent.len(), 1);
+            assert_eq!(session.prompt("again").await.unwrap().text, "done");
+        } else {
+            assert_eq!(end.unwrap().text, "done");
+            assert!(sent.len() == 2 && sent[1].len() < sent[0].len(), "{}", sent.len());
+        }
+        model.assert_clean();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_size_that_cannot_heal_is_typed() {
     let body = r#"{"error":{"message":"Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 41000. The input or output tokens must be reduced in order to run successfully.","type":"tokens","code":"rate_limit_exceeded"}}"#;

@@ -53,8 +53,8 @@ enum Wanted {
 }
 
 fn wanted(fault: &Fault, over_http: bool) -> Wanted {
-    use FailureClass::{Loading, Malformed, Other, Overloaded, RateLimited, Timeout};
-    use Wanted::{AskedAnew, Ends, Retried, Used};
+    use FailureClass::{Loading, Malformed, Other, Overloaded, PayloadTooLarge, RateLimited, Timeout};
+    use Wanted::{Ends, Retried, Used};
     match fault {
         Fault::RateLimited(_) | Fault::EmptyBody(429) => Retried(RateLimited),
         Fault::ServerError(_) | Fault::EmptyBody(500) | Fault::ErrorIn200 | Fault::ErrorEvent => {
@@ -71,8 +71,8 @@ fn wanted(fault: &Fault, over_http: bool) -> Wanted {
         | Fault::MalformedSse
         | Fault::BadUtf8
         | Fault::PlainTextLine(_) => Retried(Malformed),
-        // Too many bytes: it is asked anew without media.
-        Fault::EmptyBody(413) => AskedAnew,
+        // Too many bytes, and no image that could be left out.
+        Fault::EmptyBody(413) => Ends(PayloadTooLarge),
         // Below the window, a 400 without a word says nothing.
         Fault::EmptyBody(400) => Ends(Other),
         Fault::TruncatedArguments | Fault::DoubledArguments => Used(&[ToolStatus::Error]),

@@ -63,6 +63,8 @@ pub(crate) struct Running {
     call: u64,
     /// The form of the next request, while the context for it is on its way.
     next_request: Option<RequestForm>,
+    /// The images to send where the newest request had too many bytes.
+    fewer_images: Option<Media>,
     /// The newest step, from 1, and as it is traced.
     step: u32,
     step_span: Span,
@@ -252,6 +254,7 @@ impl AgentState {
             step: 0,
             step_span: Span::none(),
             next_request: None,
+            fewer_images: None,
             media_missed: false,
             measuring: false,
             measured: None,
@@ -495,6 +498,7 @@ impl AgentState {
         let begin = &running.begin;
         let (messages, missing) =
             greenroom_kernel::path::limit_media(messages, media, begin.max_request_bytes);
+        running.fewer_images = greenroom_kernel::path::fewer_images(&messages);
         if missing > 0 && !std::mem::replace(&mut running.media_missed, true) {
             let message =
                 format!("{missing} of the newest images were not sent: the request would be too large");
@@ -579,6 +583,7 @@ impl AgentState {
             ModelOutcome::Refused(reason) => self.input(myself, stamp, Input::Refused { reason }),
             ModelOutcome::Failed(error) => {
                 let wordless = error.is_overflow_candidate();
+                let fewer_images = running.fewer_images;
                 if let Some(limit) = error
                     .failure
                     .limit
@@ -588,7 +593,8 @@ impl AgentState {
                 }
                 // Different for each session and call, and the same in each run with the same ids.
                 let jitter = jitter(&self.shared.id, stamp.run.0, call);
-                self.input(myself, stamp, Input::Failed { failure: error.failure, wordless, jitter });
+                let failure = error.failure;
+                self.input(myself, stamp, Input::Failed { failure, wordless, fewer_images, jitter });
             }
         }
     }

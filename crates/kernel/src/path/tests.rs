@@ -240,30 +240,30 @@ fn whatever_was_recorded_each_call_in_a_request_has_exactly_one_result() {
     }
 }
 
-/// Messages as words: `u` and `r` (a tool's result) with `i` for each image of 4 bytes, `a` for an answer; after
-/// it `-` for an older image that is left out, and `!` for one that the next answer is about.
-#[track_caller]
-fn check_media(messages: &str, media: Media, bytes_max: u64, sent: &str, missing: usize) {
+/// Messages made of words: `u` and `r` (a tool's result) with `i` for each image of 4 bytes, `a` for an answer.
+fn with_images(words: &str) -> Vec<Arc<Message>> {
     let image = || Block::Image(Image { media_type: "image/png".into(), data: "AAAA".into() });
     let blocks = |word: &str| {
         let images = word.matches('i').map(|_| image());
         std::iter::once(Block::Text("look".into())).chain(images).collect::<Vec<_>>()
     };
-    let given: Vec<Arc<Message>> = messages
-        .split_whitespace()
-        .map(|word| {
-            Arc::new(match &word[..1] {
-                "u" => Message::User(blocks(word)),
-                "r" => {
-                    let mut result = result("x", "ok");
-                    result.content = blocks(word);
-                    Message::ToolResult(result)
-                }
-                _ => Message::Assistant(says("it is")),
-            })
-        })
-        .collect();
-    let (limited, left_out) = limit_media(given, media, bytes_max);
+    let message = |word: &str| match &word[..1] {
+        "u" => Message::User(blocks(word)),
+        "r" => {
+            let mut result = result("x", "ok");
+            result.content = blocks(word);
+            Message::ToolResult(result)
+        }
+        _ => Message::Assistant(says("it is")),
+    };
+    words.split_whitespace().map(|word| Arc::new(message(word))).collect()
+}
+
+/// Messages as the words of [`with_images`], with `-` for an older image that is left out, and `!` for one that the next
+/// answer is about.
+#[track_caller]
+fn check_media(messages: &str, media: Media, bytes_max: u64, sent: &str, missing: usize) {
+    let (limited, left_out) = limit_media(with_images(messages), media, bytes_max);
     let words: Vec<String> = limited
         .iter()
         .map(|message| {
@@ -305,4 +305,18 @@ fn images_are_left_out_from_the_oldest_on_and_what_the_next_answer_is_about_come
     check_media("ui a ri a ri", Media::Newest, 100, "ui a r- a ri", 0);
     check_media(many, Media::Nothing, 100, "u- a r- u!! a r!", 3);
     check_media("u a u", Media::Nothing, 100, "u a u", 0);
+}
+
+#[test]
+fn what_may_still_be_left_out_is_an_image_that_was_sent() {
+    let check = |sent, fewer| assert_eq!(fewer_images(&with_images(sent)), fewer, "{sent}");
+    for bare in ["", "u", "u a u", "u a r a u a r"] {
+        check(bare, None);
+    }
+    for old in ["ui a u", "ui a ri uii a ri", "u a ri a u", "ui a r a ri u"] {
+        check(old, Some(Media::Newest));
+    }
+    for new in ["ui", "u a ui", "ui a r", "u a ri ri", "ui a ri"] {
+        check(new, Some(Media::Nothing));
+    }
 }

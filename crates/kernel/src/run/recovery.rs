@@ -163,7 +163,13 @@ impl Run {
         self.size.window.is_some_and(|window| is_full(self.size.tokens, window))
     }
 
-    pub(super) fn failed(&mut self, failure: Failure, wordless: bool, jitter: u64) -> Vec<Effect> {
+    pub(super) fn failed(
+        &mut self,
+        failure: Failure,
+        wordless: bool,
+        fewer_images: Option<Media>,
+        jitter: u64,
+    ) -> Vec<Effect> {
         // A stream without any event, closed or broken; a refusal without a body has a status that says more.
         let is_silence = wordless && matches!(failure.class, FailureClass::Malformed | FailureClass::Timeout);
         self.recovery.wordless = if is_silence { self.recovery.wordless + 1 } else { 0 };
@@ -178,11 +184,13 @@ impl Run {
         }
         match failure.class {
             FailureClass::ContextOverflow => self.overflowed(failure),
-            FailureClass::PayloadTooLarge => match self.recovery.media.less() {
-                Some(less) => {
-                    self.recovery.media = less;
+            FailureClass::PayloadTooLarge => match fewer_images {
+                Some(fewer) => {
+                    self.recovery.media = fewer;
                     self.ask()
                 }
+                // Gateways answer so for many reasons, and a compaction loses words.
+                None if wordless => self.give_up(failure),
                 None => self.compact_for(failure),
             },
             FailureClass::OutputLimit if self.recovery.output_lowered < 2 => {

@@ -56,11 +56,21 @@ fn failure(class: FailureClass) -> Failure {
 }
 
 fn failed(class: FailureClass) -> Input {
-    Input::Failed { failure: failure(class), wordless: false, jitter: 0 }
+    Input::Failed { failure: failure(class), wordless: false, fewer_images: None, jitter: 0 }
+}
+
+fn too_many_bytes(fewer_images: Option<Media>) -> Input {
+    let failure = failure(FailureClass::PayloadTooLarge);
+    Input::Failed { failure, wordless: false, fewer_images, jitter: 0 }
 }
 
 fn limited(class: FailureClass, limit: u64) -> Input {
-    Input::Failed { failure: Failure { limit: Some(limit), ..failure(class) }, wordless: false, jitter: 0 }
+    Input::Failed {
+        failure: Failure { limit: Some(limit), ..failure(class) },
+        wordless: false,
+        fewer_images: None,
+        jitter: 0,
+    }
 }
 
 fn fell_back(output_tokens_max: Option<u64>) -> Input {
@@ -320,6 +330,7 @@ fn the_wait_is_what_the_provider_asks_for_up_to_a_minute() {
     let after = |ms, jitter| Input::Failed {
         failure: Failure { retry_after_ms: Some(ms), ..failure(FailureClass::RateLimited) },
         wordless: false,
+        fewer_images: None,
         jitter,
     };
     check_asked(vec![(after(7_000, 0), "wait 7000 #1")]);
@@ -426,7 +437,12 @@ fn sessions_whose_answers_are_empty_do_not_come_back_at_once() {
 /// answered; nothing gives way for it before the retries are used up, and then once.
 #[test]
 fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() {
-    let silence = || Input::Failed { failure: failure(FailureClass::Malformed), wordless: true, jitter: 0 };
+    let silence = || Input::Failed {
+        failure: failure(FailureClass::Malformed),
+        wordless: true,
+        fewer_images: None,
+        jitter: 0,
+    };
     let guessed = || Input::Size(Size { is_window_guessed: true, window: Some(1_000), ..Size::default() });
     let unknown = || Input::Size(Size { tokens: 850, ..Size::default() });
     let helped = |first: Input| {
@@ -455,7 +471,12 @@ fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() 
     // A known window in which nothing was answered: as any failure.
     check_asked(vec![(silence(), "wait 500 #1"), (Input::Waited, "ask"), (silence(), "wait 1000 #2")]);
     // Other failures in between, or refusals without a body, are no silence.
-    let refused = || Input::Failed { failure: failure(FailureClass::RateLimited), wordless: true, jitter: 0 };
+    let refused = || Input::Failed {
+        failure: failure(FailureClass::RateLimited),
+        wordless: true,
+        fewer_images: None,
+        jitter: 0,
+    };
     let other = begun(vec![
         (silence(), "wait 500 #1"),
         (Input::Waited, "ask"),
@@ -507,6 +528,7 @@ fn a_wordless_refusal_is_an_overflow_where_the_window_is_full() {
     let wordless = |class, status| Input::Failed {
         failure: Failure { status, ..failure(class) },
         wordless: true,
+        fewer_images: None,
         jitter: 0,
     };
     let check_at = |tokens, class, status, expect: &'static str| {
@@ -664,12 +686,17 @@ fn a_report_above_the_window_says_that_the_context_was_cut() {
 }
 
 #[test]
-fn a_payload_too_large_is_sent_with_less_media_before_anything_is_compacted() {
-    let refused = || failed(FailureClass::PayloadTooLarge);
+fn a_payload_too_large_is_sent_with_fewer_images_before_anything_is_compacted() {
+    let (old, new) = (|| too_many_bytes(Some(Media::Newest)), || too_many_bytes(Some(Media::Nothing)));
+    let bare = || too_many_bytes(None);
+    let wordless = |fewer_images| {
+        let failure = failure(FailureClass::PayloadTooLarge);
+        Input::Failed { failure, wordless: true, fewer_images, jitter: 0 }
+    };
     check_asked(vec![
-        (refused(), "ask newest"),
-        (refused(), "ask bare"),
-        (refused(), "compact overflow window 0"),
+        (old(), "ask newest"),
+        (new(), "ask bare"),
+        (bare(), "compact overflow window 0"),
         (compacted(true), "measure"),
         (size(10), "ask bare"),
         (text(), "record (a) end"),
@@ -678,16 +705,23 @@ fn a_payload_too_large_is_sent_with_less_media_before_anything_is_compacted() {
     ]);
     // What went through stays so for the run.
     check_asked(vec![
-        (refused(), "ask newest"),
+        (old(), "ask newest"),
         (text(), "record (a) end"),
         (recorded(1), "measure"),
         (size(10), "ask newest"),
     ]);
+    // A step that would leave nothing out is not taken: no request is sent twice.
+    check_asked(vec![(new(), "ask bare")]);
+    check_asked(vec![(bare(), "compact overflow window 0")]);
+    // Where the server does not say that it is about bytes, nothing but images is left out for it.
+    check_asked(vec![(wordless(None), "end failed payload_too_large ()")]);
+    check_asked(vec![
+        (wordless(Some(Media::Nothing)), "ask bare"),
+        (wordless(None), "end failed payload_too_large ()"),
+    ]);
     // Bytes are not tokens: what the provider said is how it ends.
     check_asked(vec![
-        (refused(), "ask newest"),
-        (refused(), "ask bare"),
-        (refused(), "compact overflow window 0"),
+        (bare(), "compact overflow window 0"),
         (
             Input::Compacted {
                 installed: false,
@@ -1174,6 +1208,7 @@ fn any_input(random: &mut Random) -> Input {
                 ..failure(*random.pick(&CLASSES))
             },
             wordless: random.one_in(4),
+            fewer_images: *random.pick(&[None, None, Some(Media::Newest), Some(Media::Nothing)]),
             jitter: random.below(2_000),
         },
         6 if random.one_in(6) => Input::Refused { reason: "not now".into() },
@@ -1448,7 +1483,7 @@ fn a_retry_and_a_compaction_after_an_overflow_belong_to_their_step() {
         (failed(FailureClass::ContextOverflow), ""),
         (compacted(true), ""),
         (size(10), ""),
-        (failed(FailureClass::PayloadTooLarge), ""),
+        (too_many_bytes(Some(Media::Nothing)), ""),
         (text(), ""),
         (recorded(0), "-1"),
     ]);
@@ -1644,10 +1679,12 @@ fn a_run_that_stops_says_how_many_answers_were_not_accepted() {
 
 #[test]
 fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
-    let failed = |class| Input::Failed { failure: failure(class), wordless: false, jitter: 0 };
+    let failed =
+        |class| Input::Failed { failure: failure(class), wordless: false, fewer_images: None, jitter: 0 };
     let patient = |class, retry_after_ms| Input::Failed {
         failure: Failure { retry_after_ms: Some(retry_after_ms), ..failure(class) },
         wordless: false,
+        fewer_images: None,
         jitter: 0,
     };
     let limits = RunLimits { retries_max: 1, ..RunLimits::default() };
@@ -1721,7 +1758,12 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
         ]),
     );
     // Silence: another model is asked before anything gives way.
-    let silence = || Input::Failed { failure: failure(FailureClass::Malformed), wordless: true, jitter: 0 };
+    let silence = || Input::Failed {
+        failure: failure(FailureClass::Malformed),
+        wordless: true,
+        fewer_images: None,
+        jitter: 0,
+    };
     check_run(
         with(1),
         begun(vec![
