@@ -176,6 +176,7 @@ fn client_code(error: &ClientError) -> u8 {
         Some(ProblemKind::Aborted) => INTERRUPTED,
         Some(
             ProblemKind::Model
+            | ProblemKind::BranchSummary
             | ProblemKind::Busy
             | ProblemKind::Interrupted
             | ProblemKind::Closed
@@ -280,6 +281,7 @@ fn advice_of_client(error: &ClientError) -> Option<&'static str> {
         ProblemKind::Aborted
         | ProblemKind::Stopped
         | ProblemKind::TimedOut
+        | ProblemKind::BranchSummary
         | ProblemKind::NothingToCompact
         | ProblemKind::Busy
         | ProblemKind::Interrupted

@@ -2,6 +2,7 @@
 //!
 //! Invariants: everything here is a plain function from values to text, without colour and without a clock.
 
+use greenroom::kernel::entry::Trigger;
 use greenroom::kernel::usage::ContextUsage;
 use greenroom::{Compacted, CompactionOutcome, EntryId};
 
@@ -123,16 +124,32 @@ pub(crate) fn branched(to: Option<EntryId>) -> String {
     }
 }
 
+/// A compaction that is under way.
+pub(crate) fn compacting(trigger: Trigger, tokens: u64) -> String {
+    match trigger {
+        Trigger::Branch => "summarising the branch that is left".to_owned(),
+        Trigger::Threshold | Trigger::Overflow | Trigger::Manual | Trigger::ModelSwitch | Trigger::Hook => {
+            format!("compacting {} tokens", tenths(tokens))
+        }
+    }
+}
+
 /// A compaction in one line: `compacted 142.3k → 21.8k tokens, 96 messages, 8.4 s, $0.03`.
 pub(crate) fn compaction(end: &Compacted) -> String {
     if let CompactionOutcome::Nothing { reason } = &end.outcome {
         return format!("nothing to compact: {}", text::nothing_to_compact(reason));
     }
+    let is_of_branch = end.trigger == Trigger::Branch;
     if !end.is_installed() {
         let reason = end.outcome.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
-        return format!("compaction {}{reason}; the conversation is as it was", end.outcome.as_str());
+        let what = if is_of_branch { "the summary of the branch" } else { "compaction" };
+        return format!("{what} {}{reason}; the conversation is as it was", end.outcome.as_str());
     }
-    let verb = if end.outcome == CompactionOutcome::Completed { "compacted" } else { end.outcome.as_str() };
+    let verb = match &end.outcome {
+        CompactionOutcome::Completed if is_of_branch => "summarised what was left:",
+        CompactionOutcome::Completed => "compacted",
+        other => other.as_str(),
+    };
     let estimated_tokens = end.summary_usage.estimated_tokens;
     let cost = end.cost_microdollars.filter(|cost| *cost > 0);
     let cost = cost.map(|cost| format!(", {}", about(cents(cost), estimated_tokens)));

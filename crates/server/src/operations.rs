@@ -152,6 +152,20 @@ pub struct Work<O, R> {
     pub abort: Option<AbortHandle>,
 }
 
+/// The rest of some work, after its first step: what it says to a session is in the mailbox before the next request is.
+async fn begun<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Task<T> {
+    let mut work: Task<T> = Box::pin(work);
+    let done = tokio::select! {
+        biased;
+        done = &mut work => Some(done),
+        () = std::future::ready(()) => None,
+    };
+    match done {
+        Some(done) => Box::pin(std::future::ready(done)),
+        None => work,
+    }
+}
+
 /// The end of some work.
 pub struct Ended<R> {
     /// What came of it.

@@ -43,6 +43,8 @@ pub enum ProblemKind {
     Waiting,
     /// There is no such session, or it was deleted.
     NoSession,
+    /// The branch that was to be left could not be summarised, or that was aborted. Nothing was changed.
+    BranchSummary,
     /// There is nothing to compact.
     NothingToCompact,
     /// The session or the runtime is at work and takes no more now.
@@ -105,6 +107,7 @@ impl ProblemKind {
             Error::TimedOut { .. } => Self::TimedOut,
             Error::Waiting { .. } => Self::Waiting,
             Error::NoSession { .. } | Error::Deleted { .. } => Self::NoSession,
+            Error::BranchSummary { .. } => Self::BranchSummary,
             Error::NothingToCompact(_) => Self::NothingToCompact,
             Error::Busy { .. } | Error::RuntimeBusy { .. } | Error::NotIdle { .. } => Self::Busy,
             Error::Interrupted { .. } => Self::Interrupted,

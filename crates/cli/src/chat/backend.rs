@@ -167,8 +167,9 @@ impl Backend {
         self.call(ListTools {}).await
     }
 
-    pub(crate) async fn branch(&self, entry_id: Option<EntryId>) -> Result<()> {
-        self.call(BranchSession { session_id: self.session_id.clone(), entry_id }).await?;
+    pub(crate) async fn branch(&self, entry_id: EntryId, summary: bool) -> Result<()> {
+        let (session_id, entry_id) = (self.session_id.clone(), Some(entry_id));
+        self.call(BranchSession { session_id, entry_id, summary }).await?;
         Ok(())
     }
 

@@ -32,7 +32,7 @@ pub(crate) enum Command {
     Continue,
     Withdraw,
     Fork(Option<String>),
-    Branch(Option<u64>),
+    Branch(Branching),
     Tree,
     Export(Option<String>),
     Copy,
@@ -42,6 +42,15 @@ pub(crate) enum Command {
     Quit,
     /// A custom one: its prompt.
     Prompt(String),
+}
+
+/// How a branch is begun.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Branching {
+    /// The entry to go on from; none where the user is to choose.
+    pub(crate) entry: Option<u64>,
+    /// Whether a summary of what is left comes along.
+    pub(crate) summary: bool,
 }
 
 /// A line of the table.
@@ -75,7 +84,11 @@ pub(crate) const COMMANDS: [Spec; 21] = [
     spec("continue", "", "go on with a prompt that has no complete answer"),
     spec("withdraw", "", "take back what waits for its turn"),
     spec("fork", "[name]", "go on in a copy of this session"),
-    spec("branch", "[entry]", "go on from an earlier place of this session"),
+    spec(
+        "branch",
+        "[entry] [--summary]",
+        "go on from an earlier place of this session, with a summary of what is left",
+    ),
     spec("tree", "", "the branches of this session"),
     spec("export", "[file]", "write the session as a file"),
     spec("copy", "", "copy the last answer to the clipboard"),
@@ -110,12 +123,7 @@ pub(crate) fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
         "resume" => return Ok(Command::Resume(optional())),
         "fork" => return Ok(Command::Fork(optional())),
         "export" => return Ok(Command::Export(optional())),
-        "branch" if rest.is_empty() => return Ok(Command::Branch(None)),
-        "branch" => {
-            let entry = rest.trim_start_matches('#').parse();
-            let entry = entry.map_err(|_| "/branch takes the number of an entry, as /tree shows it")?;
-            return Ok(Command::Branch(Some(entry)));
-        }
+        "branch" => return branch(rest),
         "title" if rest.is_empty() => return Err("/title wants a text".to_owned()),
         "title" => return Ok(Command::Title(rest.to_owned())),
         "plan" => Command::Plan,
@@ -168,6 +176,19 @@ fn compact(rest: &str) -> Result<Command, String> {
     }
     how.focus = (!focus.is_empty()).then(|| focus.join(" "));
     Ok(Command::Compact(how))
+}
+
+fn branch(rest: &str) -> Result<Command, String> {
+    const WRONG: &str = "/branch takes the number of an entry, as /tree shows it, and --summary";
+    let mut how = Branching::default();
+    for word in rest.split_whitespace() {
+        match word {
+            "--summary" => how.summary = true,
+            _ if how.entry.is_some() => return Err(WRONG.to_owned()),
+            number => how.entry = Some(number.trim_start_matches('#').parse().map_err(|_| WRONG)?),
+        }
+    }
+    Ok(Command::Branch(how))
 }
 
 /// `20000`, `20_000` or `20k`.

@@ -12,14 +12,13 @@ use serde_json::Value;
 
 use super::ask::{Ask, Asked};
 use super::calls::{Calls, wheel};
-use super::commands::{self, COMMANDS, Command, Custom};
+use super::commands::{self, Branching, COMMANDS, Command, Custom};
 use super::draw::{Frame, Size};
 use super::editor::{Edit, Editor};
 use super::markdown::Markdown;
 use super::picker::{Picked, Picker, Purpose};
 use super::row::{Look, Row};
 use super::status::Status;
-use crate::picture;
 
 mod feed;
 mod keys;
@@ -153,7 +152,7 @@ pub(crate) struct Model {
     starts: Option<u64>,
     is_interrupting: bool,
     /// What is being compacted, in tokens, and since when.
-    compacting: Option<(u64, u64)>,
+    compacting: Option<(String, u64)>,
     /// What a command of the user's own is doing.
     working: Option<Working>,
     asks: Vec<Ask>,
@@ -451,8 +450,8 @@ impl Model {
             let row = Row::plain("  ").and(wheel, Look::NOTE).and(&format!(" {what}{time}"), Look::DIM);
             row.cut(width)
         };
-        if let Some((tokens, since)) = self.compacting {
-            rows.push(waits(&format!("compacting {} tokens", picture::tenths(tokens)), since));
+        if let Some((what, since)) = &self.compacting {
+            rows.push(waits(what, *since));
         }
         if let Some(Working { command, since, tail }) = &self.working {
             rows.push(waits(command, *since));

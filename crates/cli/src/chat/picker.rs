@@ -16,7 +16,10 @@ const SHOWN: usize = 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Resume,
-    Branch,
+    /// A place to go on from, with a summary of what is left or without one.
+    Branch {
+        summary: bool,
+    },
     Model,
     Effort,
     /// A prompt of earlier.

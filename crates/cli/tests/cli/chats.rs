@@ -33,7 +33,11 @@ fn model() -> Model {
 }
 
 fn new(script: impl Script) -> Model {
-    Model::new(ByPurpose::new(script, Summariser::Obedient), |_| {})
+    new_with(script, Summariser::Obedient)
+}
+
+fn new_with(script: impl Script, summariser: impl Script) -> Model {
+    Model::new(ByPurpose::new(script, summariser), |_| {})
 }
 
 fn chat(place: &Place, model: &Model, size: (u16, u16), more: &[&str]) -> Terminal {
@@ -217,6 +221,45 @@ fn it_compacts_and_undoes_it_and_says_so_in_a_line() {
     terminal.says("/context");
     let screen = terminal.shows("free");
     assert!(screen.contains("tool definitions") && screen.contains("from the model catalogue"), "{screen}");
+}
+
+#[test]
+fn what_a_branch_leaves_is_summarised_where_that_is_asked_for_and_esc_ends_it() {
+    if !is_there() {
+        return;
+    }
+    let model = new_with(
+        Function(|request: &SeenRequest, _: CallInfo| {
+            let is_told = format!("{:?}", request.messages).contains("branch");
+            Answer::text(format!("heard {}: {is_told}", request.last_user_text()))
+        }),
+        Function(|request: &SeenRequest, info: CallInfo| {
+            let answer = Summariser::Obedient.reply(request, info);
+            // The first one takes minutes.
+            if info.call > 3 {
+                answer
+            } else {
+                answer.with_pace(Pace { chunks: 3_000, first_ms: 10, between_ms: 100 })
+            }
+        }),
+    );
+    let place = Place::new();
+    let terminal = chat(&place, &model, SIZE, &[]);
+    for said in ["one", "two", "three"] {
+        terminal.says(said);
+        terminal.shows(&format!("heard {said}"));
+    }
+    terminal.says("/branch 1 --summary");
+    terminal.shows("summarising the branch that is left");
+    terminal.press("Escape");
+    terminal.shows("the summary of the branch cancelled");
+    assert!(!terminal.screen().contains("the next prompt goes on"), "{}", terminal.screen());
+    terminal.says("/branch 1 --summary");
+    let screen = terminal.shows("the next prompt goes on after entry 1");
+    let line = screen.lines().find(|line| line.contains("summarised what was left: ")).unwrap();
+    assert!(!line.contains("undo"), "{line}");
+    terminal.says("four");
+    terminal.shows("heard four: true");
 }
 
 /// tmux wraps its rows anew a moment before it tells the program of the new size. What is drawn in that moment stands

@@ -361,7 +361,7 @@ async fn who_looks_on_changes_nothing() {
     refused(&watcher, SetLabel { session_id: id(), name: "x".to_owned(), value: None }).await;
     refused(&watcher, ForkSession { session_id: id(), to: "b".to_owned(), entry_id: None }).await;
     refused(&watcher, ClearInbox { session_id: id() }).await;
-    refused(&watcher, BranchSession { session_id: id(), entry_id: None }).await;
+    refused(&watcher, BranchSession { session_id: id(), entry_id: None, summary: false }).await;
     refused(&watcher, DeleteSession { session_id: id() }).await;
     refused(&watcher, StopHost { force: true }).await;
     let known = ada.call(GetSession { session_id: id() }).await.unwrap().session;

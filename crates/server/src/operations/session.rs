@@ -8,7 +8,7 @@ use greenroom_formats::{ImportOptions, import};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused};
+use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, begun};
 
 /// The session that was meant.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -111,14 +111,27 @@ pub struct BranchSession {
     pub session_id: String,
     /// The entry to go on from; `null` for the empty conversation.
     pub entry_id: Option<EntryId>,
+    /// Whether a summary of the branch that is left comes along. It is a compaction, with its events; the answer comes when
+    /// it has ended, and `agent/abort` ends it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub summary: bool,
 }
 
 impl Operation for BranchSession {
     of_session!("session/branch", Opens, SessionNamed);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
-        asked.session()?.branch(self.entry_id).await?;
-        Ok(Answer::Now(SessionNamed { session_id: self.session_id }))
+        let Self { session_id, entry_id, summary } = self;
+        let session = asked.session()?.clone();
+        if !summary {
+            session.branch(entry_id).await?;
+            return Ok(Answer::Now(SessionNamed { session_id }));
+        }
+        let branching = begun(async move { session.branch_with_summary(entry_id).await }).await;
+        Ok(Answer::Later(Box::pin(async move {
+            branching.await?;
+            Ok(SessionNamed { session_id })
+        })))
     }
 }
 

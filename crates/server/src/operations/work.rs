@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Access, Answer, Asked, Ended, Nothing, Operation, Performed, Refused, Task, Work};
+use super::{Access, Answer, Asked, Ended, Nothing, Operation, Performed, Refused, Task, Work, begun};
 
 /// That work was taken on.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -345,18 +345,9 @@ impl Operation for CompactSession {
             return Err(Error::NotIdle { session: session_id, what: "compact it" }.into());
         }
         let options = CompactOptions { focus, keep_recent, force };
-        let mut compacting = Box::pin(async move { session.compact(options).await });
-        // It is in the session's mailbox before the next request is.
-        let ended = tokio::select! {
-            biased;
-            ended = &mut compacting => Some(ended),
-            () = std::future::ready(()) => None,
-        };
+        let compacting = begun(async move { session.compact(options).await }).await;
         let outcome: Task<Ended<CompactOutcome>> = Box::pin(async move {
-            let ended = match ended {
-                Some(ended) => ended,
-                None => compacting.await,
-            };
+            let ended = compacting.await;
             let compaction = ended.as_ref().ok().and_then(|compacted| compacted.started);
             let result = ended.map(|compacted| CompactOutcome {
                 session_id,

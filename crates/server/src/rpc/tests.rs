@@ -333,6 +333,64 @@ async fn the_end_of_the_input_interrupts_a_compaction() {
     assert_eq!((head.compactions, head.open_compaction), (0, None));
 }
 
+const BRANCH: &str = r#"{"jsonrpc":"2.0","id":9,"method":"session/branch","params":{"session_id":"a","entry_id":1,"summary":true}}"#;
+
+async fn said(client: &mut Client, prompts: u64) {
+    for id in 0..prompts {
+        client.call(id, "session/prompt", json!({ "session_id": "a", "text": "x" })).await;
+        client.until(|message| message["method"] == "session/prompt_result").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_branch_takes_along_a_summary_of_what_is_left_where_that_is_asked_for() {
+    let mut client = Client::start().await;
+    said(&mut client, 3).await;
+    client.send(BRANCH).await;
+    assert_eq!(client.until(|message| message["id"] == 9).await["result"], json!({ "session_id": "a" }));
+    let events = client.call(8, "session/replay", json!({ "session_id": "a" })).await;
+    let events = events["result"]["events"].as_array().unwrap();
+    let end = events.iter().find(|event| event["type"] == "compaction_end").unwrap();
+    assert_eq!(json!([end["trigger"], end["outcome"]]), json!(["branch", "completed"]), "{end}");
+    let shown = client.call(10, "session/show", json!({ "session_id": "a" })).await;
+    let roles = |shown: &Value| -> Vec<Value> {
+        let conversation = shown["result"]["conversation"].as_array().unwrap();
+        conversation.iter().map(|said| said["role"].clone()).collect()
+    };
+    assert_eq!(roles(&shown), ["user", "assistant", "branch_summary"], "{shown}");
+    // Without being asked for, there is none.
+    let leaf = json!({ "session_id": "a", "entry_id": 1 });
+    assert_eq!(client.call(11, "session/branch", leaf).await["result"], json!({ "session_id": "a" }));
+    let shown = client.call(12, "session/show", json!({ "session_id": "a" })).await;
+    assert_eq!(roles(&shown), ["user", "assistant"], "{shown}");
+    client.simulator.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_summary_of_a_branch_is_aborted_and_changes_nothing() {
+    let store = Store::memory();
+    let mut client = Client::start_with(store.clone(), SLOW).await;
+    said(&mut client, 3).await;
+    let leaf = store.head("a").unwrap().unwrap().leaf;
+    client.send(BRANCH).await;
+    client.until(|message| message["params"]["type"] == "compaction_start").await;
+    // Meanwhile nothing else moves the conversation.
+    let busy = client.call(10, "session/branch", json!({ "session_id": "a", "entry_id": 1 })).await;
+    assert_eq!(busy["error"]["data"]["kind"], "busy", "{busy}");
+    client.send(r#"{"jsonrpc":"2.0","id":11,"method":"agent/abort","params":{"session_id":"a"}}"#).await;
+    let refused = client.until(|message| message["id"] == 9).await;
+    assert_eq!(refused["error"]["data"]["kind"], "branch_summary", "{refused}");
+    assert_eq!(store.head("a").unwrap().unwrap().leaf, leaf);
+    // So does the end of the input.
+    client.send(BRANCH).await;
+    client.until(|message| message["params"]["type"] == "compaction_start").await;
+    let said = client.end().await;
+    let refused = said.iter().find(|message| message["id"] == 9).unwrap();
+    assert_eq!(refused["error"]["data"]["kind"], "branch_summary", "{refused}");
+    let head = store.head("a").unwrap().unwrap();
+    assert_eq!((head.leaf, head.open_compaction), (leaf, None));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_deleted_session_is_gone_and_can_be_begun_anew() {
     let store = Store::memory();

@@ -28,6 +28,9 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
             "/compact does not know {flag}; it takes --keep N and --force, and after a -- all is the focus"
         ))
     };
+    let branch = |entry, summary| Ok(Command::Branch(Branching { entry, summary }));
+    let no_branch =
+        || Err("/branch takes the number of an entry, as /tree shows it, and --summary".to_owned());
     for (line, wanted) in [
         ("/compact", compact(None, None)),
         ("/compact the API", compact(Some("the API"), None)),
@@ -42,9 +45,15 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/compact --keep 9 -- the flag --force", compact(Some("the flag --force"), Some(9))),
         ("/compact --keep", Err("--keep wants a number of tokens, such as 20000".to_owned())),
         ("/compact --keep much", Err("--keep wants a number of tokens, such as 20000".to_owned())),
-        ("/branch 12", Ok(Command::Branch(Some(12)))),
-        ("/branch #12", Ok(Command::Branch(Some(12)))),
-        ("/branch twelve", Err("/branch takes the number of an entry, as /tree shows it".to_owned())),
+        ("/branch", branch(None, false)),
+        ("/branch 12", branch(Some(12), false)),
+        ("/branch #12", branch(Some(12), false)),
+        ("/branch --summary", branch(None, true)),
+        ("/branch 12 --summary", branch(Some(12), true)),
+        ("/branch --summary #12", branch(Some(12), true)),
+        ("/branch twelve", no_branch()),
+        ("/branch 12 13", no_branch()),
+        ("/branch 12 --sumary", no_branch()),
         ("/model  big ", Ok(Command::Model(Some("big".to_owned())))),
         ("/status now", Err("/status takes nothing after it".to_owned())),
         ("/compcat", Err("there is no command /compcat; did you mean /compact?".to_owned())),

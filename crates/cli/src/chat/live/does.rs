@@ -14,7 +14,7 @@ use greenroom_server::{ClientError, ProblemKind};
 
 use super::{Done, Live, open};
 use crate::chat::backend::{Backend, HowToCompact};
-use crate::chat::commands::{COMMANDS, Command, Custom};
+use crate::chat::commands::{Branching, COMMANDS, Command, Custom};
 use crate::chat::figures;
 use crate::chat::picker::{Item, Picker, Purpose};
 use crate::chat::row::{Look, Row};
@@ -106,8 +106,12 @@ impl Live {
                     Ok(vec![Done::Opened(Box::new(opened))])
                 });
             }
-            Command::Branch(None) => self.spawn(async move { places(&backend).await }),
-            Command::Branch(Some(entry)) => self.spawn(async move { branch(&backend, entry).await }),
+            Command::Branch(Branching { entry: None, summary }) => {
+                self.spawn(async move { places(&backend, summary).await });
+            }
+            Command::Branch(Branching { entry: Some(entry), summary }) => {
+                self.spawn(async move { branch(&backend, entry, summary).await });
+            }
             Command::Tree => self.spawn(async move { show_tree(&backend, width).await }),
             Command::Export(path) => {
                 let folder = self.folder.clone();
@@ -345,7 +349,7 @@ async fn sessions(backend: &Backend) -> Outcome {
 }
 
 /// The prompts of the conversation, newest first: the conversation can go on before each.
-async fn places(backend: &Backend) -> Outcome {
+async fn places(backend: &Backend, summary: bool) -> Outcome {
     let said = backend.show().await?.conversation;
     let mut items = Vec::new();
     let mut before = None;
@@ -361,13 +365,15 @@ async fn places(backend: &Backend) -> Outcome {
     if items.is_empty() {
         return note(Look::DIM, "there is no earlier place yet");
     }
-    Ok(vec![Done::Pick(Picker::new(Purpose::Branch, "Go on from", items))])
+    Ok(vec![Done::Pick(Picker::new(Purpose::Branch { summary }, "Go on from", items))])
 }
 
-async fn branch(backend: &Backend, entry: u64) -> Outcome {
-    backend.branch(Some(greenroom::EntryId(entry))).await?;
-    // It is told by its event, here and in all other chats.
-    Ok(Vec::new())
+async fn branch(backend: &Backend, entry: u64, summary: bool) -> Outcome {
+    match backend.branch(greenroom::EntryId(entry), summary).await {
+        // Both are told by their events, here and in all other chats.
+        Err(error) if error.kind() == Some(ProblemKind::BranchSummary) => Ok(Vec::new()),
+        done => done.map(|()| Vec::new()).map_err(Problem::from),
+    }
 }
 
 async fn show_tree(backend: &Backend, width: usize) -> Outcome {
@@ -380,7 +386,10 @@ async fn show_tree(backend: &Backend, width: usize) -> Outcome {
         Row::new(&format!("  {}", tree::line(branch)), look).cut(width)
     };
     let mut out: Vec<Row> = branches.iter().map(row).collect();
-    out.push(Row::new("  /branch N goes on after entry N", Look::DIM).cut(width));
+    out.push(
+        Row::new("  /branch N goes on after entry N; with --summary, what is left is summarised", Look::DIM)
+            .cut(width),
+    );
     rows(out)
 }
 

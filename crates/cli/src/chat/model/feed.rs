@@ -1,6 +1,7 @@
 //! Events of the session.
 
 use greenroom::event::{Delta, EventKind, MessageView, Record};
+use greenroom::kernel::entry::Trigger;
 use greenroom::kernel::usage::ContextUsage;
 use greenroom::kernel::{FailureClass, RunOutcome};
 use greenroom::{EntryId, Event, Role};
@@ -42,12 +43,17 @@ impl Model {
                 self.context(*context);
             }
             EventKind::RunEnd { outcome, context } => self.run_end(outcome, *context),
-            EventKind::CompactionStart { tokens_before, .. } => {
-                self.compacting = Some((*tokens_before, self.now_ms));
+            EventKind::CompactionStart { tokens_before, trigger, .. } => {
+                let what = picture::compacting(*trigger, *tokens_before);
+                self.compacting = Some((what, self.now_ms));
             }
             EventKind::CompactionEnd(end) => {
                 self.compacting = None;
-                let undo = if end.is_installed() { " · /undo-compact" } else { "" };
+                let undo = if end.is_installed() && end.trigger != Trigger::Branch {
+                    " · /undo-compact"
+                } else {
+                    ""
+                };
                 self.note(Look::NOTE, &format!("{}{undo}", picture::compaction(end)));
                 if end.is_installed() {
                     let tokens = end.tokens_after;

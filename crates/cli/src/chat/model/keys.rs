@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use super::{
-    Asked, COMMANDS, Command, Completion, Edit, Effect, KeyCode, KeyEvent, KeyModifiers, Kind, Look, Model,
-    Pending, Picked, Picker, Purpose, commands,
+    Asked, Branching, COMMANDS, Command, Completion, Edit, Effect, KeyCode, KeyEvent, KeyModifiers, Kind,
+    Look, Model, Pending, Picked, Picker, Purpose, commands,
 };
 use crate::chat::picker::Item;
 use crate::terminal::one_line;
@@ -87,8 +87,8 @@ impl Model {
             Purpose::Resume => Command::Resume(Some(value)),
             Purpose::Model => Command::Model(Some(value)),
             Purpose::Effort => Command::Effort(Some(value)),
-            Purpose::Branch => match value.parse() {
-                Ok(entry) => Command::Branch(Some(entry)),
+            Purpose::Branch { summary } => match value.parse() {
+                Ok(entry) => Command::Branch(Branching { entry: Some(entry), summary }),
                 Err(_) => return Vec::new(),
             },
         })]

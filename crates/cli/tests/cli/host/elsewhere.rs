@@ -12,7 +12,7 @@ async fn branch(hosted: &Hosted, entry_id: Option<u64>) {
     let other = hosted.client(ClientKind::Chat, json!({})).await;
     other.call(StartSession { session_id: "a".to_owned() }).await.unwrap();
     let entry_id = entry_id.map(EntryId);
-    other.call(BranchSession { session_id: "a".to_owned(), entry_id }).await.unwrap();
+    other.call(BranchSession { session_id: "a".to_owned(), entry_id, summary: false }).await.unwrap();
     other.close().await;
 }
 
