@@ -643,8 +643,9 @@ fn add_files(entries: &[Arc<Entry>], rule: FileRule, files: &mut FileOps) {
 fn message_files(message: &Message, rule: FileRule, files: &mut FileOps) {
     match (message, rule) {
         (Message::ToolResult(result), FileRule::Declared) => {
-            if result.status == ToolStatus::Ok {
-                for touched in &result.touched {
+            for touched in &result.touched {
+                // What was changed is changed, whatever came of the call after that.
+                if result.status == ToolStatus::Ok || touched.touch == Touch::Modified {
                     files.record(touched.path.clone(), touched.touch);
                 }
             }

@@ -7,6 +7,7 @@
 //! nothing that is protected. Nothing that is closed is read or changed, by whatever path.
 
 mod closed;
+mod known;
 mod walk;
 
 use std::ffi::{OsStr, OsString};
@@ -24,6 +25,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use self::closed::{Closed, Now};
+use self::known::Known;
 use crate::{ToolError, ToolOutput, ToolsError, similar};
 
 /// Components that tools may read and not change, wherever they are in a path: git's state, through which commands
@@ -53,6 +55,7 @@ struct Inner {
     /// Whether the kernel has `openat2`.
     confined_lookup: bool,
     permits: Arc<Semaphore>,
+    known: Known,
 }
 
 /// A path inside the workspace: relative, without `.`, `..` and empty components. Empty is the workspace itself.
@@ -144,7 +147,8 @@ impl Workspace {
             return Err(wrong(std::io::Error::new(std::io::ErrorKind::PermissionDenied, text)));
         }
         let permits = Arc::new(Semaphore::new(BLOCKING_MAX));
-        let inner = Inner { root, given, directory, closed, confined_lookup, permits };
+        let inner =
+            Inner { root, given, directory, closed, confined_lookup, permits, known: Known::default() };
         Ok(Self { inner: Arc::new(inner), umask: None })
     }
 
@@ -205,6 +209,13 @@ impl Workspace {
             return Err(is_closed(path));
         }
         Ok((File::from(file), Version::of(&stat)))
+    }
+
+    /// What is at a path now; `None` where nothing is that a tool could open.
+    fn version(&self, path: &Inside) -> Option<Version> {
+        let (directory, name) = self.place_of(path, &self.inner.closed.now()).ok()?;
+        let stat = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some(Version::of(&stat))
     }
 
     /// The folder that a file is in, and its name there; links were followed to it as far as the lookup can do that

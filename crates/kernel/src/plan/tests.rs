@@ -303,7 +303,7 @@ fn nothing_has_a_reason() {
 }
 
 #[test]
-fn files_are_cumulative_and_only_what_succeeded_counts() {
+fn files_are_cumulative_and_what_failed_may_have_changed_and_read_nothing() {
     let files = |path: &[Arc<Entry>]| {
         let made = plan(path, &options(1)).expect("there is enough");
         let list = |paths: Vec<&str>| paths.join(" ");
@@ -311,13 +311,17 @@ fn files_are_cumulative_and_only_what_succeeded_counts() {
     };
     let whole = path("u c3 r<b r>a r<a u a:9");
     assert_eq!(files(&whole), ("b".into(), "a".into()));
-    let mut failed = whole.clone();
-    let mut copy = (*failed[3]).clone();
-    let EntryKind::Message { message, .. } = &mut copy.kind else { panic!("drawn as a result") };
-    let Message::ToolResult(result) = Arc::make_mut(message) else { panic!("drawn as a result") };
-    result.status = ToolStatus::Error;
-    failed[3] = Arc::new(copy);
-    assert_eq!(files(&failed), ("a b".into(), String::new()));
+    let failed = |index: usize| {
+        let mut failed = whole.clone();
+        let mut copy = (*failed[index]).clone();
+        let EntryKind::Message { message, .. } = &mut copy.kind else { panic!("drawn as a result") };
+        let Message::ToolResult(result) = Arc::make_mut(message) else { panic!("drawn as a result") };
+        result.status = ToolStatus::Error;
+        failed[index] = Arc::new(copy);
+        failed
+    };
+    assert_eq!(files(&failed(2)), (String::new(), "a".into()), "it was not read");
+    assert_eq!(files(&failed(3)), ("b".into(), "a".into()), "it was changed, whatever came after that");
     // What the last compaction knew stays known; what was read and is modified now is modified only.
     let mut again = path("u a u C@2 c2 r>b r<c u a:9");
     let mut copy = (*again[3]).clone();

@@ -2,7 +2,8 @@
 //!
 //! Invariants: the command has no input and no terminal, sees only the allowed part of the environment (no keys),
 //! and leaves no process behind, however it ends: by itself, at its time limit, cancelled, or dropped. Its output
-//! takes bounded memory.
+//! takes bounded memory. Files that tools had touched before and that changed while it ran are declared as modified; no
+//! other file is looked at.
 //!
 //! This tool is not confined to the workspace. Who may run what (approvals) is decided before the registry runs a
 //! call; what a command can reach (a sandbox) is what [`Options::sandbox`] puts in front of it.
@@ -117,6 +118,7 @@ async fn run(
         Some(containment) => containment,
         None => tokio::task::spawn_blocking(Containment::detect).await?,
     };
+    let before = looked(workspace, Workspace::look).await?;
     let launch = Launch {
         argv: argv(options, &arguments.command),
         directory: workspace.root().to_owned(),
@@ -154,7 +156,17 @@ async fn run(
             running.end().await;
         }
     }
-    Ok(report(end, timeout, collector.finish()))
+    let output = report(end, timeout, collector.finish());
+    looked(workspace, move |workspace| workspace.changed_since(before, output)).await
+}
+
+/// A look at files, off the asynchronous threads: it waits for no place, and ends also where the call is cancelled.
+async fn looked<T: Send + 'static>(
+    workspace: &Workspace,
+    look: impl FnOnce(&Workspace) -> T + Send + 'static,
+) -> Result<T, ToolError> {
+    let workspace = workspace.clone();
+    Ok(tokio::task::spawn_blocking(move || look(&workspace)).await?)
 }
 
 /// The shell and the command, behind what starts the sandbox.

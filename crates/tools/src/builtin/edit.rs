@@ -64,7 +64,7 @@ fn edit(
     workspace.replace(&path, edited.as_bytes(), Some(version))?;
     let count = lines.len();
     let text = format!("edited `{shown}`: {count} replacement{} at {}", plural(count), at_lines(&lines));
-    Ok(ToolOutput::text(text).touching(shown, Touch::Modified))
+    Ok(workspace.touched(ToolOutput::text(text), &path, Touch::Modified))
 }
 
 /// The text after the edit, and the lines at which replacements begin.

@@ -55,7 +55,8 @@ fn read(
     let mut head = Vec::new();
     file.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(io)?;
     if let Some(media_type) = media_type(&head) {
-        return image(shown, media_type, head, file, size_bytes);
+        let output = image(shown, media_type, head, file, size_bytes)?;
+        return Ok(workspace.touched(output, &path, Touch::Read));
     }
     if head.contains(&0) {
         return Err(ToolsError::Refused(format!("`{shown}` is not text but binary, {size_bytes} bytes")));
@@ -67,7 +68,7 @@ fn read(
     }
     let mut page = Page::new(first, wanted);
     page.fill(BufReader::with_capacity(64 * 1024, head.chain(file)), cancel, shown)?;
-    Ok(ToolOutput::text(page.finish(shown)?).touching(shown, Touch::Read))
+    Ok(workspace.touched(ToolOutput::text(page.finish(shown)?), &path, Touch::Read))
 }
 
 /// The lines wanted, collected from all of the file's.
@@ -184,5 +185,5 @@ fn image(
     }
     let output = ToolOutput::text(format!("`{shown}`: {media_type}, {} bytes", bytes.len()));
     let image = Image::new(&bytes).map_err(|error| ToolsError::Refused(format!("`{shown}`: {error}")))?;
-    Ok(output.image(image).touching(shown, Touch::Read))
+    Ok(output.image(image))
 }

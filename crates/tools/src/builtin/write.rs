@@ -62,7 +62,7 @@ fn write(
     let done = if replaced { "replaced" } else { "created" };
     let shown = path.shown();
     let text = format!("{done} `{shown}`: {lines} lines, {bytes} bytes");
-    Ok(ToolOutput::text(text).touching(shown, Touch::Modified))
+    Ok(workspace.touched(ToolOutput::text(text), &path, Touch::Modified))
 }
 
 /// The file as it is now, where it is a text that is not too large.

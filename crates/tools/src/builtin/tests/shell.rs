@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greenroom_kernel::ToolStatus;
 use greenroom_kernel::message::blocks_text;
+use greenroom_kernel::{ToolStatus, Touch, Touched};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -252,4 +252,49 @@ async fn no_process_is_left_behind_by_an_early_end() {
             assert_eq!(left(&mark), Vec::<String>::new(), "{containment:?} after {delay_us} µs");
         }
     }
+}
+
+/// What a command did to files that tools had touched is known of it, however it ended. What it did to others is not.
+#[tokio::test]
+async fn a_command_declares_what_it_did_to_known_files() {
+    let files = ["read.txt", "same.txt", "gone.txt", "deep/moved.txt"].map(|path| (path, "hello\n"));
+    let fixture = Fixture::new(&[&files[..], &[("unknown.txt", "hello\n")]].concat());
+    for (path, _) in files {
+        fixture.call("read", json!({ "path": path })).await;
+    }
+    fixture.call("write", json!({ "path": "made.txt", "content": "1" })).await;
+    let modified = |paths: &[&str]| {
+        paths.iter().map(|path| Touched { path: (*path).into(), touch: Touch::Modified }).collect::<Vec<_>>()
+    };
+    for (command, status, touched) in [
+        ("cat read.txt; echo x > new.txt; echo x >> unknown.txt", ToolStatus::Ok, &[][..]),
+        ("echo more >> read.txt", ToolStatus::Ok, &["read.txt"]),
+        ("rm gone.txt; exit 3", ToolStatus::Error, &["gone.txt"]),
+        ("true", ToolStatus::Ok, &[]),
+        ("mv deep elsewhere; rm made.txt", ToolStatus::Ok, &["deep/moved.txt", "made.txt"]),
+        ("echo back > gone.txt", ToolStatus::Ok, &["gone.txt"]),
+        ("rm -f same.txt; sleep 600", ToolStatus::Error, &["same.txt"]),
+    ] {
+        let timeout_ms = if command.ends_with("600") { 1_000 } else { 60_000 };
+        let result = fixture.call("bash", json!({ "command": command, "timeout_ms": timeout_ms })).await;
+        assert_eq!((result.status, result.touched), (status, modified(touched)), "{command}");
+    }
+}
+
+/// What another tool changes while a command runs is that tool's.
+#[tokio::test]
+async fn a_command_declares_nothing_that_a_tool_changed_meanwhile() {
+    let fixture = Fixture::new(&[("a.txt", "1"), ("b.txt", "1")]);
+    for path in ["a.txt", "b.txt"] {
+        fixture.call("read", json!({ "path": path })).await;
+    }
+    let waits = "touch begun; while [ ! -e go ]; do :; done; echo 3 > b.txt";
+    let (result, ()) = tokio::join!(fixture.call("bash", json!({ "command": waits })), async {
+        while !fixture.path().join("begun").exists() {
+            tokio::task::yield_now().await;
+        }
+        fixture.call("write", json!({ "path": "a.txt", "content": "22" })).await;
+        fixture.call("write", json!({ "path": "go", "content": "" })).await;
+    });
+    assert_eq!(result.touched, [Touched { path: "b.txt".into(), touch: Touch::Modified }]);
 }

@@ -1,0 +1,80 @@
+//! The files that tools of a workspace have read or changed, and what becomes of them during a command.
+//!
+//! Invariants: at most [`KNOWN_MAX`] files are known, those that were touched last; a look takes one `stat` for each and
+//! reads nothing; what a tool changed while a command ran is not taken for the command's.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use greenroom_kernel::Touch;
+
+use super::{Inside, Version, Workspace};
+use crate::ToolOutput;
+
+#[cfg(test)]
+mod tests;
+
+/// The most files that are known.
+const KNOWN_MAX: usize = 500;
+
+#[derive(Debug, Default)]
+pub(super) struct Known(Mutex<VecDeque<File>>);
+
+/// A file that a tool touched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct File {
+    path: Inside,
+    /// How often tools changed it.
+    changes: u64,
+}
+
+impl Known {
+    fn touched(&self, path: &Inside, touch: Touch) {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = files.iter().position(|file| file.path == *path);
+        let known = place.and_then(|place| files.remove(place));
+        let mut file = known.unwrap_or_else(|| File { path: path.clone(), changes: 0 });
+        file.changes += u64::from(touch == Touch::Modified);
+        files.push_back(file);
+        if files.len() > KNOWN_MAX {
+            files.pop_front();
+        }
+    }
+
+    fn files(&self) -> Vec<File> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+/// The known files as they were at one moment.
+pub(crate) struct Look(Vec<(File, Option<Version>)>);
+
+impl Workspace {
+    /// Declares in an output that a tool touched a file, which is known from now on.
+    pub(crate) fn touched(&self, output: ToolOutput, path: &Inside, touch: Touch) -> ToolOutput {
+        self.inner.known.touched(path, touch);
+        output.touching(path.shown(), touch)
+    }
+
+    /// The known files as they are now.
+    pub(crate) fn look(&self) -> Look {
+        let looked = |file: File| {
+            let version = self.version(&file.path);
+            (file, version)
+        };
+        Look(self.inner.known.files().into_iter().map(looked).collect())
+    }
+
+    /// Declares in an output those files that were changed, removed or put back since a look.
+    pub(crate) fn changed_since(&self, look: Look, mut output: ToolOutput) -> ToolOutput {
+        let now = self.inner.known.files();
+        for (file, before) in look.0 {
+            let is_changed_by_tool =
+                now.iter().any(|now| now.path == file.path && now.changes != file.changes);
+            if !is_changed_by_tool && self.version(&file.path) != before {
+                output = self.touched(output, &file.path, Touch::Modified);
+            }
+        }
+        output
+    }
+}
