@@ -10,7 +10,7 @@ use greenroom::tools::{ToolContext, tool};
 use greenroom_kernel::EntryId;
 use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, SeenRequest, Sequence};
 
-use crate::support::{agent, builder, runtime, simulator};
+use crate::support::{agent, builder, drain, runtime, simulator};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_thousand_racing_opens_reach_one_actor() {
@@ -165,12 +165,7 @@ async fn a_session_is_told_from_the_one_that_was_deleted_under_its_name() {
             runtime.close("s").await.unwrap();
             session.prompt("hello again").await.unwrap();
         }
-        let mut told: Vec<u64> = Vec::new();
-        while let Ok(Some(Delivery::Event(event))) =
-            tokio::time::timeout(Duration::from_millis(1), events.next()).await
-        {
-            told.push(event.session_created_at_ms);
-        }
+        let mut told: Vec<u64> = drain(&mut events).iter().map(|event| event.session_created_at_ms).collect();
         let replayed = runtime.replay("s", 0).await.unwrap();
         let summary = runtime.summary("s").await.unwrap().unwrap();
         assert!(told.len() > 5 && replayed.len() >= 3, "{} {}", told.len(), replayed.len());
