@@ -77,11 +77,8 @@ async fn of_session(global: &Global, args: &PlanArgs, config: &Config) -> Result
     };
     let window = stored.head.window.or_else(|| catalog_window(&path)).unwrap_or(WINDOW);
     // The fixed part of the requests is in no log: it is what the session's size has beside its messages.
-    let counted = context_estimate(&path);
-    let fixed = match &args.leaf {
-        Some(_) => 0,
-        None => stored.head.context_tokens.saturating_sub(counted),
-    };
+    // It is the same for each path of the session.
+    let fixed = stored.head.context_tokens.saturating_sub(context_estimate(&stored.path()));
     let measured = measure(&path, estimator(args, config), fixed, Ratio::default(), Reports::Believed);
     let options = options(args, config, window, measured, fixed);
     let report = PlanReport::new(&path, &options, measured, |id| id.to_string());

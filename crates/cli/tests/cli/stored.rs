@@ -600,7 +600,7 @@ fn a_plan_of_a_session_is_near_to_what_its_compaction_does() {
     );
     let url = model.url();
     for _ in 0..10 {
-        let ran = place.run(&["run", "-p", "Go on.", "--session", "mine", "--no-tools", "--base-url", &url]);
+        let ran = place.run(&["run", "-p", "Go on.", "--session", "mine", "--base-url", &url]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
     }
     let planned = || place.json(&["plan", "mine", "--json"]);
@@ -609,7 +609,7 @@ fn a_plan_of_a_session_is_near_to_what_its_compaction_does() {
         let plan = planned();
         assert_eq!(plan["context_tokens"], listed(), "the fixed part counts");
         let number = |name: &str| plan["plan"][name].as_u64().unwrap();
-        let compacted = place.json(&["compact", "mine", "--json", "--no-tools", "--base-url", &url]);
+        let compacted = place.json(&["compact", "mine", "--json", "--base-url", &url]);
         assert_eq!(compacted["outcome"], "completed", "{compacted}");
         assert_eq!(compacted["tokens_before"], number("tokens_before"));
         let after = compacted["tokens_after"].as_u64().unwrap();
@@ -618,15 +618,20 @@ fn a_plan_of_a_session_is_near_to_what_its_compaction_does() {
             after.abs_diff(expected) * 3 < expected && after <= number("tokens_after_max"),
             "{after} {plan}"
         );
-        assert_eq!(planned()["reason"], "nothing was said since the last compaction");
-        let ran = place.run(&["run", "-p", "Go on.", "--session", "mine", "--no-tools", "--base-url", &url]);
+        let plan = planned();
+        assert_eq!(plan["reason"], "nothing was said since the last compaction");
+        assert_eq!(plan["context_tokens"], listed(), "and where no answer has reported a size yet");
+        let leaf = place.json(&["tree", "mine", "--json"])["leaf"].to_string();
+        let plan = place.json(&["plan", "mine", "--leaf", &leaf, "--json"]);
+        assert_eq!(plan["context_tokens"], listed(), "the path to the leaf is the session's");
+        let ran = place.run(&["run", "-p", "Go on.", "--session", "mine", "--base-url", &url]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
     }
-    let ran = place.run(&["compact", "mine", "--keep", "90000", "--no-tools", "--base-url", &url]);
+    let ran = place.run(&["compact", "mine", "--keep", "90000", "--base-url", &url]);
     let wanted = "No compaction needed: everything is recent enough to keep; --keep N keeps less, and --force only the \
                   last two messages\n";
     assert_eq!(ran.stdout, wanted, "{ran:?}");
-    let ran = place.run(&["compact", "mine", "--force", "--keep", "90000", "--no-tools", "--base-url", &url]);
+    let ran = place.run(&["compact", "mine", "--force", "--keep", "90000", "--base-url", &url]);
     assert!(ran.stdout.starts_with("✓ Compacted "), "{ran:?}");
     model.simulator.assert_clean();
 }
