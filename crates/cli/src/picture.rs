@@ -145,10 +145,10 @@ pub(crate) fn compaction(end: &Compacted) -> String {
         let what = if is_of_branch { "the summary of the branch" } else { "compaction" };
         return format!("{what} {}{reason}; the conversation is as it was", end.outcome.as_str());
     }
-    let verb = match &end.outcome {
-        CompactionOutcome::Completed if is_of_branch => "summarised what was left:",
-        CompactionOutcome::Completed => "compacted",
-        other => other.as_str(),
+    let verb = match (end.outcome == CompactionOutcome::Completed, is_of_branch) {
+        (true, true) => "summarised what was left:",
+        (true, false) => "compacted",
+        (false, _) => end.outcome.as_str(),
     };
     let estimated_tokens = end.summary_usage.estimated_tokens;
     let cost = end.cost_microdollars.filter(|cost| *cost > 0);
