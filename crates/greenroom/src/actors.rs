@@ -1,4 +1,7 @@
-//! The actors. Each owns what no other may touch, and they speak only in [`crate::message`].
+//! Room: the actors, and the tasks that they start. Each actor owns what no other may touch, and they speak only in
+//! [`crate::core::message`].
+//!
+//! May touch `core`, `agent`, `lane`, `limits`, `events` and `values`.
 //!
 //! ```text
 //! Supervisor ── Session ──┬── Agent ── (tasks: one model stream, the tools of one answer)
@@ -10,7 +13,14 @@
 //! parent writes out what it does when a child ends.
 
 pub(crate) mod agent;
+pub(crate) mod compaction_requests;
 pub(crate) mod compactor;
+pub(crate) mod flight;
+pub(crate) mod model_hooks;
+pub(crate) mod recall;
 pub(crate) mod session;
+pub(crate) mod sub_agent;
+pub(crate) mod summary_call;
 pub(crate) mod supervisor;
+pub(crate) mod tool_hooks;
 pub(crate) mod usage_tracker;

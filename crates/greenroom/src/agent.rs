@@ -1,4 +1,6 @@
-//! What an agent is, before it runs: its model, its instructions, its tools and its limits.
+//! Room: what an agent is, before it runs: its model, its instructions, its tools, its limits, its hooks, its team.
+//!
+//! May touch `lane` (an agent may bring a provider of its own), `limits` and `values`.
 //!
 //! Invariants: a definition holds no conversation and no connection; the same one serves any number of
 //! sessions at the same time.
@@ -14,19 +16,29 @@ use greenroom_kernel::{FailureClass, ToolSpec};
 use greenroom_provider::ModelSettings;
 use greenroom_tools::{AppState, IntoToolOutput, Registry, Tool, ToolError, ToolFunction};
 
-use crate::error::ConfigError;
-use crate::fallback::{FALLBACK_ON, Fallback};
-use crate::hooks::input::{InputVerdict, ProposedInput};
-use crate::hooks::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
-use crate::hooks::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
-use crate::hooks::{AgentHooks, hook};
-use crate::instructions::{Instructions, InstructionsContext};
-use crate::live::{Live, SettingsChange};
-use crate::shared_provider::SharedProvider;
-use crate::spending::microdollars;
-use crate::sub_agent::SubAgent;
-use crate::team::{HandOffTo, Members};
-use crate::validate::{ProposedAnswer, Rejection, Validators};
+use crate::agent::fallback::{FALLBACK_ON, Fallback};
+use crate::agent::hooks::input::{InputVerdict, ProposedInput};
+use crate::agent::hooks::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
+use crate::agent::hooks::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
+use crate::agent::hooks::{AgentHooks, hook};
+use crate::agent::instructions::{Instructions, InstructionsContext};
+use crate::agent::live::{Live, SettingsChange};
+use crate::agent::sub_agent::SubAgent;
+use crate::agent::team::{HandOffTo, Members};
+use crate::agent::validate::{ProposedAnswer, Rejection, Validators};
+use crate::lane::shared_provider::SharedProvider;
+use crate::limits::spending::microdollars;
+use crate::values::error::ConfigError;
+
+pub(crate) mod fallback;
+pub(crate) mod hooks;
+pub(crate) mod instructions;
+pub(crate) mod live;
+pub(crate) mod output;
+pub(crate) mod shared_tools;
+pub(crate) mod sub_agent;
+pub(crate) mod team;
+pub(crate) mod validate;
 
 /// How many agents one run may call as tools, where nothing else is said.
 const SUB_AGENTS_MAX: u32 = 64;
@@ -535,7 +547,7 @@ impl Agent {
     }
 
     /// Another agent, as a tool: it works on each call in a session of its own, and its last answer is the result. It is
-    /// cancelled with the call, and its events carry this session's id as their parent. [`sub_agent`](crate::sub_agent)
+    /// cancelled with the call, and its events carry this session's id as their parent. [`sub_agent`](crate::agent::sub_agent)
     /// makes one, and says what can be said of it. What it spends counts towards this agent's limits, and its run ends
     /// with this one's.
     ///

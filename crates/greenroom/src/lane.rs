@@ -1,4 +1,6 @@
-//! A lane: one provider, shared by many sessions.
+//! Room: a lane: one provider, shared by many sessions; and what is learned of its models.
+//!
+//! May touch `events` and `values`.
 //!
 //! Invariants: at most `in_flight_max` calls are under way, and places go round the sessions that wait (`queue`); a
 //! `Retry-After` holds the whole lane back, not one session; with a limit of tokens a minute no call begins that would
@@ -13,18 +15,26 @@ use greenroom_provider::{Provider, ProviderError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::event::QueueReason;
-use crate::learned::Learned;
-use crate::served::ServedModels;
+use crate::events::event::{EventKind, QueueReason};
+use crate::lane::learned::Learned;
+use crate::lane::served::ServedModels;
 
 mod budget;
+pub(crate) mod learned;
 mod queue;
+pub(crate) mod served;
+pub(crate) mod shared_provider;
 mod silence;
 
 use budget::TokenBudget;
 use queue::Queue;
 pub(crate) use queue::Urgency;
 use silence::Silence;
+
+/// How many model calls one provider gets at a time, by default.
+pub(crate) const IN_FLIGHT_MAX: usize = 16;
+/// How long a model may say nothing before its call is given up, by default.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(300);
 
 /// One provider's lane.
 pub(crate) struct Lane {
@@ -128,6 +138,17 @@ fn grant(queue: &mut Queue) {
 }
 
 impl Lane {
+    /// A call waits, or no longer does, as an event tells it.
+    pub(crate) fn queue_update(&self, is_summary: bool, queued: Queued) -> EventKind {
+        EventKind::QueueUpdate {
+            provider: self.provider.name().to_owned(),
+            is_summary,
+            reason: queued.reason,
+            position: queued.position as u64,
+            waited_ms: u64::try_from(queued.waited.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
     pub(crate) fn new(provider: Arc<dyn Provider>, limits: LaneLimits) -> Self {
         Self {
             served: Arc::new(ServedModels::new(Arc::clone(&provider))),

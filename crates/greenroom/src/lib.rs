@@ -29,89 +29,59 @@
 //! [`RunRequest`], [`Run`] and [`RunStream`] what it asks and watches, [`Event`] and [`Subscription`] what it hears, and
 //! [`Error`] what may go wrong. The [`prelude`] has what most programs need.
 
-mod activity;
+// The rooms, from the top: each may touch only those below it (`tests/it/structure.rs` holds it).
+mod api;
+
 mod actors;
-mod admission;
-pub mod agent;
-mod agent_line;
-pub mod bus;
-mod children;
-mod clock;
-pub mod compaction;
-pub mod deletion;
-mod deps;
-pub mod env;
-pub mod error;
-pub mod event;
-mod fallback;
-mod flight;
-mod hooks;
-pub mod instructions;
+
+mod core;
+
+mod agent;
 mod lane;
-mod learned;
-pub mod live;
-mod log;
-mod mail;
-mod message;
-pub mod metadata;
-pub mod models;
-mod names;
-mod output;
-mod pairs;
-mod partial_json;
-pub mod prompt;
-pub mod questions;
-mod recall;
-mod restarts;
-pub mod resume;
-mod run_link;
-pub mod run_stream;
-pub mod runtime;
+
+mod events;
+mod limits;
+
+mod values;
+
 #[cfg(test)]
 mod schemas;
-mod served;
-pub mod session;
-pub mod sessions;
-mod shared;
-pub mod shared_provider;
-mod shared_tools;
-mod spending;
-mod sub_agent;
-mod summary_call;
-pub mod team;
-mod terms;
-mod trace;
-pub mod validate;
-mod waits;
 
-pub use activity::{Activity, InProgress, LiveSession};
 pub use agent::Agent;
-pub use bus::{Delivery, Filter, Subscription};
-pub use children::Child;
-pub use compaction::{BeforeCompact, CompactOptions, Compacted, CompactionProposal, CompactionReport};
-pub use error::{ConfigError, Error, MetadataError, Result};
-pub use event::{CallView, Delta, Event, EventKind, EventType, MessageView, QueueReason, Record, Role};
-pub use fallback::Fallback;
-pub use hooks::input::{InputKind, InputVerdict, ProposedInput};
-pub use hooks::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
-pub use hooks::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
-pub use hooks::{HookAction, HookPoint};
-pub use instructions::InstructionsContext;
-pub use live::{LiveSettings, SettingsChange};
-pub use models::{FactSource, KnownModel, Models};
-pub use prompt::{AbortHandle, Prompt, Reply, Run, RunRequest, SentInput, Typed};
-pub use questions::PendingQuestion;
-pub use resume::{ResumeAll, Resumed};
-pub use run_stream::{RunItem, RunStream, TextPiece};
-pub use runtime::{Runtime, RuntimeBuilder};
-pub use session::{SessionHandle, State, Status};
-pub use sessions::{Cursor, Order, SessionQuery, SessionSummary};
-pub use shared_provider::SharedProvider;
-pub use spending::Period;
-pub use sub_agent::{SubAgent, sub_agent};
-pub use team::Team;
-pub use validate::{ProposedAnswer, Rejection};
-pub use waits::within_call;
+pub use agent::fallback::Fallback;
+pub use agent::hooks::input::{InputKind, InputVerdict, ProposedInput};
+pub use agent::hooks::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
+pub use agent::hooks::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
+pub use agent::instructions::InstructionsContext;
+pub use agent::live::{LiveSettings, SettingsChange};
+pub use agent::sub_agent::{SubAgent, sub_agent};
+pub use agent::team::Team;
+pub use agent::validate::{ProposedAnswer, Rejection};
+pub use api::children::Child;
+pub use api::models::{FactSource, KnownModel, Models};
+pub use api::questions::PendingQuestion;
+pub use api::request::{AbortHandle, Run, RunRequest, SentInput};
+pub use api::resume::{ResumeAll, Resumed};
+pub use api::run_stream::{RunItem, RunStream, TextPiece};
+pub use api::runtime::{Runtime, RuntimeBuilder};
+pub use api::session::SessionHandle;
+pub use api::sessions::{Cursor, Order, SessionQuery, SessionSummary};
+pub use events::activity::{Activity, InProgress, LiveSession};
+pub use events::bus::{Delivery, Filter, Subscription};
+pub use events::event::{Delta, Event, EventKind, EventType, MessageView, QueueReason, Record, Role};
+pub use lane::shared_provider::SharedProvider;
+pub use limits::spending::Period;
+pub use limits::waits::within_call;
+pub use values::compaction::{
+    BeforeCompact, CompactOptions, Compacted, CompactionProposal, CompactionReport,
+};
+pub use values::error::{ConfigError, Error, MetadataError, Result};
+pub use values::hook::{HookAction, HookPoint};
+pub use values::prompt::{CallView, Prompt, Reply, Typed};
+pub use values::state::{State, Status};
+
+pub use api::{deletion, env, questions};
+pub use events::event;
 
 pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::entry::{CompactionOutcome, Sees};

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
-use crate::event::tests::{all, event};
+use crate::events::event::tests::{all, event};
 use crate::{CompactOptions, Compacted, Event, ModelSettings, PendingQuestion, Reply, SessionSummary, State};
 
 /// Each file's name, and what it should say.

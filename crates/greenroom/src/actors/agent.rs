@@ -8,29 +8,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_kernel::Message;
 use greenroom_kernel::cost;
 use greenroom_kernel::failure::Failure;
-use greenroom_kernel::path::Media;
 use greenroom_kernel::run::{AbortCause, Effect, Input, Run};
-use greenroom_kernel::{AssistantMessage, Message};
 use greenroom_provider::{ModelSettings, Purpose, Request, ToolChoice};
 use greenroom_tools::Pauses;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::agent::Agent;
-use crate::agent_line::AgentLine;
-use crate::deps::Deps;
-use crate::event::EventKind;
-use crate::mail::Mail;
-use crate::message::{
-    AgentMessage, Answer, BeginRun, Measurement, ModelOutcome, RunAttempt, SessionMail, SessionMessage,
-    TrackerMessage, tell_all,
+use crate::agent::validate::ProposedAnswer;
+use crate::core::agent_line::AgentLine;
+use crate::core::deps::Deps;
+use crate::core::mail::Mail;
+use crate::core::message::{
+    AgentMessage, Answer, BeginRun, ModelOutcome, RunAttempt, SessionMail, SessionMessage, TrackerMessage,
+    tell_all,
 };
-use crate::shared::SessionShared;
-use crate::trace;
-use crate::validate::ProposedAnswer;
+use crate::core::running::{RequestForm, Running};
+use crate::core::shared::SessionShared;
+use crate::core::trace;
+use crate::events::event::EventKind;
 
 mod model_task;
 mod tool_task;
@@ -51,49 +51,6 @@ pub(crate) struct AgentState {
     shared: Arc<SessionShared>,
     session: ActorRef<SessionMail>,
     running: Option<Box<Running>>,
-}
-
-/// The run in progress. A session that sleeps keeps it, where its tools go on.
-pub(crate) struct Running {
-    begin: BeginRun,
-    run: Run,
-    /// How its tasks reach the agent.
-    line: AgentLine,
-    /// The number of the newest model call or wait. Messages about earlier ones are late.
-    call: u64,
-    /// The form of the next request, while the context for it is on its way.
-    next_request: Option<RequestForm>,
-    /// The images to send where the newest request had too many bytes.
-    fewer_images: Option<Media>,
-    /// The newest step, from 1, and as it is traced.
-    step: u32,
-    step_span: Span,
-    /// The user was warned that images of the prompt are not sent.
-    media_missed: bool,
-    measuring: bool,
-    /// The newest size that it was told.
-    measured: Option<Box<Measurement>>,
-    /// The context that came with it, until the run has decided what to do about the size.
-    context: Option<Vec<Arc<Message>>>,
-    /// What the run's time limit stands still for.
-    pauses: Pauses,
-    /// Cancels the task of the model call under way.
-    model: Option<DropGuard>,
-    /// Cancels the task of the tool calls under way.
-    tools: Option<DropGuard>,
-    /// Who ends the run now; the machine is told when the tasks have ended.
-    aborting: Option<AbortCause>,
-    /// The part of an answer that was there when it was cancelled.
-    partial: Option<Box<AssistantMessage>>,
-    /// Cancelled when the run is over: it ends the abort's watcher and the waits.
-    over: CancellationToken,
-    _cancels_over: DropGuard,
-}
-
-/// The form of a request.
-struct RequestForm {
-    output_tokens_max: Option<u64>,
-    media: Media,
 }
 
 impl Actor for AgentActor {
@@ -693,11 +650,4 @@ pub(crate) fn jitter(session: &str, run: u64, call: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (session, run, call).hash(&mut hasher);
     hasher.finish() % 1000
-}
-
-impl Running {
-    /// How its tasks reach the agent.
-    pub(crate) fn line(&self) -> &AgentLine {
-        &self.line
-    }
 }

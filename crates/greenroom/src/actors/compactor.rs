@@ -18,14 +18,17 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tracing::Span;
 
 use crate::actors::agent::jitter;
-use crate::compaction::{self, CompactionProposal};
-use crate::deps::{Deps, model_info};
-use crate::event::EventKind;
-use crate::message::{
+use crate::actors::compaction_requests;
+use crate::actors::summary_call;
+use crate::core::deps::Deps;
+use crate::core::message::{
     CompactionOrder, CompactionWork, CompactorMessage, SessionMail, SessionMessage, Summariser,
 };
-use crate::shared::SessionShared;
-use crate::{summary_call, trace};
+use crate::core::shared::SessionShared;
+use crate::core::trace;
+use crate::events::event::EventKind;
+use crate::values::compaction::CompactionProposal;
+use crate::values::model_info::model_info;
 
 /// The most questions that are asked at the same time.
 const CHILDREN_MAX: usize = 4;
@@ -223,7 +226,7 @@ impl CompactorState {
                         options: params.options(),
                         settings: Arc::new(params.settings.clone()),
                         plan: Arc::new(*plan),
-                        compaction: compaction::requests_to(&self.session),
+                        compaction: compaction_requests::requests_to(&self.session),
                     };
                     self.consult(myself, compaction, proposal);
                 }

@@ -25,26 +25,28 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
-use crate::actors::agent::Running;
-use crate::actors::usage_tracker::TrackerConfig;
-use crate::admission::Admitted;
 use crate::agent::Agent;
-use crate::deps::Deps;
-use crate::error::{Error, Result};
-use crate::event::{self, Event, EventKind};
-use crate::live::Live;
-use crate::log::{Draft, Log};
-use crate::mail::Outbox;
-use crate::message::{
+use crate::agent::live::Live;
+use crate::agent::team;
+use crate::core::deps::Deps;
+use crate::core::log::{Draft, Log};
+use crate::core::mail::Outbox;
+use crate::core::message::TrackerConfig;
+use crate::core::message::{
     AgentMessage, Amendment, CompactorMessage, MeasureFor, RunAttempt, RunCompletion, SessionMail,
     SessionMessage, SupervisorMessage, TrackerMessage, tell_all,
 };
-use crate::prompt::Reply;
-use crate::restarts::Restarts;
-use crate::session::{State, Status};
-use crate::shared::SessionShared;
-use crate::team;
-use crate::trace;
+use crate::core::running::Running;
+use crate::core::shared::SessionShared;
+use crate::core::trace;
+use crate::events::event::{self, Event, EventKind};
+use crate::limits::admission::Admitted;
+use crate::limits::restarts::Restarts;
+use crate::limits::spending::tree::Spends as _;
+use crate::values::error::{Error, Result};
+use crate::values::prompt::Reply;
+use crate::values::state::State;
+use crate::values::state::Status;
 
 mod children;
 mod compaction;
@@ -58,6 +60,7 @@ mod inbox;
 mod manual;
 mod open_compaction;
 mod opening;
+pub(crate) mod parked;
 mod questions;
 mod runs;
 pub(crate) mod stored;
@@ -66,6 +69,7 @@ use definition::{Definition, SessionLimits};
 use first_reply::Repeats;
 use inbox::Inbox;
 use open_compaction::OpenCompaction;
+use parked::{ParkingPlace, Suspended};
 use questions::Askers;
 use runs::OpenRun;
 
@@ -77,39 +81,10 @@ pub(crate) struct SessionArguments {
     pub(crate) deps: Arc<Deps>,
     pub(crate) shared: Arc<SessionShared>,
     pub(crate) supervisor: ActorRef<SupervisorMessage>,
+    /// Where its run is while it sleeps.
+    pub(crate) parking: ParkingPlace,
     /// Whether what was interrupted is finished before anything that waits.
     pub(crate) finishes: bool,
-}
-
-/// The run of a session that sleeps, and who waits for it. Its tools go on meanwhile.
-pub(crate) struct Suspended {
-    /// As the agent left it.
-    running: Box<Running>,
-    run: OpenRun,
-    /// None is open; one may have been asked for.
-    compaction: OpenCompaction,
-    inbox: Inbox,
-    opened_at: EntryId,
-    repeats: Repeats,
-    askers: Askers,
-    definition: Definition,
-    next_definition: Option<Definition>,
-    run_cost: Option<RunCost>,
-    instructions: Option<Arc<str>>,
-    attempts: u32,
-}
-
-impl Suspended {
-    /// The session cannot be woken: who waits for its run, or for input that waits, hears why.
-    pub(crate) fn give_up(mut self, error: &Error) {
-        tell_all(self.run.take_callers(), || Err(error.clone()));
-        tell_all(self.inbox.refuse_all_callers(), || Err(error.clone()));
-    }
-
-    /// Tells those whose input no longer waits in the log.
-    pub(crate) fn tell_withdrawn(&mut self, session: &str, log: &Log) {
-        tell_all(self.inbox.take_withdrawn(log), || Err(Error::Withdrawn { session: session.to_owned() }));
-    }
 }
 
 /// What is said when a draft is durable, besides its events.
@@ -126,6 +101,7 @@ pub(crate) struct SessionState {
     deps: Arc<Deps>,
     shared: Arc<SessionShared>,
     supervisor: ActorRef<SupervisorMessage>,
+    parking: ParkingPlace,
     myself: ActorRef<SessionMail>,
     agent: Outbox<AgentMessage>,
     tracker: Outbox<TrackerMessage>,
@@ -908,13 +884,13 @@ impl SessionState {
     /// Falls asleep, unless something has come up since the session said that it is idle. A run that waits for its tools
     /// alone is kept for whoever wakes the session.
     fn sleep(&mut self) {
-        let line = self.suspended.as_ref().map(|running| running.line().clone());
+        let line = self.suspended.as_ref().map(|running| running.line.clone());
         let may_sleep = match &line {
             Some(_) => self.compaction.is_idle() && !self.is_closing(),
             None => self.has_nothing_to_do(),
         };
         let shared = Arc::clone(&self.shared);
-        if !may_sleep || !shared.fall_asleep(|| self.suspend()) {
+        if !may_sleep || !shared.fall_asleep(|| self.parking.clone().park(self.suspend())) {
             self.go_on();
             let _ = self.supervisor.cast(SupervisorMessage::StaysAwake { id: Arc::clone(&shared.id) });
             self.watch_idleness();

@@ -11,17 +11,18 @@ use std::time::Duration;
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, ActorStatus, SupervisionEvent};
 use tokio::sync::oneshot;
 
+use crate::actors::session::parked::ParkingPlace;
 use crate::actors::session::{Session, SessionArguments, stored};
 use crate::agent::Agent;
-use crate::deps::Deps;
-use crate::error::{Error, Result};
-use crate::event::EventKind;
-use crate::message::{
+use crate::core::deps::Deps;
+use crate::core::message::{
     AmendRequest, HeldWork, OpenReason, OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage,
     tell_all,
 };
-use crate::restarts::{RESTARTS_MAX, Restarts};
-use crate::shared::SessionShared;
+use crate::core::shared::SessionShared;
+use crate::events::event::EventKind;
+use crate::limits::restarts::{RESTARTS_MAX, Restarts};
+use crate::values::error::{Error, Result};
 
 /// The supervisor actor.
 pub(crate) struct Supervisor;
@@ -35,8 +36,8 @@ pub(crate) struct SupervisorState {
     actors: HashMap<ActorId, Arc<str>>,
     /// What is shared of sessions that have no actors and that somebody still holds: they are reached by it again.
     asleep: HashMap<Arc<str>, Weak<SessionShared>>,
-    /// What is shared of sessions that sleep in the middle of a run.
-    suspended: SuspendedSessions,
+    /// Sessions that sleep in the middle of a run, whose tools go on, and those runs. They end with the supervisor.
+    suspended: BTreeMap<Arc<str>, (Arc<SessionShared>, ParkingPlace)>,
     /// Sessions that ended before all their durable events were broadcast: the first one that was not.
     unpublished: HashMap<Arc<str>, u64>,
     /// The last actors that died before they were known, and of what.
@@ -45,19 +46,10 @@ pub(crate) struct SupervisorState {
     shutdown: Option<oneshot::Sender<()>>,
 }
 
-/// Sessions that sleep in the middle of a run, whose tools go on. They end with the supervisor.
-#[derive(Default)]
-struct SuspendedSessions(BTreeMap<Arc<str>, Arc<SessionShared>>);
-
-impl Drop for SuspendedSessions {
-    fn drop(&mut self) {
-        // The tools hold what is shared, and what is shared holds them.
-        self.0.values().for_each(|shared| drop(shared.take_suspended()));
-    }
-}
-
 struct Supervised {
     shared: Arc<SessionShared>,
+    /// Where its run is while it sleeps.
+    parking: ParkingPlace,
     phase: Phase,
     restarts: Restarts,
     /// Whether it is being started again after it died.
@@ -74,6 +66,7 @@ impl Supervised {
     fn new(shared: Arc<SessionShared>, phase: Phase) -> Self {
         Self {
             shared,
+            parking: ParkingPlace::default(),
             phase,
             restarts: Restarts::default(),
             is_restart: false,
@@ -168,7 +161,7 @@ impl Actor for Supervisor {
             sessions: BTreeMap::new(),
             actors: HashMap::new(),
             asleep: HashMap::new(),
-            suspended: SuspendedSessions::default(),
+            suspended: BTreeMap::new(),
             early_deaths: VecDeque::new(),
             unpublished: HashMap::new(),
             generations: 0,
@@ -219,6 +212,7 @@ impl SupervisorState {
                 }
             }
             SupervisorMessage::Idle { id } => self.let_sleep(&id),
+            SupervisorMessage::GiveUp { id, error } => self.give_up(&id, &error),
             SupervisorMessage::StaysAwake { id } => self.stays_awake(myself, &id),
             SupervisorMessage::Close { id, done } => self.close(myself, &id, Closer::Told(done)),
             SupervisorMessage::Delete { id, reply } => self.close(myself, &id, Closer::Deletes(reply)),
@@ -259,13 +253,13 @@ impl SupervisorState {
                 let _ = reply.send(shared);
             }
             SupervisorMessage::Suspended(reply) => {
-                let _ = reply.send(self.suspended.0.keys().map(Arc::clone).collect());
+                let _ = reply.send(self.suspended.keys().map(Arc::clone).collect());
             }
             SupervisorMessage::Awaited(reply) => {
                 let is_awaited =
                     |session: &Supervised| session.phase.actor().is_some() && session.shared.is_awaited();
                 let live = self.sessions.iter().filter(|(_, session)| is_awaited(session));
-                let ids = live.map(|(id, _)| Arc::clone(id)).chain(self.suspended.0.keys().map(Arc::clone));
+                let ids = live.map(|(id, _)| Arc::clone(id)).chain(self.suspended.keys().map(Arc::clone));
                 let _ = reply.send(ids.collect());
             }
             SupervisorMessage::Live(reply) => {
@@ -275,8 +269,7 @@ impl SupervisorState {
             SupervisorMessage::Shutdown(done) => {
                 self.shutdown = Some(done);
                 // Those that sleep in the middle of a run are woken, so that it ends in order.
-                let ids: Vec<Arc<str>> =
-                    self.sessions.keys().chain(self.suspended.0.keys()).cloned().collect();
+                let ids: Vec<Arc<str>> = self.sessions.keys().chain(self.suspended.keys()).cloned().collect();
                 for id in ids {
                     self.close(myself, &id, Closer::Nobody);
                 }
@@ -288,7 +281,7 @@ impl SupervisorState {
     /// What is shared of a session that has actors, or that somebody holds.
     fn known(&self, id: &Arc<str>) -> Option<Arc<SessionShared>> {
         let live = self.sessions.get(id).map(|session| Arc::clone(&session.shared));
-        let live = live.or_else(|| self.suspended.0.get(id).map(Arc::clone));
+        let live = live.or_else(|| self.suspended.get(id).map(|(shared, _)| Arc::clone(shared)));
         live.or_else(|| self.asleep.get(id).and_then(Weak::upgrade))
     }
 
@@ -330,7 +323,7 @@ impl SupervisorState {
             }
             return;
         }
-        let (shared, agent_before) = self.shared_for(&request);
+        let (shared, agent_before, parking) = self.shared_for(&request);
         // A run that goes on while the session sleeps keeps its agent.
         let keeps = matches!(request.reason, OpenReason::Join) && shared.is_suspended();
         if !keeps || shared.agent().is_none() {
@@ -338,17 +331,23 @@ impl SupervisorState {
         }
         let finishes = matches!(request.reason, OpenReason::Finish);
         let phase = Phase::Starting(Wanted::live(request));
-        let session = Supervised { agent_before, finishes, ..Supervised::new(shared, phase) };
+        let session = Supervised { agent_before, finishes, parking, ..Supervised::new(shared, phase) };
         self.sessions.insert(Arc::clone(&id), session);
         self.start(myself, &id);
     }
 
-    /// What is shared of a session that is to have actors, and the definition that it had.
-    fn shared_for(&mut self, request: &OpenRequest) -> (Arc<SessionShared>, Option<Arc<Agent>>) {
+    /// What is shared of a session that is to have actors, the definition that it had, and the place of its run.
+    fn shared_for(
+        &mut self,
+        request: &OpenRequest,
+    ) -> (Arc<SessionShared>, Option<Arc<Agent>>, ParkingPlace) {
         let id = &request.id;
         let unpublished = self.unpublished.remove(id);
         let asleep = self.asleep.remove(id).and_then(|shared| shared.upgrade());
-        let asleep = self.suspended.0.remove(id).or(asleep);
+        let (asleep, parking) = match self.suspended.remove(id) {
+            Some((shared, parking)) => (Some(shared), parking),
+            None => (asleep, ParkingPlace::default()),
+        };
         let known = match &request.reason {
             OpenReason::Wake(shared) => asleep.or_else(|| Some(Arc::clone(shared))),
             OpenReason::Open | OpenReason::Join | OpenReason::Finish => asleep,
@@ -356,11 +355,12 @@ impl SupervisorState {
         match known.filter(|shared| request.parent.is_none() || shared.parent == request.parent) {
             Some(shared) => {
                 let agent = shared.agent();
-                (shared, agent)
+                (shared, agent, parking)
             }
             None => {
                 let parent = request.parent.clone();
-                (Arc::new(SessionShared::new(Arc::clone(id), parent, None, unpublished)), None)
+                let shared = SessionShared::new(Arc::clone(id), parent, None, unpublished);
+                (Arc::new(shared), None, ParkingPlace::default())
             }
         }
     }
@@ -375,6 +375,7 @@ impl SupervisorState {
             deps: Arc::clone(&self.deps),
             shared: Arc::clone(&session.shared),
             supervisor: myself.clone(),
+            parking: session.parking.clone(),
             finishes: std::mem::take(&mut session.finishes),
         };
         tokio::spawn(async move {
@@ -424,7 +425,7 @@ impl SupervisorState {
                 let Wanted { live, closed, deleted, amended } = wanted;
                 if !closed.is_empty() || !deleted.is_empty() || self.shutdown.is_some() {
                     // It cannot be ended in order.
-                    drop(session.shared.take_suspended());
+                    drop(session.parking.take(&session.shared));
                 }
                 let (refused, others): (Vec<_>, Vec<_>) = live.into_iter().partition(is_refused);
                 for opener in refused {
@@ -477,6 +478,17 @@ impl SupervisorState {
         }
         if self.shutdown.is_some() {
             self.close(myself, id, Closer::Nobody);
+        }
+    }
+
+    /// A session that sleeps in its run cannot be woken: who waits for the run hears why.
+    fn give_up(&mut self, id: &Arc<str>, error: &Error) {
+        let kept =
+            self.sessions.get(id).map(|session| (Arc::clone(&session.shared), session.parking.clone()));
+        let Some((shared, parking)) = kept.or_else(|| self.suspended.remove(id)) else { return };
+        if let Some(suspended) = parking.take(&shared) {
+            tracing::error!(session = %id, %error, "a session that slept in its run cannot be woken");
+            suspended.give_up(error);
         }
     }
 
@@ -583,10 +595,10 @@ impl SupervisorState {
     fn amend_held(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, request: AmendRequest) {
         let deps = Arc::clone(&self.deps);
         let Some(session) = self.sessions.get(id) else { return };
-        let shared = Arc::clone(&session.shared);
+        let (shared, parking) = (Arc::clone(&session.shared), session.parking.clone());
         self.in_store(myself, id, async move {
             let AmendRequest { amendment, reply, .. } = request;
-            let result = stored::amend(&deps, &shared, amendment).await;
+            let result = stored::amend(&deps, &shared, &parking, amendment).await;
             HeldWork::Amend { result, reply }
         });
     }
@@ -672,8 +684,9 @@ impl SupervisorState {
             None => {
                 let shared = self.known(&id).unwrap_or_else(|| Arc::clone(&request.shared));
                 self.asleep.remove(&id);
-                self.suspended.0.remove(&id);
-                let session = Supervised::new(shared, Phase::Held(Wanted::default()));
+                let parking = self.suspended.remove(&id).map(|(_, parking)| parking).unwrap_or_default();
+                let session =
+                    Supervised { parking, ..Supervised::new(shared, Phase::Held(Wanted::default())) };
                 self.sessions.insert(Arc::clone(&id), session);
                 self.amend_held(myself, &id, request);
             }
@@ -684,13 +697,13 @@ impl SupervisorState {
     /// events are still due.
     fn forget(&mut self, id: &Arc<str>) {
         let Some(session) = self.sessions.remove(id) else { return };
-        let shared = session.shared;
+        let Supervised { shared, parking, .. } = session;
         shared.set_actor(None);
         if let Some(below) = shared.first_unpublished() {
             self.unpublished.insert(Arc::clone(id), below);
         }
         if shared.is_suspended() {
-            self.suspended.0.insert(Arc::clone(id), shared);
+            self.suspended.insert(Arc::clone(id), (shared, parking));
         } else if Arc::strong_count(&shared) > 1 {
             self.fall_asleep(&shared);
         }
@@ -780,12 +793,13 @@ impl SupervisorState {
 
     /// Ends a session's actors in order. A later request wakes it, unless it is deleted.
     fn close(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, closer: Closer) {
-        if let Some(shared) = self.suspended.0.remove(id) {
+        if let Some((shared, parking)) = self.suspended.remove(id) {
             // Its run ends in order: the session is closed when it is up.
             let mut wanted = Wanted::default();
             wanted.add(closer);
             let agent_before = shared.agent();
-            let session = Supervised { agent_before, ..Supervised::new(shared, Phase::Starting(wanted)) };
+            let session =
+                Supervised { agent_before, parking, ..Supervised::new(shared, Phase::Starting(wanted)) };
             self.sessions.insert(Arc::clone(id), session);
             self.start(myself, id);
             return;

@@ -10,30 +10,17 @@ use std::sync::Arc;
 use greenroom_kernel::Entry;
 use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::message::Message;
-use greenroom_kernel::usage::{ContextUsage, RequestFrame, Tracker, Trust};
-use greenroom_provider::ResentReasoning;
+use greenroom_kernel::usage::{ContextUsage, Tracker, Trust};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use crate::deps::Deps;
-use crate::event::EventKind;
-use crate::mail::Mail;
-use crate::message::{AgentMessage, Bill, Measurement, SessionMail, SessionMessage, TrackerMessage};
-use crate::shared::SessionShared;
-use crate::trace;
-
-/// What the context of a session is measured with.
-#[derive(Debug, Clone)]
-pub(crate) struct TrackerConfig {
-    /// The server: what is learned of the model belongs to it.
-    pub(crate) origin: String,
-    pub(crate) model: String,
-    /// The fixed part of every request, in estimated tokens.
-    pub(crate) overhead: u64,
-    /// Which reasoning of earlier answers the next request carries.
-    pub(crate) resent: ResentReasoning,
-    /// By what the kernel decides whether a compaction is due.
-    pub(crate) limits: ContextLimits,
-}
+use crate::core::deps::Deps;
+use crate::core::mail::Mail;
+use crate::core::message::TrackerConfig;
+use crate::core::message::{AgentMessage, Measurement, SessionMail, SessionMessage, TrackerMessage};
+use crate::core::shared::SessionShared;
+use crate::core::trace;
+use crate::events::event::EventKind;
+use crate::limits::bill::Bill;
 
 /// The usage tracker of one session.
 pub(crate) struct UsageTracker;
@@ -55,14 +42,6 @@ pub(crate) struct TrackerState {
     config: TrackerConfig,
     tracker: Tracker,
     bill: Bill,
-}
-
-impl TrackerConfig {
-    /// What requests have in common.
-    pub(crate) fn frame(&self) -> RequestFrame {
-        let Self { overhead, resent, limits, .. } = self;
-        RequestFrame { overhead: *overhead, resent: resent.clone(), window: limits.window.tokens }
-    }
 }
 
 impl TrackerState {

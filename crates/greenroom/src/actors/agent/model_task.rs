@@ -11,21 +11,24 @@ use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use crate::actors::flight::Flight;
+use crate::actors::flight::warn_of_no_price;
+use crate::actors::model_hooks::Decision;
+use crate::actors::model_hooks::Finished;
+use crate::actors::model_hooks::ModelHooks;
+use crate::actors::summary_call;
 use crate::agent::Agent;
-use crate::deps::Deps;
-use crate::event::{Delta, EventKind};
-use crate::flight::Flight;
-use crate::hooks::model_call::{Decision, Finished, ModelHooks};
+use crate::core::deps::Deps;
+use crate::core::mail::Mail;
+use crate::core::message::SessionMail;
+use crate::core::message::{AgentMessage, ModelOutcome, RunAttempt};
+use crate::core::shared::SessionShared;
+use crate::core::trace;
+use crate::events::event::{Delta, EventKind};
+use crate::events::run_link::RunLink;
 use crate::lane::{Call, Lane, Urgency};
-use crate::mail::Mail;
-use crate::message::{AgentMessage, ModelOutcome, RunAttempt, SessionMail};
-use crate::run_link::RunLink;
-use crate::shared::SessionShared;
-use crate::spending::tree::Wanted;
-use crate::spending::warn_of_no_price;
-use crate::summary_call;
-use crate::trace;
-use crate::waits::Chain;
+use crate::limits::spending::tree::Wanted;
+use crate::limits::waits::Chain;
 
 pub(super) struct ModelTask {
     pub(super) agent: ActorRef<Mail<AgentMessage>>,
@@ -197,7 +200,7 @@ impl ModelTask {
         let mut wait = Span::none();
         let tell = |queued| {
             trace::queued(&mut wait, span, &self.shared.id, &queued);
-            self.publish(EventKind::queue_update(&self.lane, false, queued));
+            self.publish(self.lane.queue_update(false, queued));
         };
         let mut place = self.lane.enter(call, tell).await;
         trace::entered(span, &self.shared.id, asked.elapsed());

@@ -16,18 +16,21 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
+use crate::actors::compaction_requests;
+use crate::actors::tool_hooks::Decision;
+use crate::actors::tool_hooks::ToolHooks;
 use crate::agent::Agent;
-use crate::agent_line::AgentLine;
-use crate::compaction;
-use crate::deps::Deps;
-use crate::event::EventKind;
-use crate::hooks::tool_call::{Decision, ToolHooks};
-use crate::mail::Mail;
-use crate::message::{AgentMessage, AskRequest, PendingCall, RunAttempt, SessionMessage};
-use crate::session::SessionHandle;
-use crate::shared::SessionShared;
-use crate::trace;
-use crate::waits::{self, Chain};
+use crate::core::agent_line::AgentLine;
+use crate::core::deps::Deps;
+use crate::core::door::Door;
+use crate::core::mail::Mail;
+use crate::core::message::{AgentMessage, AskRequest, PendingCall, RunAttempt, SessionMessage};
+use crate::core::shared::SessionShared;
+use crate::core::trace;
+use crate::events::event::EventKind;
+use crate::limits::waits;
+use crate::limits::waits::Chain;
+use crate::values::error::Error;
 
 /// The calls of one answer, and what they are run with.
 pub(super) struct ToolTask {
@@ -158,8 +161,8 @@ impl ToolTask {
         }
     }
 
-    fn handle(&self) -> SessionHandle {
-        SessionHandle::new(Arc::clone(&self.shared), Arc::clone(&self.deps))
+    fn handle(&self) -> Door {
+        Door::new(Arc::clone(&self.shared), Arc::clone(&self.deps))
     }
 
     /// The result of a call, and of the hooks around it.
@@ -237,7 +240,7 @@ impl ToolTask {
         let mut context = ToolContext::new(&*self.shared.id, &call.id).with_state(state);
         context.cancel = self.cancel.clone();
         context.progress = self.progress(call);
-        context.compaction = compaction::requests_of(&self.deps, &self.shared);
+        context.compaction = compaction_requests::requests_of(&self.deps, &self.shared);
         context.questions = questions;
         if let Some(answer) = self.answer {
             context.key = format!("{}/{answer}/{}", self.shared.id, call.id);
@@ -277,7 +280,7 @@ impl ToolTask {
 
 /// How one call asks people.
 struct Asking {
-    handle: SessionHandle,
+    handle: Door,
     shared: Arc<SessionShared>,
     stamp: RunAttempt,
     call_id: String,
@@ -320,7 +323,7 @@ impl Asking {
             Ok(Ok(QuestionEnd::Withdrawn)) => Err(AskError::Withdrawn),
             Ok(Err(refused)) => Err(refused),
             // Whoever owns the question is gone, and this call with it.
-            Err(crate::Error::Interrupted { .. } | crate::Error::Closed) => std::future::pending().await,
+            Err(Error::Interrupted { .. } | Error::Closed) => std::future::pending().await,
             Err(error) => Err(AskError::NotRecorded(error.to_string())),
         }
     }

@@ -10,12 +10,13 @@ use greenroom_kernel::entry::{ChildRecord, EntryId, EntryKind, RunOutcome};
 use greenroom_store::{Head, Store};
 
 use super::SessionState;
-use crate::deps::blocking;
-use crate::error::{Error, Result};
-use crate::message::{Bill, ReplyTo};
-use crate::questions;
-use crate::session::SessionHandle;
-use crate::shared::SessionShared;
+use crate::core::asking;
+use crate::core::deps::blocking;
+use crate::core::door::Door;
+use crate::core::message::ReplyTo;
+use crate::core::shared::SessionShared;
+use crate::limits::bill::Bill;
+use crate::values::error::{Error, Result};
 
 /// Within how many of a session's newest entries its last run has its end.
 const LAST_ENTRIES: u64 = 8;
@@ -76,11 +77,11 @@ impl SessionState {
         let (deps, session) = (Arc::clone(&self.deps), session.to_owned());
         tokio::spawn(async move {
             let store = deps.store.clone();
-            let asking = blocking(&deps, move || Ok(questions::asking_in_tree(&store, &session)?)).await;
+            let asking = blocking(&deps, move || Ok(asking::asking_in_tree(&store, &session)?)).await;
             for (session, _) in asking.unwrap_or_default() {
                 let parent = None;
                 let shared = SessionShared::new(session.into(), parent, None, None);
-                let handle = SessionHandle::new(Arc::new(shared), Arc::clone(&deps));
+                let handle = Door::new(Arc::new(shared), Arc::clone(&deps));
                 if let Err(error) = handle.withdraw_questions().await {
                     tracing::warn!(session = handle.id(), "what it asked could not be withdrawn: {error}");
                 }

@@ -22,19 +22,20 @@ use super::debt;
 use super::definition::Definition;
 use super::open_compaction::{CompactionRequest, OverflowRequest};
 use super::{PAUSE_AFTER_FAILURES, SessionState};
+use crate::actors::compaction_requests;
 use crate::actors::compactor::{Compactor, CompactorArguments};
 use crate::agent::Agent;
-use crate::compaction::{self, Compacted, CompactionReport};
-use crate::deps::blocking;
-use crate::error::Result;
-use crate::event::EventKind;
-use crate::lane::Lane;
-use crate::log::Draft;
-use crate::message::{
+use crate::core::deps::blocking;
+use crate::core::log::Draft;
+use crate::core::message::{
     AgentMessage, CompactionOrder, CompactionWork, CompactorMessage, MeasureFor, Measurement, RunAttempt,
     Summariser, TrackerMessage,
 };
-use crate::trace;
+use crate::core::trace;
+use crate::events::event::EventKind;
+use crate::lane::Lane;
+use crate::values::compaction::{Compacted, CompactionReport};
+use crate::values::error::Result;
 
 /// Whether a segment may be replaced: its base is still the newest active compaction, it begins with the first
 /// active entry, and it ends directly before the first kept one.
@@ -615,7 +616,7 @@ impl SessionState {
                 entry,
                 options: request.options.clone(),
                 settings: Arc::clone(&self.definition.settings),
-                compaction: compaction::requests_to(&self.myself),
+                compaction: compaction_requests::requests_to(&self.myself),
             };
             tokio::spawn(async move {
                 for message in deps.hooks.ended(report).await {

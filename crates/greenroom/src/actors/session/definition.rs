@@ -13,13 +13,14 @@ use greenroom_kernel::usage::{Window, WindowSource};
 use greenroom_provider::{ModelSettings, ResentReasoning, SettingError, ToolChoice};
 use greenroom_tools::Registry;
 
-use crate::actors::usage_tracker::TrackerConfig;
 use crate::agent::Agent;
-use crate::deps::Deps;
-use crate::error::{ConfigError, Result};
+use crate::agent::shared_tools::AllTools;
+use crate::core::deps::Deps;
+use crate::core::message::TrackerConfig;
+use crate::core::message::{PromptOptions, Summariser};
 use crate::lane::Lane;
-use crate::message::{PromptOptions, Summariser};
-use crate::shared_tools::AllTools;
+use crate::values::error::ConfigError;
+use crate::values::error::Result;
 
 #[cfg(test)]
 mod tests;
@@ -122,7 +123,7 @@ impl Definition {
         let agent = live.map(|live| live.adjusted(Arc::clone(&agent))).unwrap_or(agent);
         let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
         let AllTools { registry: tools, tokens: tools_tokens } = deps.tools.of(&agent, || {
-            let registry = crate::sub_agent::tools_of(deps, &agent)?;
+            let registry = crate::actors::sub_agent::tools_of(deps, &agent)?;
             let tokens = tools_tokens(&registry.specs());
             Ok(AllTools { registry, tokens })
         })?;

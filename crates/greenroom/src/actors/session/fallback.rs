@@ -12,8 +12,8 @@ use greenroom_provider::ModelSettings;
 use super::SessionState;
 use super::definition::Definition;
 use crate::agent::Agent;
-use crate::error::Result;
-use crate::message::{AgentMessage, RunAttempt};
+use crate::core::message::{AgentMessage, RunAttempt};
+use crate::values::error::Result;
 
 impl SessionState {
     /// Handles that nothing more can be had of the model that the run asks.

@@ -18,13 +18,13 @@ use greenroom_store::Store;
 use super::SessionState;
 use super::inbox::Caller;
 use super::runs::Told;
-use crate::compaction::Compacted;
-use crate::deps::blocking;
-use crate::error::{Error, Result};
-use crate::event::RUN_RESUMED;
-use crate::log::UntoldCompactions;
-use crate::message::{AgentMessage, Answer, PromptOptions, ReplyTo, RunCompletion};
-use crate::prompt::Reply;
+use crate::core::deps::blocking;
+use crate::core::log::UntoldCompactions;
+use crate::core::message::{AgentMessage, Answer, PromptOptions, ReplyTo, RunCompletion};
+use crate::events::event::RUN_RESUMED;
+use crate::values::compaction::Compacted;
+use crate::values::error::{Error, Result};
+use crate::values::prompt::Reply;
 
 /// The callers of prompts that were said before, and whose first reply is still to come.
 #[derive(Default)]

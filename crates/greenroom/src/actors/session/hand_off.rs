@@ -18,11 +18,11 @@ use greenroom_kernel::{Entry, FileOps, Usage};
 use super::SessionState;
 use super::definition::Definition;
 use super::open_compaction::CompactionRequest;
-use crate::compaction::CompactOptions;
-use crate::error::{Error, Result};
-use crate::log::Draft;
-use crate::message::AgentMessage;
-use crate::team;
+use crate::agent::team;
+use crate::core::log::Draft;
+use crate::core::message::AgentMessage;
+use crate::values::compaction::CompactOptions;
+use crate::values::error::{Error, Result};
 
 /// How often one run may hand the conversation on.
 const HAND_OFFS_MAX: u32 = 8;

@@ -11,11 +11,11 @@ use greenroom_kernel::{EntryId, ToolCall};
 
 use super::SessionState;
 use crate::agent::Agent;
-use crate::error::Error;
-use crate::log::InboxItem;
-use crate::message::tell_all;
-use crate::team;
-use crate::terms::lacking;
+use crate::agent::team;
+use crate::core::log::InboxItem;
+use crate::core::message::tell_all;
+use crate::core::terms::lacking;
+use crate::values::error::Error;
 
 impl SessionState {
     /// Whether the run that was begun last may go on with this agent, or with the session's where there is none: what was

@@ -11,9 +11,9 @@ use std::time::Duration;
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::EntryKind;
 
-use crate::log::{Draft, InboxItem, Log};
-use crate::message::{PromptOptions, ReplyTo};
-use crate::prompt::Reply;
+use crate::core::log::{Draft, InboxItem, Log};
+use crate::core::message::{PromptOptions, ReplyTo};
+use crate::values::prompt::Reply;
 
 #[cfg(test)]
 mod tests;

@@ -25,12 +25,12 @@ use super::compaction::Spending;
 use super::open_compaction::CompactionRequest;
 use super::opening::shared;
 use crate::agent::Agent;
-use crate::compaction::{CompactOptions, Compacted};
-use crate::deps::blocking;
-use crate::error::{BranchPointError, Error, PinError, Result};
-use crate::log::Draft;
-use crate::message::{CompactionOrder, CompactionWork, Measurement, ReplyTo, Summariser};
-use crate::trace;
+use crate::core::deps::blocking;
+use crate::core::log::Draft;
+use crate::core::message::{CompactionOrder, CompactionWork, Measurement, ReplyTo, Summariser};
+use crate::core::trace;
+use crate::values::compaction::{CompactOptions, Compacted};
+use crate::values::error::{BranchPointError, Error, PinError, Result};
 
 /// The window that a branch is summarised for where nothing knows the model's, in tokens.
 const WINDOW_ASSUMED: u64 = 128_000;
@@ -288,7 +288,7 @@ impl SessionState {
         let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));
         let read = move || -> Result<Vec<Arc<Entry>>> {
             let all = shared(store.load(&id, EntryId(0))?);
-            Ok(crate::log::path_within(&all, leaf))
+            Ok(crate::core::log::path_within(&all, leaf))
         };
         blocking(&self.deps, read).await
     }
@@ -335,7 +335,7 @@ impl SessionState {
         }
         draft.head.interrupted = None;
         draft.head.leaf = leaf;
-        let path = crate::log::path_within(&imported, leaf);
+        let path = crate::core::log::path_within(&imported, leaf);
         let begins = path.first().and_then(|entry| entry.parent);
         if let Some(missing) = begins.filter(|_| ActivePath::of(&path).compaction_id().is_none()) {
             return Err(Error::BranchPoint(BranchPointError::MissingParent { entry: missing }));

@@ -10,8 +10,8 @@ use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::Trigger;
 use tracing::Span;
 
-use crate::compaction::{CompactOptions, Compacted};
-use crate::message::{ReplyTo, RunAttempt};
+use crate::core::message::{ReplyTo, RunAttempt};
+use crate::values::compaction::{CompactOptions, Compacted};
 
 #[cfg(test)]
 mod tests;

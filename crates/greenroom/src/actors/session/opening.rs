@@ -17,19 +17,21 @@ use super::open_compaction::OpenCompaction;
 use super::questions::Askers;
 use super::{LeftModel, PAUSE_AFTER_FAILURES, SessionArguments, SessionState, Suspended};
 use crate::actors::agent::{AgentActor, AgentArguments};
-use crate::actors::usage_tracker::{TrackerArguments, TrackerConfig, UsageTracker};
-use crate::deps::{Deps, blocking};
-use crate::error::{Error, Result};
-use crate::event::{self, Event};
-use crate::log::{InboxItem, Log};
-use crate::mail::Outbox;
-use crate::message::{AgentMessage, MeasureFor, SessionMail, TrackerMessage};
-use crate::restarts::Restarts;
-use crate::shared::SessionShared;
-use crate::sub_agent;
-use crate::team;
-use crate::terms::lacking;
-use crate::trace;
+use crate::actors::sub_agent;
+use crate::actors::usage_tracker::{TrackerArguments, UsageTracker};
+use crate::agent::team;
+use crate::core::deps::{Deps, blocking};
+use crate::core::log::{InboxItem, Log};
+use crate::core::mail::Outbox;
+use crate::core::message::TrackerConfig;
+use crate::core::message::{AgentMessage, MeasureFor, SessionMail, TrackerMessage};
+use crate::core::shared::SessionShared;
+use crate::core::terms::lacking;
+use crate::core::trace;
+use crate::events::event::{self, Event};
+use crate::limits::restarts::Restarts;
+use crate::limits::spending::tree::Spends as _;
+use crate::values::error::{Error, Result};
 
 /// A damaged log must not make a circle of sessions.
 const DEPTH_MAX: usize = 64;
@@ -37,7 +39,7 @@ const DEPTH_MAX: usize = 64;
 impl SessionState {
     /// Reads the log and starts the children.
     pub(super) async fn open(myself: ActorRef<SessionMail>, arguments: SessionArguments) -> Result<Self> {
-        let SessionArguments { deps, shared, supervisor, finishes } = arguments;
+        let SessionArguments { deps, shared, supervisor, parking, finishes } = arguments;
         if !shared.is_suspended() {
             // A run that an earlier actor left is closed below, and its token reaches nothing.
             shared.end_run();
@@ -80,7 +82,7 @@ impl SessionState {
         let counted_with = config.resent.clone();
         let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
-        let suspended = shared.take_suspended();
+        let suspended = parking.take(&shared);
         // What an earlier process left is nobody's in this one, so nobody has said yet that it may begin.
         let is_fingerprinted = shared.agent().is_some_and(|agent| agent.fingerprint.is_some());
         let mut held_back = shared.held_back().unwrap_or_else(|| {
@@ -101,6 +103,7 @@ impl SessionState {
             deps,
             shared,
             supervisor,
+            parking,
             myself,
             agent,
             tracker,

@@ -14,10 +14,10 @@ use greenroom_tools::AskError;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::SessionState;
-use crate::deps::{Deps, blocking};
-use crate::error::{Error, Result};
-use crate::log::AmendError;
-use crate::message::{AskRequest, ReplyTo, RunAttempt, SessionMessage};
+use crate::core::deps::{Deps, blocking};
+use crate::core::log::AmendError;
+use crate::core::message::{AskRequest, ReplyTo, RunAttempt, SessionMessage};
+use crate::values::error::{Error, Result};
 
 /// Who waits for answers of people, and the timer of the question that expires next.
 #[derive(Default)]
@@ -199,7 +199,7 @@ impl SessionState {
                 () = tokio::time::sleep(wait) => {}
             }
             if let (Some(shared), Some(deps)) = (shared.upgrade(), deps.upgrade()) {
-                crate::session::tell(&deps, &shared, SessionMessage::ExpireQuestions).await;
+                crate::core::door::tell(&deps, &shared, SessionMessage::ExpireQuestions).await;
             }
         });
         self.askers.timer = Some(Timer { at_ms, _cancels: cancel.drop_guard() });

@@ -22,19 +22,20 @@ use super::inbox::Caller;
 use super::questions;
 use super::{AfterAppend, SessionState};
 use crate::agent::Agent;
-use crate::compaction::Compacted;
-use crate::error::{ConfigError, Error, Result};
-use crate::event::{CallView, RUN_RESUMED};
-use crate::instructions::InstructionsContext;
-use crate::log::{Draft, INBOX_MAX, InboxItem};
-use crate::message::{
+use crate::agent::instructions::InstructionsContext;
+use crate::agent::validate::Validators;
+use crate::core::log::{Draft, INBOX_MAX, InboxItem};
+use crate::core::message::{
     AgentMessage, Amendment, Answer, BeginRun, MeasureFor, Measurement, PendingCall, PromptOptions,
     QueuedInput, ReplyTo, RunAttempt, RunCompletion, SessionMessage, TrackerMessage, tell_all,
 };
-use crate::prompt::Reply;
-use crate::trace;
-use crate::validate::Validators;
-use crate::waits;
+use crate::core::trace;
+use crate::events::event::RUN_RESUMED;
+use crate::limits::waits;
+use crate::values::compaction::Compacted;
+use crate::values::error::{ConfigError, Error, Result};
+use crate::values::prompt::CallView;
+use crate::values::prompt::Reply;
 use greenroom_provider::ModelSettings;
 use tracing::Span;
 

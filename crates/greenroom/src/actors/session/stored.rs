@@ -11,16 +11,18 @@ use greenroom_store::Batch;
 
 use super::definition::Definition;
 use super::opening::{read_log, session_limits};
+use super::parked::ParkingPlace;
 use super::questions;
 use super::state_by_log;
 use crate::agent::Agent;
-use crate::deps::{Deps, blocking};
-use crate::error::{Error, Result};
-use crate::event;
-use crate::message::Amendment;
-use crate::session::State;
-use crate::shared::SessionShared;
-use crate::team;
+use crate::agent::team;
+use crate::core::deps::{Deps, blocking};
+use crate::core::door::Door;
+use crate::core::message::{Amendment, SessionMessage};
+use crate::core::shared::SessionShared;
+use crate::events::event;
+use crate::values::error::{Error, Result};
+use crate::values::state::State;
 
 /// How a session stands with this agent, or without one.
 pub(crate) async fn state(
@@ -55,13 +57,19 @@ pub(crate) fn check_agent(deps: &Arc<Deps>, agent: Arc<Agent>) -> Result<()> {
     Definition::resolve(deps, agent, 0).map(drop)
 }
 
+/// What the model would be sent, the system prompt apart: told by the session's actor where it has one, which is not started
+/// for that, or read from the log.
+pub(crate) async fn context_of(door: &Door) -> Result<Vec<Arc<Message>>> {
+    door.check_deleted()?;
+    match door.look(SessionMessage::Context).await {
+        Some(context) => Ok(context),
+        None => context(&door.deps, &door.shared.id, door.shared.agent()).await,
+    }
+}
+
 /// What the model would be sent by a session that has no actors, the system prompt apart: with this agent, or as it is
 /// recorded where nobody has said which.
-pub(crate) async fn context(
-    deps: &Arc<Deps>,
-    id: &Arc<str>,
-    agent: Option<Arc<Agent>>,
-) -> Result<Vec<Arc<Message>>> {
+async fn context(deps: &Arc<Deps>, id: &Arc<str>, agent: Option<Arc<Agent>>) -> Result<Vec<Arc<Message>>> {
     let log = read_log(deps, id).await?;
     let messages = log.shown_context();
     let Some(agent) = agent else { return Ok(messages) };
@@ -83,7 +91,12 @@ pub(crate) async fn delete(deps: &Arc<Deps>, id: Arc<str>) -> Result<()> {
 }
 
 /// Changes a session that has no actors. Gives how many inputs were withdrawn.
-pub(crate) async fn amend(deps: &Arc<Deps>, shared: &SessionShared, amendment: Amendment) -> Result<usize> {
+pub(crate) async fn amend(
+    deps: &Arc<Deps>,
+    shared: &SessionShared,
+    parking: &ParkingPlace,
+    amendment: Amendment,
+) -> Result<usize> {
     let log = read_log(deps, &shared.id).await?;
     let mut draft = log.draft(deps.now_ms());
     let waiting = log.inbox().iter().map(|item| item.id).collect();
@@ -110,7 +123,7 @@ pub(crate) async fn amend(deps: &Arc<Deps>, shared: &SessionShared, amendment: A
     let batch = Batch { entries: draft.entries, head: Arc::new(draft.head), key: None };
     deps.store.append(&shared.id, batch).await?;
     if withdrawn > 0 && shared.is_suspended() {
-        shared.tell_withdrawn(&read_log(deps, &shared.id).await?);
+        parking.tell_withdrawn(&shared.id, &read_log(deps, &shared.id).await?);
     }
     // Where earlier events are due, the next opening broadcasts them all in order.
     if shared.start_broadcast(log.head().entries, created_at_ms).is_none() {

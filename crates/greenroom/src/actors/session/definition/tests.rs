@@ -16,12 +16,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::*;
-use crate::bus::Bus;
-use crate::clock::Clock;
-use crate::hooks::Hooks;
+use crate::agent::hooks::Hooks;
+use crate::agent::shared_tools::SharedTools;
+use crate::events::bus::Bus;
 use crate::lane::LaneLimits;
-use crate::learned::Learned;
-use crate::shared_tools::SharedTools;
+use crate::lane::learned::Learned;
+use crate::values::clock::Clock;
 
 /// A provider that is never asked.
 struct Silent {
@@ -58,9 +58,9 @@ fn deps() -> Deps {
     });
     Deps {
         live: None,
-        purse: crate::spending::Purse::new(Store::memory(), &[]),
+        purse: crate::limits::spending::Purse::new(Store::memory(), &[]),
 
-        ledger: crate::spending::tree::Ledger::default(),
+        ledger: crate::limits::spending::tree::Ledger::default(),
         sub_agent_depth_max: 4,
         learned: Learned::new(store.clone()),
         store,
@@ -78,7 +78,7 @@ fn deps() -> Deps {
         deleted_before_ms: AtomicU64::new(0),
         tickets: AtomicU64::new(0),
         opens: tokio::sync::Semaphore::new(1),
-        admission: crate::admission::Admission::new(None),
+        admission: crate::limits::admission::Admission::new(None),
         live_sessions_max: None,
         uses: AtomicU64::new(1),
         probe: None,
@@ -319,7 +319,7 @@ async fn the_same_tools_are_made_once_and_not_kept() {
     let (first, second) = (resolve(&deps, &agent).unwrap(), resolve(&deps, &agent.clone()).unwrap());
     assert!(is_shared(&first, &second) && first.tools_tokens == second.tools_tokens);
     // Whoever has another tool has tools of its own, and so has whoever calls others.
-    let web = crate::sub_agent::sub_agent("web", Agent::new("gpt-4o"));
+    let web = crate::agent::sub_agent::sub_agent("web", Agent::new("gpt-4o"));
     let caller = resolve(&deps, &agent.clone().sub_agent(web)).unwrap();
     let more = resolve(&deps, &agent.clone().tool("smell", |_: Nothing| async move { Ok("rain") })).unwrap();
     assert_eq!([&first, &more, &caller].map(|definition| definition.tools.len()), [2, 3, 3]);

@@ -7,8 +7,8 @@ use greenroom_kernel::message::Block;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::error::{Error, Result};
-use crate::message::tell_all;
+use crate::core::message::tell_all;
+use crate::values::error::{Error, Result};
 
 /// A log in whose inbox so many prompts wait, as entries 0, 1, ….
 fn log(items: u64) -> Log {

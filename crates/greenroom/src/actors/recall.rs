@@ -1,0 +1,188 @@
+//! The tool `recall`: it reads an entry of the session's own log, from any place in it, so that what was left out of the
+//! context stays within reach.
+//!
+//! Invariants: it reads the session of the call and no other, and nothing that is not for the agent that answers now; one
+//! call gives a bounded part.
+
+use std::sync::{Arc, Weak};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
+use greenroom_kernel::message::{Message, ToolResult, blocks_text};
+use greenroom_kernel::{ToolSpec, prune};
+use greenroom_tools::{Tool, ToolContext, ToolOutput};
+use serde::Deserialize;
+
+use crate::core::deps::{Deps, blocking};
+
+/// How many characters one call gives.
+const CHARACTERS: usize = 4_000;
+
+/// Reads entries of its session.
+pub(crate) struct Recall {
+    pub(crate) deps: Weak<Deps>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    entry: u64,
+    #[serde(default)]
+    from: usize,
+    find: Option<String>,
+}
+
+impl Tool for Recall {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: prune::RECALL.to_owned(),
+            // Every request carries it, so it is short.
+            description: "Reads an entry that was left out or shortened, from a character on or from where a text is found."
+                .to_owned(),
+            parameters: serde_json::json!({
+                "type": "object",
+                "properties": {
+                    "entry": { "type": "integer" },
+                    "from": { "type": "integer" },
+                    "find": { "type": "string" },
+                },
+                "required": ["entry"],
+            }),
+        }
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn call(&self, arguments: serde_json::Value, context: ToolContext) -> BoxFuture<'static, ToolOutput> {
+        let deps = self.deps.upgrade();
+        async move {
+            let wanted: Wanted = match serde_json::from_value(arguments) {
+                Ok(wanted) => wanted,
+                Err(error) => {
+                    return ToolOutput::error(format!("the arguments are not as asked for: {error}"));
+                }
+            };
+            let Some(deps) = deps else { return ToolOutput::error("the runtime is shut down") };
+            let (store, session, id) = (deps.store.clone(), context.session, EntryId(wanted.entry));
+            let read = move || {
+                let head = store.head(&session)?.unwrap_or_default();
+                let (entries, hidden_before) = (head.entries, head.hidden_before);
+                let is_there = id.0 < entries && id >= hidden_before;
+                let found = if is_there { store.get(&session, &[id])?.pop() } else { None };
+                let is_shown = |id: &EntryId| found.is_some() && *id >= hidden_before;
+                let before = id.0.checked_sub(1).map(EntryId).filter(is_shown);
+                let before = before
+                    .map(|id| store.get(&session, &[id]))
+                    .transpose()?
+                    .and_then(|mut entries| entries.pop());
+                Ok((found.map(|found| whole_of(found, before)), entries, hidden_before))
+            };
+            match blocking(&deps, read).await {
+                Ok((Some(entry), ..)) => part(&entry, &wanted),
+                Ok((None, entries, hidden_before)) => ToolOutput::error(match hidden_before {
+                    EntryId(0) => format!("there is no entry {id}: this conversation has {entries} of them"),
+                    first => {
+                        format!("there is no entry {id} to read: they begin with {first}, before {entries}")
+                    }
+                }),
+                Err(error) => ToolOutput::error(format!("entry {id} could not be read: {error}")),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// A result that was capped when it came stands behind the entry that has all of it, and a mark that was made later names
+/// the capped one: what is read is the whole.
+fn whole_of(found: Entry, before: Option<Entry>) -> Entry {
+    let EntryKind::Message { message, .. } = &found.kind else { return found };
+    let Message::ToolResult(result) = &**message else { return found };
+    match before {
+        Some(Entry { kind: EntryKind::WholeResult { call_id, content }, .. })
+            if call_id == result.call_id =>
+        {
+            let whole = Message::ToolResult(ToolResult { content, ..result.clone() });
+            Entry { kind: EntryKind::message(whole), ..found }
+        }
+        Some(_) | None => found,
+    }
+}
+
+/// The part of an entry that is wanted, with a line that says which it is.
+fn part(entry: &Entry, wanted: &Wanted) -> ToolOutput {
+    let id = entry.id;
+    let Some((what, text)) = readable(&entry.kind) else {
+        return ToolOutput::error(format!("entry {id} is no message"));
+    };
+    let all = text.chars().count();
+    let mut from = wanted.from.min(all);
+    if let Some(find) = wanted.find.as_deref().filter(|find| !find.is_empty()) {
+        let begin = text.char_indices().nth(from).map_or(text.len(), |(at, _)| at);
+        let Some(at) = text[begin..].find(find) else {
+            return ToolOutput::error(format!(
+                "`{find}` does not stand in entry {id} from character {from} on"
+            ));
+        };
+        from += text[begin..begin + at].chars().count();
+    }
+    let said: String = text.chars().skip(from).take(CHARACTERS).collect();
+    let until = (from + CHARACTERS).min(all);
+    let more = if until < all { format!("; from {until} reads on") } else { String::new() };
+    ToolOutput::text(format!("[entry {id}, {what}: characters {from} to {until} of {all}{more}]\n{said}"))
+}
+
+/// What can be read of an entry, and what it is; `None` where nothing was said in it.
+fn readable(kind: &EntryKind) -> Option<(String, String)> {
+    match kind {
+        EntryKind::Message { message, .. } => {
+            let what = match &**message {
+                Message::User(_) => "a message of the user".to_owned(),
+                Message::Assistant(_) => "an answer".to_owned(),
+                Message::ToolResult(result) => format!("a result of `{}`", result.tool_name),
+            };
+            Some((what, said(message)))
+        }
+        EntryKind::WholeResult { content, .. } => Some(("a whole result".to_owned(), blocks_text(content))),
+        EntryKind::Shell(shell) => Some(("a command of the user".to_owned(), shell.output.clone())),
+        EntryKind::Custom(custom) => Some(("a message".to_owned(), blocks_text(&custom.content))),
+        EntryKind::BranchSummary { summary, .. } => {
+            Some(("a summary of a branch".to_owned(), summary.clone()))
+        }
+        EntryKind::Compaction(compaction) => Some(("a summary".to_owned(), compaction.summary.clone())),
+        EntryKind::Question(_)
+        | EntryKind::QuestionEnded { .. }
+        | EntryKind::CallStarted { .. }
+        | EntryKind::Terms { .. }
+        | EntryKind::CompactionUndone { .. }
+        | EntryKind::Prune(_)
+        | EntryKind::Pin { .. }
+        | EntryKind::ModelChange { .. }
+        | EntryKind::Label { .. }
+        | EntryKind::Note { .. }
+        | EntryKind::Inbox { .. }
+        | EntryKind::InboxCleared { .. }
+        | EntryKind::LeafMoved { .. }
+        | EntryKind::CompactionStarted(_)
+        | EntryKind::CompactionEnded(_)
+        | EntryKind::Spent(_)
+        | EntryKind::Metadata(_)
+        | EntryKind::Child(_)
+        | EntryKind::HandOff(_)
+        | EntryKind::RunEnded { .. } => None,
+    }
+}
+
+/// The text of a message, with the calls of an answer.
+fn said(message: &Arc<Message>) -> String {
+    let mut text = message.text();
+    for call in message.tool_calls() {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&format!("{}({})", call.name, call.arguments));
+    }
+    text
+}

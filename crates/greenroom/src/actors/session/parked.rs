@@ -1,0 +1,83 @@
+//! The run of a session that sleeps: the supervisor keeps it until the session's next actor takes it.
+//!
+//! Invariants: a run is parked at most once; it is marked in what is shared of the session as long as it is parked, and its
+//! tools end with it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use greenroom_kernel::cost::RunCost;
+use greenroom_kernel::entry::EntryId;
+
+use super::definition::Definition;
+use super::first_reply::Repeats;
+use super::inbox::Inbox;
+use super::open_compaction::OpenCompaction;
+use super::questions::Askers;
+use super::runs::OpenRun;
+use crate::core::log::Log;
+use crate::core::message::tell_all;
+use crate::core::running::Running;
+use crate::core::shared::SessionShared;
+use crate::values::error::Error;
+
+/// The run of a session that sleeps, and who waits for it. Its tools go on meanwhile.
+pub(crate) struct Suspended {
+    /// As the agent left it.
+    pub(super) running: Box<Running>,
+    pub(super) run: OpenRun,
+    /// None is open; one may have been asked for.
+    pub(super) compaction: OpenCompaction,
+    pub(super) inbox: Inbox,
+    pub(super) opened_at: EntryId,
+    pub(super) repeats: Repeats,
+    pub(super) askers: Askers,
+    pub(super) definition: Definition,
+    pub(super) next_definition: Option<Definition>,
+    pub(super) run_cost: Option<RunCost>,
+    pub(super) instructions: Option<Arc<str>>,
+    pub(super) attempts: u32,
+}
+
+impl Suspended {
+    /// The session cannot be woken: who waits for its run, or for input that waits, hears why.
+    pub(crate) fn give_up(mut self, error: &Error) {
+        tell_all(self.run.take_callers(), || Err(error.clone()));
+        tell_all(self.inbox.refuse_all_callers(), || Err(error.clone()));
+    }
+
+    /// Tells those whose input no longer waits in the log.
+    pub(crate) fn tell_withdrawn(&mut self, session: &str, log: &Log) {
+        tell_all(self.inbox.take_withdrawn(log), || Err(Error::Withdrawn { session: session.to_owned() }));
+    }
+}
+
+/// The place for the run of one session. Clones are the same place.
+#[derive(Clone, Default)]
+pub(crate) struct ParkingPlace(Arc<Mutex<Option<Box<Suspended>>>>);
+
+impl ParkingPlace {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<Suspended>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Parks a run, if there is one. Gives whether there is.
+    pub(super) fn park(&self, run: Option<Box<Suspended>>) -> bool {
+        let mut place = self.lock();
+        *place = run;
+        place.is_some()
+    }
+
+    /// The run that went on while the session slept.
+    pub(crate) fn take(&self, shared: &SessionShared) -> Option<Box<Suspended>> {
+        let run = self.lock().take();
+        shared.set_suspended(false);
+        run
+    }
+
+    /// Input was withdrawn from the log of a session that sleeps: who waits for it hears so.
+    pub(super) fn tell_withdrawn(&self, session: &str, log: &Log) {
+        if let Some(suspended) = self.lock().as_mut() {
+            suspended.tell_withdrawn(session, log);
+        }
+    }
+}

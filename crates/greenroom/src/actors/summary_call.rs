@@ -1,0 +1,149 @@
+//! One call to a model that writes a summary: of a conversation's older part, or of a branch.
+//!
+//! Invariants: the agent's hooks see the call; it holds a place in its provider's lane; dropping the future drops the call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use greenroom_kernel::size::{Estimator, message_tokens};
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, Part, StopReason, cost, summary};
+use greenroom_provider::{ModelSettings, ProviderError, Purpose, ReplyEvent, Request};
+use ractor::ActorRef;
+use tracing::Span;
+
+use crate::actors::flight::Flight;
+use crate::actors::flight::warn_of_no_price;
+use crate::actors::model_hooks::Decision;
+use crate::actors::model_hooks::Finished;
+use crate::actors::model_hooks::ModelHooks;
+use crate::core::deps::Deps;
+use crate::core::message::SessionMail;
+use crate::core::message::Summariser;
+use crate::core::shared::SessionShared;
+use crate::core::trace;
+use crate::lane::{Call, Lane, Urgency};
+use crate::limits::spending::tree::Wanted;
+use crate::limits::waits::Chain;
+
+/// Asks a summariser once, for at most so much output. `parent` is what traces it.
+pub(crate) async fn ask(
+    parent: &Span,
+    summariser: &Summariser,
+    session: &ActorRef<SessionMail>,
+    deps: &Deps,
+    shared: &Arc<SessionShared>,
+    text: String,
+    output_tokens_max: u64,
+) -> Result<Box<AssistantMessage>, ProviderError> {
+    let Summariser { lane, model, settings, agent } = summariser;
+    let id = &*shared.id;
+    let request = Request {
+        model: model.clone(),
+        system: Some(summary::SYSTEM.to_owned()),
+        messages: vec![Arc::new(Message::user(text))],
+        tools: Arc::from([]),
+        settings: ModelSettings { output_tokens_max: Some(output_tokens_max), ..settings.clone() },
+        output_schema: None,
+        purpose: Purpose::Summary,
+        session: id.to_owned(),
+    };
+    // The compaction waits for the hooks, and the session's next run for the compaction.
+    let waiting = Chain::default().and(&shared.id);
+    let hooks = ModelHooks { agent, deps, shared, run: None, waiting: &waiting };
+    let provider = lane.provider.name();
+    let (answer, was_asked, took) = match hooks.before(provider, request).await {
+        Decision::Refused(reason) => {
+            return Err(ProviderError::new(Failure::new(FailureClass::Other, reason), ""));
+        }
+        Decision::Answered(text) => (Ok(Box::new(answered(provider, model, text))), false, Duration::ZERO),
+        Decision::Ask(request) => {
+            let span = trace::chat(parent, &*lane.provider, &request);
+            let began = tokio::time::Instant::now();
+            let answer = answer(lane, session, deps, shared, &span, *request).await;
+            let took = began.elapsed();
+            match &answer {
+                Ok(answer) => trace::answered(&span, id, Purpose::Summary, answer, took),
+                Err(error) => trace::failed(&span, id, Purpose::Summary, &error.failure, took),
+            }
+            (answer, true, took)
+        }
+    };
+    let result = answer.as_deref().map_err(|error| &error.failure);
+    let purpose = Purpose::Summary;
+    hooks.after(Finished { provider, model, purpose, result, was_asked, duration: took }).await;
+    answer
+}
+
+/// An answer that a hook gave in the place of a model.
+pub(crate) fn answered(provider: &str, model: &str, text: String) -> AssistantMessage {
+    AssistantMessage {
+        content: vec![Part::Text(text)],
+        provider: provider.to_owned(),
+        model: model.to_owned(),
+        usage: None,
+        stop: StopReason::Stop,
+        error: None,
+    }
+}
+
+async fn answer(
+    lane: &Arc<Lane>,
+    session: &ActorRef<SessionMail>,
+    deps: &Deps,
+    shared: &Arc<SessionShared>,
+    span: &Span,
+    mut request: Request,
+) -> Result<Box<AssistantMessage>, ProviderError> {
+    let silent = |failure| ProviderError::new(failure, "");
+    let asked = tokio::time::Instant::now();
+    let texts = || request.messages.iter().map(|text| message_tokens(text, Estimator::Classes)).sum::<u64>();
+    let call = Call {
+        family: shared.family(),
+        urgency: if shared.is_awaited() { Urgency::Summary } else { Urgency::Background },
+        tokens: if lane.counts_tokens() {
+            texts() + request.settings.output_tokens_max.unwrap_or(0)
+        } else {
+            0
+        },
+    };
+    let mut wait = Span::none();
+    let tell = |queued| {
+        trace::queued(&mut wait, span, &shared.id, &queued);
+        shared.publish(&deps.bus, lane.queue_update(true, queued));
+    };
+    let mut place = lane.enter(call, tell).await;
+    trace::entered(span, &shared.id, asked.elapsed());
+    let sent = deps.learned.ratio(lane.origin(), &request.model).apply(texts());
+    match Wanted::of(lane.provider.name(), &request, cost::with_margin(sent)) {
+        Some(wanted) => {
+            let allowed = deps.ledger.look(shared, wanted).and_then(|allowed| {
+                let of_purse = deps.purse.look(deps.now_ms(), Some(wanted))?;
+                Ok(allowed.min(of_purse))
+            });
+            let allowed = allowed.map_err(|reason| silent(Failure::new(FailureClass::Other, reason)))?;
+            if allowed < wanted.output_tokens {
+                request.settings.output_tokens_max = Some(allowed);
+            }
+        }
+        None => warn_of_no_price(deps, shared, lane, &request.model),
+    }
+    let mut silence = lane.silence();
+    let mut flight = Flight::begin(session, None, deps, lane, &request);
+    let stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(silent)?;
+    if stream.is_err() {
+        flight.take().into_iter().for_each(Flight::refused);
+    }
+    let mut stream = stream?;
+    while let Some(event) = silence.unless_silent(stream.next()).await.map_err(silent)? {
+        let event = event?;
+        flight.iter_mut().for_each(|flight| flight.heard(&event));
+        if let ReplyEvent::Done(mut answer) = event {
+            answer.usage.iter().for_each(|usage| place.used(usage));
+            flight.take().into_iter().for_each(|flight| flight.completed(&mut answer));
+            return Ok(answer);
+        }
+    }
+    let text = "the summariser's stream ended before the answer was complete";
+    Err(silent(Failure::new(FailureClass::Malformed, text)))
+}

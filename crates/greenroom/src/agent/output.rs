@@ -1,0 +1,344 @@
+//! Answers of a type or a schema: the schema that a model is given, and how its answer is read.
+//!
+//! Invariants: the schema's root is an object, as servers demand: what is none is wrapped as `{"value": …}`, and
+//! unwrapped when it is read. What satisfies a type's schema can be read into the type. Where it can be, the schema is one
+//! that servers enforce strictly: objects are closed, and all their properties are required. An answer is judged by the
+//! program's own schema, whatever the server was sent.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use greenroom_kernel::terms::OutputTerms;
+use greenroom_provider::OutputSchema;
+use greenroom_tools::ValueSchema;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::agent::validate::{ProposedAnswer, Validators};
+use crate::values::error::{ConfigError, Error, Result};
+use crate::values::prompt::Reply;
+
+#[cfg(test)]
+mod tests;
+
+/// The property that holds a value which is no object.
+const VALUE: &str = "value";
+
+/// The most characters that servers take of a schema's name.
+const NAME_MAX: usize = 64;
+
+/// The form of a typed answer, for code that does not know the type.
+#[derive(Clone, Debug)]
+pub(crate) struct OutputForm {
+    pub(crate) schema: Arc<OutputSchema>,
+    /// Whether the value is wrapped in an object.
+    pub(crate) is_wrapped: bool,
+    /// The program's own schema.
+    own: Arc<Value>,
+    judge: Judge,
+}
+
+/// What says whether an answer has the form.
+#[derive(Clone, Debug)]
+enum Judge {
+    /// It can be read into the type.
+    Type(fn(&str, bool) -> serde_json::Result<()>),
+    /// It fits the program's schema.
+    Schema(Arc<ValueSchema>),
+}
+
+impl OutputForm {
+    /// The form of a `T`.
+    pub(crate) fn of<T: JsonSchema + DeserializeOwned>() -> Self {
+        let own = schema_of::<T>();
+        let AnswerForm { schema, is_wrapped } = rooted(own.clone());
+        Self {
+            schema: Arc::new(OutputSchema { name: name_of(type_name::<T>()), schema }),
+            is_wrapped,
+            own: Arc::new(own),
+            judge: Judge::Type(|text, is_wrapped| read::<T>(text, is_wrapped).map(drop)),
+        }
+    }
+
+    /// The form of a value that fits a JSON schema.
+    ///
+    /// # Errors
+    /// What is wrong with the schema and where.
+    pub(crate) fn of_schema(own: &Value) -> Result<Self, ConfigError> {
+        let judge = ValueSchema::new(own).map_err(|reason| ConfigError::OutputSchema { reason })?;
+        let name = name_of(own.get("title").and_then(Value::as_str).unwrap_or_default());
+        let mut plain = own.clone();
+        if let Value::Object(map) = &mut plain {
+            // They name the schema as it stands alone; servers take neither.
+            map.remove("$schema");
+            map.remove("$id");
+        }
+        let mut tidied = plain.clone();
+        tidy(&mut tidied);
+        let rooted = |schema| {
+            let AnswerForm { schema, is_wrapped } = rooted(schema);
+            (OutputSchema { name: name.clone(), schema }, is_wrapped)
+        };
+        // Closing objects may make a schema one that nothing fits, where it takes them together. No such schema is strict.
+        let (schema, is_wrapped) =
+            Some(rooted(tidied)).filter(|(schema, _)| schema.is_strict()).unwrap_or_else(|| rooted(plain));
+        let (schema, own, judge) = (Arc::new(schema), Arc::new(own.clone()), Judge::Schema(Arc::new(judge)));
+        Ok(Self { schema, is_wrapped, own, judge })
+    }
+
+    /// The form that a prompt recorded. An answer is judged by the schema then: no type is known.
+    ///
+    /// # Errors
+    /// What is wrong with the schema and where.
+    pub(crate) fn of_terms(terms: &OutputTerms) -> Result<Self, ConfigError> {
+        let form = Self::of_schema(&terms.schema)?;
+        let schema = OutputSchema { name: terms.name.clone(), ..OutputSchema::clone(&form.schema) };
+        Ok(Self { schema: Arc::new(schema), ..form })
+    }
+
+    /// As a prompt records it.
+    pub(crate) fn terms(&self) -> OutputTerms {
+        OutputTerms { name: self.schema.name.clone(), schema: Value::clone(&self.own) }
+    }
+
+    /// Has answers that lack the form sent back.
+    pub(crate) fn demand(&self, validators: &mut Validators) {
+        let judge = self.clone();
+        validators.push(move |answer: ProposedAnswer| {
+            let wrong = judge
+                .check(&answer.text)
+                .map_err(|error| format!("it does not fit the schema {:?}: {error}", judge.schema.name));
+            std::future::ready(wrong)
+        });
+    }
+
+    /// Whether an answer has the form.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn check(&self, text: &str) -> Result<(), String> {
+        match &self.judge {
+            Judge::Type(read) => read(text, self.is_wrapped).map_err(|error| error.to_string()),
+            Judge::Schema(schema) => {
+                let value = read::<Value>(text, self.is_wrapped)
+                    .map_err(|error| format!("it is no JSON: {error}"))?;
+                schema.check(&value)
+            }
+        }
+    }
+
+    /// The value of an answer, as JSON.
+    ///
+    /// # Errors
+    /// [`Error::Output`].
+    pub(crate) fn value(&self, text: String) -> Result<Value> {
+        let read = || read::<Value>(&text, self.is_wrapped).map_err(|error| error.to_string());
+        match self.check(&text).and_then(|()| read()) {
+            Ok(value) => Ok(value),
+            Err(reason) => Err(self.unreadable(text, reason)),
+        }
+    }
+
+    /// How a run ended whose answer was to have this form. The last of several answers that were sent back is judged by
+    /// the form first; another validator's reason stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Output`], and those of the run.
+    pub(crate) fn checked(&self, ended: Result<Reply>) -> Result<Reply> {
+        match ended {
+            Ok(reply) => match self.check(&reply.text) {
+                Ok(()) => Ok(reply),
+                Err(reason) => Err(self.unreadable(reply.text, reason)),
+            },
+            Err(Error::Rejected { text, reason }) => match self.check(&text) {
+                Ok(()) => Err(Error::Rejected { text, reason }),
+                Err(misfit) => Err(self.unreadable(text, misfit)),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn unreadable(&self, text: String, reason: String) -> Error {
+        Error::Output { wanted: self.schema.name.clone(), reason, text }
+    }
+}
+
+fn type_name<T>() -> &'static str {
+    let full = std::any::type_name::<T>();
+    full.rsplit("::").next().unwrap_or(full)
+}
+
+/// What servers take of a name.
+fn name_of(name: &str) -> String {
+    let taken = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+    let name: String = name.chars().filter(taken).take(NAME_MAX).collect();
+    if name.is_empty() { "answer".to_owned() } else { name }
+}
+
+/// The schema of a typed answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct AnswerForm {
+    /// The schema.
+    pub(crate) schema: Value,
+    /// Whether the value is wrapped in an object.
+    pub(crate) is_wrapped: bool,
+}
+
+/// The schema of a `T`, as servers take it.
+fn schema_of<T: JsonSchema>() -> Value {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.inline_subschemas = true;
+    settings.meta_schema = None;
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    tidy(&mut schema);
+    schema
+}
+
+/// The form whose root is an object.
+fn rooted(schema: Value) -> AnswerForm {
+    let is_object = schema.get("type").is_some_and(|kind| kind == "object")
+        && ["anyOf", "oneOf", "allOf", "$ref", "enum"].iter().all(|key| schema.get(key).is_none());
+    if is_object {
+        AnswerForm { schema, is_wrapped: false }
+    } else {
+        AnswerForm { schema: wrapped(schema), is_wrapped: true }
+    }
+}
+
+/// Reads an answer's text.
+pub(crate) fn read<T: DeserializeOwned>(text: &str, is_wrapped: bool) -> serde_json::Result<T> {
+    let text = json_text(text);
+    if is_wrapped
+        && let Ok(Value::Object(mut object)) = serde_json::from_str(text)
+        && object.len() == 1
+        && let Some(value) = object.remove(VALUE)
+    {
+        return serde_json::from_value(value);
+    }
+    // A model that knows no schemas answers with the value itself.
+    serde_json::from_str(text)
+}
+
+/// The value in an answer that is being written, as far as it has come.
+pub(crate) fn unwrapped(value: Value, is_wrapped: bool) -> Option<Value> {
+    let is_wrapper = is_wrapped && value.as_object().is_some_and(|object| object.len() <= 1);
+    if is_wrapper { value.get(VALUE).cloned() } else { Some(value) }
+}
+
+/// The JSON in an answer. Models that know no schemas like to put it into a fence.
+pub(crate) fn json_text(text: &str) -> &str {
+    let trimmed = text.trim();
+    let Some(fenced) = trimmed.strip_prefix("```") else { return trimmed };
+    let inner = fenced.strip_prefix("json").unwrap_or(fenced);
+    inner.strip_suffix("```").unwrap_or(inner).trim()
+}
+
+/// Where schemas keep what they refer to, by their draft.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
+fn wrapped(mut schema: Value) -> Value {
+    refer_to_value(&mut schema);
+    let definitions = DEFINITIONS.map(|key| schema.as_object_mut().and_then(|schema| schema.remove(key)));
+    let mut object = json!({
+        "type": "object",
+        "properties": { VALUE: schema },
+        "required": [VALUE],
+        "additionalProperties": false,
+    });
+    for (key, definitions) in DEFINITIONS.into_iter().zip(definitions) {
+        if let Some(definitions) = definitions {
+            object[key] = definitions;
+        }
+    }
+    object
+}
+
+/// What referred to the root, or to a part of it that is wrapped with it, refers to the wrapped value.
+fn refer_to_value(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::String(reference)) = map.get_mut("$ref")
+                && let Some(place) = reference.strip_prefix('#')
+                && (place.is_empty() || place.starts_with('/'))
+                && !DEFINITIONS.iter().any(|key| place.starts_with(&format!("/{key}/")))
+            {
+                *reference = format!("#/properties/{VALUE}{place}");
+            }
+            map.values_mut().for_each(refer_to_value);
+        }
+        Value::Array(items) => items.iter_mut().for_each(refer_to_value),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Brings a schema, and those in it, into the form that servers take.
+fn tidy(schema: &mut Value) {
+    let Value::Object(map) = schema else { return };
+    map.remove("title");
+    let is_number = |kind: &Value| matches!(kind.as_str(), Some("integer" | "number"));
+    let has_number = map.get("type").is_some_and(|kind| {
+        is_number(kind) || kind.as_array().is_some_and(|kinds| kinds.iter().any(is_number))
+    });
+    if has_number {
+        // `uint32` and the like are no formats that servers know.
+        map.remove("format");
+    }
+    // An answer that fits two forms is read as the first.
+    if let Some(forms) = map.remove("oneOf") {
+        map.entry("anyOf").or_insert(forms);
+    }
+    close(map);
+    for key in ["items", "additionalProperties", "contains", "not"] {
+        if let Some(inner) = map.get_mut(key) {
+            tidy(inner);
+        }
+    }
+    for key in ["anyOf", "allOf", "prefixItems"] {
+        if let Some(Value::Array(inner)) = map.get_mut(key) {
+            inner.iter_mut().for_each(tidy);
+        }
+    }
+    for key in ["properties", "$defs", "definitions", "patternProperties"] {
+        if let Some(Value::Object(inner)) = map.get_mut(key) {
+            inner.values_mut().for_each(tidy);
+        }
+    }
+}
+
+/// Closes an object, and requires what may be left out, where `null` says the same.
+fn close(map: &mut Map<String, Value>) {
+    let named = |required: &Value| {
+        required
+            .as_array()
+            .map(|names| names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
+    };
+    let mut required: Vec<String> = map.get("required").and_then(named).unwrap_or_default();
+    let known: HashSet<String> = required.iter().cloned().collect();
+    let Some(Value::Object(properties)) = map.get_mut("properties") else { return };
+    for (name, property) in properties.iter_mut() {
+        if !known.contains(name) && takes_null(property) {
+            if let Value::Object(property) = property {
+                property.remove("default");
+            }
+            required.push(name.clone());
+        }
+    }
+    map.insert("required".to_owned(), required.into());
+    // What flattened fields may add is said by the schema itself.
+    if !map.contains_key("unevaluatedProperties") {
+        map.entry("additionalProperties").or_insert(Value::Bool(false));
+    }
+}
+
+fn takes_null(schema: &Value) -> bool {
+    let is_null = |kind: &Value| kind == "null";
+    let kind = schema.get("type");
+    kind.is_some_and(|kind| is_null(kind) || kind.as_array().is_some_and(|kinds| kinds.iter().any(is_null)))
+        || schema
+            .get("anyOf")
+            .or_else(|| schema.get("oneOf"))
+            .and_then(Value::as_array)
+            .is_some_and(|forms| forms.iter().any(takes_null))
+}

@@ -1,0 +1,112 @@
+//! What a program says of an answer before it counts.
+//!
+//! Invariants: a validator judges, and changes nothing; one that panics or takes too long ends its run, not its session.
+//! Whether an answer is sent back, and how often, is decided by the kernel's run.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use greenroom_kernel::RunId;
+use greenroom_kernel::run::Verdict;
+use greenroom_tools::AppState;
+
+use crate::agent::hooks::{guarded, has_state};
+use crate::limits::waits::Chain;
+
+/// An answer that a validator judges: one that calls no tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProposedAnswer {
+    /// The session.
+    pub session: Arc<str>,
+    /// The run.
+    pub run: RunId,
+    /// The answer's text.
+    pub text: String,
+    /// How many answers were rejected before it, in this run.
+    pub rejections: u32,
+    /// What the program gave the agent.
+    pub app_state: AppState,
+}
+
+has_state!(ProposedAnswer);
+
+/// Why an answer does not count, and what becomes of the run. A text is a reason for which the answer is sent back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    reason: String,
+    ends_run: bool,
+}
+
+impl Rejection {
+    /// The answer goes back to the model with this reason, and it answers again.
+    pub fn send_back(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), ends_run: false }
+    }
+
+    /// The run ends at once, with [`Error::Rejected`](crate::Error::Rejected) and this reason.
+    pub fn end_run(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), ends_run: true }
+    }
+}
+
+impl<T: Into<String>> From<T> for Rejection {
+    fn from(reason: T) -> Self {
+        Self::send_back(reason)
+    }
+}
+
+type Validator = Arc<dyn Fn(ProposedAnswer) -> BoxFuture<'static, Result<(), Rejection>> + Send + Sync>;
+
+/// The validators of an agent, or of a prompt, in the order in which they are asked.
+#[derive(Clone, Default)]
+pub(crate) struct Validators(Vec<Validator>);
+
+impl fmt::Debug for Validators {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} validators", self.0.len())
+    }
+}
+
+impl Validators {
+    pub(crate) fn push<F, Fut, E>(&mut self, validator: F)
+    where
+        F: Fn(ProposedAnswer) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Rejection>,
+    {
+        self.0.push(Arc::new(move |answer| {
+            let judged = validator(answer);
+            async move { judged.await.map_err(Into::into) }.boxed()
+        }));
+    }
+
+    /// These, and then those.
+    pub(crate) fn and(&self, more: &Self) -> Self {
+        Self(self.0.iter().chain(&more.0).cloned().collect())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What the validators say of an answer: the first rejection decides. Each may take so long.
+    pub(crate) async fn judge(&self, answer: &ProposedAnswer, waiting: &Chain, timeout: Duration) -> Verdict {
+        for validator in &self.0 {
+            match guarded(waiting, timeout, || validator(answer.clone())).await {
+                Ok(Ok(())) => {}
+                Ok(Err(Rejection { reason, ends_run: false })) => return Verdict::Rejected { reason },
+                Ok(Err(Rejection { reason, ends_run: true })) => return Verdict::Ended { reason },
+                Err(problem) => return Verdict::Failed { reason: format!("a validator failed: {problem}") },
+            }
+        }
+        Verdict::Accepted
+    }
+}

@@ -1,0 +1,56 @@
+//! A runtime from the environment: the one place in this crate that reads it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use greenroom_provider::{OpenAi, OpenAiOptions};
+
+use crate::api::runtime::{Runtime, RuntimeBuilder};
+use crate::values::error::{ConfigError, Result};
+
+impl Runtime {
+    /// A runtime as the environment says: `OPENAI_API_KEY` and `OPENAI_BASE_URL` for the provider,
+    /// `GREENROOM_DATA_DIR` for the store; else the user's data directory.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) when a variable is not usable; [`Error::Store`](crate::Error::Store) when the store cannot be opened.
+    pub async fn from_env() -> Result<Self> {
+        RuntimeBuilder::from_env()?.start().await
+    }
+}
+
+impl RuntimeBuilder {
+    /// As [`Runtime::from_env`], to be changed before it is started.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) when a variable is not usable.
+    pub fn from_env() -> Result<Self> {
+        let mut options = OpenAiOptions::default();
+        if let Some(url) = variable("OPENAI_BASE_URL") {
+            options.base_url =
+                url.parse().map_err(|error| ConfigError::variable("OPENAI_BASE_URL", &error))?;
+        }
+        options.api_key = variable("OPENAI_API_KEY").map(Into::into);
+        let provider = OpenAi::new(options)?;
+        Ok(Self::default().provider(Arc::new(provider)).data_dir(data_dir()?))
+    }
+}
+
+/// The store's directory: `GREENROOM_DATA_DIR`, else `greenroom` in the user's data directory.
+///
+/// # Errors
+/// [`Error::Config`](crate::Error::Config) when neither is known.
+pub fn data_dir() -> Result<PathBuf> {
+    if let Some(dir) = variable("GREENROOM_DATA_DIR") {
+        return Ok(PathBuf::from(dir));
+    }
+    // What is not absolute does not count: each folder would have a store of its own.
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_DATA_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/share")));
+    Ok(base.map(|base| base.join("greenroom")).ok_or(ConfigError::NoDataDir)?)
+}
+
+fn variable(name: &str) -> Option<String> {
+    let value = greenroom_tools::privacy::variable(name)?.into_string().ok();
+    value.filter(|value| !value.trim().is_empty())
+}

@@ -1,0 +1,125 @@
+//! What is known of the models that a provider serves, and where each fact comes from.
+//!
+//! Invariants: looking asks the server for its list and nothing else; a server that does not answer hides nothing that
+//! the catalogue or the store knows.
+
+use std::collections::BTreeSet;
+
+use greenroom_kernel::usage::{KnownWindows, Window};
+use greenroom_provider::catalog::{Catalog, Prices};
+use greenroom_provider::{ProviderError, Served};
+
+use crate::agent::Agent;
+use crate::core::deps::Deps;
+use crate::values::error::Result;
+use crate::values::model_info::model_info;
+
+/// The models of one provider.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Models {
+    /// The server's address, or the provider's name where it has none.
+    pub origin: String,
+    /// The models, by name.
+    pub models: Vec<KnownModel>,
+    /// Why the server did not say which models it serves. The models are those of the catalogue then.
+    pub problem: Option<ProviderError>,
+}
+
+/// What is known of one model.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct KnownModel {
+    /// The name by which it is asked for.
+    pub id: String,
+    /// The window that sessions work with, and where it comes from.
+    pub window: Window,
+    /// The limit that the server named when it refused a request, in tokens. It is remembered until the server takes
+    /// more, or until it is forgotten.
+    pub learned_tokens: Option<u64>,
+    /// The output limit, in tokens.
+    pub output_tokens: Option<u64>,
+    /// The prices.
+    pub prices: Option<Prices>,
+    /// Where output limit and prices come from.
+    pub source: FactSource,
+}
+
+/// Where a fact about a model comes from.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FactSource {
+    /// The server's list of models.
+    Server,
+    /// The model catalogue.
+    Catalog,
+    /// Nothing knows the model.
+    Unknown,
+}
+
+/// What is known of the models of this agent's provider.
+pub(crate) async fn models(deps: &Deps, agent: &Agent) -> Result<Models> {
+    let lane = deps.lane(agent).ok_or_else(|| deps.unknown_provider(agent))?;
+    let (served, problem) = match lane.provider.served().await {
+        Ok(served) => (served, None),
+        Err(error) => (Served::default(), Some(error)),
+    };
+    let provider = lane.provider.name();
+    let learned = deps.learned.limits(lane.origin())?;
+    let mut names: BTreeSet<String> = served.models.iter().map(|model| model.id.clone()).collect();
+    names.extend(learned.iter().map(|(model, _)| model.clone()));
+    names.insert(agent.model.clone());
+    if served.models.is_empty() {
+        names.extend({
+            let known = Catalog::bundled().models().iter();
+            known.filter(|info| info.provider == provider).map(|info| info.model.to_owned())
+        });
+    }
+    let settings = deps.settings(agent);
+    let of = |id: String| {
+        let told = served.find(&id).cloned();
+        let info = model_info(provider, &id);
+        let window = |limit| {
+            let told = told.as_ref();
+            let known = KnownWindows {
+                setting: agent.window_of(&id),
+                served: told.and_then(|told| told.window_tokens),
+                catalog: info.as_ref().and_then(|info| info.window_tokens()),
+                trained: told.and_then(|told| told.trained_tokens),
+                learned: limit,
+            };
+            Window::resolve(&settings, known)
+        };
+        let listed_window = told.as_ref().and_then(|told| told.window_tokens);
+        let holds = deps.learned.limit(lane.origin(), &id, listed_window, deps.now_ms());
+        let says = told.as_ref().filter(|told| told.output_tokens.is_some() || told.prices.is_some());
+        let source = match (says, &info) {
+            (Some(_), _) => FactSource::Server,
+            (None, Some(_)) => FactSource::Catalog,
+            (None, None) => FactSource::Unknown,
+        };
+        KnownModel {
+            window: window(holds),
+            learned_tokens: learned.iter().find(|(model, _)| *model == id).map(|(_, tokens)| *tokens),
+            output_tokens: says
+                .and_then(|says| says.output_tokens)
+                .or_else(|| info.as_ref().and_then(|info| info.output_tokens)),
+            prices: says.and_then(|says| says.prices).or_else(|| info.as_ref().and_then(|info| info.prices)),
+            source,
+            id,
+        }
+    };
+    Ok(Models { origin: lane.origin().to_owned(), models: names.into_iter().map(of).collect(), problem })
+}

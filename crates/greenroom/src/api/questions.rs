@@ -1,0 +1,78 @@
+//! The questions that wait for people, as programs list them.
+//!
+//! Invariants: only heads and the questions' own entries are read; nothing is opened. A question whose time has passed is
+//! not listed.
+
+use std::sync::Arc;
+
+use greenroom_kernel::question::{Asker, Question};
+use greenroom_kernel::{EntryId, EntryKind, RunId};
+use greenroom_store::{Store, StoreError};
+use serde::{Deserialize, Serialize};
+
+use crate::core::deps::{Deps, blocking};
+use crate::values::error::Result;
+
+/// A question that waits for a person's answer: see [`SessionHandle::answer`](crate::SessionHandle::answer).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[non_exhaustive]
+pub struct PendingQuestion {
+    /// The session that asks.
+    #[serde(rename = "session_id")]
+    pub session: String,
+    /// The question's id: its entry in the session's log.
+    #[serde(rename = "question_id")]
+    pub id: EntryId,
+    /// The run that waits.
+    pub run: RunId,
+    /// The call that asks.
+    pub call_id: String,
+    /// The name of the tool that is called.
+    pub tool: String,
+    /// Who asks.
+    pub asker: Asker,
+    /// What is asked: in JSON `text`, `details`, and `kind` with its fields.
+    #[serde(flatten)]
+    pub question: Question,
+    /// When it was asked, in unix milliseconds.
+    pub asked_at_ms: u64,
+    /// When it expires, in unix milliseconds; absent where it stays open as long as its call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at_ms: Option<u64>,
+}
+
+/// The open questions of one session, oldest first.
+pub(crate) async fn of_session(deps: &Deps, session: &str) -> Result<Vec<PendingQuestion>> {
+    let (store, session, now_ms) = (deps.store.clone(), session.to_owned(), deps.now_ms());
+    blocking(deps, move || Ok(list_stored(&store, &session, now_ms)?)).await
+}
+
+/// The open questions of a stored session at this time, in unix milliseconds, oldest first: for programs that look into a
+/// store without a runtime. None where there is no such session.
+///
+/// # Errors
+/// What the store says.
+pub fn list_stored(
+    store: &Store,
+    session: &str,
+    now_ms: u64,
+) -> std::result::Result<Vec<PendingQuestion>, StoreError> {
+    let Some(head) = store.head(session)? else { return Ok(Vec::new()) };
+    let entries = store.get(session, &head.questions)?;
+    let pending = entries.into_iter().filter_map(|entry| {
+        let EntryKind::Question(asked) = &entry.kind else { return None };
+        let asked = Arc::clone(asked);
+        Some(PendingQuestion {
+            session: session.to_owned(),
+            id: entry.id,
+            run: asked.run,
+            call_id: asked.call_id.clone(),
+            tool: asked.tool.clone(),
+            asker: asked.asker,
+            question: asked.question.clone(),
+            asked_at_ms: entry.at_ms,
+            expires_at_ms: asked.expires_at_ms,
+        })
+    });
+    Ok(pending.filter(|pending| pending.expires_at_ms.is_none_or(|at_ms| at_ms > now_ms)).collect())
+}

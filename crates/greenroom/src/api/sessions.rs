@@ -1,0 +1,401 @@
+//! The sessions of a store: which there are, in which order, and which are unfinished.
+//!
+//! Invariants: only heads are read, in pages; no log is read and no session is woken. What is kept in memory is what is
+//! given, and one page.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::future::IntoFuture;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use greenroom_kernel::Usage;
+use greenroom_kernel::entry::EntryId;
+use greenroom_store::{Head, Store};
+use serde::{Deserialize, Serialize};
+
+use crate::actors::sub_agent;
+use crate::api::runtime::Runtime;
+use crate::core::deps::blocking;
+use crate::values::error::{Result, UnknownName};
+use crate::values::names::names;
+
+/// How many heads are read at once.
+const PAGE: usize = 1_000;
+/// How many heads are read at once of sessions that another one called.
+const CHILDREN_PAGE: usize = 64;
+
+/// What the store knows of a session, whether it is live or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SessionSummary {
+    /// The session's id.
+    pub id: String,
+    /// The provider that answered last.
+    pub provider: String,
+    /// The model that answered last.
+    pub model: String,
+    /// How many entries its log has.
+    pub entries: u64,
+    /// The entry at which its conversation ends: where the next prompt goes on. `None` where nothing was said.
+    pub leaf: Option<EntryId>,
+    /// The context's size, in tokens.
+    pub context_tokens: u64,
+    /// The model's window in tokens; absent where nothing knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_window: Option<u64>,
+    /// How many compactions were installed.
+    pub compactions: u64,
+    /// What all its calls used, together: what is billed.
+    pub usage: Usage,
+    /// What they cost, in micro-dollars, as far as prices are known.
+    pub cost_microdollars: u64,
+    /// How many inputs wait.
+    pub waiting: usize,
+    /// How many questions wait for a person's answer.
+    #[serde(default)]
+    pub questions: usize,
+    /// Whether a run has not ended: one is going on, or was when the process ended.
+    pub has_open_run: bool,
+    /// Whether it has work that was taken on and is not done: an open run, one that was interrupted and not resumed, or
+    /// input that waits. A run that was aborted, or that failed while somebody waited for it, is done.
+    #[serde(default)]
+    pub is_unfinished: bool,
+    /// When it was created, in unix milliseconds.
+    pub created_at_ms: u64,
+    /// When it was last appended to, in unix milliseconds.
+    pub updated_at_ms: u64,
+    /// Its name, for people, where one was set.
+    pub title: Option<String>,
+    /// How its first message begins: see [`Self::shown_title`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opening: Option<String>,
+    /// What programs find it by.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// The name of the agent to which the conversation was handed last; absent where it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// The session whose agent called this one as a tool.
+    pub parent: Option<String>,
+    /// As `State::lost_from`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_from: Option<EntryId>,
+}
+
+impl SessionSummary {
+    /// What a head says of its session.
+    pub fn new(id: String, head: Head) -> Self {
+        Self {
+            id,
+            is_unfinished: head.open_run.is_some() || head.interrupted.is_some() || !head.inbox.is_empty(),
+            provider: head.provider,
+            model: head.model,
+            entries: head.entries,
+            leaf: head.leaf,
+            context_tokens: head.context_tokens,
+            context_window: head.window,
+            compactions: head.compactions,
+            usage: head.total_usage,
+            cost_microdollars: head.cost_microdollars,
+            waiting: head.inbox.len(),
+            questions: head.questions.len(),
+            has_open_run: head.open_run.is_some(),
+            created_at_ms: head.created_at_ms,
+            updated_at_ms: head.updated_at_ms,
+            title: head.title,
+            opening: head.opening,
+            labels: head.labels,
+            agent: head.agent,
+            parent: head.parent_session,
+            lost_from: head.lost_from,
+        }
+    }
+
+    /// What a list shows for it: its title, or how its first message begins.
+    pub fn shown_title(&self) -> Option<&str> {
+        self.title.as_deref().or(self.opening.as_deref())
+    }
+
+    /// Where the page after this session begins: see [`SessionQuery::after`].
+    pub fn cursor(&self) -> Cursor {
+        Cursor { updated_at_ms: self.updated_at_ms, id: self.id.clone() }
+    }
+}
+
+names! {
+    /// In which order sessions are listed.
+    pub enum Order ("order") {
+        /// By their ids, byte by byte.
+        Id = "id",
+        /// The one that was appended to last comes first.
+        Newest = "newest",
+        /// The one that was appended to last comes last.
+        Oldest = "oldest",
+    }
+}
+
+/// The place of a session in a list, as text: `1732270000000-umbrella`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor {
+    updated_at_ms: u64,
+    id: String,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.updated_at_ms, self.id)
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let split = || {
+            let (updated_at_ms, id) = text.split_once('-')?;
+            Some(Self { updated_at_ms: updated_at_ms.parse().ok()?, id: id.to_owned() })
+        };
+        split().ok_or_else(|| UnknownName { what: "cursor", name: text.to_owned() })
+    }
+}
+
+/// A question for sessions. Await it.
+///
+/// ```
+/// # use greenroom::prelude::*;
+/// # use greenroom::Order;
+/// # use greenroom_simulator::Simulator;
+/// # #[tokio::main] async fn main() -> Result<()> {
+/// # let model = Simulator::echo();
+/// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+/// let page = runtime.sessions().label("tenant", "42").order(Order::Newest).limit(100).await?;
+/// if let Some(last) = page.last() {
+///     let next = runtime.sessions().label("tenant", "42").order(Order::Newest).after(last.cursor()).limit(100).await?;
+///     println!("{} and {}", page.len(), next.len());
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "nothing is read before it is awaited"]
+#[derive(Debug, Clone)]
+pub struct SessionQuery {
+    runtime: Runtime,
+    labels: Vec<(String, String)>,
+    unfinished: bool,
+    with_questions: bool,
+    parent: Parent,
+    order: Order,
+    after: Option<Cursor>,
+    limit: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Parent {
+    Any,
+    None,
+    Is(String),
+    Above(String),
+}
+
+impl SessionQuery {
+    pub(crate) fn new(runtime: Runtime) -> Self {
+        Self {
+            runtime,
+            labels: Vec::new(),
+            unfinished: false,
+            with_questions: false,
+            parent: Parent::Any,
+            order: Order::Id,
+            after: None,
+            limit: usize::MAX,
+        }
+    }
+
+    /// Only those with this label. Called again: only those with all of these labels.
+    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.push((name.into(), value.into()));
+        self
+    }
+
+    /// Only those whose work was left undone: see [`SessionSummary::is_unfinished`]. Sessions of sub-agents are not among
+    /// them, since their callers go on without them, nor are those whose actors work on it right now.
+    pub fn unfinished(mut self) -> Self {
+        self.unfinished = true;
+        self.parent = Parent::None;
+        self
+    }
+
+    /// Only those in which a question waits for a person's answer: see [`SessionHandle::questions`](crate::SessionHandle::questions).
+    pub fn with_questions(mut self) -> Self {
+        self.with_questions = true;
+        self
+    }
+
+    /// Only those that no other session's agent called.
+    pub fn roots(mut self) -> Self {
+        self.parent = Parent::None;
+        self
+    }
+
+    /// Only those whose agents this session's agent called. Costs what the sessions below it cost, however many others
+    /// there are.
+    pub fn children_of(mut self, parent: impl Into<String>) -> Self {
+        self.parent = Parent::Is(parent.into());
+        self
+    }
+
+    /// Only those below this session, on every level: the agents that its agent called, those that they called, and so on.
+    /// Costs what these cost.
+    pub fn tree(mut self, root: impl Into<String>) -> Self {
+        self.parent = Parent::Above(root.into());
+        self
+    }
+
+    /// In this order; by id where this is not called. By id, a page costs what it has. By time, all heads are read for
+    /// each page, and those of the page are kept.
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Only those that come after this place, in the same order: the next page.
+    pub fn after(mut self, cursor: Cursor) -> Self {
+        self.after = Some(cursor);
+        self
+    }
+
+    /// At most so many.
+    pub fn limit(mut self, sessions: usize) -> Self {
+        self.limit = sessions;
+        self
+    }
+
+    async fn run(self) -> Result<Vec<SessionSummary>> {
+        let live: HashSet<String> = match self.unfinished {
+            // What is worked on here is not undone, whether its actors are awake or not. What is held back is.
+            true => self.runtime.awaited().await?,
+            false => HashSet::new(),
+        };
+        let deps = Arc::clone(self.runtime.deps());
+        let store = deps.store.clone();
+        blocking(&deps, move || self.read(&store, &live)).await
+    }
+
+    fn read(&self, store: &Store, live: &HashSet<String>) -> Result<Vec<SessionSummary>> {
+        let mut found = BTreeMap::new();
+        let below = match &self.parent {
+            Parent::Any | Parent::None => None,
+            Parent::Is(parent) => Some(children(store, parent)?),
+            Parent::Above(root) => Some(tree(store, root)?),
+        };
+        if let Some(below) = below {
+            below.into_iter().for_each(|(id, head)| self.consider(id, head, live, &mut found));
+            return Ok(found.into_values().collect());
+        }
+        let by_id = |cursor: &Cursor| cursor.id.clone();
+        let mut from = self.after.as_ref().filter(|_| self.order == Order::Id).map(by_id);
+        loop {
+            let page = store.page(from.as_deref(), PAGE)?;
+            let is_last = page.len() < PAGE;
+            from = page.last().map(|(id, _)| id.clone());
+            page.into_iter().for_each(|(id, head)| self.consider(id, head, live, &mut found));
+            if is_last || (self.order == Order::Id && found.len() >= self.limit) {
+                return Ok(found.into_values().collect());
+            }
+        }
+    }
+
+    /// Keeps a session that is wanted, as long as it is among the first.
+    fn consider(
+        &self,
+        id: String,
+        head: Head,
+        live: &HashSet<String>,
+        found: &mut BTreeMap<Place, SessionSummary>,
+    ) {
+        let summary = SessionSummary::new(id, head);
+        let place = self.place(&summary.cursor());
+        let is_after = self.after.as_ref().is_none_or(|after| place > self.place(after));
+        if is_after && self.wants(&summary, live) {
+            found.insert(place, summary);
+            if found.len() > self.limit {
+                found.pop_last();
+            }
+        }
+    }
+
+    /// What sessions are sorted by.
+    fn place(&self, cursor: &Cursor) -> Place {
+        let Cursor { updated_at_ms, id } = cursor;
+        match self.order {
+            Order::Id => (0, Reverse(0), id.clone()),
+            Order::Oldest => (*updated_at_ms, Reverse(0), id.clone()),
+            Order::Newest => (0, Reverse(*updated_at_ms), id.clone()),
+        }
+    }
+
+    fn wants(&self, summary: &SessionSummary, live: &HashSet<String>) -> bool {
+        let is_worked_on = || live.contains(&summary.id) && (summary.has_open_run || summary.waiting > 0);
+        let is_of_parent = match &self.parent {
+            Parent::None => summary.parent.is_none(),
+            // Those were chosen where they were read.
+            Parent::Any | Parent::Is(_) | Parent::Above(_) => true,
+        };
+        let has = |(name, value): &(String, String)| summary.labels.get(name) == Some(value);
+        is_of_parent
+            && self.labels.iter().all(has)
+            && (!self.with_questions || summary.questions > 0)
+            && (!self.unfinished || summary.is_unfinished && !is_worked_on())
+    }
+}
+
+/// What sessions are sorted by.
+type Place = (u64, Reverse<u64>, String);
+
+/// The sessions whose agents this session's agent called, in the order of their ids. They stand next to each other, so
+/// only they are read, those below them, and those of callers whose long ids begin alike. This blocks on the disk.
+pub(crate) fn children(store: &Store, parent: &str) -> Result<Vec<(String, Head)>> {
+    let prefix = sub_agent::prefix(parent);
+    let mut from = prefix.clone();
+    let mut found = Vec::new();
+    loop {
+        let page = store.page(Some(&from), CHILDREN_PAGE)?;
+        let is_last =
+            page.len() < CHILDREN_PAGE || page.last().is_some_and(|(id, _)| !id.starts_with(&prefix));
+        if let Some((id, _)) = page.last() {
+            from.clone_from(id);
+        }
+        let is_child = |(id, head): &(String, Head)| {
+            id.starts_with(&prefix) && head.parent_session.as_deref() == Some(parent)
+        };
+        found.extend(page.into_iter().filter(is_child));
+        if is_last {
+            return Ok(found);
+        }
+    }
+}
+
+/// The sessions below a session, callers before those whom they called. This blocks on the disk.
+///
+/// # Errors
+/// [`Error::Store`](crate::Error::Store).
+pub(crate) fn tree(store: &Store, root: &str) -> Result<Vec<(String, Head)>> {
+    let mut found: Vec<(String, Head)> = children(store, root)?;
+    let mut next = 0;
+    while let Some((id, _)) = found.get(next) {
+        found.extend(children(store, &id.clone())?);
+        next += 1;
+    }
+    Ok(found)
+}
+
+impl IntoFuture for SessionQuery {
+    type Output = Result<Vec<SessionSummary>>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.run().boxed()
+    }
+}

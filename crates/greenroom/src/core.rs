@@ -1,0 +1,20 @@
+//! Room: what all actors and handles share: every message on one page ([`message`]), the way to a session ([`door`]), what
+//! is shared of a session ([`shared`]), the services of a runtime ([`deps`]), and the log in memory ([`log`]).
+//!
+//! May touch `agent`, `lane`, `limits`, `events` and `values`.
+//!
+//! Invariants: nothing here knows an actor, only the messages that actors take.
+
+pub(crate) mod agent_line;
+pub(crate) mod asking;
+pub(crate) mod child_work;
+pub(crate) mod deps;
+pub(crate) mod door;
+pub(crate) mod handover;
+pub(crate) mod log;
+pub(crate) mod mail;
+pub(crate) mod message;
+pub(crate) mod running;
+pub(crate) mod shared;
+pub(crate) mod terms;
+pub(crate) mod trace;

@@ -1,0 +1,87 @@
+//! How the tasks of a run reach its agent, also while the session sleeps.
+//!
+//! Invariants: what is said to an agent that sleeps is kept in its order, wakes the session, and is heard first when the
+//! run goes on. An agent that died hears nothing more: its run goes on with another line.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ractor::ActorRef;
+
+use crate::core::deps::Deps;
+use crate::core::door;
+use crate::core::mail::Mail;
+use crate::core::message::{AgentMessage, SessionMessage};
+use crate::core::shared::SessionShared;
+
+/// The way to the agent of one run. Clones lead to the same agent.
+#[derive(Clone)]
+pub(crate) struct AgentLine(Arc<Line>);
+
+struct Line {
+    deps: Weak<Deps>,
+    shared: Weak<SessionShared>,
+    end: Mutex<End>,
+}
+
+enum End {
+    /// The agent is there.
+    Agent(ActorRef<Mail<AgentMessage>>),
+    /// The session sleeps, and this waits for the agent.
+    Asleep(Vec<AgentMessage>),
+}
+
+impl AgentLine {
+    pub(crate) fn new(
+        deps: &Arc<Deps>,
+        shared: &Arc<SessionShared>,
+        agent: ActorRef<Mail<AgentMessage>>,
+    ) -> Self {
+        let (deps, shared) = (Arc::downgrade(deps), Arc::downgrade(shared));
+        Self(Arc::new(Line { deps, shared, end: Mutex::new(End::Agent(agent)) }))
+    }
+
+    fn end(&self) -> MutexGuard<'_, End> {
+        self.0.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says something to the agent. One that sleeps is woken.
+    pub(crate) fn send(&self, mail: Mail<AgentMessage>) {
+        match &mut *self.end() {
+            End::Agent(agent) => {
+                // One that died is replaced, and the run goes on with another line.
+                let _ = agent.cast(mail);
+                return;
+            }
+            End::Asleep(waiting) => mail.each(|message| waiting.push(message)),
+        }
+        self.wake();
+    }
+
+    /// From now on what is said waits.
+    pub(crate) fn fall_asleep(&self) {
+        *self.end() = End::Asleep(Vec::new());
+    }
+
+    /// This agent goes on with the run: it hears what waited.
+    pub(crate) fn wake_up(&self, agent: ActorRef<Mail<AgentMessage>>) {
+        let mut end = self.end();
+        if let End::Asleep(waiting) = &mut *end
+            && let Some(mail) = Mail::of(std::mem::take(waiting))
+        {
+            let _ = agent.cast(mail);
+        }
+        *end = End::Agent(agent);
+    }
+
+    /// Wakes the session, where something waits for the agent.
+    pub(crate) fn wake_if_awaited(&self) {
+        if matches!(&*self.end(), End::Asleep(waiting) if !waiting.is_empty()) {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        let (Some(deps), Some(shared)) = (self.0.deps.upgrade(), self.0.shared.upgrade()) else { return };
+        tokio::spawn(async move { door::tell(&deps, &shared, SessionMessage::Wake).await });
+    }
+}

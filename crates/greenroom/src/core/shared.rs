@@ -1,0 +1,624 @@
+//! What a session's actors, its handles and the supervisor share.
+//!
+//! Invariants: each value here is a small copy for others to read, or a way to reach the actor that owns it. A durable
+//! event is published once, in the order of the log. An actor that falls asleep was taken away from here while nobody was
+//! about to speak to it, so nothing that is said to a session is lost because it falls asleep.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use greenroom_kernel::entry::ChildRecord;
+use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
+use greenroom_kernel::{EntryId, RunId};
+use greenroom_tools::Pauses;
+use ractor::ActorRef;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Agent;
+use crate::core::child_work::ChildWork;
+use crate::core::message::{SessionMail, SessionMessage};
+use crate::events::activity::{Activity, InProgress, Tracked};
+use crate::events::bus::Bus;
+use crate::events::event::{Event, EventKind};
+use crate::events::pairs::Pairs;
+use crate::limits::spending::tree::{Account, Ledger, Spends};
+use crate::values::error::Error;
+
+/// The most requests from outside that wait for a session's actor, or for the supervisor to open one.
+pub(crate) const REQUESTS_MAX: usize = 1_024;
+
+/// What is shared between a session's actors, its handles and the supervisor.
+pub(crate) struct SessionShared {
+    pub(crate) id: Arc<str>,
+    pub(crate) parent: Option<Arc<str>>,
+    /// The sessions whose agents called each other down to this one, the nearest first: none for one that a program
+    /// opened first.
+    ancestors: Mutex<Arc<[Arc<str>]>>,
+    children: Mutex<Children>,
+    /// Whether somebody waits for what the session does: a run, a caller, or input.
+    is_awaited: AtomicBool,
+    /// How many callers wait for prompts in the inbox.
+    callers_waiting: AtomicUsize,
+    actor: Mutex<Option<ActorRef<SessionMail>>>,
+    /// How many are about to speak to the actor, or have and were not heard yet.
+    kept_awake: AtomicUsize,
+    /// The definition that it works with; `None` until a program gives one.
+    agent: Mutex<Option<Arc<Agent>>>,
+    /// The agents of those who said what waits in the inbox, where they brought one: they outlive the session's actor.
+    inbox_agents: Mutex<HashMap<EntryId, Arc<Agent>>>,
+    /// What waits in the inbox and is held back; `None` before the session's first actor has looked.
+    held_back: Mutex<Option<HashSet<EntryId>>>,
+    run: Mutex<RunSlot>,
+    /// Whether a run goes on while the session sleeps; the supervisor keeps it.
+    is_suspended: AtomicBool,
+    /// Whether the session was deleted. Another one of the same id has another shared.
+    is_deleted: AtomicBool,
+    is_deleting: AtomicBool,
+    context: Mutex<ContextUsage>,
+    account: Mutex<Account<Self>>,
+    /// Whether a person is asked, in its run or below: then the limits of those who wait for it stand still.
+    pauses: Pauses,
+    broadcast: Mutex<Broadcast>,
+    /// Whether an actor had this shared before: then the events before its log's end were broadcast, or are due.
+    was_opened: AtomicBool,
+    /// Whether the session's actor is about to end: then what waits for people stays open.
+    is_closing: AtomicBool,
+    /// Whether the session's actor ended with every event broadcast.
+    is_flushed: AtomicBool,
+    /// Whether a request to abort the compaction is in the mailbox: one is enough.
+    abort_asked: AtomicBool,
+    pub(crate) activity: AtomicU64,
+    /// Which use of all sessions its newest one was.
+    used: AtomicU64,
+    /// Places for requests in the actor's mailbox, which has no bound of its own.
+    pub(crate) requests: Arc<Semaphore>,
+    /// Places for queries of the session's state, which wait instead of being refused.
+    pub(crate) queries: Arc<Semaphore>,
+}
+
+/// Keeps a session's actor awake until it is dropped.
+pub(crate) struct KeptAwake(Arc<SessionShared>);
+
+impl Drop for KeptAwake {
+    fn drop(&mut self) {
+        self.0.kept_awake.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The agents that a run called as tools.
+#[derive(Default)]
+struct Children {
+    works: Vec<Arc<ChildWork>>,
+    /// The ids that were chosen for their sessions.
+    ids: Vec<Arc<str>>,
+    /// Those that an earlier attempt at the run, or an earlier process, left waiting for a person: their starts.
+    left: Vec<(EntryId, ChildRecord)>,
+    /// How many were called, those below included.
+    count: u32,
+}
+
+/// What an abort reaches.
+#[derive(Debug, Default)]
+struct RunSlot {
+    /// The run in progress, or the newest one.
+    run: Option<RunId>,
+    /// Cancels the run in progress; `None` where none is open.
+    open: Option<CancellationToken>,
+    /// How often an abort found no run open: a prompt that was handed over before the newest of them, and has not begun,
+    /// is aborted by it.
+    early_aborts: u64,
+}
+
+/// How far a session's events were broadcast.
+#[derive(Debug, Default)]
+struct Broadcast {
+    /// When the session was created, in unix milliseconds; 0 before an actor knew.
+    created_at_ms: u64,
+    /// The sequence number of the next durable event.
+    next: u64,
+    /// How many transient events followed the last durable one.
+    transient: u64,
+    /// What began and has not ended.
+    pairs: Pairs,
+    /// What goes on.
+    tracked: Tracked,
+}
+
+impl Broadcast {
+    /// Everything below `next` was broadcast.
+    fn goes_on_at(&mut self, next: u64) {
+        if self.next != next {
+            (self.next, self.transient) = (next, 0);
+        }
+    }
+}
+
+/// What it costs and may cost.
+impl Spends for SessionShared {
+    fn account(&self) -> MutexGuard<'_, Account<Self>> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn name(&self) -> &str {
+        &self.id
+    }
+}
+
+impl SessionShared {
+    /// A shared for a session that has no actor yet. `unpublished` is the first durable event that is still due, where an
+    /// earlier shared was given up before it was broadcast.
+    pub(crate) fn new(
+        id: Arc<str>,
+        parent: Option<Arc<str>>,
+        agent: Option<Arc<Agent>>,
+        unpublished: Option<u64>,
+    ) -> Self {
+        let ancestors = Mutex::new(parent.iter().cloned().collect());
+        Self {
+            id,
+            parent,
+            ancestors,
+            children: Mutex::default(),
+            is_awaited: AtomicBool::new(false),
+            callers_waiting: AtomicUsize::new(0),
+            actor: Mutex::new(None),
+            kept_awake: AtomicUsize::new(0),
+            agent: Mutex::new(agent),
+            inbox_agents: Mutex::default(),
+            held_back: Mutex::default(),
+            run: Mutex::default(),
+            is_suspended: AtomicBool::new(false),
+            is_deleted: AtomicBool::new(false),
+            is_deleting: AtomicBool::new(false),
+            context: Mutex::new(ContextUsage::new(
+                Measured::default(),
+                Window { tokens: None, source: WindowSource::Unknown },
+            )),
+            account: Mutex::default(),
+            pauses: Pauses::default(),
+            broadcast: Mutex::new(Broadcast { next: unpublished.unwrap_or(0), ..Broadcast::default() }),
+            was_opened: AtomicBool::new(unpublished.is_some()),
+            is_closing: AtomicBool::new(false),
+            is_flushed: AtomicBool::new(false),
+            abort_asked: AtomicBool::new(false),
+            activity: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+            requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            queries: Arc::new(Semaphore::new(REQUESTS_MAX)),
+        }
+    }
+
+    /// The sessions above it, the nearest first.
+    pub(crate) fn ancestors(&self) -> Arc<[Arc<str>]> {
+        Arc::clone(&self.ancestors.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_ancestors(&self, ancestors: Arc<[Arc<str>]>) {
+        *self.ancestors.lock().unwrap_or_else(PoisonError::into_inner) = ancestors;
+    }
+
+    fn children_slot(&self) -> MutexGuard<'_, Children> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The agents that its newest run called as tools, in the order of their starts.
+    pub(crate) fn children(&self) -> Vec<Arc<ChildWork>> {
+        self.children_slot().works.clone()
+    }
+
+    pub(crate) fn add_child(&self, child: &Arc<ChildWork>) {
+        self.children_slot().works.push(Arc::clone(child));
+    }
+
+    /// The calls whose agents wait for people, and which therefore outlive whoever works on them.
+    pub(crate) fn calls_that_wait(&self) -> Vec<String> {
+        let slot = self.children_slot();
+        slot.works.iter().filter(|child| child.waits()).map(|child| child.call_id.clone()).collect()
+    }
+
+    /// These agents were left, and wait for people.
+    pub(crate) fn set_left_children(&self, left: Vec<(EntryId, ChildRecord)>) {
+        self.children_slot().left = left;
+    }
+
+    /// The agent that was left with this call, for the one who goes on with the call; and the work on it here, if it was
+    /// left here.
+    pub(crate) fn take_left_child(
+        &self,
+        call_id: &str,
+    ) -> Option<(EntryId, ChildRecord, Option<Arc<ChildWork>>)> {
+        let mut slot = self.children_slot();
+        let place = slot.left.iter().position(|(_, child)| child.call_id == call_id)?;
+        let (started, child) = slot.left.remove(place);
+        let work = slot.works.iter().rev().find(|work| *work.shared.id == *child.session).map(Arc::clone);
+        Some((started, child, work))
+    }
+
+    /// Whether this agent still works on a call of this session.
+    pub(crate) fn has_child_at_work(&self, id: &str) -> bool {
+        self.children_slot().works.iter().any(|child| *child.shared.id == *id && !child.is_over())
+    }
+
+    /// Takes an id for a child's session; `false` if another child of the run has it.
+    pub(crate) fn take_child_id(&self, id: &Arc<str>) -> bool {
+        let mut children = self.children_slot();
+        let is_free = !children.ids.contains(id);
+        if is_free {
+            children.ids.push(Arc::clone(id));
+        }
+        is_free
+    }
+
+    /// Counts an agent that is about to be called, here and at each session above.
+    ///
+    /// # Errors
+    /// [`Error::TooManySubAgents`] where one of their runs may call no more. Then nothing is counted.
+    pub(crate) fn count_child(self: &Arc<Self>, ledger: &Ledger<Self>) -> Result<(), Error> {
+        let chain = ledger.chain(self);
+        for session in &chain {
+            let max = session.agent().map_or(u32::MAX, |agent| agent.sub_agents_max);
+            if session.children_slot().count >= max {
+                return Err(Error::TooManySubAgents { max });
+            }
+        }
+        chain.iter().for_each(|session| session.children_slot().count += 1);
+        Ok(())
+    }
+
+    /// Paused while a person is asked, by its run or by an agent that works for it.
+    pub(crate) fn pauses(&self) -> &Pauses {
+        &self.pauses
+    }
+
+    /// The session above all that it is a sub-agent of, or itself: the sessions of one family take turns with others as one.
+    pub(crate) fn family(&self) -> Arc<str> {
+        self.ancestors().last().map_or_else(|| Arc::clone(&self.id), Arc::clone)
+    }
+
+    /// Somebody uses the session, as the so-many-th use of all.
+    pub(crate) fn mark_used(&self, number: u64) {
+        self.used.store(number, Ordering::Relaxed);
+    }
+
+    /// Which use of all sessions its newest one was.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody waits for what the session does.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::SeqCst)
+    }
+
+    /// Says whether somebody waits for what the session does. Gives whether nobody did before and somebody does now.
+    pub(crate) fn set_awaited(&self, is_awaited: bool) -> bool {
+        is_awaited & !self.is_awaited.swap(is_awaited, Ordering::SeqCst)
+    }
+
+    /// How many callers wait for prompts that stand in the inbox until the run has ended.
+    pub(crate) fn callers_waiting(&self) -> usize {
+        self.callers_waiting.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_callers_waiting(&self, callers: usize) {
+        self.callers_waiting.store(callers, Ordering::Relaxed);
+    }
+
+    pub(crate) fn actor(&self) -> Option<ActorRef<SessionMail>> {
+        self.actor.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_actor(&self, actor: Option<ActorRef<SessionMail>>) {
+        *self.actor.lock().unwrap_or_else(PoisonError::into_inner) = actor;
+    }
+
+    /// Somebody is about to speak to the session: it does not fall asleep before what is given is dropped. Whoever speaks
+    /// to the actor takes this first, then looks for the actor, and sends this along.
+    pub(crate) fn keep_awake(self: &Arc<Self>) -> KeptAwake {
+        self.kept_awake.fetch_add(1, Ordering::SeqCst);
+        KeptAwake(Arc::clone(self))
+    }
+
+    /// The session's actor falls asleep: from now on whoever speaks to the session wakes it. `park` parks the run that goes on
+    /// meanwhile, and says whether there is one. `false` where somebody is about to speak to the actor; then nothing is
+    /// changed.
+    pub(crate) fn fall_asleep(&self, park: impl FnOnce() -> bool) -> bool {
+        // Whoever found the actor here was counted before, and whoever is counted later finds none.
+        let mut actor = self.actor.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = self.kept_awake.load(Ordering::SeqCst) == 0;
+        if is_free {
+            self.set_suspended(park());
+            *actor = None;
+        }
+        is_free
+    }
+
+    /// The definition that it works with; `None` where no program gave one yet.
+    pub(crate) fn agent(&self) -> Option<Arc<Agent>> {
+        self.agent.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_agent(&self, agent: Option<Arc<Agent>>) {
+        *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = agent;
+    }
+
+    /// Whoever said what waits as this item brought this agent.
+    pub(crate) fn set_inbox_agent(&self, item: EntryId, agent: Arc<Agent>) {
+        self.inbox_agents.lock().unwrap_or_else(PoisonError::into_inner).insert(item, agent);
+    }
+
+    /// The agent of whoever said what waits as this item, if they brought one.
+    pub(crate) fn inbox_agent(&self, item: EntryId) -> Option<Arc<Agent>> {
+        self.inbox_agents.lock().unwrap_or_else(PoisonError::into_inner).get(&item).cloned()
+    }
+
+    /// What waits in the inbox and is held back, as it was noted last.
+    pub(crate) fn held_back(&self) -> Option<HashSet<EntryId>> {
+        self.held_back.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes what is held back, for the session's next actor.
+    pub(crate) fn hold_back(&self, items: HashSet<EntryId>) {
+        *self.held_back.lock().unwrap_or_else(PoisonError::into_inner) = Some(items);
+    }
+
+    /// Forgets the agents of those who said what no longer waits.
+    pub(crate) fn keep_inbox_agents(&self, waits: impl Fn(EntryId) -> bool) {
+        self.inbox_agents.lock().unwrap_or_else(PoisonError::into_inner).retain(|item, _| waits(*item));
+    }
+
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.is_deleted.load(Ordering::SeqCst)
+    }
+
+    /// Whether it is being deleted: what is under way in it ends for that reason.
+    pub(crate) fn set_deleting(&self, is_deleting: bool) {
+        self.is_deleting.store(is_deleting, Ordering::SeqCst);
+    }
+
+    /// Whether it is being deleted, or is gone.
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.is_deleting.load(Ordering::SeqCst) || self.is_deleted()
+    }
+
+    /// Why nothing more comes of what was asked of it.
+    pub(crate) fn gone(&self) -> Error {
+        let session = self.id.to_string();
+        match self.is_deleting() {
+            true => Error::Deleted { session },
+            false => Error::Interrupted { session },
+        }
+    }
+
+    pub(crate) fn mark_deleted(&self) {
+        self.is_deleted.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a run goes on while the session sleeps.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.is_suspended.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_suspended(&self, is_suspended: bool) {
+        self.is_suspended.store(is_suspended, Ordering::SeqCst);
+    }
+
+    /// Whether the session's actor is about to end, so that its run is left and not aborted.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_closing(&self, is_closing: bool) {
+        self.is_closing.store(is_closing, Ordering::SeqCst);
+    }
+
+    fn run(&self) -> MutexGuard<'_, RunSlot> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A run begins, which `cancel` cancels. It is cancelled at once by an early abort after the first `early_aborts`.
+    pub(crate) fn begin_run(&self, id: RunId, cancel: CancellationToken, early_aborts: u64) {
+        {
+            let mut children = self.children_slot();
+            children.works.retain(|child| !child.is_over());
+            children.ids.clear();
+            children.count = 0;
+        }
+        let mut run = self.run();
+        run.run = Some(id);
+        if run.early_aborts > early_aborts {
+            cancel.cancel();
+        }
+        run.open = Some(cancel);
+    }
+
+    /// The run in progress; `None` where none is open.
+    pub(crate) fn open_run(&self) -> Option<RunId> {
+        let run = self.run();
+        run.run.filter(|_| run.open.is_some())
+    }
+
+    /// No run is open any more.
+    pub(crate) fn end_run(&self) {
+        self.run().open = None;
+    }
+
+    pub(crate) fn cancel_run(&self) {
+        if let Some(cancel) = &self.run().open {
+            cancel.cancel();
+        }
+    }
+
+    /// Whether the run in progress is cancelled.
+    pub(crate) fn is_run_cancelled(&self) -> bool {
+        self.run().open.as_ref().is_some_and(CancellationToken::is_cancelled)
+    }
+
+    /// How many aborts found no run open so far.
+    pub(crate) fn early_aborts(&self) -> u64 {
+        self.run().early_aborts
+    }
+
+    /// Leaves the current run, or the compaction that no run waits for, or the prompt that is on its way.
+    pub(crate) fn abort(self: &Arc<Self>) {
+        {
+            let mut run = self.run();
+            match &run.open {
+                Some(cancel) => cancel.cancel(),
+                None => run.early_aborts += 1,
+            }
+        }
+        let awake = self.keep_awake();
+        if let Some(actor) = self.actor()
+            && !self.abort_asked.swap(true, Ordering::Relaxed)
+        {
+            let _ = actor.cast(SessionMail::heard(SessionMessage::AbortCompaction, awake));
+        }
+    }
+
+    /// The request to abort the compaction was taken up; the next one is another.
+    pub(crate) fn abort_is_heard(&self) {
+        self.abort_asked.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_context(&self, context: ContextUsage) {
+        *self.context.lock().unwrap_or_else(PoisonError::into_inner) = context;
+    }
+
+    pub(crate) fn context(&self) -> ContextUsage {
+        *self.context.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next sequence number to be broadcast: everything below it was.
+    pub(crate) fn broadcast_below(&self) -> u64 {
+        self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).next
+    }
+
+    /// The first durable event that may still be due; `None` where all were broadcast, or nothing was ever read.
+    pub(crate) fn first_unpublished(&self) -> Option<u64> {
+        (self.was_opened.load(Ordering::Relaxed) && !self.is_flushed.load(Ordering::Relaxed))
+            .then(|| self.broadcast_below())
+    }
+
+    /// The session ends in order, and every durable event was broadcast.
+    pub(crate) fn mark_flushed(&self) {
+        self.is_flushed.store(true, Ordering::Relaxed);
+    }
+
+    /// The session was read from its log, which has `entries` entries. Gives the first one whose event was not
+    /// broadcast, if an actor before this one died before it could be.
+    pub(crate) fn start_broadcast(&self, entries: u64, created_at_ms: u64) -> Option<u64> {
+        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        // A request that the last actor did not live to take up is void.
+        self.abort_is_heard();
+        let was_flushed = self.is_flushed.swap(false, Ordering::Relaxed);
+        // A session that was deleted may have another one of the same id in its place.
+        let is_same = broadcast.created_at_ms == 0 || broadcast.created_at_ms == created_at_ms;
+        let goes_on = !was_flushed && is_same && broadcast.next <= entries;
+        broadcast.created_at_ms = created_at_ms;
+        if self.was_opened.swap(true, Ordering::Relaxed) && goes_on {
+            return Some(broadcast.next).filter(|next| *next < entries);
+        }
+        broadcast.goes_on_at(entries);
+        None
+    }
+
+    /// When the session was created, in unix milliseconds; `None` before an actor knew.
+    pub(crate) fn created_at_ms(&self) -> Option<u64> {
+        let broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(broadcast.created_at_ms).filter(|created_at_ms| *created_at_ms > 0)
+    }
+
+    /// What goes on, as far as it was published.
+    pub(crate) fn current_activity(&self) -> Activity {
+        self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).tracked.activity()
+    }
+
+    /// What goes on that no entry says yet; `None` where no actor had this shared before, so that it does not know how far
+    /// the log is.
+    pub(crate) fn in_progress(&self) -> Option<InProgress> {
+        let broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.was_opened.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (newest, n, run) = (broadcast.next.checked_sub(1), broadcast.transient, broadcast.pairs.run());
+        let seq = newest.unwrap_or(0);
+        let event = |(at_ms, kind)| Event {
+            session: Arc::clone(&self.id),
+            session_created_at_ms: broadcast.created_at_ms,
+            seq,
+            n: Some(n),
+            at_ms,
+            run,
+            parent: self.parent.clone(),
+            kind,
+        };
+        let events = broadcast.tracked.events().into_iter().map(event).collect();
+        Some(InProgress { seq: newest, n, events })
+    }
+
+    /// Publishes a transient event of the run that is going on, or of none.
+    pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
+        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = broadcast.pairs.run();
+        self.admit_transient(bus, &mut broadcast, run, kind);
+    }
+
+    /// Publishes a transient event of this run.
+    pub(crate) fn publish_of_run(&self, bus: &Bus, run: RunId, kind: EventKind) {
+        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        self.admit_transient(bus, &mut broadcast, Some(run), kind);
+    }
+
+    /// Publishes a durable event, once.
+    pub(crate) fn publish_durable(&self, bus: &Bus, event: &Arc<Event>) {
+        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        if event.seq >= broadcast.next {
+            if let Some((run, first)) = broadcast.pairs.admit(event.run, &event.kind).first {
+                self.publish_transient(bus, &mut broadcast, Some(run), first);
+            }
+            broadcast.tracked.follow(&event.kind, || event.at_ms);
+            broadcast.goes_on_at(event.seq + 1);
+            self.publish_to(bus, event);
+        }
+    }
+
+    fn admit_transient(&self, bus: &Bus, broadcast: &mut Broadcast, run: Option<RunId>, kind: EventKind) {
+        let admitted = broadcast.pairs.admit(run, &kind);
+        if let Some((run, first)) = admitted.first {
+            self.publish_transient(bus, broadcast, Some(run), first);
+        }
+        if admitted.itself {
+            broadcast.tracked.follow(&kind, || bus.now_ms());
+            self.publish_transient(bus, broadcast, run, kind);
+        }
+    }
+
+    fn publish_transient(&self, bus: &Bus, broadcast: &mut Broadcast, run: Option<RunId>, kind: EventKind) {
+        broadcast.transient += 1;
+        if bus.is_unheard() {
+            return;
+        }
+        let event = Arc::new(Event {
+            session: Arc::clone(&self.id),
+            session_created_at_ms: broadcast.created_at_ms,
+            seq: broadcast.next.saturating_sub(1),
+            n: Some(broadcast.transient),
+            at_ms: bus.now_ms(),
+            run,
+            parent: self.parent.clone(),
+            kind,
+        });
+        self.publish_to(bus, &event);
+    }
+
+    fn publish_to(&self, bus: &Bus, event: &Arc<Event>) {
+        // One that a program opened has none.
+        match &self.parent {
+            None => bus.publish(event, &[]),
+            Some(_) => bus.publish(event, &self.ancestors()),
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! Spans and log lines of what a session does, with the names of OpenTelemetry's conventions for generative AI. Those
+//! names are still in development; these are the ones that have `gen_ai.provider.name` in the place of `gen_ai.system`.
+//!
+//! ```text
+//! session ─ invoke_agent (a run) ─┬─ step ─┬─ chat (a model call) ─ wait (for its turn)
+//!                                 │        ├─ wait (before it is made again)
+//!                                 │        └─ execute_tool ─ invoke_agent (of an agent that is called)
+//!                                 ├─ compaction ─┬─ chat (a summary) ─ wait
+//!                                 │              └─ wait
+//!                                 └─ store.append
+//! ```
+//!
+//! A run that is asked for within a span of the program is a child of that span, and follows from its session's.
+//!
+//! Invariants: no span and no line holds a message's text, a tool's arguments or result, a provider's words or a key;
+//! every name stands here; nothing is computed for a span or a line that nobody wants.
+
+use std::time::Duration;
+
+use greenroom_kernel::entry::{CompactionStarted, EntryId, RunId, RunOutcome, Trigger};
+use greenroom_kernel::plan::Plan;
+use greenroom_kernel::run::Size;
+use greenroom_kernel::usage::Window;
+use greenroom_kernel::{AssistantMessage, Failure, ToolCall, ToolStatus, Usage};
+use greenroom_provider::{Provider, Purpose, Request};
+use serde::Serialize;
+use tracing::field::Empty;
+use tracing::{Span, debug, debug_span, info, info_span};
+
+use crate::lane::Queued;
+use crate::values::compaction::Compacted;
+
+#[cfg(test)]
+mod tests;
+
+/// A session's life in memory.
+pub(crate) fn session(id: &str, parent: Option<&str>) -> Span {
+    let span = info_span!(parent: None, "session", "gen_ai.conversation.id" = id, "greenroom.session.parent" = Empty);
+    if let Some(parent) = parent {
+        span.record("greenroom.session.parent", parent);
+    }
+    span
+}
+
+/// Where whoever asks for a run is in a trace of their own.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CalledFrom {
+    span: Option<Span>,
+    /// Whether the run does not begin at once, or was begun before: what it does then is no part of that span.
+    is_late: bool,
+}
+
+impl CalledFrom {
+    /// The span that is current.
+    pub(crate) fn current() -> Self {
+        Self { span: Some(Span::current()).filter(|span| !span.is_none()), is_late: false }
+    }
+
+    /// The run does not begin at once.
+    pub(crate) fn waited(&mut self) {
+        self.is_late = true;
+    }
+}
+
+/// A run, until its end is recorded.
+pub(crate) fn run(
+    session: &Span,
+    from: &mut CalledFrom,
+    id: &str,
+    run: RunId,
+    provider: &str,
+    model: &str,
+) -> Span {
+    // The caller's span is not held for longer than a child of it holds it.
+    let caller = from.span.take();
+    let parent = caller.as_ref().filter(|_| !from.is_late).unwrap_or(session);
+    let span = info_span!(
+        parent: parent,
+        "invoke_agent",
+        "otel.kind" = "internal",
+        "gen_ai.operation.name" = "invoke_agent",
+        "gen_ai.provider.name" = provider,
+        "gen_ai.request.model" = model,
+        "gen_ai.conversation.id" = id,
+        "greenroom.run" = run.0,
+        "greenroom.run.outcome" = Empty,
+        "greenroom.run.steps" = Empty,
+        "gen_ai.usage.input_tokens" = Empty,
+        "gen_ai.usage.output_tokens" = Empty,
+        "error.type" = Empty,
+    );
+    if let Some(caller) = &caller {
+        span.follows_from(if from.is_late { caller } else { session });
+    }
+    info!(parent: &span, session = id, run = run.0, provider, model, "a run begins");
+    span
+}
+
+/// The run's end.
+pub(crate) fn run_ended(
+    span: &Span,
+    id: &str,
+    run: RunId,
+    outcome: &RunOutcome,
+    steps: u32,
+    usage: &Usage,
+    took: Duration,
+) {
+    span.record("greenroom.run.outcome", outcome.as_str());
+    span.record("greenroom.run.steps", steps);
+    record_usage(span, usage);
+    match outcome {
+        RunOutcome::Completed | RunOutcome::Aborted => {}
+        RunOutcome::Failed(failure) => _ = span.record("error.type", failure.class.as_str()),
+        RunOutcome::Interrupted | RunOutcome::Stopped { .. } => {
+            _ = span.record("error.type", outcome.as_str())
+        }
+    }
+    let class = if let RunOutcome::Failed(failure) = outcome { failure.class.as_str() } else { "" };
+    let Usage { input_tokens, output_tokens, .. } = usage;
+    info!(
+        parent: span,
+        session = id, run = run.0, outcome = outcome.as_str(), class, steps, input_tokens, output_tokens,
+        took_ms = millis(took),
+        "the run ended"
+    );
+}
+
+/// A step of a run.
+pub(crate) fn step(run: &Span, id: &str, number: u32) -> Span {
+    info_span!(parent: run, "step", "gen_ai.conversation.id" = id, "greenroom.step" = number)
+}
+
+/// One call of a model: of a step or for a summary.
+pub(crate) fn chat(parent: &Span, provider: &dyn Provider, request: &Request) -> Span {
+    let span = info_span!(
+        parent: parent,
+        "chat",
+        "otel.kind" = "client",
+        "otel.name" = format!("chat {}", request.model),
+        "gen_ai.operation.name" = "chat",
+        "gen_ai.provider.name" = provider.name(),
+        "gen_ai.request.model" = request.model,
+        "gen_ai.conversation.id" = request.session,
+        "gen_ai.request.max_tokens" = Empty,
+        "gen_ai.request.temperature" = Empty,
+        "gen_ai.request.top_p" = Empty,
+        "gen_ai.request.seed" = Empty,
+        "gen_ai.response.model" = Empty,
+        "gen_ai.response.finish_reasons" = Empty,
+        "gen_ai.usage.input_tokens" = Empty,
+        "gen_ai.usage.output_tokens" = Empty,
+        "gen_ai.usage.cache_read.input_tokens" = Empty,
+        "server.address" = Empty,
+        "server.port" = Empty,
+        "error.type" = Empty,
+        "greenroom.purpose" = purpose(request.purpose),
+    );
+    if span.is_disabled() {
+        return span;
+    }
+    let settings = &request.settings;
+    if let Some(tokens) = settings.output_tokens_max {
+        span.record("gen_ai.request.max_tokens", tokens);
+    }
+    if let Some(temperature) = settings.temperature {
+        span.record("gen_ai.request.temperature", temperature);
+    }
+    if let Some(top_p) = settings.top_p {
+        span.record("gen_ai.request.top_p", top_p);
+    }
+    if let Some(seed) = settings.seed {
+        span.record("gen_ai.request.seed", seed);
+    }
+    if let Some((host, port)) = provider.address().and_then(host_and_port) {
+        span.record("server.address", host);
+        span.record("server.port", port);
+    }
+    span
+}
+
+/// The model's answer came.
+pub(crate) fn answered(span: &Span, id: &str, purpose: Purpose, answer: &AssistantMessage, took: Duration) {
+    let usage = answer.usage.unwrap_or_default();
+    if !span.is_disabled() {
+        span.record("gen_ai.response.model", answer.model.as_str());
+        span.record("gen_ai.response.finish_reasons", name(&answer.stop));
+        if answer.usage.is_some() {
+            record_usage(span, &usage);
+            span.record("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens);
+        }
+    }
+    let calls = answer.tool_calls().count();
+    info!(
+        parent: span,
+        session = id, purpose = self::purpose(purpose), model = answer.model, stop = name(&answer.stop),
+        input_tokens = usage.input_tokens, cached_tokens = usage.cached_tokens, output_tokens = usage.output_tokens,
+        calls, took_ms = millis(took),
+        "the model answered"
+    );
+}
+
+/// The call of the model failed.
+pub(crate) fn failed(span: &Span, id: &str, purpose: Purpose, failure: &Failure, took: Duration) {
+    span.record("error.type", failure.class.as_str());
+    info!(
+        parent: span,
+        session = id, purpose = self::purpose(purpose), class = failure.class.as_str(), status = failure.status,
+        limit = failure.limit, took_ms = millis(took),
+        "the model call failed"
+    );
+}
+
+/// The call of the model was cancelled.
+pub(crate) fn cancelled(span: &Span, id: &str, purpose: Purpose, took: Duration) {
+    span.record("error.type", "cancelled");
+    info!(parent: span, session = id, purpose = self::purpose(purpose), took_ms = millis(took), "the model call was cancelled");
+}
+
+/// A model call had to wait for its turn, or got it at once.
+pub(crate) fn entered(span: &Span, id: &str, waited: Duration) {
+    debug!(parent: span, session = id, waited_ms = millis(waited), "the call has its place among those of the provider");
+}
+
+/// A wait: for a place at the provider and the like, or before a call is made again.
+pub(crate) fn wait(parent: &Span, id: &str, reason: &str) -> Span {
+    info_span!(parent: parent, "wait", "gen_ai.conversation.id" = id, "greenroom.wait.reason" = reason)
+}
+
+/// How a call stands that waits for its turn: `span` is of the wait that is going on.
+pub(crate) fn queued(span: &mut Span, chat: &Span, id: &str, queued: &Queued) {
+    *span = match queued.position {
+        0 => Span::none(),
+        _ => wait(chat, id, &name(&queued.reason)),
+    };
+}
+
+/// A call that failed is made again after a wait.
+pub(crate) fn retry(run: &Span, id: &str, attempt: u32, delay_ms: u64, failure: &Failure) {
+    info!(
+        parent: run,
+        session = id, attempt, delay_ms, class = failure.class.as_str(), retry_after_ms = failure.retry_after_ms,
+        "the call is made again after a wait"
+    );
+}
+
+/// One call of a tool.
+pub(crate) fn tool(step: &Span, id: &str, call: &ToolCall) -> Span {
+    info_span!(
+        parent: step,
+        "execute_tool",
+        "otel.kind" = "internal",
+        "otel.name" = format!("execute_tool {}", call.name),
+        "gen_ai.operation.name" = "execute_tool",
+        "gen_ai.tool.name" = call.name,
+        "gen_ai.tool.call.id" = call.id,
+        "gen_ai.tool.type" = "function",
+        "gen_ai.conversation.id" = id,
+        "error.type" = Empty,
+    )
+}
+
+/// The tool's call ended.
+pub(crate) fn tool_ended(span: &Span, id: &str, call: &ToolCall, status: ToolStatus, took: Duration) {
+    match status {
+        ToolStatus::Ok => {}
+        ToolStatus::Error => _ = span.record("error.type", "tool_error"),
+        ToolStatus::Interrupted => _ = span.record("error.type", "interrupted"),
+    }
+    info!(
+        parent: span,
+        session = id, tool = call.name, status = name(&status), took_ms = millis(took),
+        "a tool ended"
+    );
+}
+
+/// A compaction, for a run that waits for it or for the session.
+pub(crate) fn compaction(parent: &Span, id: &str, entry: EntryId, started: &CompactionStarted) -> Span {
+    let CompactionStarted { trigger, tokens_before, messages_before } = started;
+    let span = info_span!(
+        parent: parent,
+        "compaction",
+        "gen_ai.conversation.id" = id,
+        "greenroom.compaction" = entry.0,
+        "greenroom.compaction.trigger" = name(trigger),
+        "greenroom.compaction.tokens_before" = tokens_before,
+        "greenroom.compaction.tokens_after" = Empty,
+        "greenroom.compaction.outcome" = Empty,
+        "gen_ai.usage.input_tokens" = Empty,
+        "gen_ai.usage.output_tokens" = Empty,
+        "error.type" = Empty,
+    );
+    info!(
+        parent: &span,
+        session = id, trigger = name(trigger), tokens = tokens_before, messages = messages_before,
+        "a compaction begins"
+    );
+    span
+}
+
+/// The compaction ended.
+pub(crate) fn compaction_ended(span: &Span, id: &str, end: &Compacted) {
+    span.record("greenroom.compaction.tokens_after", end.tokens_after);
+    span.record("greenroom.compaction.outcome", end.outcome.as_str());
+    record_usage(span, &end.summary_usage);
+    if !end.is_installed() {
+        span.record("error.type", end.outcome.as_str());
+    }
+    info!(
+        parent: span,
+        session = id, outcome = end.outcome.as_str(), tokens_before = end.tokens_before, tokens_after = end.tokens_after,
+        messages_removed = end.messages_removed, took_ms = end.duration_ms,
+        "the compaction ended"
+    );
+}
+
+/// Whether a compaction that was asked for begins.
+pub(crate) fn compaction_wanted(
+    parent: &Span,
+    id: &str,
+    trigger: Trigger,
+    size: &Size,
+    is_due: bool,
+    has_news: bool,
+) {
+    debug!(
+        parent: parent,
+        session = id, trigger = name(&trigger), tokens = size.tokens, at_window = size.at_window,
+        over_trigger = size.is_due, said_since_the_last = has_news, begins = is_due,
+        "is a compaction due?"
+    );
+}
+
+/// What a compaction keeps and what it replaces.
+pub(crate) fn planned(span: &Span, id: &str, plan: &Plan) {
+    debug!(
+        parent: span,
+        session = id, first_kept = plan.first_kept.0, kept_tokens = plan.kept_tokens,
+        keep_recent = plan.options.keep_recent, summarised = plan.history.len(), turn_prefix = plan.turn_prefix.len(),
+        merges = plan.previous_summary.is_some(), tokens_before = plan.tokens_before,
+        tokens_after = plan.tokens_after_estimate(),
+        "the plan of the compaction"
+    );
+}
+
+/// The context was measured.
+pub(crate) fn measured(
+    id: &str,
+    size: &Size,
+    window: &Window,
+    trigger_at: Option<u64>,
+    full_at: Option<u64>,
+) {
+    debug!(
+        session = id,
+        tokens = size.tokens,
+        counted = size.counted,
+        window = window.tokens,
+        window_source = name(&window.source),
+        trigger_at,
+        full_at,
+        due = size.is_due,
+        at_window = size.at_window,
+        "the context is measured"
+    );
+}
+
+/// The session works with another window from now on.
+pub(crate) fn window_changed(id: &str, before: &Window, now: &Window) {
+    debug!(
+        session = id,
+        before = before.tokens,
+        window = now.tokens,
+        window_source = name(&now.source),
+        "the window is another"
+    );
+}
+
+/// A server named a limit.
+pub(crate) fn limit_named(id: &str, origin: &str, model: &str, limit: u64, sent: u64, is_new: bool) {
+    debug!(session = id, origin, model, limit, sent, taken_over = is_new, "a server named a limit");
+}
+
+/// The settings changed.
+pub(crate) fn settings_changed(id: &str, version: u64) {
+    info!(session = id, version, "changed settings hold from now on");
+}
+
+/// An append to the store, until it is durable.
+pub(crate) fn append(parent: &Span, id: &str, entries: usize) -> Span {
+    debug_span!(parent: parent, "store.append", "gen_ai.conversation.id" = id, "greenroom.store.entries" = entries, "error.type" = Empty)
+}
+
+/// The append was refused.
+pub(crate) fn append_failed(span: &Span) {
+    span.record("error.type", "store");
+}
+
+fn record_usage(span: &Span, usage: &Usage) {
+    span.record("gen_ai.usage.input_tokens", usage.input_tokens);
+    span.record("gen_ai.usage.output_tokens", usage.output_tokens);
+}
+
+fn purpose(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Step => "step",
+        Purpose::Summary => "summary",
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The name that a value has in JSON.
+fn name(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        Ok(_) | Err(_) => String::new(),
+    }
+}
+
+/// The host and the port in a server's address.
+fn host_and_port(address: &str) -> Option<(&str, u16)> {
+    let (scheme, rest) = address.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    // No address holds a name and a password; what is not an address is not shown.
+    let authority = authority.rsplit('@').next()?;
+    let standard = if scheme == "https" { 443 } else { 80 };
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => Some((host, port.parse().ok()?)),
+        Some(_) | None => Some((authority, standard)),
+    }
+}

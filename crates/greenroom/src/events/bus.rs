@@ -1,0 +1,372 @@
+//! The event bus: every event to every subscriber that wants it, and a notice where a subscriber missed some.
+//!
+//! Invariants: publishing never waits; a subscriber's queue holds at most [`QUEUE_BYTES`], and what does not
+//! fit becomes one explicit [`Delivery::Gap`] in its place; who streams a run of its own loses nothing of it, because the
+//! run waits (`run_link`); live events of one session arrive in the order in
+//! which they were published.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::task::{Context, Poll};
+
+use futures_util::Stream;
+use futures_util::task::AtomicWaker;
+
+use crate::events::event::{Event, EventKind, EventType};
+use crate::events::run_link::{Room, RunLink};
+use crate::values::clock::Clock;
+
+#[cfg(test)]
+mod tests;
+
+/// The most that waits for one subscriber, in bytes (estimated).
+pub(crate) const QUEUE_BYTES: usize = 1024 * 1024;
+
+/// What a subscriber gets.
+#[derive(Debug, Clone)]
+pub enum Delivery {
+    /// An event.
+    Event(Arc<Event>),
+    /// Events that did not fit into the subscriber's queue. The durable ones can be read again: see
+    /// `Runtime::replay`.
+    Gap {
+        /// The cursor of the first missed event.
+        from: u64,
+        /// The cursor after the last missed one.
+        to: u64,
+        /// Where each session that lost durable events goes on: the first lost sequence number.
+        sessions: Vec<(Arc<str>, u64)>,
+    },
+}
+
+/// Which events a subscriber wants.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    session: Option<Arc<str>>,
+    /// Whether the sessions below it are wanted, too.
+    is_tree: bool,
+    durable_only: bool,
+    types: Option<Vec<EventType>>,
+}
+
+impl Filter {
+    /// Every event of every session.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// The events of one session.
+    pub fn session(id: impl Into<Arc<str>>) -> Self {
+        Self { session: Some(id.into()), ..Self::default() }
+    }
+
+    /// The events of a session, of the agents that its agent called as tools, and of those below, whenever they begin.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # async fn example(runtime: Runtime) {
+    /// let mut events = runtime.subscribe(Filter::tree("team"));
+    /// while let Some(event) = events.next_event().await {
+    ///     println!("{} of {:?}: {}", event.session, event.parent, event.kind.name());
+    /// }
+    /// # }
+    /// ```
+    pub fn tree(root: impl Into<Arc<str>>) -> Self {
+        Self { session: Some(root.into()), is_tree: true, ..Self::default() }
+    }
+
+    /// Only those that are in the log.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.durable_only = true;
+        self
+    }
+
+    /// Only events of these types.
+    ///
+    /// ```
+    /// use greenroom::{EventType, Filter};
+    /// let ends = Filter::all().kinds([EventType::RunEnd, EventType::CompactionEnd]);
+    /// ```
+    #[must_use]
+    pub fn kinds(mut self, types: impl IntoIterator<Item = EventType>) -> Self {
+        self.types = Some(types.into_iter().collect());
+        self
+    }
+
+    /// Whether it wants this event of a session below `ancestors`.
+    fn wants(&self, event: &Event, ancestors: &[Arc<str>]) -> bool {
+        let is_below = |session| self.is_tree && ancestors.contains(session);
+        self.session.as_ref().is_none_or(|session| *session == event.session || is_below(session))
+            && (!self.durable_only || event.is_durable())
+            && self.types.as_ref().is_none_or(|types| types.contains(&event.kind.event_type()))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Subscribers {
+    all: Vec<Weak<Queue>>,
+    by_session: HashMap<Arc<str>, Vec<Weak<Queue>>>,
+}
+
+/// The bus of one runtime.
+#[derive(Debug)]
+pub(crate) struct Bus {
+    /// Gives the events beside the log their time.
+    clock: Clock,
+    subscribers: RwLock<Subscribers>,
+    /// Whether there is anybody in `subscribers`.
+    is_heard: AtomicBool,
+    cursor: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Queue {
+    filter: Filter,
+    own_run: Option<OwnRun>,
+    state: Mutex<QueueState>,
+    waker: AtomicWaker,
+}
+
+/// The run that a subscriber streams.
+#[derive(Debug)]
+struct OwnRun {
+    link: Arc<RunLink>,
+    room: Arc<Room>,
+}
+
+impl OwnRun {
+    /// Whether an event must not be lost: the run has begun, and it is no line of a tool's progress.
+    fn keeps(&self, event: &Event) -> bool {
+        self.link.run().is_some() && event.kind.event_type() != EventType::ToolUpdate
+    }
+
+    fn ends_with(&self, event: &Event) -> bool {
+        matches!(event.kind, EventKind::RunEnd { .. }) && event.run.is_some() && event.run == self.link.run()
+    }
+}
+
+/// From, to, and the first lost sequence number of each session that lost durable events.
+type Gap = (u64, u64, Vec<(Arc<str>, u64)>);
+
+#[derive(Debug, Default)]
+struct QueueState {
+    items: VecDeque<Delivery>,
+    /// The subscriber's own run has ended: it wants nothing more.
+    is_over: bool,
+    bytes: usize,
+    /// The missed events' cursors, and each session's first missed durable event.
+    gap: Option<Gap>,
+    closed: bool,
+}
+
+impl Bus {
+    pub(crate) fn new(clock: Clock) -> Self {
+        let (is_heard, cursor) = (AtomicBool::default(), AtomicU64::default());
+        Self { clock, subscribers: RwLock::default(), is_heard, cursor }
+    }
+
+    /// The time of an event that happens now, in unix milliseconds.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    /// Whether nobody subscribed to anything: transient events are not even made then.
+    pub(crate) fn is_unheard(&self) -> bool {
+        !self.is_heard.load(Ordering::Relaxed)
+    }
+
+    /// Publishes to everyone who wants it. Never waits for a subscriber. `ancestors` are the sessions above the event's.
+    pub(crate) fn publish(&self, event: &Arc<Event>, ancestors: &[Arc<str>]) {
+        let cursor = self.cursor.fetch_add(1, Ordering::Relaxed);
+        if self.is_unheard() {
+            return;
+        }
+        let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner);
+        let sessions = [&event.session].into_iter().chain(ancestors);
+        let of_session = sessions.filter_map(|session| subscribers.by_session.get(session)).flatten();
+        for queue in subscribers.all.iter().chain(of_session).filter_map(Weak::upgrade) {
+            if queue.filter.wants(event, ancestors) {
+                queue.push(cursor, event);
+            }
+        }
+    }
+
+    /// A new subscriber, from now on.
+    pub(crate) fn subscribe(&self, filter: Filter) -> Subscription {
+        self.add(filter, None)
+    }
+
+    /// A subscriber who streams a run of its own: the run waits where this one is slow.
+    pub(crate) fn subscribe_to_run(&self, filter: Filter, link: &Arc<RunLink>) -> Subscription {
+        let room = Arc::new(Room::new(QUEUE_BYTES));
+        link.watch(Arc::clone(&room));
+        self.add(filter, Some(OwnRun { link: Arc::clone(link), room }))
+    }
+
+    fn add(&self, filter: Filter, own_run: Option<OwnRun>) -> Subscription {
+        let queue = Arc::new(Queue { filter, own_run, state: Mutex::default(), waker: AtomicWaker::new() });
+        let mut subscribers = self.subscribers.write().unwrap_or_else(PoisonError::into_inner);
+        let list = match &queue.filter.session {
+            Some(session) => subscribers.by_session.entry(Arc::clone(session)).or_default(),
+            None => &mut subscribers.all,
+        };
+        list.retain(|other| other.strong_count() > 0);
+        list.push(Arc::downgrade(&queue));
+        self.is_heard.store(true, Ordering::Relaxed);
+        // Now and then the sessions that nobody watches any more are forgotten.
+        if subscribers.by_session.len() > 64 && subscribers.by_session.len().is_power_of_two() {
+            subscribers.by_session.retain(|_, list| list.iter().any(|queue| queue.strong_count() > 0));
+        }
+        Subscription { queue }
+    }
+
+    /// Ends all subscriptions, after what they still hold.
+    pub(crate) fn close(&self) {
+        let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner);
+        for queue in
+            subscribers.all.iter().chain(subscribers.by_session.values().flatten()).filter_map(Weak::upgrade)
+        {
+            queue.state.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+            queue.waker.wake();
+        }
+    }
+}
+
+impl Queue {
+    fn push(&self, cursor: u64, event: &Arc<Event>) {
+        let weight = event.kind.weight();
+        let was_empty;
+        {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.is_over {
+                return;
+            }
+            was_empty = state.is_empty();
+            let keeps = self.own_run.as_ref().is_some_and(|own_run| own_run.keeps(event));
+            if keeps {
+                // What is missing before it keeps its place.
+                let gap = state.take_gap();
+                state.items.extend(gap);
+                state.is_over = self.own_run.as_ref().is_some_and(|own_run| own_run.ends_with(event));
+            }
+            // Once there is a gap, everything up to the moment it is read belongs to it: order is kept.
+            if !keeps && (state.gap.is_some() || state.bytes + weight > QUEUE_BYTES) {
+                let (_, to, sessions) = state.gap.get_or_insert_with(|| (cursor, cursor, Vec::new()));
+                *to = cursor + 1;
+                if event.is_durable() && !sessions.iter().any(|(session, _)| *session == event.session) {
+                    sessions.push((Arc::clone(&event.session), event.seq));
+                }
+            } else {
+                state.bytes += weight;
+                state.items.push_back(Delivery::Event(Arc::clone(event)));
+            }
+            self.tell_room(&state);
+        }
+        // Who waits has found nothing here; who has not read what is there was woken for that, or does not wait.
+        if was_empty {
+            self.waker.wake();
+        }
+    }
+}
+
+impl Queue {
+    fn tell_room(&self, state: &QueueState) {
+        if let Some(own_run) = &self.own_run {
+            own_run.room.set(state.bytes);
+        }
+    }
+
+    fn pop(&self, state: &mut QueueState) -> Option<Delivery> {
+        let popped = state.pop();
+        self.tell_room(state);
+        popped
+    }
+}
+
+/// A stream of events. Dropping it ends the subscription.
+#[derive(Debug)]
+pub struct Subscription {
+    queue: Arc<Queue>,
+}
+
+impl Subscription {
+    /// The next delivery; `None` when the runtime is shut down and everything was delivered.
+    pub async fn next(&mut self) -> Option<Delivery> {
+        std::future::poll_fn(|context| self.poll(context)).await
+    }
+
+    /// The next event, gaps left out; `None` when the runtime is shut down.
+    pub async fn next_event(&mut self) -> Option<Arc<Event>> {
+        loop {
+            if let Delivery::Event(event) = self.next().await? {
+                return Some(event);
+            }
+        }
+    }
+
+    /// What is there already, without waiting.
+    pub fn try_next(&mut self) -> Option<Delivery> {
+        let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.queue.pop(&mut state)
+    }
+
+    /// How many deliveries are there already.
+    pub fn waiting(&self) -> usize {
+        let state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.items.len() + usize::from(state.gap.is_some())
+    }
+
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
+        let take = || {
+            let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+            match self.queue.pop(&mut state) {
+                Some(delivery) => Poll::Ready(Some(delivery)),
+                None if state.closed => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        };
+        if let ready @ Poll::Ready(_) = take() {
+            return ready;
+        }
+        self.queue.waker.register(context.waker());
+        // What came between the look and the registration.
+        take()
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if let Some(own_run) = &self.queue.own_run {
+            own_run.room.leave();
+        }
+    }
+}
+
+impl Stream for Subscription {
+    type Item = Delivery;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
+        self.poll(context)
+    }
+}
+
+impl QueueState {
+    fn pop(&mut self) -> Option<Delivery> {
+        let delivery = self.items.pop_front().or_else(|| self.take_gap());
+        if let Some(Delivery::Event(event)) = &delivery {
+            self.bytes -= event.kind.weight();
+        }
+        delivery
+    }
+
+    fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.gap.is_none()
+    }
+
+    fn take_gap(&mut self) -> Option<Delivery> {
+        self.gap.take().map(|(from, to, sessions)| Delivery::Gap { from, to, sessions })
+    }
+}

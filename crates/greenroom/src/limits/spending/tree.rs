@@ -1,0 +1,287 @@
+//! What the sessions of a tree cost together: a session, the agents that its agent called as tools, and those below.
+//!
+//! Invariants: what an agent may spend, all agents below it may spend together. A call is made only while something is
+//! left at each session above it that pays for the most that it may cost; it is given less output, or waits for others, where
+//! that is more. So no limit is passed, as long as servers count the input as we do, or a quarter more
+//! ([`greenroom_kernel::cost::input_tokens_max`]), and keep to the output limit that they are sent. What is spent below a session counts there at once, and is on
+//! its bill when the call has ended.
+
+use std::collections::BTreeSet;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use greenroom_kernel::cost::{Admission, CallPrice, CostLimits, Left, admit};
+use greenroom_provider::Request;
+use tokio::sync::Notify;
+use tracing::Span;
+
+use crate::limits::bill::Bill;
+use crate::values::model_info::model_info;
+
+/// The most output that a model is taken to give of which nothing says it, in tokens.
+const OUTPUT_TOKENS_ASSUMED: u64 = 128_000;
+
+/// What has an account: a session.
+pub(crate) trait Spends: Sized {
+    /// Its account. Several are changed by the [`Ledger`] alone.
+    fn account(&self) -> MutexGuard<'_, Account<Self>>;
+
+    /// Its name, where a limit of its own stops another.
+    fn name(&self) -> &str;
+}
+
+/// What a session costs and may cost.
+pub(crate) struct Account<S> {
+    bill: Bill,
+    limits: CostLimits,
+    /// What was spent below it and is not on its bill yet, in micro-dollars.
+    below: u64,
+    /// What the calls under way, its own and those below, may cost at most, in micro-dollars.
+    reserved: u64,
+    /// Who called its agent, while the call goes on, and what its own bill was before.
+    caller: Option<(Arc<S>, Bill)>,
+    /// What its own call under way may cost at most, and where that was reserved.
+    call: Option<(u64, Vec<Arc<S>>)>,
+    /// The models without a known price that its user was told of, as its limit does not hold for them.
+    told_of: BTreeSet<String>,
+}
+
+impl<S> Default for Account<S> {
+    fn default() -> Self {
+        Self {
+            bill: Bill::default(),
+            limits: CostLimits::default(),
+            below: 0,
+            reserved: 0,
+            caller: None,
+            call: None,
+            told_of: BTreeSet::new(),
+        }
+    }
+}
+
+impl<S> Account<S> {
+    pub(crate) fn set_bill(&mut self, bill: Bill) {
+        self.bill = bill;
+    }
+
+    pub(crate) fn set_limits(&mut self, limits: CostLimits) {
+        self.limits = limits;
+    }
+
+    /// The output that a call may have by this session's limits, in tokens; `None` where it is to wait for others.
+    fn admits(&self, wanted: Option<Wanted>, is_shared: bool) -> Result<Option<u64>, String> {
+        let spent = self.spent();
+        if let Some(reason) = self.limits.used_up(spent) {
+            return Err(reason);
+        }
+        let (Some(Wanted { price, output_tokens }), Some(microdollars)) = (wanted, self.limits.left(spent))
+        else {
+            return Ok(Some(u64::MAX));
+        };
+        match admit(price, output_tokens, Left { microdollars, reserved: self.reserved, is_shared }) {
+            Admission::Ask { output_tokens_max } => Ok(Some(output_tokens_max)),
+            Admission::Wait => Ok(None),
+            Admission::Refuse => {
+                Err(self.limits.refusal(spent, price.input_microdollars).unwrap_or_default())
+            }
+        }
+    }
+
+    fn spent(&self) -> u64 {
+        self.bill.cost_microdollars.saturating_add(self.below)
+    }
+}
+
+/// What a call would cost whose price is known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) price: CallPrice,
+    /// The most output that it may have by itself, in tokens.
+    pub(crate) output_tokens: u64,
+}
+
+impl Wanted {
+    /// What this request would cost with so much input at most; `None` where nothing knows the price.
+    pub(crate) fn of(provider: &str, request: &Request, input_tokens_max: u64) -> Option<Self> {
+        let info = model_info(provider, &request.model)?;
+        let price = info.call_price(input_tokens_max)?;
+        let most = info.output_tokens.or(info.context_tokens).unwrap_or(OUTPUT_TOKENS_ASSUMED);
+        Some(Self { price, output_tokens: request.settings.output_tokens_max.unwrap_or(most) })
+    }
+}
+
+/// The one who changes accounts of several sessions at a time.
+pub(crate) struct Ledger<S> {
+    lock: Mutex<()>,
+    /// Told when a call is over.
+    released: Notify,
+    spenders: PhantomData<fn(S)>,
+}
+
+impl<S> Default for Ledger<S> {
+    fn default() -> Self {
+        Self { lock: Mutex::default(), released: Notify::new(), spenders: PhantomData }
+    }
+}
+
+impl<S: Spends> Ledger<S> {
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An agent begins to work on a call of `caller`.
+    pub(crate) fn link(&self, shared: &S, caller: &Arc<S>) {
+        let _lock = self.lock();
+        let mut account = shared.account();
+        account.caller = Some((Arc::clone(caller), account.bill));
+    }
+
+    /// An agent goes on with a call of `caller`, which has nothing of what it cost on its bill.
+    pub(crate) fn link_again(&self, shared: &S, caller: &Arc<S>) {
+        let _lock = self.lock();
+        shared.account().caller = Some((Arc::clone(caller), Bill::default()));
+    }
+
+    /// The work on a call is over. Gives what it cost.
+    pub(crate) fn unlink(&self, shared: &S) -> Bill {
+        self.release(shared);
+        let _lock = self.lock();
+        let mut account = shared.account();
+        let before = account.caller.take().map_or(account.bill, |(_, before)| before);
+        account.bill.since(&before)
+    }
+
+    /// A session's bill is `bill` now. Of what was added, `own` was spent by itself, and `from_below` was counted before,
+    /// when it was spent.
+    pub(crate) fn billed(&self, shared: &S, bill: Bill, own: u64, from_below: u64) {
+        let _lock = self.lock();
+        {
+            let mut account = shared.account();
+            account.bill = bill;
+            account.below = account.below.saturating_sub(from_below);
+        }
+        for above in above(shared) {
+            let mut account = above.account();
+            account.below = account.below.saturating_add(own);
+        }
+    }
+
+    /// A session, and those whose calls it works on, the nearest first.
+    pub(crate) fn chain(&self, shared: &Arc<S>) -> Vec<Arc<S>> {
+        let _lock = self.lock();
+        chain(shared)
+    }
+
+    /// Waits until a call of this session may be made, and gives the output limit that its request is to carry, if that is
+    /// lower than what it wants. `waits` gives what the wait is traced with. What it may cost at most is reserved until [`Self::release`].
+    ///
+    /// # Errors
+    /// A limit is used up, or does not pay for the call: which one, in words.
+    pub(crate) async fn reserve(
+        &self,
+        shared: &Arc<S>,
+        wanted: Option<Wanted>,
+        mut waits: impl FnMut() -> Span,
+    ) -> Result<Option<u64>, String> {
+        self.release(shared);
+        let mut wait = None;
+        loop {
+            // Asked for before the look, so that no release is missed.
+            let released = self.released.notified();
+            if let Some(output_tokens_max) = self.try_reserve(shared, wanted)? {
+                return Ok(wanted
+                    .is_some_and(|wanted| output_tokens_max < wanted.output_tokens)
+                    .then_some(output_tokens_max));
+            }
+            wait.get_or_insert_with(&mut waits);
+            released.await;
+        }
+    }
+
+    /// The output that the call may have, in tokens; `None` where it is to wait.
+    fn try_reserve(&self, shared: &Arc<S>, wanted: Option<Wanted>) -> Result<Option<u64>, String> {
+        let _lock = self.lock();
+        let chain = chain(shared);
+        let mut output_tokens = wanted.map_or(u64::MAX, |wanted| wanted.output_tokens);
+        for session in &chain {
+            let account = session.account();
+            match account.admits(wanted, chain.len() > 1) {
+                Ok(Some(allowed)) => output_tokens = output_tokens.min(allowed),
+                Ok(None) => return Ok(None),
+                Err(reason) if Arc::ptr_eq(session, shared) => return Err(reason),
+                Err(reason) => return Err(format!("{reason}, as session {} has it", session.name())),
+            }
+        }
+        let reserved = wanted.map_or(0, |wanted| wanted.price.with_output(output_tokens));
+        for session in &chain {
+            let mut account = session.account();
+            account.reserved = account.reserved.saturating_add(reserved);
+        }
+        shared.account().call = Some((reserved, chain));
+        Ok(Some(output_tokens))
+    }
+
+    /// The sessions whose limits cannot be kept where a call of this one has no price, and that were not told so of this
+    /// model: those with a limit, and where there is none but the `purse`'s, the one above all.
+    pub(crate) fn not_told(&self, shared: &Arc<S>, model: &str, is_purse_limited: bool) -> Vec<Arc<S>> {
+        let _lock = self.lock();
+        let chain = chain(shared);
+        let is_limited = |session: &Arc<S>| session.account().limits != CostLimits::default();
+        let mut limited: Vec<_> = chain.iter().filter(|session| is_limited(session)).cloned().collect();
+        if limited.is_empty() && is_purse_limited {
+            limited.extend(chain.last().cloned());
+        }
+        limited.retain(|session| session.account().told_of.insert(model.to_owned()));
+        limited
+    }
+
+    /// What a call of this session that is not reserved may have of output, in tokens, beside those that are.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`].
+    pub(crate) fn look(&self, shared: &Arc<S>, wanted: Wanted) -> Result<u64, String> {
+        let _lock = self.lock();
+        let mut output_tokens = wanted.output_tokens;
+        for session in chain(shared) {
+            let account = session.account();
+            if let Some(allowed) = account.admits(Some(wanted), false)? {
+                output_tokens = output_tokens.min(allowed);
+            } else {
+                let spent = account.spent();
+                return Err(account
+                    .limits
+                    .refusal(spent, wanted.price.input_microdollars)
+                    .unwrap_or_default());
+            }
+        }
+        Ok(output_tokens)
+    }
+
+    /// A session's call is over, and what it cost is on the bill.
+    pub(crate) fn release(&self, shared: &S) {
+        let released = {
+            let _lock = self.lock();
+            let call = shared.account().call.take();
+            for session in call.iter().flat_map(|(_, chain)| chain) {
+                let mut account = session.account();
+                account.reserved =
+                    account.reserved.saturating_sub(call.as_ref().map_or(0, |(estimate, _)| *estimate));
+            }
+            call.is_some()
+        };
+        if released {
+            self.released.notify_waiters();
+        }
+    }
+}
+
+fn chain<S: Spends>(shared: &Arc<S>) -> Vec<Arc<S>> {
+    [Arc::clone(shared)].into_iter().chain(above(&**shared)).collect()
+}
+
+/// The sessions whose calls a session works on, the nearest first.
+fn above<S: Spends>(shared: &S) -> impl Iterator<Item = Arc<S>> {
+    let caller_of = |shared: &S| shared.account().caller.as_ref().map(|(caller, _)| Arc::clone(caller));
+    std::iter::successors(caller_of(shared), move |caller| caller_of(&**caller))
+}

@@ -1,0 +1,151 @@
+//! Who waits for whom, so that no session waits for itself.
+//!
+//! A run waits for its tools and hooks. One that awaits a reply of the same session, or of a session that waits for this
+//! one, would wait for ever: it gets [`Error::Deadlock`] instead. Which sessions wait is known in two ways: the chain goes
+//! along with the awaiting code, and the waits of a runtime are counted for as long as a reply is awaited.
+//!
+//! Invariants: among the waits that are counted there is no circle. A task that a tool spawns waits for nobody, unless it
+//! was given to [`within_call`]: so what such a task awaits is never refused, and is not found either.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::values::error::{Error, Result};
+
+tokio::task_local! {
+    static CHAIN: Chain;
+}
+
+/// The sessions whose runs wait for what is done here, outermost first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Chain(Arc<[Arc<str>]>);
+
+impl Chain {
+    /// Those that wait for the code that asks.
+    pub(crate) fn current() -> Self {
+        CHAIN.try_with(Clone::clone).unwrap_or_default()
+    }
+
+    /// These, and this session besides.
+    pub(crate) fn and(&self, session: &Arc<str>) -> Self {
+        Self(self.0.iter().chain([session]).cloned().collect())
+    }
+
+    /// Runs a tool or a hook, for which these sessions wait.
+    pub(crate) async fn scope<F: Future>(self, work: F) -> F::Output {
+        CHAIN.scope(self, work).await
+    }
+}
+
+/// Work of a tool or a hook that is spawned as a task of its own, and that the tool or hook waits for: what it awaits counts
+/// as awaited by the call, so that a prompt for whose reply the call's own run must end is [`Error::Deadlock`] at once.
+/// Without this, nobody knows that the call waits for the task, and both wait until a time limit ends them.
+///
+/// ```
+/// use greenroom::prelude::*;
+/// use greenroom::within_call;
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Ask {
+///     question: String,
+/// }
+///
+/// # fn tools(agent: Agent, colleague: SessionHandle) -> Agent {
+/// agent.tool("ask_colleague", move |ask: Ask| {
+///     let colleague = colleague.clone();
+///     async move {
+///         let asked = tokio::spawn(within_call(async move { colleague.prompt(ask.question).await }));
+///         Ok(asked.await.map_err(|panic| ToolError::new(panic.to_string()))??.text)
+///     }
+/// })
+/// # }
+/// ```
+pub fn within_call<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    Chain::current().scope(work)
+}
+
+/// Which sessions wait for which others, in one runtime, and how often.
+#[derive(Debug, Default)]
+pub(crate) struct Waits(Mutex<Counts>);
+
+type Counts = HashMap<Arc<str>, HashMap<Arc<str>, usize>>;
+
+impl Waits {
+    /// The code that asks is about to wait for this session. The wait counts until what is given is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Deadlock`] where the session waits for that code.
+    pub(crate) fn begin(self: &Arc<Self>, session: &Arc<str>) -> Result<Waiting> {
+        let chain = Chain::current();
+        if !chain.0.is_empty() {
+            let mut counts = self.counts();
+            if reaches(&counts, session, &chain.0) {
+                return Err(Error::Deadlock { session: session.to_string() });
+            }
+            for waiting in chain.0.iter() {
+                let targets = counts.entry(Arc::clone(waiting)).or_default();
+                *targets.entry(Arc::clone(session)).or_default() += 1;
+            }
+        }
+        Ok(Waiting { waits: Arc::clone(self), chain, session: Arc::clone(session) })
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether this session is one of these, or waits for one of them.
+fn reaches(counts: &Counts, session: &Arc<str>, waiting: &[Arc<str>]) -> bool {
+    let (mut open, mut seen) = (vec![session], HashSet::from([session]));
+    while let Some(next) = open.pop() {
+        if waiting.contains(next) {
+            return true;
+        }
+        open.extend(
+            counts.get(next).into_iter().flat_map(HashMap::keys).filter(|target| seen.insert(target)),
+        );
+    }
+    false
+}
+
+/// A wait that counts until this is dropped.
+pub(crate) struct Waiting {
+    waits: Arc<Waits>,
+    chain: Chain,
+    session: Arc<str>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.chain.0.is_empty() {
+            return;
+        }
+        let mut counts = self.waits.counts();
+        for waiting in self.chain.0.iter() {
+            let Some(targets) = counts.get_mut(waiting) else { continue };
+            if let Some(count) = targets.get_mut(&self.session) {
+                *count -= 1;
+                targets.retain(|_, count| *count > 0);
+            }
+            if targets.is_empty() {
+                counts.remove(waiting);
+            }
+        }
+    }
+}
+
+/// What may have kept a call, or the run that waits for it, from its end: for whoever reads that a time limit ended it.
+pub(crate) fn suspicion(prompts: usize) -> Option<String> {
+    let waited = match prompts {
+        0 => return None,
+        1 => "a prompt of this session waited".to_owned(),
+        prompts => format!("{prompts} prompts of this session waited"),
+    };
+    Some(format!(
+        "{waited} for this run to end; a tool that awaits the reply to such a prompt in a task of its own waits for itself"
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! Waits that begin and end, and those among them that would close a circle.
+
+use std::sync::Arc;
+
+use super::{Chain, Waiting, Waits};
+use crate::values::error::{Error, Result};
+
+/// The waits of sessions that are named by letters.
+#[derive(Default)]
+struct World {
+    waits: Arc<Waits>,
+    open: Vec<(String, Waiting)>,
+}
+
+impl World {
+    /// `"AB>C"`: code that A and B wait for is about to wait for C.
+    async fn begin(&mut self, wait: &str) -> Result<()> {
+        let (waiting, target) = wait.split_once('>').expect("a wait has a target");
+        let name = |name: &str| -> Arc<str> { Arc::from(name) };
+        let chain = waiting.chars().fold(Chain::default(), |chain, one| chain.and(&name(&one.to_string())));
+        let begun = chain.scope(async { self.waits.begin(&name(target)) }).await?;
+        self.open.push((wait.to_owned(), begun));
+        Ok(())
+    }
+}
+
+/// Each step begins a wait, or with `-` ends it; the last one is refused where `refused` says so.
+async fn check(steps: &str, refused: bool) {
+    let mut world = World::default();
+    let steps: Vec<&str> = steps.split_whitespace().collect();
+    for (number, step) in steps.iter().enumerate() {
+        if let Some(ended) = step.strip_prefix('-') {
+            let place = world.open.iter().position(|(wait, _)| wait == ended).expect("it began");
+            world.open.remove(place);
+            continue;
+        }
+        let begun = world.begin(step).await;
+        let is_refused = refused && number + 1 == steps.len();
+        match begun {
+            Err(Error::Deadlock { session }) => {
+                assert!(is_refused && step.ends_with(&session), "{steps:?}: {step}")
+            }
+            other => assert!(!is_refused && other.is_ok(), "{steps:?}: {step} {other:?}"),
+        }
+    }
+    world.open.clear();
+    assert!(world.waits.counts().is_empty(), "{steps:?} left something");
+}
+
+#[tokio::test]
+async fn a_wait_that_would_close_a_circle_is_refused() {
+    check("A>A", true).await;
+    check("AB>A", true).await;
+    check("A>B B>A", true).await;
+    check("A>B B>C C>A", true).await;
+    check("AS>B B>A", true).await;
+    check("AS>B B>S", true).await;
+    check("A>B B>C D>A CE>D", true).await;
+}
+
+#[tokio::test]
+async fn what_comes_to_an_end_is_not_refused() {
+    check("A>B A>B C>B", false).await;
+    check("A>B B>C A>C", false).await;
+    // A program's own task, for which nobody waits.
+    check("A>B >A >B B>C", false).await;
+    // It had its reply.
+    check("A>B -A>B B>A", false).await;
+    // One of two has.
+    check("A>B A>B -A>B B>A", true).await;
+    check("A>B A>C -A>B B>A", false).await;
+    check("A>B A>C -A>B C>A", true).await;
+}

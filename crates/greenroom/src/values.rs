@@ -1,0 +1,16 @@
+//! Room: what is said and given: errors, prompts and replies, states, compactions, names and times.
+//!
+//! May touch no other room.
+//!
+//! Invariants: a value holds no connection, no task and no lock.
+
+pub(crate) mod clock;
+pub(crate) mod compaction;
+pub(crate) mod error;
+pub(crate) mod hook;
+pub(crate) mod metadata;
+pub(crate) mod model_info;
+pub(crate) mod names;
+pub(crate) mod partial_json;
+pub(crate) mod prompt;
+pub(crate) mod state;

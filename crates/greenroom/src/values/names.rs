@@ -1,0 +1,44 @@
+//! Enums whose variants are names: in JSON, in text and in Rust.
+//!
+//! Invariants: a variant is written in one way everywhere, and that is stated once, in its declaration.
+
+/// Declares an enum of names: `as_str`, `ALL`, `Display`, `FromStr`, and the same text in JSON.
+macro_rules! names {
+    ($(#[$meta:meta])* pub enum $name:ident ($what:literal) { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[$doc])* #[serde(rename = $text)] $variant,)+
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The name, as in JSON.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = $crate::values::error::UnknownName;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let found = Self::ALL.iter().find(|name| name.as_str() == text);
+                found.copied().ok_or_else(|| $crate::values::error::UnknownName { what: $what, name: text.to_owned() })
+            }
+        }
+    };
+}
+
+pub(crate) use names;
