@@ -25,6 +25,9 @@ use crate::errors::usage;
 use crate::files::{self, FileError};
 use crate::surroundings::Surroundings;
 
+#[cfg(test)]
+mod tests;
+
 /// The largest configuration, in bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 /// The most brackets and braces that a configuration may open. The parser's time grows with its bytes times its

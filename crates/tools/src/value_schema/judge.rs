@@ -110,7 +110,7 @@ impl<'a> Judge<'a> {
                 within.extend(then.iter().chain(otherwise).map(|node| (*node, place)));
             }
             Rule::DependentSchemas(schemas) => {
-                self.steps.visit(schemas.len())?;
+                self.steps.look_up(schemas.iter().map(|(name, _)| name))?;
                 let Some(Value::Object(map)) = self.places.value(place) else { return Ok(()) };
                 let here = schemas.iter().filter(|(name, _)| map.contains_key(name));
                 within.extend(here.map(|(_, node)| (*node, place)));
@@ -277,11 +277,13 @@ impl<'a> Judge<'a> {
             (Rule::Pattern(pattern), Value::String(text)) => pattern.is_in(text, &mut self.steps)?,
             (Rule::UniqueItems, Value::Array(items)) => are_unique(items, &mut self.steps)?,
             (Rule::Required(names), Value::Object(map)) => {
-                self.steps.visit(names.len())?;
+                self.steps.look_up(names)?;
                 names.iter().all(|name| map.contains_key(name))
             }
             (Rule::DependentRequired(required), Value::Object(map)) => {
-                self.steps.visit(required.iter().map(|(_, names)| 1 + names.len()).sum())?;
+                for (name, names) in required {
+                    self.steps.look_up(std::iter::once(name).chain(names))?;
+                }
                 let mut required = required.iter().filter(|(name, _)| map.contains_key(name));
                 required.all(|(_, names)| names.iter().all(|name| map.contains_key(name)))
             }

@@ -22,10 +22,16 @@ const BYTES_MAX: usize = 128 * 1024;
 const NESTED_MAX: u32 = 50;
 
 /// What reading costs in steps: for each character of a pattern, for each of its classes such as `\p{L}`, which are long,
-/// and for each byte that it becomes.
+/// for each escape, since `\s` and the like are short classes, which cost more where they join a long one, and for each
+/// byte that it becomes.
 const CHARACTER_STEPS: u64 = 10;
+const ESCAPE_STEPS: u64 = 100;
+const ESCAPE_BESIDE_CLASS_STEPS: u64 = 500;
 const CLASS_STEPS: u64 = 5_000;
 const BYTE_STEPS: u64 = 2;
+
+/// So many ranges of bytes are compared with a byte in one step.
+const RANGES_PER_STEP: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Pattern {
@@ -55,7 +61,13 @@ impl Pattern {
             )));
         }
         let classes = text.to_ascii_lowercase().matches("\\p").count();
-        steps.spend(CHARACTER_STEPS * characters as u64 + CLASS_STEPS * classes as u64)?;
+        let escapes = text.matches('\\').count();
+        let escape_steps = if classes == 0 { ESCAPE_STEPS } else { ESCAPE_BESIDE_CLASS_STEPS };
+        steps.spend(
+            CHARACTER_STEPS * characters as u64
+                + CLASS_STEPS * classes as u64
+                + escape_steps * escapes as u64,
+        )?;
         let translated = translated(text).map_err(NoPattern::Wrong)?;
         let nfa = NFA::compiler()
             .syntax(syntax::Config::new().utf8(false).nest_limit(NESTED_MAX))
@@ -74,6 +86,7 @@ impl Pattern {
 
     /// Whether some part of the text has the pattern.
     pub(super) fn is_in(&self, text: &str, steps: &mut Steps) -> Result<bool, Spent> {
+        steps.visit(1)?;
         steps.read(self.nfa.states().len())?;
         let mut search = Search {
             nfa: &self.nfa,
@@ -92,8 +105,9 @@ impl Pattern {
                 break;
             }
             for &state in &states {
-                search.steps.spend(1)?;
-                if let Some(after) = after(self.nfa.state(state), search.text[at])
+                let state = self.nfa.state(state);
+                search.steps.spend(1 + (ranges(state) / RANGES_PER_STEP) as u64)?;
+                if let Some(after) = after(state, search.text[at])
                     && search.reach(after, at + 1, &mut next)?
                 {
                     return Ok(true);
@@ -144,6 +158,21 @@ impl Search<'_> {
             }
         }
         Ok(false)
+    }
+}
+
+/// How many ranges of bytes a state compares with a byte.
+fn ranges(state: &State) -> usize {
+    match state {
+        State::Sparse(sparse) => sparse.transitions.len(),
+        State::ByteRange { .. }
+        | State::Dense(_)
+        | State::Look { .. }
+        | State::Union { .. }
+        | State::BinaryUnion { .. }
+        | State::Capture { .. }
+        | State::Fail
+        | State::Match { .. } => 1,
     }
 }
 

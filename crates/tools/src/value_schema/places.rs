@@ -1,12 +1,15 @@
 //! The places of a value: each part of it with a number, so that a verdict on it can be kept.
 //!
-//! Invariants: the parts of an object or an array are numbered one after the other, in their order.
+//! Invariants: the parts of an object or an array are numbered one after the other, in their order, and after it.
 
 use std::ops::Range;
 
 use serde_json::Value;
 
 use super::steps::{Spent, Steps};
+
+#[cfg(test)]
+mod tests;
 
 /// How deep a schema and a value may be nested: as deep as `serde_json` reads.
 pub(super) const DEPTH_MAX: u8 = 128;

@@ -94,6 +94,7 @@ pub(super) fn read(schema: &Value) -> Result<Vec<Node>, String> {
     let mut reader = Reader {
         draft: Draft::of(schema).map_err(|reason| format!("at `/$schema`: {reason}"))?,
         addresses: HashMap::new(),
+        resource_of: Vec::new(),
         resources: HashMap::new(),
         anchors: HashMap::new(),
         nodes: HashMap::new(),
@@ -124,6 +125,8 @@ struct Reader<'a> {
     draft: Draft,
     /// The places by the address of what stands there.
     addresses: HashMap<usize, PlaceId>,
+    /// For each place the innermost schema with an `$id` around it, or the root.
+    resource_of: Vec<PlaceId>,
     /// The schemas that have an `$id`.
     resources: HashMap<&'a str, PlaceId>,
     /// The schemas that have an anchor, by the schema with an `$id` that they are in.
@@ -146,6 +149,7 @@ impl<'a> Reader<'a> {
             }
         }
         for place in self.places.all() {
+            self.note_resource(place);
             self.note_names(place);
         }
         self.node(Places::ROOT);
@@ -171,16 +175,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The innermost schema with an `$id` around a place, or the root.
-    fn resource(&self, mut place: PlaceId) -> PlaceId {
-        while place != Places::ROOT {
-            let id = self.places.value(place).and_then(|value| value.get(self.draft.id_key()));
-            if id.and_then(Value::as_str).is_some_and(|id| !id.starts_with('#')) {
-                break;
-            }
-            place = self.places.parent(place);
-        }
-        place
+    /// Finds the innermost schema with an `$id` around a place, or the root. Its parent's is known before.
+    fn note_resource(&mut self, place: PlaceId) {
+        let id = self.places.value(place).and_then(|value| value.get(self.draft.id_key()));
+        let is_resource = id.and_then(Value::as_str).is_some_and(|id| !id.starts_with('#'));
+        let around = self.resource_of.get(self.places.parent(place) as usize).copied();
+        self.resource_of.push(around.filter(|_| !is_resource).unwrap_or(place));
+    }
+
+    fn resource(&self, place: PlaceId) -> PlaceId {
+        self.resource_of[place as usize]
     }
 
     /// The number of the schema at a place, which is read later.
@@ -432,7 +436,9 @@ impl<'a> Reader<'a> {
                 return self
                     .wrong(name, format!("want one of {}, but got {}", known.join(", "), shown(name)));
             };
-            types.push(kind);
+            if !types.contains(&kind) {
+                types.push(kind);
+            }
         }
         Ok(types)
     }
@@ -488,7 +494,8 @@ impl<'a> Reader<'a> {
     /// What a reference leads to: `#/…`, `#name`, or an `$id` of this schema as it is written there, with either after it.
     fn reference(&mut self, value: &'a Value) -> Result<NodeId, NoSchema> {
         let text = self.text(value)?;
-        self.steps.read(text.len())?;
+        // Byte by byte, since it is decoded.
+        self.steps.spend(text.len() as u64)?;
         let (uri, fragment) = text.split_once('#').unwrap_or((text, ""));
         let short = cut(text, REFERENCE_MAX);
         let resource = if uri.is_empty() {

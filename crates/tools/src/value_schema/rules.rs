@@ -12,6 +12,9 @@ use super::pattern::Pattern;
 use super::places::cut;
 use super::steps::{Spent, Steps};
 
+#[cfg(test)]
+mod tests;
+
 /// The most characters that are shown of a value.
 const SHOWN_MAX: usize = 80;
 
@@ -234,7 +237,7 @@ fn write_canonical(value: &Value, text: &mut String, steps: &mut Steps) -> Resul
         },
         Value::String(string) => {
             steps.read(string.len())?;
-            text.push_str(&Value::from(string.as_str()).to_string());
+            write_string(string, text);
         }
         Value::Array(items) => {
             text.push('[');
@@ -251,8 +254,7 @@ fn write_canonical(value: &Value, text: &mut String, steps: &mut Steps) -> Resul
             text.push('{');
             for (name, value) in members {
                 steps.read(name.len())?;
-                text.push_str(&Value::from(name.as_str()).to_string());
-                text.push(':');
+                write_string(name, text);
                 write_canonical(value, text, steps)?;
                 text.push(',');
             }
@@ -260,6 +262,13 @@ fn write_canonical(value: &Value, text: &mut String, steps: &mut Steps) -> Resul
         }
     }
     Ok(())
+}
+
+/// With its length before it, so that it needs no escapes, which would make it longer than what was counted.
+fn write_string(string: &str, text: &mut String) {
+    text.push_str(&string.len().to_string());
+    text.push('"');
+    text.push_str(string);
 }
 
 /// A value as it is shown to a person or a model: short.
@@ -312,5 +321,6 @@ pub(super) fn is_multiple(number: &Number, of: &Number) -> bool {
     }
     let (Some(number), Some(of)) = (number.as_f64(), of.as_f64()) else { return false };
     let quotient = number / of;
-    quotient.is_finite() && (quotient - quotient.round()).abs() <= 1e-9 * quotient.abs().max(1.0)
+    // Both numbers and their quotient were rounded.
+    quotient.is_finite() && (quotient - quotient.round()).abs() <= 4.0 * f64::EPSILON * quotient.abs()
 }

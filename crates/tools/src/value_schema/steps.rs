@@ -1,5 +1,8 @@
 //! How much a check may do, counted in steps and not in time, so that the same check ends the same way everywhere.
 
+#[cfg(test)]
+mod tests;
+
 /// What reading a schema may cost.
 pub(super) const READING_MAX: u64 = 2_000_000;
 
@@ -44,6 +47,15 @@ impl Steps {
     /// Counts what looking at so many bytes costs.
     pub(super) fn read(&mut self, bytes: usize) -> Result<(), Spent> {
         self.spend((bytes / BYTES_PER_STEP) as u64)
+    }
+
+    /// Counts the search for each of these names in a table, which reads them.
+    pub(super) fn look_up<'a>(&mut self, names: impl IntoIterator<Item = &'a String>) -> Result<(), Spent> {
+        for name in names {
+            self.visit(1)?;
+            self.read(name.len())?;
+        }
+        Ok(())
     }
 
     #[cfg(test)]

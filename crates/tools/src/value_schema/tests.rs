@@ -2,6 +2,7 @@
 
 use serde_json::{Map, json};
 
+use super::rules::Rule;
 use super::*;
 
 #[test]
@@ -337,6 +338,35 @@ fn steps_of(schema: &Value, value: &Value) -> Option<u64> {
     let mut judge = Judge::new(&read.nodes, value, Steps::new(CHECKING_MAX)).ok()?;
     judge.fits().ok()?;
     Some(CHECKING_MAX - judge.steps_left())
+}
+
+/// What a name, a text or a list costs grows with its length, wherever it stands.
+#[test]
+fn what_is_long_costs_more() {
+    let long = "n".repeat(40_000);
+    let object = json!({ "a": 1, "b": 2 });
+    for (what, schema, value) in [
+        ("required", json!({ "required": [long.clone()] }), object.clone()),
+        ("dependentRequired", json!({ "dependentRequired": { long.clone(): ["a"] } }), object.clone()),
+        ("dependentRequired's", json!({ "dependentRequired": { "a": [long.clone()] } }), object.clone()),
+        ("dependentSchemas", json!({ "dependentSchemas": { long.clone(): true } }), object.clone()),
+        ("properties", json!({ "properties": { "a": true } }), json!({ long.clone(): 1 })),
+        ("propertyNames", json!({ "propertyNames": { "type": "string" } }), json!({ long.clone(): 1 })),
+        ("pattern", json!({ "pattern": "x" }), json!(long)),
+        ("maxLength", json!({ "maxLength": 3 }), json!(long)),
+        ("enum", json!({ "enum": ["a"] }), json!(long)),
+        ("uniqueItems", json!({ "uniqueItems": true }), json!([long])),
+        ("uniqueItems' names", json!({ "uniqueItems": true }), json!([{ long.clone(): 1 }])),
+        ("uniqueItems' members", json!({ "uniqueItems": true }), json!([vec![1; 1_000]])),
+        ("enum's items", json!({ "enum": [[1]] }), json!(vec![1; 1_000])),
+    ] {
+        let steps = steps_of(&schema, &value).expect("it has a verdict");
+        assert!(steps >= 10_000, "{what}: {steps}");
+    }
+    let read = ValueSchema::new(&json!({ "type": vec!["string"; 1_000] })).expect("it is a schema");
+    assert!(matches!(read.nodes[0].as_slice(), [Rule::Types(types)] if types.len() == 1));
+    let far = json!({ "$ref": format!("#{}", "a".repeat(2_100_000)) });
+    assert!(ValueSchema::new(&far).is_err_and(|said| said.contains("reading it takes more than")));
 }
 
 /// Each level can be read in two ways, which without memory are all tried: 2^60.

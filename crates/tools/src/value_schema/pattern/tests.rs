@@ -64,6 +64,33 @@ fn what_is_no_pattern_is_refused_with_the_reason() {
     }
 }
 
+/// What reading a pattern costs, and searching a text.
+fn costs(pattern: &str, text: &str) -> (u64, u64) {
+    let budget = 5_000_000;
+    let mut steps = Steps::new(budget);
+    let pattern = Pattern::new(pattern, &mut steps).expect("it is a pattern");
+    let left = steps.left();
+    pattern.is_in(text, &mut steps).expect("it costs little");
+    (budget - left, left - steps.left())
+}
+
+#[test]
+fn what_costs_time_is_counted() {
+    let reading = |pattern: &str| costs(pattern, "").0;
+    let searching = |pattern: &str, text: &str| costs(pattern, text).1;
+    // Before a byte is looked at, in states that are allocated.
+    assert!(searching("^a", "") >= 10);
+    assert!(searching("^a{2000}", "") >= 10 + 2_000 / 4);
+    // A byte is compared with each of many ranges.
+    let odd: String = ('!'..'z').step_by(2).filter(char::is_ascii_alphanumeric).collect();
+    let text = "z".repeat(1_000);
+    assert!(searching(&format!("[{odd}]"), &text) >= 1_000 + searching("[b]", &text));
+    // A short class costs more than a character, and more still where it joins a long one.
+    assert!(reading(&format!("[{}]", r"\s".repeat(100))) >= 100 * 100);
+    assert!(reading(&format!(r"[\p{{Lu}}{}]", r"\s".repeat(100))) >= 100 * 500);
+    assert!(reading(r"\p{Lu}") >= 5_000);
+}
+
 #[test]
 fn a_search_that_costs_too_much_ends() {
     let mut steps = Steps::new(1_000_000);
