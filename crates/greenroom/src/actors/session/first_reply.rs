@@ -26,6 +26,9 @@ use crate::values::compaction::Compacted;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::Reply;
 
+#[cfg(test)]
+mod tests;
+
 /// The callers of prompts that were said before, and whose first reply is still to come.
 #[derive(Default)]
 pub(super) struct Repeats {

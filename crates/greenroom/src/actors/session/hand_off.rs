@@ -24,6 +24,9 @@ use crate::core::message::AgentMessage;
 use crate::values::compaction::CompactOptions;
 use crate::values::error::{Error, Result};
 
+#[cfg(test)]
+mod tests;
+
 /// How often one run may hand the conversation on.
 const HAND_OFFS_MAX: u32 = 8;
 

@@ -18,6 +18,9 @@ use tracing::Span;
 use crate::limits::bill::Bill;
 use crate::values::model_info::model_info;
 
+#[cfg(test)]
+mod tests;
+
 /// The most output that a model is taken to give of which nothing says it, in tokens.
 const OUTPUT_TOKENS_ASSUMED: u64 = 128_000;
 

@@ -1,0 +1,196 @@
+//! What a tree of sessions has spent, what it reserved, and who waits for whom.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::poll;
+use greenroom_kernel::Usage;
+use greenroom_kernel::cost::{CallPrice, RunCost};
+use tokio::time::timeout;
+
+use super::*;
+
+/// Something that spends and is no session.
+struct Holder {
+    name: &'static str,
+    account: Mutex<Account<Self>>,
+}
+
+impl Spends for Holder {
+    fn account(&self) -> MutexGuard<'_, Account<Self>> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn name(&self) -> &str {
+        self.name
+    }
+}
+
+fn holder(name: &'static str, limit: Option<u64>) -> Arc<Holder> {
+    let holder = Arc::new(Holder { name, account: Mutex::default() });
+    holder.account().set_limits(CostLimits { session: limit, run: None });
+    holder
+}
+
+/// A call with so much input, in micro-dollars, and this much output at a micro-dollar each.
+fn call(input_microdollars: u64, output_tokens: u64) -> Option<Wanted> {
+    let price = CallPrice { input_microdollars, output_per_million: 1_000_000 };
+    Some(Wanted { price, output_tokens })
+}
+
+fn bill(cost_microdollars: u64) -> Bill {
+    Bill { usage: Usage { input_tokens: cost_microdollars, ..Usage::default() }, cost_microdollars }
+}
+
+/// Three of them, the second called by the first, and the third by the second, with these limits.
+fn tree(ledger: &Ledger<Holder>, limits: [Option<u64>; 3]) -> [Arc<Holder>; 3] {
+    let [top, middle, lowest] = [("top", limits[0]), ("middle", limits[1]), ("lowest", limits[2])]
+        .map(|(name, limit)| holder(name, limit));
+    ledger.link(&middle, &top);
+    ledger.link(&lowest, &middle);
+    [top, middle, lowest]
+}
+
+fn spent(sessions: &[Arc<Holder>]) -> Vec<u64> {
+    sessions.iter().map(|session| session.account().spent()).collect()
+}
+
+fn reserved(sessions: &[Arc<Holder>]) -> Vec<u64> {
+    sessions.iter().map(|session| session.account().reserved).collect()
+}
+
+#[test]
+fn what_is_spent_below_counts_above_at_once_and_once() {
+    let ledger = Ledger::<Holder>::default();
+    let sessions = tree(&ledger, [None; 3]);
+    let [top, middle, lowest] = &sessions;
+    let ids: Vec<String> = ledger.chain(lowest).iter().map(|session| session.name().to_owned()).collect();
+    assert_eq!(ids, ["lowest", "middle", "top"]);
+    assert_eq!(ledger.chain(top).len(), 1);
+    ledger.billed(top, bill(5), 5, 0);
+    ledger.billed(lowest, bill(40), 40, 0);
+    ledger.billed(lowest, bill(60), 20, 0);
+    assert_eq!(spent(&sessions), [65, 60, 60]);
+    ledger.billed(middle, bill(7), 7, 0);
+    assert_eq!(spent(&sessions), [72, 67, 60]);
+    // The call of the lowest is over, and what it cost is on the bill of its caller.
+    assert_eq!(ledger.unlink(lowest), bill(60));
+    ledger.billed(middle, bill(67), 0, 60);
+    assert_eq!(spent(&sessions), [72, 67, 60]);
+    assert_eq!(ledger.unlink(middle), bill(67));
+    ledger.billed(top, bill(72), 0, 67);
+    assert_eq!(spent(&sessions), [72, 67, 60]);
+    // Nobody is above it now.
+    ledger.billed(lowest, bill(61), 1, 0);
+    assert_eq!(spent(&sessions), [72, 67, 61]);
+}
+
+/// A session that works on one call after another was paid for the first one already.
+#[test]
+fn a_call_costs_what_was_added_while_it_went_on() {
+    let ledger = Ledger::<Holder>::default();
+    let (caller, callee) = (holder("caller", None), holder("callee", None));
+    callee.account().set_bill(bill(30));
+    assert_eq!(ledger.unlink(&callee), Bill::default(), "nobody called it");
+    ledger.link(&callee, &caller);
+    ledger.billed(&callee, bill(50), 20, 0);
+    assert_eq!(ledger.unlink(&callee), bill(20));
+    assert_eq!(ledger.unlink(&callee), Bill::default(), "it was told");
+    // After a restart, nothing of the call is on the caller's bill.
+    ledger.link_again(&callee, &caller);
+    assert_eq!(ledger.chain(&callee).len(), 2);
+    assert_eq!(ledger.unlink(&callee), bill(50));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_refused_that_what_is_left_does_not_pay_for() {
+    let ledger = Ledger::<Holder>::default();
+    let sessions = tree(&ledger, [Some(1_000), Some(600), None]);
+    let [top, middle, lowest] = &sessions;
+    ledger.billed(lowest, bill(450), 450, 0);
+    assert_eq!(ledger.reserve(lowest, call(100, 50), Span::none).await, Ok(None), "150 are left");
+    assert_eq!(reserved(&sessions), [150; 3]);
+    ledger.release(lowest);
+    ledger.billed(lowest, bill(520), 70, 0);
+    let said = ledger.reserve(lowest, call(100, 50), Span::none).await.expect_err("80 are left");
+    assert!(said.ends_with(", as session middle has it"), "{said}");
+    let said = ledger.reserve(middle, call(100, 50), Span::none).await.expect_err("80 are left");
+    assert!(!said.contains("as session"), "{said}");
+    assert_eq!(ledger.reserve(top, call(100, 50), Span::none).await, Ok(None));
+    ledger.release(top);
+    assert_eq!(reserved(&sessions), [0; 3], "what is refused reserves nothing");
+    middle.account().set_limits(CostLimits { session: None, run: Some(RunCost { limit: 150, before: 520 }) });
+    assert_eq!(ledger.reserve(lowest, call(100, 50), Span::none).await, Ok(None));
+    // A call whose price nobody knows reserves nothing.
+    assert_eq!(ledger.reserve(lowest, None, Span::none).await, Ok(None));
+    assert_eq!(reserved(&sessions), [0; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_gets_the_output_that_is_paid_for() {
+    let ledger = Ledger::<Holder>::default();
+    let alone = holder("alone", Some(300));
+    assert_eq!(ledger.reserve(&alone, call(100, 500), Span::none).await, Ok(Some(200)));
+    assert_eq!(alone.account().reserved, 300);
+    assert_eq!(ledger.look(&alone, call(10, 20).expect("it has a price")).ok(), None, "all is reserved");
+    ledger.release(&alone);
+    assert_eq!(ledger.look(&alone, call(100, 500).expect("it has a price")), Ok(200));
+}
+
+/// Two calls wait for each other where they might go beyond a limit together.
+#[tokio::test(start_paused = true)]
+async fn calls_that_do_not_fit_beside_each_other_wait() {
+    let ledger = Ledger::<Holder>::default();
+    let sessions = tree(&ledger, [Some(310), None, None]);
+    let [top, middle, lowest] = &sessions;
+    ledger.billed(lowest, bill(10), 10, 0);
+    assert_eq!(ledger.reserve(lowest, call(100, 50), Span::none).await, Ok(None));
+    assert_eq!(ledger.reserve(middle, call(100, 50), Span::none).await, Ok(None), "300 are left in all");
+    assert_eq!(reserved(&sessions), [300, 300, 150]);
+    let traced = std::cell::Cell::new(0);
+    let wait = || {
+        traced.set(traced.get() + 1);
+        Span::none()
+    };
+    {
+        let mut waiting = pin!(ledger.reserve(top, call(100, 50), wait));
+        assert!(poll!(&mut waiting).is_pending());
+        assert!(poll!(&mut waiting).is_pending(), "nothing was released");
+        ledger.release(middle);
+        assert_eq!(timeout(Duration::from_secs(1), waiting).await, Ok(Ok(None)));
+    }
+    assert_eq!(traced.get(), 1, "one wait is one span");
+    assert_eq!(reserved(&sessions), [300, 150, 150]);
+    {
+        let mut waiting = pin!(ledger.reserve(middle, call(100, 50), Span::none));
+        assert!(poll!(&mut waiting).is_pending());
+        // It waits for a call that uses up what was left.
+        ledger.billed(top, bill(300), 300, 0);
+        ledger.release(top);
+        ledger.release(lowest);
+        let said =
+            timeout(Duration::from_secs(1), waiting).await.expect("it is woken").expect_err("it is used up");
+        assert!(said.ends_with("as session top has it"), "{said}");
+    }
+    // The end of the work on a call is the end of what it reserved, above it as well.
+    top.account().set_bill(Bill::default());
+    assert_eq!(ledger.reserve(lowest, call(5, 5), Span::none).await, Ok(None));
+    ledger.unlink(lowest);
+    assert_eq!(reserved(&sessions), [0; 3]);
+}
+
+/// Who is told that a limit cannot be kept: those who have one, or the one above all where only the purse has; once a model.
+#[test]
+fn a_model_without_a_price_is_told_of_once_where_a_limit_is() {
+    let ledger = Ledger::<Holder>::default();
+    let [_top, _middle, lowest] = tree(&ledger, [Some(1), None, Some(2)]);
+    let told = |model: &str, purse: bool| -> Vec<&'static str> {
+        ledger.not_told(&lowest, model, purse).iter().map(|session| session.name).collect()
+    };
+    assert_eq!(told("m", true), ["lowest", "top"]);
+    assert_eq!(told("m", true), [""; 0]);
+    assert_eq!(told("n", false), ["lowest", "top"]);
+    let free = holder("free", None);
+    let of_purse = |purse| ledger.not_told(&free, "m", purse).len();
+    assert_eq!((of_purse(false), of_purse(true), of_purse(true)), (0, 1, 0));
+}
