@@ -160,6 +160,11 @@ fn members_and_items_are_checked_as_json_schema_says() {
         ],
     );
     check(
+        &json!({ "dependentRequired": { "x": ["y"], "a": ["b"] } }),
+        &[json!({ "y": 1 })],
+        &[(json!({ "a": 1 }), "missing properties \"b\", which \"a\" requires")],
+    );
+    check(
         &json!({ "prefixItems": [{ "type": "string" }, true], "items": { "type": "number" } }),
         &[json!(["a"]), json!(["a", null, 1])],
         &[(json!([1]), "at `/0`: want string"), (json!(["a", "b", "c"]), "at `/2`: want number")],
@@ -167,9 +172,11 @@ fn members_and_items_are_checked_as_json_schema_says() {
     check(
         &json!({ "contains": { "type": "string" }, "minContains": 2, "maxContains": 3 }),
         &[json!(["a", "b"]), json!(["a", "b", "c", 1]), json!({})],
-        &[(json!(["a"]), "1 items fit"), (json!(["a", "b", "c", "d"]), "at most 3 may")],
+        &[(json!(["a"]), "at least 2 must"), (json!(["a", "b", "c", "d"]), "at most 3 may")],
     );
     check(&json!({ "contains": true }), &[json!([1])], &[(json!([]), "at least 1 must")]);
+    let never = json!({ "contains": true, "minContains": 3, "maxContains": 2 });
+    check(&never, &[], &[(json!([1, 2]), "2 items fit the schema of `contains`, and at least 3 must")]);
     let rest = json!({
         "allOf": [{ "properties": { "a": true } }, { "anyOf": [{ "required": ["b"], "properties": { "b": true } }, true] }],
         "if": { "required": ["c"], "properties": { "c": true } },
@@ -192,6 +199,8 @@ fn members_and_items_are_checked_as_json_schema_says() {
         &[json!([1, "a"]), json!(["a"])],
         &[(json!([1, "a", 2]), "at `/2`: it is not allowed here")],
     );
+    check(&json!({ "unevaluatedProperties": false }), &[json!([1])], &[(json!({ "a": 1 }), "`/a`")]);
+    check(&json!({ "unevaluatedItems": false }), &[json!({ "a": 1 })], &[(json!([1]), "`/0`")]);
     check(
         &json!({ "allOf": [{ "unevaluatedProperties": true }], "unevaluatedProperties": false }),
         &[json!({ "a": 1 })],
@@ -206,6 +215,9 @@ fn forms_are_combined_as_json_schema_says() {
         &[json!("a"), json!(3)],
         &[(json!(2), "want string, but got number; must be >= 3, but got 2")],
     );
+    for none in [json!({ "anyOf": [] }), json!({ "oneOf": [] })] {
+        check(&none, &[], &[(json!(1), "no form is allowed here")]);
+    }
     check(
         &json!({ "oneOf": [{ "type": "integer" }, { "minimum": 3 }] }),
         &[json!(2), json!(3.5)],
@@ -254,6 +266,36 @@ fn references_lead_to_places_anchors_and_ids() {
             (json!({ "id": 1 }), "want string"),
             (json!({ "root": "1" }), "want null"),
             (json!({ "itself": { "itself": { "anchor": "1" } } }), "at `/itself/itself/anchor`: want number"),
+        ],
+    );
+}
+
+/// What an inner schema with an `$id` refers to is in it, and beside it is another one.
+#[test]
+fn references_within_an_id_stay_there() {
+    let inner = json!({ "type": "string" });
+    let schema = json!({
+        "properties": { "inner": { "$ref": "inner" }, "outer": { "$ref": "#t" }, "deep": { "$ref": "inner#/not" } },
+        "$defs": {
+            "inner": { "$id": "inner", "$defs": { "t": inner }, "allOf": [{ "$ref": "#/$defs/t" }], "not": { "$ref": "#t" } },
+            "named": { "$id": "named", "$defs": { "t": { "$anchor": "t", "type": "boolean" } } },
+            "t": { "$anchor": "t", "type": "number" },
+        },
+    });
+    assert!(
+        ValueSchema::new(&schema).is_err_and(|said| said.contains("`#t` leads to nothing")),
+        "it is outside"
+    );
+    let mut schema = schema;
+    schema["$defs"]["inner"]["$defs"]["t"]["$anchor"] = json!("t");
+    schema["$defs"]["inner"]["not"] = json!({ "$ref": "named#t" });
+    check(
+        &schema,
+        &[json!({ "inner": "a", "outer": 1, "deep": true })],
+        &[
+            (json!({ "inner": 1 }), "at `/inner`: want string"),
+            (json!({ "outer": "a" }), "at `/outer`: want number"),
+            (json!({ "deep": 1 }), "at `/deep`: want boolean"),
         ],
     );
 }
@@ -338,6 +380,24 @@ fn steps_of(schema: &Value, value: &Value) -> Option<u64> {
     let mut judge = Judge::new(&read.nodes, value, Steps::new(CHECKING_MAX)).ok()?;
     judge.fits().ok()?;
     Some(CHECKING_MAX - judge.steps_left())
+}
+
+/// Each place and each look at it is a visit, and so is each rule, when it asks and when it answers.
+#[test]
+fn small_checks_cost_what_they_do() {
+    let number = json!({ "type": "number" });
+    for (schema, value, visits) in [
+        (json!({}), json!(1), 2),
+        (json!({}), json!([1, 2]), 4),
+        (number.clone(), json!(1), 2 + 2),
+        // Two looks at the place itself, one for the other schema, which is counted when it is asked about.
+        (json!({ "allOf": [true] }), json!(1), 1 + 3 + 2 * (1 + 1) + 1),
+        (json!({ "allOf": [true], "type": "number" }), json!(1), 1 + 3 + 2 * (1 + 1) + 1 + 2),
+    ] {
+        assert_eq!(steps_of(&schema, &value), Some(visits * 10), "{schema} {value}");
+    }
+    let read = ValueSchema::new(&number).expect("it is a schema");
+    assert_eq!(format!("{read:?}"), "ValueSchema { .. }");
 }
 
 /// What a name, a text or a list costs grows with its length, wherever it stands.

@@ -24,6 +24,7 @@ fn a_pattern_is_found_where_it_is() {
         (r"^.$", "é", "\u{2028}"),
         (r"\bab\b", "x ab y", "xaby"),
         (r"a\Bb", "ab", "a b"),
+        (r"\bab", " ab", "xab"),
         (r"^[\d-]+$", "1-2", "a"),
         (r"^[[\]&&~]+$", "[]&~", "a"),
         (r"^[+--]$", ",", "/"),
@@ -81,10 +82,16 @@ fn what_costs_time_is_counted() {
     // Before a byte is looked at, in states that are allocated.
     assert!(searching("^a", "") >= 10);
     assert!(searching("^a{2000}", "") >= 10 + 2_000 / 4);
+    // Twice for each byte: where the search begins there, and where the byte leads.
+    assert!(searching("[b]", &"z".repeat(1_000)) >= 2_000);
+    // A search ends where it can lead nowhere, and a state counts once for each byte however it is reached.
+    assert!(searching("^a", &"b".repeat(1_000)) < 100);
+    assert!(searching("(a|a|a)*(a|a|a)*b", &"a".repeat(100)) < 10_000);
     // A byte is compared with each of many ranges.
     let odd: String = ('!'..'z').step_by(2).filter(char::is_ascii_alphanumeric).collect();
     let text = "z".repeat(1_000);
-    assert!(searching(&format!("[{odd}]"), &text) >= 1_000 + searching("[b]", &text));
+    assert_eq!(odd.len(), 31);
+    assert_eq!(searching(&format!("[{odd}]"), &text), 1_000 + searching("[b]", &text));
     // A short class costs more than a character, and more still where it joins a long one.
     assert!(reading(&format!("[{}]", r"\s".repeat(100))) >= 100 * 100);
     assert!(reading(&format!(r"[\p{{Lu}}{}]", r"\s".repeat(100))) >= 100 * 500);
