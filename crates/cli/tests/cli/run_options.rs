@@ -203,8 +203,8 @@ fn a_server_that_reports_no_usage_gets_no_further_than_the_limit() {
         let ran = place.run(&[&["run", "-p", "where?", "--config", file][..], &more].concat());
         assert_eq!(ran.code, Some(4), "{ran:?}");
         assert!(ran.stderr.contains("the run reached its cost limit of $0.01"), "{ran:?}");
-        let updates = events(&ran).into_iter().filter(|event| event["type"] == "usage_update");
-        let last = updates.last().unwrap();
+        let mut updates = events(&ran).into_iter().filter(|event| event["type"] == "usage_update");
+        let last = updates.next_back().unwrap();
         let cost = last["cost_microdollars"].as_u64().unwrap();
         assert!((1_000..=10_000).contains(&cost), "{last}");
         assert!(last["estimated_tokens"].as_u64().unwrap() > 100, "{last}");
