@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
 
+use self::unused::Unused;
 use crate::operations::{
     self, ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, Operation as _, PROTOCOL,
     PingHost, Pong, Refused, StopHost, Stopping, Task,
@@ -22,13 +23,10 @@ use crate::problem::{Problem, ProblemKind};
 use crate::rpc::wire::{self, Refusal};
 use crate::rpc::{self, Reply, Side};
 
+mod unused;
+
 #[cfg(test)]
 mod tests;
-
-/// How often a host without clients looks whether something is at work.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long a host that nobody has connected to yet stays at least.
-const FIRST_CLIENT_WITHIN: Duration = Duration::from_secs(10);
 
 /// How many connections at once may be open whose clients have not said `client/hello`.
 const STRANGERS_MAX: usize = 64;
@@ -163,23 +161,18 @@ impl Host {
         let mut connected = self.0.connected.subscribe();
         loop {
             let _ = connected.wait_for(|count| *count == 0).await;
-            let after = if self.0.clients().newest == 0 { after.max(FIRST_CLIENT_WITHIN) } else { after };
-            let mut idle = Duration::ZERO;
+            let mut unused = Unused::new(after, self.0.clients().newest > 0);
             while *connected.borrow_and_update() == 0 {
                 let is_working = match self.0.runtime.working().await {
                     Ok(working) => !working.is_empty(),
                     // The runtime has ended.
                     Err(_) => return,
                 };
-                idle = if is_working { Duration::ZERO } else { idle };
-                if !is_working && idle >= after {
-                    return;
-                }
-                let step = if is_working { LOOK_EVERY } else { LOOK_EVERY.min(after - idle) };
+                let Some(pause) = unused.look(is_working) else { return };
                 tokio::select! {
                     biased;
                     _ = connected.changed() => break,
-                    () = tokio::time::sleep(step) => idle += step,
+                    () = tokio::time::sleep(pause) => unused.passed(pause),
                 }
             }
         }

@@ -18,6 +18,9 @@ use crate::log::{HOST_LOG_BYTES_MAX, PROCESS};
 use crate::options::{Global, HostArgs};
 use crate::terminal::one_line;
 
+#[cfg(test)]
+mod tests;
+
 /// How many hosts may die as they start, before that is said.
 const DEATHS_MAX: u32 = 4;
 /// How long it is from the first host that is started to the second one. Each further pause is twice as long.
@@ -71,6 +74,7 @@ impl Terms {
 }
 
 /// What became of a host that was started.
+#[derive(Debug)]
 pub(super) enum Started {
     Ready,
     /// It could not begin, and said why.
@@ -128,15 +132,19 @@ async fn start(global: &Global, dir: &Path, terms: Terms) -> Result<Started> {
     arguments.extend(terms.arguments());
     arguments.extend(std::iter::repeat_n("-v".into(), usize::from(global.verbose)));
     let said = tokio::task::spawn_blocking(move || background::start(&arguments)).await?;
-    let said = said.context("start a host in the background (--no-host does without one)")?;
+    Ok(became(&said.context("start a host in the background (--no-host does without one)")?))
+}
+
+/// What became of a host that said this to its starter: the last line counts.
+fn became(said: &str) -> Started {
     let last = said.lines().next_back().unwrap_or_default();
     if last == READY {
-        return Ok(Started::Ready);
+        return Started::Ready;
     }
-    Ok(match last.split_once(' ').and_then(|(code, reason)| Some((code.parse().ok()?, reason))) {
+    match last.split_once(' ').and_then(|(code, reason)| Some((code.parse().ok()?, reason))) {
         Some((code, reason)) => Started::Failed(Unreached::refused(code, reason)),
         None => Started::Died,
-    })
+    }
 }
 
 /// What the newest host of this store said last in its log.
@@ -150,37 +158,4 @@ fn newest_words(log: &str) -> Option<String> {
     // A line begins with the seconds since the start.
     let (_, words) = last.trim().split_once(' ').filter(|_| !last.starts_with(PROCESS))?;
     Some(one_line(words, WORDS_COLUMNS))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::{Started, Starts, newest_words, pause};
-
-    #[test]
-    fn what_a_host_said_last_is_found() {
-        for (log, words) in [
-            ("", None),
-            ("--- process 7\n", None),
-            ("--- process 6\n    0.1 it ends\n--- process 7\n", None),
-            ("--- process 7\n    0.010 one\n    0.020 error: two words\n", Some("error: two words")),
-        ] {
-            assert_eq!(newest_words(log).as_deref(), words, "{log}");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn pauses_grow_and_there_is_an_end() {
-        assert!((0..40).map(pause).is_sorted());
-        assert_eq!(pause(40), Duration::from_secs(1));
-        let mut starts = Starts::default();
-        for _ in 0..4 {
-            assert!(starts.is_time() && !starts.are_all_dead());
-            starts.note(&Started::Ready);
-            assert!(!starts.is_time());
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-        assert!(starts.are_all_dead());
-    }
 }

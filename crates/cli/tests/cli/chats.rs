@@ -302,7 +302,9 @@ fn words_of_an_answer_that_is_resized() -> Vec<usize> {
     // tmux tells programs of a new size a moment after it is there.
     let rows = |screen: &str, text: &str| screen.lines().filter(|line| line.contains(text)).count();
     terminal.until("the editor and the status line stand there once", |screen| {
-        let is_whole = screen.trim_end().ends_with("· gpt-5.5") && rows(screen, "gpt-5.5") == 1;
+        // What the interrupted call cost is estimated, and may stand behind the model.
+        let last = screen.trim_end().lines().next_back().unwrap_or_default();
+        let is_whole = last.contains("· gpt-5.5") && rows(screen, "gpt-5.5") == 1;
         is_whole && screen.lines().filter(|line| line.trim_end() == "›").count() == 1
     });
     let all = terminal.all();

@@ -229,7 +229,8 @@ fn a_projects_words_reach_the_model_only_where_the_folder_is_trusted() {
 
 #[test]
 fn each_value_has_an_origin() {
-    let own = "model: a\nlimits: { steps_max: 9, calls_max: 5 }\ncompaction: {}\nproviders:\n";
+    let own =
+        "model: a\nlimits: { steps_max: 9, calls_max: 5, cost_usd_max: null }\ncompaction: {}\nproviders:\n";
     let project = "compaction: { cut: nearest }\nlimits: { steps_max: 10, calls_max: 4 }";
     let place = Place::with(own, project);
     let loaded =
@@ -242,6 +243,7 @@ fn each_value_has_an_origin() {
         ("compaction.cut", project.as_str()),
         ("context_window", "GREENROOM_CONTEXT_WINDOW"),
         ("limits.calls_max", &project),
+        ("limits.cost_usd_max", &own),
         ("limits.retries_max", "--set limits.retries_max"),
         // The project asked for more than holds.
         ("limits.steps_max", &own),
@@ -362,7 +364,7 @@ fn a_file_that_is_named_stands_alone() {
         (loaded.config.context_window, loaded.config.limits.steps_max),
         (Some(9_000), Config::default().limits.steps_max)
     );
-    assert_eq!(loaded.files, [named.clone()]);
+    assert_eq!(loaded.files, std::slice::from_ref(&named));
     assert_eq!(Files::places(Some(&named), &surroundings), (Some(named.clone()), None));
     assert_eq!(Files::places(None, &surroundings), (Some(place.own()), Some(place.project())));
     let folder = place.own().parent().map(Path::to_owned).expect("it is in a folder");

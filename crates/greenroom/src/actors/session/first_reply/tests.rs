@@ -146,6 +146,7 @@ fn a_prompt_is_found_with_its_run_and_its_end() {
 fn a_prompt_that_waits_has_a_run_once_it_is_delivered() {
     let queued = || inbox("p", Some(terms(7, None)));
     check(vec![queued()], &("p", Some(10), None, Some(7), false, None));
+    check(vec![queued(), EntryKind::LeafMoved { to: None }], &("p", Some(10), None, Some(7), false, None));
     // What else happens meanwhile is another run's.
     check(
         vec![
@@ -170,6 +171,16 @@ fn a_prompt_that_waits_has_a_run_once_it_is_delivered() {
         vec![queued(), EntryKind::InboxCleared { items: vec![EntryId(9), EntryId(10)] }],
         &("p", Some(10), None, Some(7), true, Some(RunOutcome::Aborted)),
     );
+}
+
+/// The answers of the run that it waits for are not its own.
+#[test]
+fn a_reply_counts_the_steps_of_its_run_alone() {
+    let answers = |text| answer(text, StopReason::Stop);
+    let queued = vec![inbox("p", None), answers("other"), delivered("p", 10), answers("a")];
+    let reply =
+        told([queued, vec![ended(12, RunOutcome::Completed)]].concat()).reply(gone()).expect("it has one");
+    assert_eq!((reply.text.as_str(), reply.steps), ("a", 1));
 }
 
 #[test]
