@@ -16,7 +16,8 @@ use greenroom::{BeforeCompact, BeforeTool, Fallback, InputVerdict, ToolCallPropo
 use greenroom_kernel::{Entry, EntryId};
 use greenroom_provider::Purpose;
 use greenroom_simulator::{
-    Answer as Said, CallInfo, ErrorDialect, Fault, Function, Pace, Script, SeenRequest, Summariser,
+    Answer as Said, CallInfo, ErrorDialect, Fault, Function, Pace, Script, SeenRequest, Simulator,
+    SimulatorOptions, Summariser,
 };
 
 use greenroom_store::Store;
@@ -24,7 +25,7 @@ use greenroom_store::faults::{self as store, FaultyFiles, MemoryFiles};
 use greenroom_store::files::{Files, OpenMode};
 
 use crate::compaction_fixtures::{calls, chat, entries, result, said, text, user};
-use crate::support::{agent, builder, quiet_injected_panics, simulator};
+use crate::support::{agent, builder, quiet_injected_panics};
 
 const SESSIONS: usize = 100;
 const TURNS: u64 = 3;
@@ -323,7 +324,10 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
     };
     let disk = strike.disk.open(Path::new("disk"), OpenMode::Create).unwrap();
     let orders = Orders::default();
-    let model = simulator(script(strike.clone(), orders.clone()), 20_000);
+    let options = SimulatorOptions::new(script(strike.clone(), orders.clone()));
+    // Its models have prices, so what a call cost that was cut off is told.
+    let model =
+        Simulator::new(SimulatorOptions { provider_name: "openai".into(), window: 20_000, ..options });
     let [probe, before, after, failed, in_tool] = std::array::from_fn(|_| strike.clone());
     let cancels = Arc::clone(&orders.cancel_compaction);
     let runtime = builder(&model)
@@ -378,10 +382,10 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
     };
     // What is learned of the victim's model is no other's business.
     let [first, second] = ["Be brief.", "Be briefer."].map(|instructions| {
-        let helper = Agent::new("victim").context_window(6_000);
-        let spare = Fallback::new("spare").context_window(6_000);
+        let helper = Agent::new("gpt-4o").context_window(6_000);
+        let spare = Fallback::new("gpt-4o-mini").context_window(6_000);
         let agent = asking(tooled(
-            Agent::new("victim")
+            Agent::new("gpt-4o")
                 .context_window(6_000)
                 .instructions(instructions)
                 .fallback(spare)
