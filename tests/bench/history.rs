@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::Head;
 use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 use greenroom_kernel::{
     AssistantMessage, Block, Compaction, Entry, EntryId, EntryKind, FileOps, Message, Part, StopReason, Usage,
 };
-use greenroom_store::{Batch, Head, Store};
+use greenroom_store::{Batch, Store};
 
 /// How many entries are appended together.
 const BATCH: usize = 4_096;

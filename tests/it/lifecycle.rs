@@ -53,7 +53,7 @@ async fn an_idle_session_gives_its_actors_back_and_wakes_with_all_it_knew() {
 /// A log whose head and entries contradict each other is not worked with. It can be read, and a fork of it goes on.
 #[tokio::test(start_paused = true)]
 async fn a_log_that_contradicts_itself_is_refused_and_can_be_shown_and_forked() {
-    type Break = fn(&mut greenroom_store::Head);
+    type Break = fn(&mut greenroom_kernel::Head);
     let breaks: [(&str, Break); 5] = [
         ("active compaction", |head| head.active_compaction = Some(EntryId(0))),
         ("path should end", |head| head.leaf = Some(EntryId(1_000))),

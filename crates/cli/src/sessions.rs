@@ -9,7 +9,8 @@ use anyhow::Result;
 use greenroom::deletion::delete_stored;
 use greenroom::{SessionSummary, Status};
 
-use greenroom::store::{Head, SessionState, StoreError};
+use greenroom::kernel::head::{Head, SessionState};
+use greenroom::store::StoreError;
 use greenroom_server::Client;
 use greenroom_server::operations::{DeleteSession, ListSessions};
 use serde_json::json;

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use greenroom::kernel::Head;
 use greenroom::questions::list_stored;
-use greenroom::store::{Head, SessionCopy, StoreError};
+use greenroom::store::{SessionCopy, StoreError};
 use greenroom::{PendingQuestion, Status};
 use greenroom_server::operations::{CopyHeads, CopySession, FindSession, ListQuestions, StoreLosses};
 use greenroom_server::{Client, ClientError, ProblemKind};

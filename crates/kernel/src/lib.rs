@@ -17,6 +17,7 @@ pub mod due;
 pub mod entry;
 pub mod failure;
 pub mod files;
+pub mod head;
 pub mod image;
 pub mod message;
 #[cfg(test)]
@@ -41,6 +42,7 @@ pub mod usage;
 pub use entry::{Compaction, Entry, EntryId, EntryKind, RunId, RunOutcome};
 pub use failure::{Failure, FailureClass};
 pub use files::{FileOps, Touch, Touched};
+pub use head::Head;
 pub use message::{
     AssistantMessage, Block, Image, ImageError, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec,
     ToolStatus, Usage,

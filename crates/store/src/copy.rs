@@ -8,9 +8,9 @@ use std::sync::Arc;
 use greenroom_kernel::entry::{Entry, EntryId};
 
 use crate::error::StoreError;
-use crate::head::Head;
 use crate::record::{self, StoredRecord};
 use crate::{Salvaged, Store};
+use greenroom_kernel::head::Head;
 
 /// A session, as much of it as can be read.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,22 +47,20 @@ impl SessionCopy {
     }
 }
 
-impl Head {
-    /// As bytes, in the form of the index.
-    ///
-    /// # Errors
-    /// [`StoreError::Record`].
-    pub fn to_bytes(&self) -> Result<Vec<u8>, StoreError> {
-        record::encode_head(self)
-    }
+/// A head as bytes, in the form of the index.
+///
+/// # Errors
+/// [`StoreError::Record`].
+pub fn head_to_bytes(head: &Head) -> Result<Vec<u8>, StoreError> {
+    record::encode_head(head)
+}
 
-    /// From what [`Self::to_bytes`] gave.
-    ///
-    /// # Errors
-    /// [`StoreError::Version`]; [`StoreError::Record`] where these bytes are something else.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, StoreError> {
-        record::decode_head(bytes)
-    }
+/// A head from what [`head_to_bytes`] gave.
+///
+/// # Errors
+/// [`StoreError::Version`]; [`StoreError::Record`] where these bytes are something else.
+pub fn head_from_bytes(bytes: &[u8]) -> Result<Head, StoreError> {
+    record::decode_head(bytes)
 }
 
 impl Store {

@@ -25,8 +25,8 @@ use greenroom_kernel::EntryId;
 
 use crate::error::StoreError;
 use crate::files::{close_files, create_own_dir};
-use crate::head::Head;
 use chunks::Places;
+use greenroom_kernel::head::Head;
 pub(crate) use rows::{
     Checkpoint, Location, PartRow, Row, RowPlace, SegmentRow, encode_learned, encode_used_key, key, row_sum,
 };

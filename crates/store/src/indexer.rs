@@ -10,13 +10,13 @@ use std::sync::Arc;
 use greenroom_kernel::EntryId;
 
 use crate::error::StoreError;
-use crate::head::{Head, SessionState};
 use crate::index::{
     Change, Checkpoint, Index, Location, PartRow, Row, RowPlace, SegmentRow, encode_learned, encode_used_key,
     key, row_sum,
 };
 use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES};
 use crate::record::{self, StoredRecord};
+use greenroom_kernel::head::{Head, SessionState};
 
 /// What a frame changes in the index, apart from where the frame lies.
 #[derive(Debug, Clone)]

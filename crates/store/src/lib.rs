@@ -28,7 +28,6 @@ mod beside;
 mod bytes;
 mod copy;
 mod error;
-mod head;
 mod index;
 mod indexer;
 mod journal;
@@ -48,12 +47,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use greenroom_kernel::Head;
 use greenroom_kernel::{Entry, EntryId, session_id};
 use tokio::sync::{mpsc, oneshot};
 
-pub use copy::SessionCopy;
+pub use copy::{SessionCopy, head_from_bytes, head_to_bytes};
 pub use error::{Notice, StoreError};
-pub use head::{Head, SessionState};
 pub use reader::{Loss, Salvaged};
 
 use files::{Files, RealFiles};

@@ -12,8 +12,8 @@ use greenroom_kernel::{Entry, EntryId};
 
 use crate::error::StoreError;
 use crate::files::{File, write_all_at};
-use crate::head::Head;
 use crate::{Appended, Batch};
+use greenroom_kernel::head::Head;
 
 #[derive(Debug, Default)]
 struct Session {

@@ -23,8 +23,8 @@ use bincode::error::{DecodeError, EncodeError};
 use greenroom_kernel::Entry;
 
 use crate::error::StoreError;
-use crate::head::Head;
 use codec::Stored;
+use greenroom_kernel::head::Head;
 use v1::V1;
 
 /// One record, as the rest of the crate sees it.

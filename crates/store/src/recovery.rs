@@ -20,7 +20,6 @@ use greenroom_kernel::EntryId;
 use crate::StoreOptions;
 use crate::error::{Notice, StoreError};
 use crate::files::{File, Files, create_own_dir};
-use crate::head::Head;
 use crate::index::{Checkpoint, Location, Row};
 use crate::indexer::{Indexer, lost_head};
 use crate::journal::frames::Frames;
@@ -32,6 +31,7 @@ use crate::lock::DirectoryLock;
 use crate::reader;
 use crate::record::StoredRecord;
 use crate::writer::{Active, EraseAgain, Mover, Tail, Writer, open_active};
+use greenroom_kernel::head::Head;
 use listing::missing_in;
 use trust::TrustedIndex;
 

@@ -25,7 +25,6 @@ use tokio::sync::{mpsc, oneshot};
 use crate::bytes::to_u64;
 use crate::error::StoreError;
 use crate::files::{File, OpenMode, write_all_at};
-use crate::head::{Head, SessionState};
 use crate::index::Index;
 use crate::indexer::{Effect, Indexer, kind_of};
 use crate::journal::frames::Frames;
@@ -38,6 +37,7 @@ use crate::journal::{
 use crate::lock::DirectoryLock;
 use crate::record::{self, StoredRecord};
 use crate::{Appended, reader};
+use greenroom_kernel::head::{Head, SessionState};
 
 mod lists;
 mod mover;

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use greenroom_kernel::Head;
 use greenroom_kernel::entry::{
     Compaction, CompactionEnded, CompactionOutcome, Delivery, Entry, EntryId, EntryKind, Prune, RunOutcome,
     Trigger,
@@ -14,7 +15,6 @@ use greenroom_kernel::path::{ActivePath, as_sent, is_message, path_to};
 use greenroom_kernel::plan::is_turn_start;
 use greenroom_kernel::question::QuestionEnd;
 use greenroom_kernel::settings::{CompactionSettings, Strategy};
-use greenroom_store::Head;
 
 /// The share of its trigger that a context has at most after a compaction that nobody asked for.
 const SUCCESS_SHARE: f64 = 0.7;

@@ -9,10 +9,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use greenroom_kernel::Head;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{Entry, EntryId};
 use greenroom_provider::{ModelSettings, Provider};
-use greenroom_store::{Head, Notice, Store, StoreError, StoreOptions};
+use greenroom_store::{Notice, Store, StoreError, StoreOptions};
 use ractor::{Actor, ActorRef};
 use tokio::sync::oneshot;
 

@@ -3,7 +3,8 @@
 //! Invariants: only heads and the starts of agents without an end are read; nothing is opened.
 
 use greenroom_kernel::EntryKind;
-use greenroom_store::{Head, Store, StoreError};
+use greenroom_kernel::Head;
+use greenroom_store::{Store, StoreError};
 
 use crate::core::deps::{Deps, blocking};
 use crate::values::error::Result;

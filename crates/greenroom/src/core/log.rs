@@ -6,11 +6,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use greenroom_kernel::Head;
 use greenroom_kernel::Usage;
 use greenroom_kernel::entry::{
     ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId,
     EntryKind, Metadata, RunOutcome, Sees, Spender, Spent,
 };
+use greenroom_kernel::head::SessionState;
 use greenroom_kernel::message::{Block, Message, ToolCall, ToolResult, blocks_text};
 use greenroom_kernel::path::{ActivePath, is_message, open_calls, project};
 use greenroom_kernel::prune::{RECALL, capped};
@@ -18,7 +20,6 @@ use greenroom_kernel::question::{AnswerError, QuestionEnd, Questions};
 use greenroom_kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 use greenroom_kernel::terms::Terms;
 use greenroom_kernel::usage::{ContextUsage, Window, WindowSource, size_after};
-use greenroom_store::{Head, SessionState};
 use greenroom_tools::fits;
 
 use crate::core::message::Amendment;

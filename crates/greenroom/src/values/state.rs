@@ -58,7 +58,7 @@ pub struct State {
     /// of the same [fingerprint](crate::Agent::fingerprint), or are withdrawn.
     #[serde(default)]
     pub held_back: usize,
-    /// How many questions wait for a person's answer: [`SessionHandle::questions`](crate::SessionHandle::questions) lists them.
+    /// How many questions wait for a person's answer: `SessionHandle::questions` lists them.
     #[serde(default)]
     pub questions: usize,
     /// How many questions wait in the sessions of agents that its run called as tools, on all levels:

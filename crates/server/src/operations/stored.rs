@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use greenroom::kernel::EntryId;
-use greenroom::store::{Head, Notice, SessionCopy, StoreError};
+use greenroom::kernel::Head;
+use greenroom::store::{Notice, SessionCopy, StoreError, head_from_bytes, head_to_bytes};
 use greenroom::{State, Status};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -115,7 +116,7 @@ impl CopiedHead {
     /// # Errors
     /// As [`SessionCopied::copy`].
     pub fn head(&self) -> Result<Head, StoreError> {
-        Head::from_bytes(&decoded(&self.head)?)
+        head_from_bytes(&decoded(&self.head)?)
     }
 }
 
@@ -170,7 +171,7 @@ impl Operation for CopyHeads {
                     let state = live.get(&id);
                     let (is_live, status) =
                         (state.is_some(), state.and_then(|state| status_of(state, &head)));
-                    Ok(CopiedHead { head: STANDARD.encode(head.to_bytes()?), is_live, status, id })
+                    Ok(CopiedHead { head: STANDARD.encode(head_to_bytes(&head)?), is_live, status, id })
                 });
                 heads.collect::<Result<Vec<_>, StoreError>>()
             };

@@ -6,8 +6,8 @@
 //! Session ids hold no zero byte, so one session's keys never lie among another's.
 
 use crate::bytes::Cursor;
-use crate::head::Head;
 use crate::record;
+use greenroom_kernel::head::Head;
 
 /// The version of everything in the index. An index of a version that is not known is built again.
 const INDEX_VERSION: u8 = 3;

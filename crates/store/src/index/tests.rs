@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use super::{Checkpoint, Index, Location, RowPlace, key, row_sum};
 use crate::faults::Random;
-use crate::head::Head;
 use crate::record;
+use greenroom_kernel::head::Head;
 
 type Model = BTreeMap<(String, u64), Location>;
 

@@ -21,7 +21,7 @@ use greenroom_kernel::{
 use super::{StoredRecord, decode, decode_head, encode, encode_head};
 use crate::error::StoreError;
 use crate::faults::Random;
-use crate::head::{Head, SessionState};
+use greenroom_kernel::head::{Head, SessionState};
 
 /// What version 1 writes, in lines of a name and the bytes in hexadecimal. Once version 1 is released, **a line never
 /// changes**; a new variant gets a new line.

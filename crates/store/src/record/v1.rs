@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use super::StoredRecord;
 use super::codec::{Stored, stored_enum, stored_struct, unknown_variant, write_texts};
-use crate::head::{Head, SessionState};
+use greenroom_kernel::head::{Head, SessionState};
 
 /// Marks the implementations of [`Stored`] that belong to this version.
 pub(super) struct V1;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::{Appended, Batch, Head, Store, StoreError};
+use crate::{Appended, Batch, Store, StoreError};
+use greenroom_kernel::Head;
 
 use super::world::{World, append, batch, texts, wait};
 

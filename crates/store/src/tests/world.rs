@@ -7,7 +7,8 @@ use greenroom_kernel::{Entry, EntryId, EntryKind, Message};
 use tempfile::TempDir;
 
 use crate::faults::{FaultyFiles, MemoryFiles};
-use crate::{Appended, Batch, Head, Notice, Store, StoreError, StoreOptions};
+use crate::{Appended, Batch, Notice, Store, StoreError, StoreOptions};
+use greenroom_kernel::Head;
 
 /// Runs a future to completion.
 pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {

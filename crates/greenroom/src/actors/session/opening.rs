@@ -6,8 +6,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use greenroom_kernel::Head;
 use greenroom_kernel::{Entry, EntryId};
-use greenroom_store::{Head, Store};
+use greenroom_store::Store;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 
 use super::definition::{Definition, SessionLimits};

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use greenroom_kernel::cost::RunCost;
 use greenroom_kernel::entry::{Delivery, Entry, EntryKind, Spender, Spent};
+use greenroom_kernel::head::SessionState as StoredState;
 use greenroom_kernel::message::{Block, Message, StopReason};
 use greenroom_kernel::path::is_message;
 use greenroom_kernel::run::{Boundary, Fallbacks};
 use greenroom_kernel::terms::Terms;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{EntryId, RunId, RunOutcome, ToolCall, ToolResult, ToolStatus, Usage};
-use greenroom_store::SessionState as StoredState;
 
 use super::definition::{Definition, instructions_tokens};
 use super::hand_off::PendingHandOff;

@@ -328,7 +328,7 @@ fn states_replies_options_and_summaries_read_back() {
         lost_from: Some(EntryId(3)),
     });
     check(&CompactOptions { focus: Some("names".into()), keep_recent: Some(5), force: true });
-    check(&SessionSummary::new("s".into(), greenroom_store::Head::default()));
+    check(&SessionSummary::new("s".into(), greenroom_kernel::Head::default()));
     assert_eq!(serde_json::from_str::<CompactOptions>("{}").unwrap(), CompactOptions::default());
     assert!(serde_json::from_str::<CompactOptions>(r#"{"keep":5}"#).is_err(), "a typo is not passed over");
 }

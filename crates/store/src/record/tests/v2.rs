@@ -16,7 +16,7 @@ use super::super::v1::V1;
 use super::super::{Read, StoredRecord, Version, Versions, Written};
 use super::{append_of, from_hex, golden, head, hex, kinds, samples};
 use crate::error::StoreError;
-use crate::head::{Head, SessionState};
+use greenroom_kernel::head::{Head, SessionState};
 
 struct V2;
 

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use greenroom_kernel::{EntryId, RunId, Usage};
+use crate::{EntryId, RunId, Usage};
 
-/// The state of a session after its newest entry. The store checks `entries` and sets `lost_from`; it stores the other
-/// fields without knowing what they mean.
+/// The state of a session after its newest entry. A store checks `entries` and sets `lost_from`; it stores the other fields
+/// without knowing what they mean.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Head {
     /// The number of entries, which is also the id of the next entry.
@@ -96,7 +96,7 @@ pub enum SessionState {
 
 impl Head {
     /// The head of the same session with its first `entries` entries and none of them in its context.
-    pub(crate) fn without_context(&self, entries: u64) -> Self {
+    pub fn without_context(&self, entries: u64) -> Self {
         Self {
             entries,
             created_at_ms: self.created_at_ms,
