@@ -17,7 +17,9 @@ pub(crate) fn mutants(files: impl Iterator<Item = String>) -> Result<()> {
     let mut arguments = vec!["mutants", "--package", &package];
     arguments.extend(files.iter().flat_map(|file| ["--file", file]));
     // A mutant that loops for ever is noticed, too; random tests take a while on a slow machine.
-    arguments.extend(["--minimum-test-timeout", "60", "--", "--lib"]);
+    // The binary is no library; its unit tests are in it.
+    let tests = if package == "greenroom-cli" { "--bins" } else { "--lib" };
+    arguments.extend(["--minimum-test-timeout", "60", "--", tests]);
     Cargo::new(&arguments).run().context("no test notices some mutants: see mutants.out/missed.txt")?;
     Ok(())
 }

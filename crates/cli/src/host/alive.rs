@@ -24,6 +24,9 @@ use crate::interrupt::Interrupts;
 use crate::options::Global;
 use crate::terminal::Screen;
 
+#[cfg(test)]
+mod tests;
+
 /// How often a host is asked.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 /// How long it may take to answer: it has said nothing for 15 s then.
@@ -171,41 +174,59 @@ impl Watching {
     }
 
     /// Asks once, and waits for the answer. `false`: the connection is over.
-    async fn ask(&mut self, mut is_interrupted: bool) -> bool {
-        let within = if is_interrupted { INTERRUPTED_WITHIN } else { ANSWER_WITHIN };
-        let mut deadline = Instant::now() + within;
-        let mut is_said = false;
+    async fn ask(&mut self, is_interrupted: bool) -> bool {
+        let mut wait = Wait::new(Instant::now(), is_interrupted);
         let mut answering = pin!((self.answers)());
         loop {
             tokio::select! {
                 biased;
                 () = closed(&self.client) => return false,
                 () = &mut answering => break,
-                () = interrupted(&mut self.interruptions) => {
-                    is_interrupted = true;
-                    // Where it was said already, it has had its time.
-                    let within = if is_said { Duration::ZERO } else { INTERRUPTED_WITHIN };
-                    deadline = deadline.min(Instant::now() + within);
-                    is_said = false;
-                }
-                () = sleep_until(deadline), if !is_said => match &self.patience {
-                    Some(patience) if !is_interrupted => {
-                        is_said = true;
-                        (patience.tell)(Silence::Begins(silent_text(&self.dir, WAITS)));
-                    }
-                    Some(_) | None => {
+                () = interrupted(&mut self.interruptions) => wait.interrupted(Instant::now()),
+                () = sleep_until(wait.deadline), if !wait.is_said => {
+                    let Some(patience) = self.patience.as_ref().filter(|_| wait.goes_on()) else {
                         if let Some(client) = self.client.as_ref().and_then(WeakClient::upgrade) {
                             client.give_up(silent_text(&self.dir, GIVEN_UP));
                         }
                         return false;
-                    }
-                },
+                    };
+                    (patience.tell)(Silence::Begins(silent_text(&self.dir, WAITS)));
+                }
             }
         }
-        if let Some(patience) = self.patience.as_ref().filter(|_| is_said) {
+        if let Some(patience) = self.patience.as_ref().filter(|_| wait.is_said) {
             (patience.tell)(Silence::Ends);
         }
         true
+    }
+}
+
+/// How long one answer is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wait {
+    /// When something is to be done, unless the user was told that the host is silent.
+    deadline: Instant,
+    /// Whether the user was told.
+    is_said: bool,
+    is_interrupted: bool,
+}
+
+impl Wait {
+    fn new(now: Instant, is_interrupted: bool) -> Self {
+        let within = if is_interrupted { INTERRUPTED_WITHIN } else { ANSWER_WITHIN };
+        Self { deadline: now + within, is_said: false, is_interrupted }
+    }
+
+    /// The user has interrupted the command. Where they were told already, the host has had its time.
+    fn interrupted(&mut self, now: Instant) {
+        let within = if self.is_said { Duration::ZERO } else { INTERRUPTED_WITHIN };
+        *self = Self { deadline: self.deadline.min(now + within), is_said: false, is_interrupted: true };
+    }
+
+    /// The deadline has passed, in a command that has patience. Whether it waits on, after the user was told.
+    fn goes_on(&mut self) -> bool {
+        self.is_said = !self.is_interrupted;
+        self.is_said
     }
 }
 
@@ -261,6 +282,3 @@ async fn answers(host: &Serving) {
         sleep(AGAIN_AFTER).await;
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -41,7 +41,7 @@ impl Place {
     }
 
     fn work(&self) -> PathBuf {
-        self.path("work")
+        self.path("project")
     }
 
     fn project(&self) -> PathBuf {
@@ -156,7 +156,10 @@ fn a_project_chooses_and_lowers_and_loosens_nothing() {
 fn a_project_grants_nothing() {
     for (project, parts) in [
         ("providers: { x: { base_url: 'http://x' } }", &["line 1: providers: only your own file, "][..]),
-        ("model: m\ntrusted_folders: [/]", &["work/greenroom.yaml, line 2: trusted_folders: only your own"]),
+        (
+            "model: m\ntrusted_folders: [/]",
+            &["project/greenroom.yaml, line 2: trusted_folders: only your own"],
+        ),
         ("limits: { live_sessions_max: 7 }", &["line 1: limits.live_sessions_max: only your own"]),
         ("model_settings: { temperature: 1 }", &["line 1: model_settings: only your own"]),
         (
@@ -165,7 +168,7 @@ fn a_project_grants_nothing() {
         ),
         ("provider: { base_url: 7 }", &["base_url: \"https://…\""]),
         ("provider: { base_url: 'x' }", &["line 1: provider: ", "http"]),
-        ("provider: local", &["work/greenroom.yaml, line 1: provider: ", "local"]),
+        ("provider: local", &["project/greenroom.yaml, line 1: provider: ", "local"]),
     ] {
         let error = Place::with("", project).error();
         assert!(parts.iter().all(|part| error.contains(part)), "{project}: {error}");
@@ -195,9 +198,13 @@ fn a_project_does_not_lead_away_from_the_users_own_server() {
 
 #[test]
 fn a_projects_words_reach_the_model_only_where_the_folder_is_trusted() {
-    for (trusted, is_trusted) in
-        [("WORK", true), ("~/../work", true), ("HOME", false), ("WORK/..", false), ("/no/such/folder", false)]
-    {
+    for (trusted, is_trusted) in [
+        ("WORK", true),
+        ("~/../project", true),
+        ("HOME", false),
+        ("WORK/..", false),
+        ("/no/such/folder", false),
+    ] {
         for key in ["system_prompt", "append_system_prompt", "compaction.compact_prompt"] {
             let place = Place::new();
             let mut own = Value::Null;
@@ -327,6 +334,12 @@ fn a_file_is_read_only_where_nobody_else_could_have_written_it() {
     let loaded = place.load(&[]).expect("it is usable");
     assert_eq!(loaded.warnings, ["./greenroom.yaml is not read: it is no regular file"]);
     std::fs::remove_dir(place.project()).expect("removed");
+    // What a project cannot be blamed for is no warning.
+    std::fs::remove_dir(place.work()).expect("removed");
+    place.write(&place.work(), "no folder", 0o600);
+    assert!(place.error().starts_with("cannot read the configuration "), "{}", place.error());
+    std::fs::remove_file(place.work()).expect("removed");
+    std::fs::create_dir(place.work()).expect("a folder");
     std::fs::remove_file(place.own()).expect("removed");
     assert_eq!(place.load(&[]).expect("none is needed").files, [""; 0].map(PathBuf::from));
     std::fs::create_dir(place.own()).expect("a folder");
@@ -474,7 +487,7 @@ fn a_prompts_file_is_read_where_its_author_may_name_it() {
         (Author::User, "", Err("the name of a file must follow")),
         (Author::User, "large.md", Err("it has more than")),
         (Author::Project, "p.md", Ok("Yours.")),
-        (Author::Project, concat!("../wo", "rk/p.md"), Ok("Yours.")),
+        (Author::Project, "../project/p.md", Ok("Yours.")),
         (Author::Project, outside, Err("it lies outside the project")),
         (Author::Project, "../beside.md", Err("it lies outside the project")),
         (Author::Project, "open.md", Err("others may write it")),
@@ -547,4 +560,46 @@ fn a_flags_value_is_as_a_files() {
     let read = |text: &str| overrides::read("--set limits", &["limits"], text, Path::new("/"));
     assert!(read("{ steps_max: 3 }").is_ok());
     assert!(said(read("{ steps_max: [}")).starts_with("--set limits"), "{}", said(read("{ steps_max: [}")));
+}
+
+/// A tag says nothing here, wherever it stands; one that the parser resolves is none of a text or a comment.
+#[test]
+fn tags_are_told_from_exclamation_marks() {
+    for (text, is_tagged) in [
+        ("a: !x b", true),
+        ("!x a: b", true),
+        ("a: [b, !x c]", true),
+        ("a: { b: !x c }", true),
+        ("a: '!x b' # !x", false),
+    ] {
+        assert_eq!(has_tag(&value(text)), is_tagged, "{text}");
+    }
+    for (text, is_tagged) in [
+        ("a: !!str b", true),
+        ("a: !<tag:yaml.org,2002:str> b", true),
+        ("a: 'b!! !!str' # !!str", false),
+        ("a: b", false),
+        // It is looked for only where it may stand.
+        ("a: !x b", false),
+    ] {
+        assert_eq!(has_core_tag(text), is_tagged, "{text}");
+    }
+    for text in ["model: !x y", "model: !!str y"] {
+        assert!(Place::with(text, "").error().contains("it holds a YAML tag"), "{text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_named_by_its_way() {
+    let error = |text: &str| {
+        let read: Result<Config, _> = serde_path_to_error::deserialize(&value(text));
+        located(&read.expect_err("it cannot be read"))
+    };
+    assert!(
+        error("limits: { steps_max: x }").starts_with("limits.steps_max: "),
+        "{}",
+        error("limits: { steps_max: x }")
+    );
+    assert!(error("7").starts_with("invalid type"), "{}", error("7"));
+    assert!(own_file_shown().contains("greenroom/greenroom.yaml"), "{}", own_file_shown());
 }

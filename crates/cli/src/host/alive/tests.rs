@@ -64,3 +64,47 @@ async fn the_time_in_which_a_host_is_silent_does_not_count() {
     assert!(matches!(ended, Err(ClientError::Silent(_))), "{ended:?}");
     assert!((650..=660).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
 }
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// When the deadline is, in milliseconds after `began`.
+fn deadline_ms(wait: &Wait, began: Instant) -> u128 {
+    wait.deadline.duration_since(began).as_millis()
+}
+
+#[test]
+fn a_silent_host_is_told_of_once_and_waited_for() {
+    let began = Instant::now();
+    let mut wait = Wait::new(began, false);
+    assert_eq!((deadline_ms(&wait, began), wait.is_said), (10_000, false));
+    assert!(wait.goes_on() && wait.is_said);
+}
+
+#[test]
+fn after_an_interruption_nobody_waits_for_a_silent_host() {
+    let began = Instant::now();
+    let mut wait = Wait::new(began, true);
+    assert_eq!(deadline_ms(&wait, began), 1_500);
+    assert!(!wait.goes_on() && !wait.is_said);
+    // One that comes while the host is asked shortens the wait, and never makes it longer.
+    for (after, deadline) in [(1, 2_500), (9, 10_000)] {
+        let mut wait = Wait::new(began, false);
+        wait.interrupted(began + after * SECOND);
+        assert_eq!((deadline_ms(&wait, began), wait.is_interrupted), (deadline, true), "after {after} s");
+        assert!(!wait.goes_on());
+    }
+    // Where the user was told before, the host has had its time.
+    for after in [10, 60] {
+        let mut wait = Wait::new(began, false);
+        assert!(wait.goes_on());
+        wait.interrupted(began + after * SECOND);
+        assert!(wait.deadline <= began + after * SECOND && !wait.is_said, "after {after} s");
+        assert!(!wait.goes_on());
+    }
+}
+
+#[test]
+fn the_user_is_told_what_changed() {
+    assert_eq!(Silence::Begins("it is silent".to_owned()).text(), "it is silent");
+    assert_eq!(Silence::Ends.text(), "the host answers again");
+}

@@ -286,5 +286,5 @@ fn chain<S: Spends>(shared: &Arc<S>) -> Vec<Arc<S>> {
 /// The sessions whose calls a session works on, the nearest first.
 fn above<S: Spends>(shared: &S) -> impl Iterator<Item = Arc<S>> {
     let caller_of = |shared: &S| shared.account().caller.as_ref().map(|(caller, _)| Arc::clone(caller));
-    std::iter::successors(caller_of(shared), move |caller| caller_of(&**caller))
+    std::iter::successors(caller_of(shared), move |caller| caller_of(caller))
 }
