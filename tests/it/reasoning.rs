@@ -6,8 +6,8 @@ use greenroom::kernel::{AssistantMessage, Message, Part, StopReason};
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions, Provider, ResendReasoning};
 use greenroom_simulator::{
-    Answer as Said, ByPurpose, CallInfo, Counting, Function, ReadsReasoning, Script, SeenRequest, Simulator,
-    SimulatorOptions, Summariser, tokens,
+    Answer as Said, ByPurpose, CallInfo, Counting, Fault, Function, ReadsReasoning, Script, SeenRequest,
+    Simulator, SimulatorOptions, Summariser, WrongUsage, tokens,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -51,16 +51,18 @@ struct Nothing {}
 
 /// Calls a tool with each first answer of a run, and thinks before each answer.
 fn thinker() -> impl Script {
-    Function(|request: &SeenRequest, info: CallInfo| {
-        let thought = text(&format!("thought {}.", info.session_call), THOUGHT_TOKENS);
-        let has_result = matches!(request.messages.last().map(|last| &**last), Some(Message::ToolResult(_)));
-        let said = if has_result {
-            Said::text(format!("It rains, as on day {}.", info.session_call))
-        } else {
-            Said::call("look", &serde_json::json!({}))
-        };
-        said.with_reasoning(thought)
-    })
+    Function(thinks)
+}
+
+fn thinks(request: &SeenRequest, info: CallInfo) -> Said {
+    let thought = text(&format!("thought {}.", info.session_call), THOUGHT_TOKENS);
+    let has_result = matches!(request.messages.last().map(|last| &**last), Some(Message::ToolResult(_)));
+    let said = if has_result {
+        Said::text(format!("It rains, as on day {}.", info.session_call))
+    } else {
+        Said::call("look", &serde_json::json!({}))
+    };
+    said.with_reasoning(thought)
 }
 
 /// A runtime that asks the model in this way, and an agent for it.
@@ -160,6 +162,34 @@ async fn reasoning_that_is_not_sent_back_is_no_part_of_the_context() {
         let way = Way::in_process(ResendReasoning::Never).counting(counting);
         check(way).await;
         check(Way { is_setting: true, ..way }).await;
+    }
+}
+
+/// Where a server reports nothing, our own count stands: it has the reasoning that is sent back, and no other.
+#[tokio::test(start_paused = true)]
+async fn without_any_report_our_own_count_has_the_reasoning_that_is_sent_back() {
+    for (resend, window) in [(ResendReasoning::Never, SMALL_WINDOW), (RESENT[0], 400_000)] {
+        let way = Way::in_process(resend);
+        let silent = |request: &SeenRequest, info: CallInfo| {
+            thinks(request, info).with_fault(Fault::Usage(WrongUsage::Missing))
+        };
+        let model = model(way, Function(silent), window);
+        let (runtime, agent, _served) = started(way, &model, window).await;
+        let session = runtime.open("thinker", &agent).await.unwrap();
+        let mut events = session.subscribe();
+        for run in 0..RUNS {
+            let answer = session.prompt(format!("What is the weather on day {run}?")).await.unwrap();
+            let context = session.state().await.unwrap().context;
+            let truth = counted(&model, way, &answer.text);
+            assert_eq!(context.usage_tokens, 0, "{way:?}: there is no report");
+            assert!(
+                context.tokens.abs_diff(truth) <= truth / 4 + 100,
+                "{way:?}, run {run}: {context:?}, and the server counts {truth}"
+            );
+            let is_compacting = |event: &Arc<Event>| event.kind.name() == "compaction_start";
+            assert!(!drain(&mut events).iter().any(is_compacting), "{way:?}, run {run}");
+        }
+        model.assert_clean();
     }
 }
 
