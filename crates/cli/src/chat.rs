@@ -11,13 +11,12 @@ use greenroom_server::operations::ClientKind;
 use tokio::sync::mpsc;
 
 use self::backend::Backend;
-use crate::errors;
 use crate::host::{self, Patience};
 use crate::interrupt::Interrupts;
 use crate::link::{self, Link};
 use crate::options::{ChatArgs, Global, ModelArgs, ResumeArgs};
-use crate::setup;
 use crate::terminal::Screen;
+use crate::{errors, setup};
 
 mod ask;
 pub(crate) mod ask_user;

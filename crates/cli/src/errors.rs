@@ -3,8 +3,7 @@
 //! Invariants: one line on standard error that says what to do, and the same failure has the same code in every
 //! command. A reader that went away is no failure.
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use greenroom::kernel::FailureClass;
 use greenroom::store::StoreError;

@@ -18,11 +18,10 @@ use tokio::sync::Notify;
 use self::agents::{Agents, Nobody};
 use self::peer::Stranger;
 use self::socket::{HeldLock, Place};
-use crate::errors;
 use crate::interrupt::Interrupts;
 use crate::options::{Color, Global, HostArgs};
-use crate::setup;
 use crate::terminal::Screen;
+use crate::{errors, setup};
 
 pub(crate) use self::alive::{Patience, Silence};
 pub(crate) use self::peer::check_possible;

@@ -7,10 +7,9 @@ use std::io::IsTerminal as _;
 
 use anyhow::Result;
 use greenroom::deletion::delete_stored;
-use greenroom::{SessionSummary, Status};
-
 use greenroom::kernel::head::{Head, SessionState};
 use greenroom::store::StoreError;
+use greenroom::{SessionSummary, Status};
 use greenroom_server::Client;
 use greenroom_server::operations::{DeleteSession, ListSessions};
 use serde_json::json;

@@ -23,13 +23,12 @@ use crate::config::{
     FILE_NAME, LimitsConfig, Loaded, Overrides, ProviderConfig, ServeConfig, load, load_held, users_places,
 };
 use crate::errors::{self, usage};
-use crate::moment;
 use crate::options::{Global, ModelArgs, ModelsArgs};
 use crate::serve::TOKEN_FILE;
 use crate::simulated::Simulated;
 use crate::surroundings::Surroundings;
 use crate::terminal::{Screen, variable};
-use crate::{completions, host};
+use crate::{completions, host, moment};
 
 pub(crate) use self::made::{Made, has_some, keep_in_mind, skills};
 pub(crate) use self::server::confirm;

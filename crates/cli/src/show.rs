@@ -6,15 +6,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::{Compacted, QuestionEnd};
-
-use greenroom::kernel::Head;
 use greenroom::kernel::entry::{ChildStage, CompactionOutcome, Entry, EntryId, EntryKind};
 use greenroom::kernel::path::path_to;
 use greenroom::kernel::size::Estimator;
 use greenroom::kernel::usage::{ContextUsage, Measured, Ratio, Reports, Window, WindowSource, measure};
-use greenroom::kernel::{AssistantMessage, Message, Part, RunOutcome, StopReason, ToolResult, ToolStatus};
+use greenroom::kernel::{
+    AssistantMessage, Head, Message, Part, RunOutcome, StopReason, ToolResult, ToolStatus,
+};
 use greenroom::store::StoreError;
+use greenroom::{Compacted, QuestionEnd};
 use greenroom_server::operations::Said;
 use serde_json::{Value, json};
 

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{Entry, EntryId};
+use greenroom_kernel::head::Head;
 
 use crate::error::StoreError;
 use crate::record::{self, StoredRecord};
 use crate::{Salvaged, Store};
-use greenroom_kernel::head::Head;
 
 /// A session, as much of it as can be read.
 #[derive(Debug, Clone, PartialEq)]

@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use chunks::Places;
 use greenroom_kernel::EntryId;
+use greenroom_kernel::head::Head;
 
 use crate::error::StoreError;
 use crate::files::{close_files, create_own_dir};
-use chunks::Places;
-use greenroom_kernel::head::Head;
 pub(crate) use rows::{
     Checkpoint, Location, PartRow, Row, RowPlace, SegmentRow, encode_learned, encode_used_key, key, row_sum,
 };

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use greenroom_kernel::EntryId;
+use greenroom_kernel::head::{Head, SessionState};
 
 use crate::error::StoreError;
 use crate::index::{
@@ -16,7 +17,6 @@ use crate::index::{
 };
 use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES};
 use crate::record::{self, StoredRecord};
-use greenroom_kernel::head::{Head, SessionState};
 
 /// What a frame changes in the index, apart from where the frame lies.
 #[derive(Debug, Clone)]

@@ -8,12 +8,12 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
+use greenroom_kernel::head::Head;
 use greenroom_kernel::{Entry, EntryId};
 
 use crate::error::StoreError;
 use crate::files::{File, write_all_at};
 use crate::{Appended, Batch};
-use greenroom_kernel::head::Head;
 
 #[derive(Debug, Default)]
 struct Session {

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::head::Head;
 use greenroom_kernel::{Entry, EntryId};
 
 use crate::error::StoreError;
 use crate::index::{Index, Location, Row};
 use crate::journal::segments::Segments;
 use crate::record::{self, StoredRecord};
-use greenroom_kernel::head::Head;
 
 /// The entries of a session that can be read, and the ids of those that cannot.
 #[derive(Debug, Clone, Default, PartialEq)]

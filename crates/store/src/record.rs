@@ -20,12 +20,12 @@ use std::sync::Arc;
 use bincode::de::Decoder;
 use bincode::enc::Encoder;
 use bincode::error::{DecodeError, EncodeError};
-use greenroom_kernel::Entry;
-
-use crate::error::StoreError;
 use codec::Stored;
+use greenroom_kernel::Entry;
 use greenroom_kernel::head::Head;
 use v1::V1;
+
+use crate::error::StoreError;
 
 /// One record, as the rest of the crate sees it.
 #[derive(Debug, Clone, PartialEq)]

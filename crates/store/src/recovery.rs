@@ -16,8 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use greenroom_kernel::EntryId;
+use greenroom_kernel::head::Head;
+use listing::missing_in;
+use trust::TrustedIndex;
 
-use crate::StoreOptions;
 use crate::error::{Notice, StoreError};
 use crate::files::{File, Files, create_own_dir};
 use crate::index::{Checkpoint, Location, Row};
@@ -28,12 +30,9 @@ use crate::journal::manifest::{Listed, Manifest, State, Unknown};
 use crate::journal::segments::{Segments, journal_dir, random_seed};
 use crate::journal::{BadRange, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, first_chain, scan};
 use crate::lock::DirectoryLock;
-use crate::reader;
 use crate::record::StoredRecord;
 use crate::writer::{Active, EraseAgain, Mover, Tail, Writer, open_active};
-use greenroom_kernel::head::Head;
-use listing::missing_in;
-use trust::TrustedIndex;
+use crate::{StoreOptions, reader};
 
 /// While the journal is read, staged index changes of this many bytes are moved to sled.
 const STAGED_BYTES_MAX: usize = 8 << 20;

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use greenroom_kernel::EntryId;
+use greenroom_kernel::head::{Head, SessionState};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::bytes::to_u64;
@@ -37,7 +38,6 @@ use crate::journal::{
 use crate::lock::DirectoryLock;
 use crate::record::{self, StoredRecord};
 use crate::{Appended, reader};
-use greenroom_kernel::head::{Head, SessionState};
 
 mod lists;
 mod mover;

@@ -14,8 +14,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use greenroom_kernel::Head;
-use greenroom_kernel::{Entry, EntryId, EntryKind, Message};
+use greenroom_kernel::{Entry, EntryId, EntryKind, Head, Message};
 use greenroom_store::{Batch, Store, StoreOptions};
 
 /// The sizes of the entries' texts in bytes, by turns.

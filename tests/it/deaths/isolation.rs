@@ -19,7 +19,6 @@ use greenroom_simulator::{
     Answer as Said, CallInfo, ErrorDialect, Fault, Function, Pace, Script, SeenRequest, Simulator,
     SimulatorOptions, Summariser,
 };
-
 use greenroom_store::Store;
 use greenroom_store::faults::{self as store, FaultyFiles, MemoryFiles};
 use greenroom_store::files::{Files, OpenMode};

@@ -8,10 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_kernel::Message;
-use greenroom_kernel::cost;
 use greenroom_kernel::failure::Failure;
 use greenroom_kernel::run::{AbortCause, Effect, Input, Run};
+use greenroom_kernel::{Message, cost};
 use greenroom_provider::{ModelSettings, Purpose, Request, ToolChoice};
 use greenroom_tools::Pauses;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};

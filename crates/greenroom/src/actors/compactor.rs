@@ -18,8 +18,7 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tracing::Span;
 
 use crate::actors::agent::jitter;
-use crate::actors::compaction_requests;
-use crate::actors::summary_call;
+use crate::actors::{compaction_requests, summary_call};
 use crate::core::deps::Deps;
 use crate::core::message::{
     CompactionOrder, CompactionWork, CompactorMessage, SessionMail, SessionMessage, Summariser,

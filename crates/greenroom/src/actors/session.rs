@@ -25,16 +25,14 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
-use crate::agent::Agent;
 use crate::agent::live::Live;
-use crate::agent::team;
+use crate::agent::{Agent, team};
 use crate::core::deps::Deps;
 use crate::core::log::{Draft, Log};
 use crate::core::mail::Outbox;
-use crate::core::message::TrackerConfig;
 use crate::core::message::{
     AgentMessage, Amendment, CompactorMessage, MeasureFor, RunAttempt, RunCompletion, SessionMail,
-    SessionMessage, SupervisorMessage, TrackerMessage, tell_all,
+    SessionMessage, SupervisorMessage, TrackerConfig, TrackerMessage, tell_all,
 };
 use crate::core::running::Running;
 use crate::core::shared::SessionShared;
@@ -45,8 +43,7 @@ use crate::limits::restarts::Restarts;
 use crate::limits::spending::tree::Spends as _;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::Reply;
-use crate::values::state::State;
-use crate::values::state::Status;
+use crate::values::state::{State, Status};
 
 mod children;
 mod compaction;

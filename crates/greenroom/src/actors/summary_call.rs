@@ -12,14 +12,10 @@ use greenroom_provider::{ModelSettings, ProviderError, Purpose, ReplyEvent, Requ
 use ractor::ActorRef;
 use tracing::Span;
 
-use crate::actors::flight::Flight;
-use crate::actors::flight::warn_of_no_price;
-use crate::actors::model_hooks::Decision;
-use crate::actors::model_hooks::Finished;
-use crate::actors::model_hooks::ModelHooks;
+use crate::actors::flight::{Flight, warn_of_no_price};
+use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::core::deps::Deps;
-use crate::core::message::SessionMail;
-use crate::core::message::Summariser;
+use crate::core::message::{SessionMail, Summariser};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::lane::{Call, Lane, Urgency};

@@ -15,8 +15,9 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::core::deps::Deps;
 use crate::core::mail::Mail;
-use crate::core::message::TrackerConfig;
-use crate::core::message::{AgentMessage, Measurement, SessionMail, SessionMessage, TrackerMessage};
+use crate::core::message::{
+    AgentMessage, Measurement, SessionMail, SessionMessage, TrackerConfig, TrackerMessage,
+};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::EventKind;

@@ -8,7 +8,6 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use greenroom_kernel::RunId;
-
 use greenroom_tools::{AppState, panic_text};
 
 use crate::agent::hooks::has_state;

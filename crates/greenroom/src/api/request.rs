@@ -30,9 +30,7 @@ use crate::events::run_link::RunLink;
 use crate::limits::spending::microdollars;
 use crate::limits::waits::Chain;
 use crate::values::error::{Error, Result};
-use crate::values::prompt::Prompt;
-use crate::values::prompt::Reply;
-use crate::values::prompt::Typed;
+use crate::values::prompt::{Prompt, Reply, Typed};
 
 /// That a request is answered by a [`Reply`].
 #[derive(Debug, Clone, Copy)]

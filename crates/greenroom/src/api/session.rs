@@ -17,9 +17,8 @@ use greenroom_kernel::usage::ContextUsage;
 use tokio::sync::oneshot;
 
 use crate::actors::session::stored;
-use crate::agent::Agent;
 use crate::agent::hooks::input::InputKind;
-use crate::agent::team;
+use crate::agent::{Agent, team};
 use crate::api::children::Child;
 use crate::api::questions::{self, PendingQuestion};
 use crate::api::request::{RunRequest, SentInput};
@@ -35,8 +34,7 @@ use crate::values::compaction::{CompactOptions, Compacted};
 use crate::values::error::{Error, Result};
 use crate::values::metadata;
 use crate::values::prompt::Prompt;
-use crate::values::state::State;
-use crate::values::state::Status;
+use crate::values::state::{State, Status};
 
 /// A session. Cheap to clone.
 ///

@@ -12,9 +12,8 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use greenroom_kernel::Head;
-use greenroom_kernel::Usage;
 use greenroom_kernel::entry::EntryId;
+use greenroom_kernel::{Head, Usage};
 use greenroom_store::Store;
 use serde::{Deserialize, Serialize};
 

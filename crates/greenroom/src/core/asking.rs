@@ -2,8 +2,7 @@
 //!
 //! Invariants: only heads and the starts of agents without an end are read; nothing is opened.
 
-use greenroom_kernel::EntryKind;
-use greenroom_kernel::Head;
+use greenroom_kernel::{EntryKind, Head};
 use greenroom_store::{Store, StoreError};
 
 use crate::core::deps::{Deps, blocking};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use greenroom_kernel::EntryId;
 use ractor::ActorRef;
 use tokio::sync::oneshot;
 
@@ -23,7 +24,6 @@ use crate::core::shared::{KeptAwake, REQUESTS_MAX, SessionShared};
 use crate::limits::waits::Waiting;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::Prompt;
-use greenroom_kernel::EntryId;
 
 /// How often one request wakes a session that is closed as often.
 const WAKES_MAX: u32 = 3;

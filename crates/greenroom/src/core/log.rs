@@ -6,8 +6,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use greenroom_kernel::Head;
-use greenroom_kernel::Usage;
 use greenroom_kernel::entry::{
     ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId,
     EntryKind, Metadata, RunOutcome, Sees, Spender, Spent,
@@ -20,6 +18,7 @@ use greenroom_kernel::question::{AnswerError, QuestionEnd, Questions};
 use greenroom_kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 use greenroom_kernel::terms::Terms;
 use greenroom_kernel::usage::{ContextUsage, Window, WindowSource, size_after};
+use greenroom_kernel::{Head, Usage};
 use greenroom_tools::fits;
 
 use crate::core::message::Amendment;

@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use greenroom_kernel::compacting::branch::{BranchRecord, BranchSummary};
 use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, PruneSegment, Segment};
+use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::entry::{ChildRecord, Delivery, EntryId, Metadata, RunId, RunOutcome, Sees, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolCall, ToolResult};
 use greenroom_kernel::plan::Plan;
 use greenroom_kernel::question::{Answer as PersonsAnswer, Asker, KnownQuestion, Question, QuestionEnd};
 use greenroom_kernel::run::{AbortCause, Boundary, Fallbacks, Size, Verdict};
 use greenroom_kernel::settings::{CompactOptions, CompactionSettings};
-use greenroom_kernel::usage::{ContextUsage, Ratio};
-use greenroom_kernel::{Entry, Failure};
-use greenroom_provider::{ModelSettings, OutputSchema, ProviderError};
+use greenroom_kernel::usage::{ContextUsage, Ratio, RequestFrame};
+use greenroom_kernel::{Entry, Failure, Usage};
+use greenroom_provider::{ModelSettings, OutputSchema, ProviderError, ResentReasoning};
 use greenroom_tools::AskError;
-use tokio::sync::{SetOnce, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, SetOnce, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
@@ -40,11 +41,6 @@ use crate::values::compaction::Compacted;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::Reply;
 use crate::values::state::State;
-use greenroom_kernel::Usage;
-use greenroom_kernel::due::ContextLimits;
-use greenroom_kernel::usage::RequestFrame;
-use greenroom_provider::ResentReasoning;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Which run, and which attempt at it: a run that goes on after its agent died is the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

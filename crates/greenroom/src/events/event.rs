@@ -21,8 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::values::compaction::Compacted;
-use crate::values::hook::HookAction;
-use crate::values::hook::HookPoint;
+use crate::values::hook::{HookAction, HookPoint};
 use crate::values::names::names;
 use crate::values::prompt::CallView;
 

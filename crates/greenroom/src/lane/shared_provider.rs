@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use greenroom_provider::Provider;
 
-use crate::lane::IN_FLIGHT_MAX;
-use crate::lane::SILENCE_MAX;
-use crate::lane::{Lane, LaneLimits};
+use crate::lane::{IN_FLIGHT_MAX, Lane, LaneLimits, SILENCE_MAX};
 
 /// A provider, with its own limits, that agents bring with them: see [`Agent::own_provider`](crate::Agent::own_provider).
 /// Cheap to clone; clones are the same provider, with one queue.

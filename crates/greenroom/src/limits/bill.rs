@@ -2,8 +2,7 @@
 //!
 //! Invariants: a bill only grows.
 
-use greenroom_kernel::Head;
-use greenroom_kernel::Usage;
+use greenroom_kernel::{Head, Usage};
 
 /// What a session has spent so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::cost::{Admission, Left, admit, dollars, unaffordable};
 use greenroom_store::Store;
+use tree::Wanted;
 
 use crate::values::error::ConfigError;
-use tree::Wanted;
 
 pub(crate) mod tree;
 

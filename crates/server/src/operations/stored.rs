@@ -6,8 +6,7 @@ use std::collections::HashMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use greenroom::kernel::EntryId;
-use greenroom::kernel::Head;
+use greenroom::kernel::{EntryId, Head};
 use greenroom::store::{Notice, SessionCopy, StoreError, head_from_bytes, head_to_bytes};
 use greenroom::{State, Status};
 use schemars::JsonSchema;

@@ -5,9 +5,10 @@
 //! Invariants: a row that does not decode is an error or makes the index be built again; it is never guessed at.
 //! Session ids hold no zero byte, so one session's keys never lie among another's.
 
+use greenroom_kernel::head::Head;
+
 use crate::bytes::Cursor;
 use crate::record;
-use greenroom_kernel::head::Head;
 
 /// The version of everything in the index. An index of a version that is not known is built again.
 const INDEX_VERSION: u8 = 3;

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use greenroom_kernel::head::Head;
+
 use super::{Checkpoint, Index, Location, RowPlace, key, row_sum};
 use crate::faults::Random;
 use crate::record;
-use greenroom_kernel::head::Head;
 
 type Model = BTreeMap<(String, u64), Location>;
 

@@ -10,6 +10,7 @@ use greenroom_kernel::entry::{
     ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery,
     EntryRange, HandOff, Metadata, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
+use greenroom_kernel::head::{Head, SessionState};
 use greenroom_kernel::question::{Answer, AskedQuestion, Asker, Question, QuestionEnd, QuestionKind};
 use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
@@ -21,7 +22,6 @@ use greenroom_kernel::{
 use super::{StoredRecord, decode, decode_head, encode, encode_head};
 use crate::error::StoreError;
 use crate::faults::Random;
-use greenroom_kernel::head::{Head, SessionState};
 
 /// What version 1 writes, in lines of a name and the bytes in hexadecimal. Once version 1 is released, **a line never
 /// changes**; a new variant gets a new line.

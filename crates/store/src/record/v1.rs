@@ -15,6 +15,7 @@ use greenroom_kernel::entry::{
     ChildRecord, ChildStage, Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom,
     Delivery, EntryRange, HandOff, Metadata, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
+use greenroom_kernel::head::{Head, SessionState};
 use greenroom_kernel::question::{Answer, AskedQuestion, Asker, Question, QuestionEnd, QuestionKind};
 use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
@@ -26,7 +27,6 @@ use serde_json::Value;
 
 use super::StoredRecord;
 use super::codec::{Stored, stored_enum, stored_struct, unknown_variant, write_texts};
-use greenroom_kernel::head::{Head, SessionState};
 
 /// Marks the implementations of [`Stored`] that belong to this version.
 pub(super) struct V1;

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::EntryId;
+use greenroom_kernel::{EntryId, Head};
 
 use super::world::{World, append, batch, keyed, texts, wait};
 use crate::{Appended, Batch, Store, StoreError, StoreOptions};
-use greenroom_kernel::Head;
 
 /// Runs the check on a store on a disk and on a store in memory.
 fn both(check: impl Fn(&Store)) {

@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use greenroom_kernel::EntryId;
 
+use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
 use crate::faults::Random;
 use crate::{Appended, Notice, Salvaged, Store, StoreError};
-
-use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
 
 type Texts = BTreeMap<String, Vec<String>>;
 

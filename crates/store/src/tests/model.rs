@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use greenroom_kernel::Head;
 use proptest::prelude::*;
 
-use crate::{Appended, Batch, Store, StoreError};
-use greenroom_kernel::Head;
-
 use super::world::{World, append, batch, texts, wait};
+use crate::{Appended, Batch, Store, StoreError};
 
 #[derive(Debug, Clone)]
 enum Step {

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use greenroom_kernel::{Entry, EntryId, EntryKind, Message};
+use greenroom_kernel::{Entry, EntryId, EntryKind, Head, Message};
 use tempfile::TempDir;
 
 use crate::faults::{FaultyFiles, MemoryFiles};
 use crate::{Appended, Batch, Notice, Store, StoreError, StoreOptions};
-use greenroom_kernel::Head;
 
 /// Runs a future to completion.
 pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {

@@ -17,8 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use crate::actors::compaction_requests;
-use crate::actors::tool_hooks::Decision;
-use crate::actors::tool_hooks::ToolHooks;
+use crate::actors::tool_hooks::{Decision, ToolHooks};
 use crate::agent::Agent;
 use crate::core::agent_line::AgentLine;
 use crate::core::deps::Deps;

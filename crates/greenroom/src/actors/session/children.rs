@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::entry::{ChildRecord, EntryId, EntryKind, RunOutcome};
-
 use greenroom_kernel::Head;
+use greenroom_kernel::entry::{ChildRecord, EntryId, EntryKind, RunOutcome};
 use greenroom_store::Store;
 
 use super::SessionState;

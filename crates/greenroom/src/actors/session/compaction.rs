@@ -8,20 +8,18 @@ use std::sync::Arc;
 use greenroom_kernel::compacting::{
     Compacting, CompactionParams, Effect, End, PruneSegment, Segment, SummariserLimits,
 };
-use greenroom_kernel::due;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, EntryRange, Trigger,
 };
 use greenroom_kernel::path::ActivePath;
 use greenroom_kernel::retry::Retries;
 use greenroom_kernel::settings::{CompactionSettings, Strategy};
-use greenroom_kernel::{EntryId, Failure, Usage};
+use greenroom_kernel::{EntryId, Failure, Usage, due};
 use ractor::{Actor, ActorRef};
 
-use super::debt;
 use super::definition::Definition;
 use super::open_compaction::{CompactionRequest, OverflowRequest};
-use super::{PAUSE_AFTER_FAILURES, SessionState};
+use super::{PAUSE_AFTER_FAILURES, SessionState, debt};
 use crate::actors::compaction_requests;
 use crate::actors::compactor::{Compactor, CompactorArguments};
 use crate::agent::Agent;

@@ -16,11 +16,9 @@ use greenroom_tools::Registry;
 use crate::agent::Agent;
 use crate::agent::shared_tools::AllTools;
 use crate::core::deps::Deps;
-use crate::core::message::TrackerConfig;
-use crate::core::message::{PromptOptions, Summariser};
+use crate::core::message::{PromptOptions, Summariser, TrackerConfig};
 use crate::lane::Lane;
-use crate::values::error::ConfigError;
-use crate::values::error::Result;
+use crate::values::error::{ConfigError, Result};
 
 #[cfg(test)]
 mod tests;

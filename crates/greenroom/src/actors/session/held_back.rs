@@ -10,8 +10,7 @@ use greenroom_kernel::terms::Terms;
 use greenroom_kernel::{EntryId, ToolCall};
 
 use super::SessionState;
-use crate::agent::Agent;
-use crate::agent::team;
+use crate::agent::{Agent, team};
 use crate::core::log::InboxItem;
 use crate::core::message::tell_all;
 use crate::core::terms::lacking;

@@ -6,8 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use greenroom_kernel::Head;
-use greenroom_kernel::{Entry, EntryId};
+use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::Store;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 
@@ -24,8 +23,7 @@ use crate::agent::team;
 use crate::core::deps::{Deps, blocking};
 use crate::core::log::{InboxItem, Log};
 use crate::core::mail::Outbox;
-use crate::core::message::TrackerConfig;
-use crate::core::message::{AgentMessage, MeasureFor, SessionMail, TrackerMessage};
+use crate::core::message::{AgentMessage, MeasureFor, SessionMail, TrackerConfig, TrackerMessage};
 use crate::core::shared::SessionShared;
 use crate::core::terms::lacking;
 use crate::core::trace;

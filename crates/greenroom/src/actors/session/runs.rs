@@ -15,12 +15,13 @@ use greenroom_kernel::run::{Boundary, Fallbacks};
 use greenroom_kernel::terms::Terms;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{EntryId, RunId, RunOutcome, ToolCall, ToolResult, ToolStatus, Usage};
+use greenroom_provider::ModelSettings;
+use tracing::Span;
 
 use super::definition::{Definition, instructions_tokens};
 use super::hand_off::PendingHandOff;
 use super::inbox::Caller;
-use super::questions;
-use super::{AfterAppend, SessionState};
+use super::{AfterAppend, SessionState, questions};
 use crate::agent::Agent;
 use crate::agent::instructions::InstructionsContext;
 use crate::agent::validate::Validators;
@@ -34,10 +35,7 @@ use crate::events::event::RUN_RESUMED;
 use crate::limits::waits;
 use crate::values::compaction::Compacted;
 use crate::values::error::{ConfigError, Error, Result};
-use crate::values::prompt::CallView;
-use crate::values::prompt::Reply;
-use greenroom_provider::ModelSettings;
-use tracing::Span;
+use crate::values::prompt::{CallView, Reply};
 
 /// The run in progress.
 pub(super) struct OpenRun {

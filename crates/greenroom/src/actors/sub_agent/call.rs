@@ -21,18 +21,15 @@ use crate::actors::session::stored;
 use crate::agent::sub_agent::SubAgent;
 use crate::core::child_work::ChildWork;
 use crate::core::deps::{Deps, blocking};
-use crate::core::door::Door;
-use crate::core::door::open;
+use crate::core::door::{Door, open};
 use crate::core::handover::Handover;
-use crate::core::message::PromptOptions;
-use crate::core::message::{OpenReason, SessionMail, SessionMessage, SupervisorMessage};
+use crate::core::message::{OpenReason, PromptOptions, SessionMail, SessionMessage, SupervisorMessage};
 use crate::core::shared::SessionShared;
 use crate::core::trace::CalledFrom;
 use crate::limits::bill::Bill;
 use crate::limits::waits::Chain;
 use crate::values::error::{Error, Result};
-use crate::values::prompt::Prompt;
-use crate::values::prompt::Reply;
+use crate::values::prompt::{Prompt, Reply};
 
 /// How often the run of one call is resumed after its session died. One that dies often within a minute is given up
 /// before.

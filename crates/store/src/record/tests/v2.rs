@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bincode::de::Decoder;
 use bincode::enc::Encoder;
 use bincode::error::{DecodeError, EncodeError};
+use greenroom_kernel::head::{Head, SessionState};
 use greenroom_kernel::{Entry, EntryId, EntryKind};
 
 use super::super::codec::{Stored, stored_enum, stored_struct, unchanged, unknown_variant};
@@ -16,7 +17,6 @@ use super::super::v1::V1;
 use super::super::{Read, StoredRecord, Version, Versions, Written};
 use super::{append_of, from_hex, golden, head, hex, kinds, samples};
 use crate::error::StoreError;
-use greenroom_kernel::head::{Head, SessionState};
 
 struct V2;
 
