@@ -155,6 +155,15 @@ fn seeds_150_to_299_keep_their_promises() {
     assert_rich(&run_all(150..300));
 }
 
+/// Seeds beyond those that showed a defect: answers to a session that died as it was closed, and a session that was given up
+/// while it slept in its run.
+#[test]
+fn seeds_that_showed_a_defect_keep_their_promises() {
+    for seed in [797, 4972] {
+        run_all(seed..seed + 1);
+    }
+}
+
 #[test]
 fn the_same_seed_lives_the_same_life() {
     for seed in 0..12 {

@@ -547,7 +547,7 @@ impl Agent {
     }
 
     /// Another agent, as a tool: it works on each call in a session of its own, and its last answer is the result. It is
-    /// cancelled with the call, and its events carry this session's id as their parent. [`sub_agent`](crate::agent::sub_agent)
+    /// cancelled with the call, and its events carry this session's id as their parent. [`sub_agent`](crate::sub_agent)
     /// makes one, and says what can be said of it. What it spends counts towards this agent's limits, and its run ends
     /// with this one's.
     ///
