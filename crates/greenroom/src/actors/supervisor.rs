@@ -253,13 +253,13 @@ impl SupervisorState {
                 let _ = reply.send(shared);
             }
             SupervisorMessage::Suspended(reply) => {
-                let _ = reply.send(self.suspended.keys().map(Arc::clone).collect());
+                let _ = reply.send(self.suspended().collect());
             }
             SupervisorMessage::Awaited(reply) => {
                 let is_awaited =
                     |session: &Supervised| session.phase.actor().is_some() && session.shared.is_awaited();
                 let live = self.sessions.iter().filter(|(_, session)| is_awaited(session));
-                let ids = live.map(|(id, _)| Arc::clone(id)).chain(self.suspended.keys().map(Arc::clone));
+                let ids = live.map(|(id, _)| Arc::clone(id)).chain(self.suspended());
                 let _ = reply.send(ids.collect());
             }
             SupervisorMessage::Live(reply) => {
@@ -276,6 +276,13 @@ impl SupervisorState {
                 self.stop_when_empty(myself);
             }
         }
+    }
+
+    /// The sessions whose runs go on while they sleep: those that were given up are not among them.
+    fn suspended(&self) -> impl Iterator<Item = Arc<str>> {
+        let is_suspended =
+            |(_, (shared, _)): &(&Arc<str>, &(Arc<SessionShared>, ParkingPlace))| shared.is_suspended();
+        self.suspended.iter().filter(is_suspended).map(|(id, _)| Arc::clone(id))
     }
 
     /// What is shared of a session that has actors, or that somebody holds.
