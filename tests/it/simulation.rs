@@ -155,8 +155,8 @@ fn seeds_150_to_299_keep_their_promises() {
     assert_rich(&run_all(150..300));
 }
 
-/// Seeds beyond those that showed a defect: answers to a session that died as it was closed, and a session that was given up
-/// while it slept in its run.
+/// Seeds outside these ranges that showed a defect: an answer to a session that died as it was closed, and a session that was
+/// given up while it slept in its run.
 #[test]
 fn seeds_that_showed_a_defect_keep_their_promises() {
     for seed in [797, 4972] {

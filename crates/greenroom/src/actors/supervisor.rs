@@ -492,7 +492,7 @@ impl SupervisorState {
     fn give_up(&mut self, id: &Arc<str>, error: &Error) {
         let kept =
             self.sessions.get(id).map(|session| (Arc::clone(&session.shared), session.parking.clone()));
-        // Its handles still hold what is shared of it, so its next actor gets the same.
+        // It stays known: handles hold what is shared of it, and its next actor must get the same.
         let Some((shared, parking)) = kept.or_else(|| self.suspended.get(id).cloned()) else { return };
         if let Some(suspended) = parking.take(&shared) {
             tracing::error!(session = %id, %error, "a session that slept in its run cannot be woken");
