@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use greenroom::kernel::{
-    AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus,
-};
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions, Provider, Purpose, Request};
+use greenroom_kernel::{
+    AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus,
+};
 use greenroom_tests::measure::{figure, ratio, scaled, title};
 use mock_server::{Ids, MockServer};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};

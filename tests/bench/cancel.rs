@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions};
-use greenroom::tools::{Workspace, builtin};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions,
 };
 use greenroom_tests::measure::{figure, median, micros, percentile, ratio, scaled, title};
+use greenroom_tools::{Workspace, builtin};
 use serde_json::json;
 
 /// So long do the commands sleep, in seconds: a number that tells them from all other processes.

@@ -2,8 +2,8 @@
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt};
-use greenroom::kernel::{AssistantMessage, Part, StopReason};
 use greenroom::provider::{Provider, ProviderError, ReplyEvent, ReplyStream, Request};
+use greenroom_kernel::{AssistantMessage, Part, StopReason};
 
 /// Says the same few words to everything.
 pub(crate) struct Canned;

@@ -14,7 +14,7 @@ use futures_util::stream;
 use greenroom::CompactOptions;
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions, Provider};
-use greenroom::store::Store;
+use greenroom_store::Store;
 use greenroom_tests::history;
 use greenroom_tests::measure::{
     argument, cpu_s, figure, in_own_process, median, micros, percentile, ratio, rss_mib, scaled, title,

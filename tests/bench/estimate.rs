@@ -2,7 +2,7 @@
 //!
 //! Sizes are estimated once for every entry, so this is a cost of every message, not of every request.
 
-use greenroom::kernel::size::{Estimator, text_tokens};
+use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_tests::measure::{figure, ratio, scaled, time_of, title};
 
 fn main() {

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use greenroom::kernel::Message;
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions, Provider, Purpose, ReplyEvent, Request};
+use greenroom_kernel::Message;
 use greenroom_tests::measure::{cpu_s, figure, ratio, scaled, title};
 use mock_server::{Ids, MockServer};
 

@@ -8,10 +8,10 @@ mod canned;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greenroom::kernel::plan::{PlanOptions, plan};
-use greenroom::kernel::settings::{CompactionSettings, Occasion};
 use greenroom::prelude::*;
-use greenroom::store::{Store, StoreOptions};
+use greenroom_kernel::plan::{PlanOptions, plan};
+use greenroom_kernel::settings::{CompactionSettings, Occasion};
+use greenroom_store::{Store, StoreOptions};
 use greenroom_tests::history;
 use greenroom_tests::measure::{figure, median, micros, ratio, scaled, time_of, title};
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greenroom::prelude::*;
-use greenroom::store::{Store, StoreOptions};
+use greenroom_store::{Store, StoreOptions};
 use greenroom_tests::history;
 use greenroom_tests::measure::{figure, median, micros, percentile, ratio, scaled, title};
 
@@ -28,7 +28,7 @@ async fn main() {
 
 async fn table<F>(column: &str, sizes: &[usize], session: F)
 where
-    F: Fn(usize) -> (Vec<greenroom::kernel::Entry>, greenroom::kernel::Head),
+    F: Fn(usize) -> (Vec<greenroom_kernel::Entry>, greenroom_kernel::Head),
 {
     let dir = tempfile::tempdir().expect("a folder");
     let (disk, _) = Store::open(&StoreOptions::new(dir.path())).expect("a store");
@@ -57,7 +57,7 @@ where
 /// The median and the 90th percentile of a run in sessions of these sizes, in microseconds.
 async fn runs<F>(store: Store, sizes: &[usize], session: &F) -> Vec<(f64, f64)>
 where
-    F: Fn(usize) -> (Vec<greenroom::kernel::Entry>, greenroom::kernel::Head),
+    F: Fn(usize) -> (Vec<greenroom_kernel::Entry>, greenroom_kernel::Head),
 {
     for size in sizes {
         let (entries, head) = session(*size);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use greenroom::prelude::*;
-use greenroom::store::{Store, StoreOptions};
 use greenroom_simulator::Simulator;
+use greenroom_store::{Store, StoreOptions};
 use greenroom_tests::history;
 use greenroom_tests::measure::{argument, figure, in_own_process, scaled, title};
 

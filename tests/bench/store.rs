@@ -9,9 +9,9 @@ use std::io::Write;
 use std::time::Instant;
 
 use futures_util::future::join_all;
-use greenroom::kernel::Head;
-use greenroom::kernel::{Block, Entry, EntryId, EntryKind, Message};
-use greenroom::store::{Batch, Store, StoreOptions};
+use greenroom_kernel::Head;
+use greenroom_kernel::{Block, Entry, EntryId, EntryKind, Message};
+use greenroom_store::{Batch, Store, StoreOptions};
 use greenroom_tests::measure::{cpu_s, figure, middle, ratio, scaled, title};
 use tokio::sync::{mpsc, oneshot};
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use greenroom::kernel::entry::{EntryKind, Spender};
-use greenroom::kernel::message::Message;
 use greenroom::prelude::*;
+use greenroom_kernel::entry::{EntryKind, Spender};
+use greenroom_kernel::message::Message;
 use greenroom_kernel::{EntryId, Usage};
 use greenroom_provider::Catalog;
 use greenroom_simulator::{

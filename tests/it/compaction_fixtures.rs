@@ -7,18 +7,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use greenroom::Compacted;
-use greenroom::kernel::entry::{Compaction, Entry, EntryId, EntryKind};
-use greenroom::kernel::files::{Touch, Touched};
-use greenroom::kernel::message::{
-    AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus,
-};
-use greenroom::kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
-use greenroom::tools::ToolOutput;
+use greenroom_kernel::entry::{Compaction, Entry, EntryId, EntryKind};
+use greenroom_kernel::files::{Touch, Touched};
+use greenroom_kernel::message::{
+    AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus,
+};
+use greenroom_kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 use greenroom_simulator::{
     Answer as Said, CallInfo, Function, LoggedRequest, Script, SeenRequest, Simulator,
 };
+use greenroom_tools::ToolOutput;
 
 /// About this many tokens of text that begins with `name`.
 pub(crate) fn text(name: &str, tokens: usize) -> String {

@@ -18,7 +18,7 @@ fn spender() -> Simulator {
             .messages
             .iter()
             .rev()
-            .take_while(|message| !matches!(&***message, greenroom::kernel::Message::User(_)))
+            .take_while(|message| !matches!(&***message, greenroom_kernel::Message::User(_)))
             .count();
         if results < 16 {
             Said::call("count", &json!({ "number": request.messages.len() }))

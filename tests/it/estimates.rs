@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use greenroom::kernel::entry::{EntryKind, Spender};
-use greenroom::kernel::message::Message;
 use greenroom::prelude::*;
 use greenroom::{Fallback, Period};
+use greenroom_kernel::entry::{EntryKind, Spender};
+use greenroom_kernel::message::Message;
 use greenroom_kernel::{EntryId, Usage};
 use greenroom_provider::Catalog;
 use greenroom_simulator::{

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use greenroom::kernel::EntryId;
 use greenroom::prelude::*;
 use greenroom::{Record, RunId};
+use greenroom_kernel::EntryId;
 use greenroom_simulator::{Answer as Said, Fault, Sequence};
 use serde_json::json;
 

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use greenroom::kernel::{EntryKind, Message};
 use greenroom::prelude::*;
 use greenroom::{ConfigError, FailureClass, Fallback};
+use greenroom_kernel::{EntryKind, Message};
 use greenroom_simulator::{
     Answer as Said, CallInfo, Echo, Fault, Function, RetryAfter, Script, SeenRequest, Sequence, Simulator,
     SimulatorOptions,
@@ -161,7 +161,7 @@ async fn the_context_fits_the_window_of_the_other_model() {
     let ended = ends(&seen);
     assert_eq!(ended.iter().map(|end| end.outcome.as_str()).collect::<Vec<_>>(), ["completed"], "{ended:?}");
     // Before it was asked, not when it refused.
-    assert_eq!(ended[0].trigger, greenroom::kernel::entry::Trigger::Threshold);
+    assert_eq!(ended[0].trigger, greenroom_kernel::entry::Trigger::Threshold);
     // The one that failed was not asked for the summary.
     assert_eq!(one.requests().iter().filter(|logged| logged.request.tokens > 60_000).count(), 0);
     is_down.store(false, Ordering::Relaxed);
@@ -190,7 +190,7 @@ async fn the_last_model_s_failure_is_the_run_s() {
     assert_eq!(models, ["second/other", "second/third"]);
     // A filter's refusal would come again: nobody else is asked.
     let filtered = |_: &SeenRequest, _: CallInfo| {
-        Said::text("").with_finish(greenroom::kernel::StopReason::ContentFilter)
+        Said::text("").with_finish(greenroom_kernel::StopReason::ContentFilter)
     };
     let one = simulator(Function(filtered), 20_000);
     let runtime = runtime_of(&one, &two).start().await.unwrap();

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use greenroom::ConfigError;
-use greenroom::kernel::entry::EntryKind;
 use greenroom::prelude::*;
 use greenroom_kernel::EntryId;
+use greenroom_kernel::entry::EntryKind;
 use greenroom_provider::Purpose;
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, Summariser,

@@ -281,7 +281,7 @@ async fn an_answer_survives_the_agent_that_was_to_give_it() {
 }
 
 /// A session that crashed in a run, with prompts that wait behind it.
-async fn crashed(model: &Simulator, store: &greenroom::store::Store) {
+async fn crashed(model: &Simulator, store: &greenroom_store::Store) {
     let runtime = builder(model).store(store.clone()).start().await.unwrap();
     let session = runtime.open("crashed", &agent(WINDOW)).await.unwrap();
     for text in ["one", "two", "three"] {
@@ -296,7 +296,7 @@ async fn crashed(model: &Simulator, store: &greenroom::store::Store) {
 
 #[tokio::test(start_paused = true)]
 async fn looking_at_a_session_starts_nothing() {
-    let (model, store) = (slow(), greenroom::store::Store::memory());
+    let (model, store) = (slow(), greenroom_store::Store::memory());
     crashed(&model, &store).await;
     let runtime = builder(&model).store(store.clone()).start().await.unwrap();
     let entries = store.head("crashed").unwrap().unwrap().entries;

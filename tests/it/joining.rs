@@ -122,7 +122,7 @@ async fn who_joins_at_any_moment_of_a_run_sees_the_same_as_the_others() {
 /// Whoever joins a session that sleeps is told how far its log is, whatever this process knows of it.
 #[tokio::test(start_paused = true)]
 async fn who_joins_a_session_that_sleeps_is_told_how_far_its_log_is() {
-    let (model, store) = (simulator(Echo, 100_000), greenroom::store::Store::memory());
+    let (model, store) = (simulator(Echo, 100_000), greenroom_store::Store::memory());
     let newest = async |runtime: &Runtime, what: &str| {
         let session = runtime.session("s").await.unwrap();
         let told = session.in_progress().await.unwrap();

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use greenroom::InputVerdict;
 use greenroom::prelude::*;
-use greenroom::store::Store;
 use greenroom_simulator::{Answer as Said, ByPurpose, Fault, Function, Pace, Sequence, Summariser};
+use greenroom_store::Store;
 use serde_json::json;
 
 use crate::support::{agent, builder, runtime, simulator};

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use greenroom::prelude::*;
-use greenroom::store::{Store, StoreError, StoreOptions};
-use greenroom::tools::{ToolContext, tool};
 use greenroom_kernel::EntryId;
 use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, SeenRequest, Sequence};
+use greenroom_store::{Store, StoreError, StoreOptions};
+use greenroom_tools::{ToolContext, tool};
 
 use crate::support::{agent, builder, drain, runtime, simulator};
 

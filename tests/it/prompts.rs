@@ -5,9 +5,9 @@
 //!
 //! Invariants: ids that providers make are numbered in the order in which they appear.
 
-use greenroom::kernel::files::Touch;
-use greenroom::kernel::message::Message;
 use greenroom::prelude::*;
+use greenroom_kernel::files::Touch;
+use greenroom_kernel::message::Message;
 use greenroom_simulator::{
     Answer as Said, ByPurpose, Echo, LoggedRequest, SeenRequest, Sequence, Simulator, Summariser,
 };

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use greenroom::event::EventKind;
 use greenroom::prelude::*;
-use greenroom::store::Store;
 use greenroom::{
     Answer, AskError, EntryId, EntryKind, PendingQuestion, QuestionEnd, RuntimeBuilder, Subscription,
 };
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator};
+use greenroom_store::Store;
 use greenroom_store::faults::{ENOSPC, Fault, FaultyFiles, MemoryFiles};
 use greenroom_store::files::{Files, OpenMode};
 use serde_json::{Value, json};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use greenroom::kernel::{AssistantMessage, Message, Part, StopReason};
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions, Provider, ResendReasoning};
+use greenroom_kernel::{AssistantMessage, Message, Part, StopReason};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Counting, Fault, Function, ReadsReasoning, Script, SeenRequest,
     Simulator, SimulatorOptions, Summariser, WrongUsage, tokens,

@@ -201,7 +201,7 @@ async fn what_waits_is_withdrawn_and_the_run_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_in_a_session_that_crashed_is_withdrawn_without_beginning() {
-    let (model, store) = (slow(), greenroom::store::Store::memory());
+    let (model, store) = (slow(), greenroom_store::Store::memory());
     let crashed = builder(&model).store(store.clone()).start().await.unwrap();
     let session = crashed.open("one", &agent(WINDOW)).await.unwrap();
     for text in ["one", "two", "three"] {

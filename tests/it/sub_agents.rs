@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use greenroom::kernel::entry::{EntryKind, RunOutcome, Spender};
-use greenroom::kernel::message::{Message, ToolStatus};
 use greenroom::prelude::*;
 use greenroom_kernel::EntryId;
+use greenroom_kernel::entry::{EntryKind, RunOutcome, Spender};
+use greenroom_kernel::message::{Message, ToolStatus};
 use greenroom_provider::Catalog;
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, ScriptedCall, SeenRequest, Simulator, SimulatorOptions,

@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use greenroom::prelude::*;
-use greenroom::store::Store;
 use greenroom_simulator::{
     Answer as Said, CallInfo, Function, Pace, Script, SeenRequest, Sequence, Simulator, SimulatorOptions,
 };
+use greenroom_store::Store;
 use serde_json::json;
 
 use crate::support::{agent, builder, simulator};

@@ -51,7 +51,7 @@ async fn two_tools_of_one_name_are_refused_when_a_session_is_opened() {
     let runtime = runtime(&model).await;
     let say = |word: &'static str| move |_: Nothing| async move { Ok(word) };
     let registry = |word| {
-        let mut registry = greenroom::tools::Registry::new();
+        let mut registry = greenroom_tools::Registry::new();
         registry.insert(tool("say", say(word))).unwrap();
         registry
     };

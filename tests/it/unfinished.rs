@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use greenroom::prelude::*;
-use greenroom::store::Store;
 use greenroom::{MetadataError, Order};
 use greenroom_kernel::{EntryId, EntryKind, Message};
 use greenroom_simulator::{Answer as Said, CallInfo, Echo, Fault, Function, Pace, SeenRequest, Simulator};
+use greenroom_store::Store;
 
 use crate::support::{agent, builder, drain, runtime, simulator};
 
@@ -459,8 +459,9 @@ async fn sessions_are_listed_in_pages_orders_and_by_their_labels() {
     for on_disk in [false, true] {
         let model = simulator(Echo, WINDOW);
         let runtime = match on_disk {
-            true => builder(&model)
-                .store(Store::open(&greenroom::store::StoreOptions::new(dir.path())).unwrap().0),
+            true => {
+                builder(&model).store(Store::open(&greenroom_store::StoreOptions::new(dir.path())).unwrap().0)
+            }
             false => builder(&model),
         };
         let runtime = runtime.start().await.unwrap();
@@ -695,7 +696,7 @@ async fn sessions_have_ids_as_people_have_them() {
     for id in ["", ".", "..", " a", "a\n", "a\0", "\u{1b}[2J", "a\u{202e}b", &"x".repeat(256)] {
         let error = runtime.open(id, &team()).await.unwrap_err();
         assert!(
-            matches!(&error, Error::Store(error) if matches!(**error, greenroom::store::StoreError::SessionId { .. })),
+            matches!(&error, Error::Store(error) if matches!(**error, greenroom_store::StoreError::SessionId { .. })),
             "{id:?}: {error}"
         );
         assert!(!error.to_string().contains(['\u{1b}', '\u{202e}', '\n', '\0']), "{error}");

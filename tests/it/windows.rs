@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use greenroom::kernel::usage::WindowSource;
 use greenroom::prelude::*;
-use greenroom::store::Store;
+use greenroom_kernel::usage::WindowSource;
 use greenroom_provider::{OpenAi, OpenAiOptions};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Echo, Fault, Function, ListForm, Point, Script, SeenRequest,
     Simulator, SimulatorOptions, SimulatorServer, Summariser,
 };
+use greenroom_store::Store;
 
 /// A model with a window of 8,192 tokens behind a server that lists it in this form.
 async fn served(list: ListForm) -> (Simulator, SimulatorServer) {

@@ -3,7 +3,7 @@
 //! Invariants: only the model's view changes; nothing to compact is an answer, not a failure.
 
 use anyhow::Result;
-use greenroom::kernel::entry::CompactionOutcome;
+use greenroom_kernel::entry::CompactionOutcome;
 use greenroom_server::operations::{Abort, CompactSession};
 use greenroom_server::{ClientError, ProblemKind};
 use serde_json::json;

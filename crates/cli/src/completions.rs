@@ -15,7 +15,7 @@ use clap_complete::CompleteEnv;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _, complete};
 use clap_complete::env::Shells;
 use greenroom::provider::Catalog;
-use greenroom::store::{Store, StoreOptions};
+use greenroom_store::{Store, StoreOptions};
 
 use self::line::Line;
 use crate::config::{Config, Overrides, load, setting_names};
@@ -60,7 +60,7 @@ static WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Answers a shell that asks for candidates, if one does. To be called before anything is read or written.
 pub(crate) fn answer_if_asked() -> bool {
-    let Some(shell) = greenroom::tools::privacy::variable(VARIABLE) else { return false };
+    let Some(shell) = greenroom_tools::privacy::variable(VARIABLE) else { return false };
     let asked = std::env::args_os().skip_while(|word| word != "--").skip(1);
     let asked: Vec<String> = asked.map(|word| word.to_string_lossy().into_owned()).collect();
     if shell == "bash" {

@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use greenroom::kernel::run::RunLimits;
-use greenroom::kernel::settings::CompactionSettings;
 use greenroom::provider::{BaseUrl, Catalog, ResendReasoning};
 use greenroom::{Agent, ModelSettings, RuntimeBuilder};
+use greenroom_kernel::run::RunLimits;
+use greenroom_kernel::settings::CompactionSettings;
 use greenroom_server::HttpOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

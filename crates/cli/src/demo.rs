@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use greenroom::event::EventKind;
-use greenroom::kernel::ToolStatus;
-use greenroom::kernel::usage::ContextUsage;
-use greenroom::tools::{Workspace, builtin};
 use greenroom::{Agent, Event, RunItem, Runtime, SessionHandle};
+use greenroom_kernel::ToolStatus;
+use greenroom_kernel::usage::ContextUsage;
 use greenroom_simulator::Pace;
+use greenroom_tools::{Workspace, builtin};
 
 use crate::config::{Config, ProviderConfig};
 use crate::host::{self, Answering, Unreached};

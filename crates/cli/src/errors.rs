@@ -5,10 +5,10 @@
 
 use std::{fmt, io};
 
-use greenroom::kernel::FailureClass;
-use greenroom::store::StoreError;
-use greenroom::tools::ToolsError;
+use greenroom_kernel::FailureClass;
 use greenroom_server::{ClientError, ProblemKind};
+use greenroom_store::StoreError;
+use greenroom_tools::ToolsError;
 use serde_json::{Map, Value};
 
 use crate::host::{OtherUsers, Unreached};

@@ -56,7 +56,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
-use greenroom::tools::{background, helper, privacy};
+use greenroom_tools::{background, helper, privacy};
 use rustix::process::{Resource, getrlimit};
 
 use crate::options::{Command, Options};

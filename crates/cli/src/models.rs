@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use greenroom::FactSource;
-use greenroom::kernel::usage::WindowSource;
+use greenroom_kernel::usage::WindowSource;
 use greenroom_server::Client;
 use greenroom_server::operations::{ClientKind, ForgetLimit, ListModels, ModelSummary};
 use serde_json::{Value, json};

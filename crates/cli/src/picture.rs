@@ -2,9 +2,9 @@
 //!
 //! Invariants: everything here is a plain function from values to text, without colour and without a clock.
 
-use greenroom::kernel::entry::Trigger;
-use greenroom::kernel::usage::ContextUsage;
 use greenroom::{Compacted, CompactionOutcome, EntryId};
+use greenroom_kernel::entry::Trigger;
+use greenroom_kernel::usage::ContextUsage;
 
 use crate::terminal::one_line;
 use crate::text;

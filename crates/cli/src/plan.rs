@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::kernel::entry::{Entry, EntryId};
-use greenroom::kernel::path::{ActivePath, as_sent, is_message, path_to};
-use greenroom::kernel::plan::{FileRule, PlanOptions};
-use greenroom::kernel::settings::{CutRule, Occasion};
-use greenroom::kernel::usage::{Measured, Ratio, Reports, measure};
-use greenroom::kernel::{AssistantMessage, Message, size};
 use greenroom::provider::Catalog;
 use greenroom_formats::{ImportOptions, PlanReport, import};
+use greenroom_kernel::entry::{Entry, EntryId};
+use greenroom_kernel::path::{ActivePath, as_sent, is_message, path_to};
+use greenroom_kernel::plan::{FileRule, PlanOptions};
+use greenroom_kernel::settings::{CutRule, Occasion};
+use greenroom_kernel::usage::{Measured, Ratio, Reports, measure};
+use greenroom_kernel::{AssistantMessage, Message, size};
 
 use crate::config::Config;
 use crate::options::{Cut, Estimator, Global, PlanArgs};

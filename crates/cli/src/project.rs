@@ -7,7 +7,8 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::files::{self, FileError};
 
@@ -79,7 +80,7 @@ impl ProjectFiles {
     pub(crate) fn read(&self) -> Instructions {
         let stamps: Vec<Stamp> =
             self.folders.iter().flat_map(|folder| NAMES.map(|name| stamp(&folder.join(name)))).collect();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if let Some((_, instructions)) = known.as_ref().filter(|(before, _)| *before == stamps) {
             return instructions.clone();
         }

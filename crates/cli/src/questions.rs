@@ -4,11 +4,11 @@
 //! says so. No model is asked: the run that waits goes on when the program that has its tools opens the session.
 
 use anyhow::Result;
-use greenroom::store::{Store, StoreError};
 use greenroom::{Answer, EntryId, PendingQuestion, QuestionKind, Runtime, State};
 use greenroom_server::Client;
 use greenroom_server::operations::{AnswerQuestion, ListQuestions};
 use greenroom_simulator::Simulator;
+use greenroom_store::{Store, StoreError};
 use serde_json::{Value, json};
 
 use crate::chat::ask_user;

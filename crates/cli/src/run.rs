@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::kernel::StopReason;
-use greenroom::tools::ValueSchema;
 use greenroom::{Error, Event, EventKind, EventType, Image, RunItem};
+use greenroom_kernel::StopReason;
 use greenroom_server::operations::{ClientKind, ImageData, PromptOutcome, PromptSession, Replay};
 use greenroom_server::{Client, ClientError, ProblemKind};
+use greenroom_tools::ValueSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;

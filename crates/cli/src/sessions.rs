@@ -7,11 +7,11 @@ use std::io::IsTerminal as _;
 
 use anyhow::Result;
 use greenroom::deletion::delete_stored;
-use greenroom::kernel::head::{Head, SessionState};
-use greenroom::store::StoreError;
 use greenroom::{SessionSummary, Status};
+use greenroom_kernel::head::{Head, SessionState};
 use greenroom_server::Client;
 use greenroom_server::operations::{DeleteSession, ListSessions};
+use greenroom_store::StoreError;
 use serde_json::json;
 
 use crate::options::{DeleteArgs, Global, SessionsArgs};

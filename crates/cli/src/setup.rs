@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::kernel::settings::CompactionSettings;
-use greenroom::kernel::{Failure, FailureClass};
 use greenroom::provider::{BaseUrl, Provider, Proxies};
-use greenroom::store::{Notice, Store, StoreError, StoreOptions};
-use greenroom::tools::Workspace;
 use greenroom::{Agent, Runtime, RuntimeBuilder, SessionHandle};
+use greenroom_kernel::settings::CompactionSettings;
+use greenroom_kernel::{Failure, FailureClass};
+use greenroom_store::{Notice, Store, StoreError, StoreOptions};
+use greenroom_tools::Workspace;
 use tokio::time::Instant;
 
 use self::server::{Server, proxies};

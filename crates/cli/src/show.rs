@@ -6,16 +6,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::kernel::entry::{ChildStage, CompactionOutcome, Entry, EntryId, EntryKind};
-use greenroom::kernel::path::path_to;
-use greenroom::kernel::size::Estimator;
-use greenroom::kernel::usage::{ContextUsage, Measured, Ratio, Reports, Window, WindowSource, measure};
-use greenroom::kernel::{
+use greenroom::{Compacted, QuestionEnd};
+use greenroom_kernel::entry::{ChildStage, CompactionOutcome, Entry, EntryId, EntryKind};
+use greenroom_kernel::path::path_to;
+use greenroom_kernel::size::Estimator;
+use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Reports, Window, WindowSource, measure};
+use greenroom_kernel::{
     AssistantMessage, Head, Message, Part, RunOutcome, StopReason, ToolResult, ToolStatus,
 };
-use greenroom::store::StoreError;
-use greenroom::{Compacted, QuestionEnd};
 use greenroom_server::operations::Said;
+use greenroom_store::StoreError;
 use serde_json::{Value, json};
 
 use crate::options::{Global, ShowArgs};
@@ -238,7 +238,7 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
     }
     for entry in stored.waiting() {
         if let EntryKind::Inbox { content, .. } = &entry.kind {
-            let text = greenroom::kernel::message::blocks_text(content);
+            let text = greenroom_kernel::message::blocks_text(content);
             speech(screen, "you, waiting", Style::Yellow, &text)?;
         }
     }
@@ -266,7 +266,7 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
             screen,
             &custom.kind,
             Style::Green,
-            &greenroom::kernel::message::blocks_text(&custom.content),
+            &greenroom_kernel::message::blocks_text(&custom.content),
         ),
         EntryKind::BranchSummary { summary, .. } => {
             speech(screen, "from the branch before", Style::Cyan, summary)
@@ -366,7 +366,7 @@ fn answer(
         let (sign, style, what) = match results.get(call.id.as_str()) {
             None => ("?", Style::Yellow, "no result".to_owned()),
             Some(result) => {
-                let text = greenroom::kernel::message::blocks_text(&result.content);
+                let text = greenroom_kernel::message::blocks_text(&result.content);
                 let lines = picture::count(text.lines().count() as u64, "line");
                 match result.status {
                     ToolStatus::Ok => ("✓", Style::Dim, lines),

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use greenroom::kernel::Message;
-use greenroom::kernel::render::SUMMARY_LEAD;
 use greenroom::provider::{OpenAi, OpenAiOptions, Purpose};
+use greenroom_kernel::Message;
+use greenroom_kernel::render::SUMMARY_LEAD;
 use greenroom_simulator::{
     Answer, CallInfo, CodingAgent, Pace, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
 };

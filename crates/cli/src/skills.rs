@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use greenroom::tools::{FunctionTool, ToolError, tool};
+use greenroom_tools::{FunctionTool, ToolError, tool};
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -176,7 +177,7 @@ impl Skills {
     /// What was found, looked for again where a folder changed.
     fn look<T>(&self, take: impl FnOnce(&Known) -> T) -> T {
         let stamps = self.stamps();
-        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.known.lock();
         if let Some(known) = known.as_ref().filter(|known| known.stamps == stamps) {
             return take(known);
         }

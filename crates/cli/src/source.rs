@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::kernel::Head;
 use greenroom::questions::list_stored;
-use greenroom::store::{SessionCopy, StoreError};
 use greenroom::{PendingQuestion, Status};
+use greenroom_kernel::Head;
 use greenroom_server::operations::{CopyHeads, CopySession, FindSession, ListQuestions, StoreLosses};
 use greenroom_server::{Client, ClientError, ProblemKind};
+use greenroom_store::{SessionCopy, StoreError};
 
 use crate::errors::{self, usage};
 use crate::link::ATTEMPTS;

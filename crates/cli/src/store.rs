@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Result;
-use greenroom::store::{Loss, Store, StoreError};
+use greenroom_store::{Loss, Store, StoreError};
 use serde_json::json;
 
 use crate::options::{AcceptLossArgs, Global, JsonArgs, StoreCommand};

@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::tools::privacy;
+use greenroom_tools::privacy;
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -111,7 +112,7 @@ impl Surroundings {
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         let Some(variables) = &self.0.variables else { return terminal::variable(name) };
         let value = variables.get(name).cloned();
-        self.0.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), value.clone());
+        self.0.asked.lock().insert(name.to_owned(), value.clone());
         value
     }
 
@@ -157,7 +158,7 @@ impl Surroundings {
     pub(crate) fn are_like(&self, others: &Self) -> bool {
         let of_others =
             |name: &String| others.0.variables.as_ref().and_then(|known| known.get(name).cloned());
-        let asked = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = self.0.asked.lock();
         self.0.folder == others.0.folder
             && self.0.umask == others.0.umask
             && asked.iter().all(|(name, value)| of_others(name) == *value)

@@ -278,7 +278,7 @@ impl Screen {
 
 /// A variable of the environment that is set and not empty.
 pub(crate) fn variable(name: &str) -> Option<String> {
-    let value = greenroom::tools::privacy::variable(name)?.into_string().ok();
+    let value = greenroom_tools::privacy::variable(name)?.into_string().ok();
     value.filter(|value| !value.trim().is_empty())
 }
 

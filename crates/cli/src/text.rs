@@ -2,8 +2,8 @@
 //!
 //! Invariants: nothing here decides anything; the library's types have no texts for people of their own.
 
-use greenroom::kernel::plan::NothingToCompact;
 use greenroom::{Compacted, CompactionOutcome};
+use greenroom_kernel::plan::NothingToCompact;
 
 #[cfg(test)]
 mod tests;

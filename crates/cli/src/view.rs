@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 use greenroom::event::{Delta, EventKind};
-use greenroom::kernel::{FailureClass, ToolStatus};
 use greenroom::{Event, Role, RunItem};
+use greenroom_kernel::{FailureClass, ToolStatus};
 
 use crate::terminal::{Line, Screen, Style, one_line};
 use crate::{picture, questions};

@@ -524,7 +524,7 @@ impl Agent {
     ///
     /// ```
     /// # use greenroom::prelude::*;
-    /// let agent = Agent::new("gpt-5.5").tools(&builtin::read_only(greenroom::tools::Workspace::open(".").unwrap()));
+    /// let agent = Agent::new("gpt-5.5").tools(&builtin::read_only(greenroom_tools::Workspace::open(".").unwrap()));
     /// assert!(agent.tool_specs().iter().any(|tool| tool.name == "read"));
     /// ```
     pub fn tool_specs(&self) -> Arc<[ToolSpec]> {

@@ -6,12 +6,13 @@
 //! `Retry-After` holds the whole lane back, not one session; with a limit of tokens a minute no call begins that would
 //! exceed it (`budget`); a model that says nothing for too long is given up, whatever its provider allows.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use greenroom_kernel::{FailureClass, Usage};
 use greenroom_provider::{Provider, ProviderError};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -165,11 +166,11 @@ impl Lane {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     fn budget(&self) -> Option<MutexGuard<'_, TokenBudget>> {
-        self.budget.as_ref().map(|budget| budget.lock().unwrap_or_else(PoisonError::into_inner))
+        self.budget.as_ref().map(|budget| budget.lock())
     }
 
     /// Whether there is a limit of tokens a minute.
@@ -227,7 +228,7 @@ impl Lane {
 
     /// Until when the provider asked everybody to wait, if that is not over.
     fn pause(&self) -> Option<Instant> {
-        let until = *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *self.paused_until.lock();
         until.filter(|until| *until > Instant::now())
     }
 
@@ -278,7 +279,7 @@ impl Lane {
     /// The provider asked everybody to wait.
     pub(crate) fn pause_ms(&self, delay_ms: u64) {
         let until = Instant::now() + Duration::from_millis(delay_ms);
-        let mut paused = self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paused = self.paused_until.lock();
         if paused.is_none_or(|now| now < until) {
             *paused = Some(until);
         }

@@ -90,6 +90,7 @@ pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FailureClass, Image, ImageError, RunId, RunOutcome};
 pub use greenroom_provider::{ModelSettings, Purpose, ReasoningEffort, Request, ToolChoice};
 
+pub use greenroom_store::{Notice, Store, StoreError, StoreOptions};
 pub use greenroom_tools::{
     AppState, AskError, FunctionTool, MissingState, Registry, Tool, ToolContext, ToolError, ToolOutput, tool,
 };
@@ -118,10 +119,6 @@ pub mod provider {
     };
     pub use greenroom_provider::*;
 }
-
-pub use greenroom_kernel as kernel;
-pub use greenroom_store as store;
-pub use greenroom_tools as tools;
 
 /// What most programs need.
 pub mod prelude {

@@ -6,10 +6,11 @@
 //! after the events that the server told before it; whoever gives a silent server up waits for nothing of it any more.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use greenroom::{Agent, Event, Runtime};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -308,7 +309,7 @@ impl Client {
     /// for an answer is told this reason as [`ClientError::Silent`], and so is whoever asks for something later.
     pub fn give_up(&self, reason: impl Into<String>) {
         lock(&self.shared.pending).give_up(ClientError::Silent(reason.into()));
-        drop(self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.shared.out.lock().take());
         self.shared.writer.abort();
         self.shared.given_up.notify_one();
     }
@@ -322,7 +323,7 @@ impl Client {
 
     /// Ends the connection, for all clones of this client, and waits until the server has ended it too.
     pub async fn close(self) {
-        drop(self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.shared.out.lock().take());
         self.closed().await;
     }
 
@@ -338,7 +339,7 @@ impl Client {
         operation: &O,
         has_outcome: bool,
     ) -> Result<(Waiting, Waiting), ClientError> {
-        let out = self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let out = self.shared.out.lock().clone();
         let (params, bytes_max) = (written(operation), self.shared.line_bytes_max);
         // Taken before the id is: requests have their ids in the order in which they go out.
         let over = || lock(&self.shared.pending).why_over();
@@ -531,5 +532,5 @@ fn typed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, ClientError>
 }
 
 fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
-    pending.lock().unwrap_or_else(PoisonError::into_inner)
+    pending.lock()
 }

@@ -7,8 +7,8 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use greenroom::kernel::EntryId;
 use greenroom::{AbortHandle, Agent, Error, Runtime, SessionHandle};
+use greenroom_kernel::EntryId;
 use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde::de::DeserializeOwned;

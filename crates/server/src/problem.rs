@@ -6,8 +6,8 @@
 use std::fmt;
 
 use greenroom::Error;
-use greenroom::kernel::Failure;
-use greenroom::store::StoreError;
+use greenroom_kernel::Failure;
+use greenroom_store::StoreError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

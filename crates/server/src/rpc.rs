@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom::kernel::EntryId;
 use greenroom::{Agent, Filter, Runtime, SessionHandle};
+use greenroom_kernel::EntryId;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
@@ -18,6 +18,7 @@ use greenroom_provider::{
     ModelSettings, Provider, ProviderError, Purpose, ReplyEvent, ReplyStream, Request, ResendReasoning,
     ResentReasoning, Served,
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -199,7 +200,7 @@ struct Recorder {
 
 impl Recorder {
     fn keep(file: &Mutex<File>, path: &Path, call: &Recorded) -> Result<(), ProviderError> {
-        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = file.lock();
         writeln!(file, "{}", json!(call)).map_err(|error| other(wrong(path, &error).to_string()))
     }
 }
@@ -266,7 +267,7 @@ struct Player {
 impl Player {
     fn find(&self, request: &Value) -> Result<Recorded, ProviderError> {
         let key = hash(&[request.to_string().as_bytes()]);
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.used.lock();
         let times = used.entry(key).or_default();
         let mut same = self.calls.iter().filter(|call| call.request == *request);
         let known = same.clone().count();

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use greenroom_provider::{Provider, Purpose};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use crate::SimulatorError;
@@ -240,7 +241,7 @@ impl State {
 
 impl Strict {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The list for calls to this model: its own, or the one for all.

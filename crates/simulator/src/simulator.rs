@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::{Message, ToolSpec, Usage};
 use greenroom_provider::{Provider, Purpose, ResendReasoning};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep};
 
 use crate::answer::{self, ReplyFacts, StatusAnswer, Transmission};
@@ -301,7 +302,7 @@ impl Simulator {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics while holding the lock, but a poisoned log is still worth reading.
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.state.lock()
     }
 
     /// Takes one request: counts, checks and logs it, and decides its answer.

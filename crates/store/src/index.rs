@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use chunks::Places;
@@ -27,6 +27,7 @@ use greenroom_kernel::head::Head;
 
 use crate::error::StoreError;
 use crate::files::{close_files, create_own_dir};
+use parking_lot::{Mutex, RwLock};
 pub(crate) use rows::{
     Checkpoint, Location, PartRow, Row, RowPlace, SegmentRow, encode_learned, encode_used_key, key, row_sum,
 };
@@ -190,10 +191,10 @@ impl Index {
         if self.is_closed.load(Ordering::SeqCst) {
             return Err(StoreError::Closed);
         }
-        if let Some(detail) = &*self.broken.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(detail) = &*self.broken.lock() {
             return Err(index_error(detail));
         }
-        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let database = self.database.read();
         let Some(database) = database.as_ref() else { return Ok(None) };
         let detail = match catch_unwind(AssertUnwindSafe(|| work(database))) {
             Ok(Ok(value)) => return Ok(Some(value)),
@@ -201,12 +202,12 @@ impl Index {
             Err(panic) => panic_text(panic.as_ref()),
         };
         self.mark_suspect(&detail);
-        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(detail.clone());
+        *self.broken.lock() = Some(detail.clone());
         Err(index_error(detail))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        if let Some(value) = self.staged.read().unwrap_or_else(PoisonError::into_inner).get(key) {
+        if let Some(value) = self.staged.read().get(key) {
             return Ok(value.clone());
         }
         let value = self.with(|database| database.get(key))?;
@@ -220,7 +221,7 @@ impl Index {
         }
         let bounds = (Bound::Included(from), Bound::Excluded(until));
         // The staged changes are read first: one that moves to sled meanwhile is then seen twice, but never missed.
-        let newer = self.staged.read().unwrap_or_else(PoisonError::into_inner).ranges(bounds, usize::MAX);
+        let newer = self.staged.read().ranges(bounds, usize::MAX);
         let older = self.with(|database| {
             database
                 .range(from..until)
@@ -238,7 +239,7 @@ impl Index {
 
     /// Makes changes visible to every reader at once. Only the writer may call it.
     pub(crate) fn stage(&self, changes: Vec<Change>) {
-        let mut staged = self.staged.write().unwrap_or_else(PoisonError::into_inner);
+        let mut staged = self.staged.write();
         for (key, value) in changes {
             staged.bytes += 64 + key.len() + value.as_ref().map_or(0, Vec::len);
             staged.table.insert(key, value);
@@ -247,7 +248,7 @@ impl Index {
 
     /// About how many bytes of memory the staged changes take.
     pub(crate) fn staged_bytes(&self) -> usize {
-        self.staged.read().unwrap_or_else(PoisonError::into_inner).bytes
+        self.staged.read().bytes
     }
 
     /// Makes all staged changes the ones that move to sled next. Returns whether there are any. While earlier ones are on
@@ -256,7 +257,7 @@ impl Index {
         if self.with(|_| Ok(()))?.is_none() {
             return Ok(false);
         }
-        let mut staged = self.staged.write().unwrap_or_else(PoisonError::into_inner);
+        let mut staged = self.staged.write();
         if staged.moving.is_none() && !staged.table.is_empty() {
             staged.moving = Some(Arc::new(std::mem::take(&mut staged.table)));
             staged.bytes = 0;
@@ -267,12 +268,12 @@ impl Index {
     /// Moves the changes for which [`Self::begin_move`] was called to sled, in one atomic batch. If that fails, readers
     /// still find them in memory. One thread at a time may call it.
     pub(crate) fn finish_move(&self) -> Result<(), StoreError> {
-        let moving = self.staged.read().unwrap_or_else(PoisonError::into_inner).moving.clone();
+        let moving = self.staged.read().moving.clone();
         let Some(moving) = moving else { return Ok(()) };
         #[cfg(test)]
-        let _held = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let _held = self.gate.lock();
         if self.with(|database| database.apply_batch(batch_of(database, &moving)?))?.is_some() {
-            self.staged.write().unwrap_or_else(PoisonError::into_inner).moving = None;
+            self.staged.write().moving = None;
         }
         Ok(())
     }
@@ -294,7 +295,7 @@ impl Index {
     pub(crate) fn abandon(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         // Dropping it would write.
-        std::mem::forget(self.database.write().unwrap_or_else(PoisonError::into_inner).take());
+        std::mem::forget(self.database.write().take());
     }
 
     /// Moves the staged changes to sled, flushes sled and closes it. The writer's thread calls it, because dropping
@@ -305,7 +306,7 @@ impl Index {
             tracing::warn!(%error, "the index was not written to the end; the next start reads the journal again");
         }
         self.is_closed.store(true, Ordering::SeqCst);
-        let database = self.database.write().unwrap_or_else(PoisonError::into_inner).take();
+        let database = self.database.write().take();
         if flushed.is_ok() {
             if catch_unwind(AssertUnwindSafe(move || drop(database))).is_err() {
                 tracing::warn!("closing the index panicked");
@@ -394,7 +395,7 @@ impl Index {
     ) -> Result<(Vec<Pair>, Option<Vec<u8>>), StoreError> {
         let bounds = (Bound::Included(from), Bound::Excluded(until));
         // The staged changes are read first, as for a whole range.
-        let newer = self.staged.read().unwrap_or_else(PoisonError::into_inner).ranges(bounds, limit);
+        let newer = self.staged.read().ranges(bounds, limit);
         let older = self.with(|database| {
             let range = database.range(from..until).take(limit);
             range.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
@@ -430,7 +431,7 @@ impl Index {
         }
         let bounds = (Bound::Included(from), Bound::Excluded(until));
         // The staged changes are read first, as for a range of rows.
-        let newer = self.staged.read().unwrap_or_else(PoisonError::into_inner).ranges(bounds, usize::MAX);
+        let newer = self.staged.read().ranges(bounds, usize::MAX);
         let rows =
             self.with(|database| database.range(chunks::first_key(from).as_slice()..until).collect())?;
         let rows: Vec<(sled::IVec, sled::IVec)> = rows.unwrap_or_default();

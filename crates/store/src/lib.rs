@@ -44,11 +44,12 @@ mod writer;
 mod tests;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use greenroom_kernel::Head;
 use greenroom_kernel::{Entry, EntryId, session_id};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, oneshot};
 
 pub use copy::{SessionCopy, head_from_bytes, head_to_bytes};
@@ -471,7 +472,7 @@ impl Store {
         match self.inner.as_ref() {
             Inner::Memory(_) => Vec::new(),
             Inner::Disk(disk) => {
-                let unknown = disk.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+                let unknown = disk.unknown.lock();
                 let mut open: Vec<u64> =
                     unknown.iter().filter(|loss| !loss.is_accepted).map(|loss| loss.segment).collect();
                 open.sort_unstable();
@@ -677,7 +678,7 @@ impl Disk {
 }
 
 fn open_memory(memory: &Mutex<Memory>) -> Result<MutexGuard<'_, Memory>, StoreError> {
-    let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+    let memory = memory.lock();
     if memory.is_closed { Err(StoreError::Closed) } else { Ok(memory) }
 }
 

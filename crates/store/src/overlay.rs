@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::files::{File, Files, OpenMode, read_all};
 
@@ -26,7 +28,7 @@ impl Overlay {
 
     /// A file below, to be read.
     fn open_below(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = self.opened.lock();
         if let Some(file) = opened.get(path) {
             return Ok(Arc::clone(file));
         }
@@ -39,7 +41,7 @@ impl Overlay {
     }
 
     fn changed(&self) -> MutexGuard<'_, HashMap<PathBuf, Option<Arc<MemoryFile>>>> {
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.changed.lock()
     }
 
     /// A copy of a file below.
@@ -126,7 +128,7 @@ fn index(offset: u64) -> io::Result<usize> {
 
 impl File for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let bytes = self.bytes.read().unwrap_or_else(PoisonError::into_inner);
+        let bytes = self.bytes.read();
         let rest = bytes.get(index(offset)?..).unwrap_or_default();
         let count = rest.len().min(buffer.len());
         buffer[..count].copy_from_slice(&rest[..count]);
@@ -134,7 +136,7 @@ impl File for MemoryFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        let mut file = self.bytes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.bytes.write();
         let (from, until) = (index(offset)?, index(offset + bytes.len() as u64)?);
         if file.len() < until {
             file.resize(until, 0);
@@ -144,7 +146,7 @@ impl File for MemoryFile {
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
-        let mut bytes = self.bytes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = self.bytes.write();
         bytes.resize(index(length)?, 0);
         Ok(())
     }
@@ -154,6 +156,6 @@ impl File for MemoryFile {
     }
 
     fn length(&self) -> io::Result<u64> {
-        Ok(self.bytes.read().unwrap_or_else(PoisonError::into_inner).len() as u64)
+        Ok(self.bytes.read().len() as u64)
     }
 }

@@ -13,7 +13,9 @@ mod replay;
 mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use greenroom_kernel::EntryId;
 use greenroom_kernel::head::Head;

@@ -16,11 +16,12 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::EntryId;
 use greenroom_kernel::head::{Head, SessionState};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::bytes::to_u64;
@@ -392,7 +393,7 @@ impl Writer {
             self.is_manifest_dirty = true;
             return Err(error);
         }
-        self.unknown.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&self.manifest.unknown);
+        self.unknown.lock().clone_from(&self.manifest.unknown);
         Ok(is_found)
     }
 

@@ -19,8 +19,9 @@ mod tree;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{OnceLock, mpsc};
 
+use parking_lot::Mutex;
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::helper::{Helper, Role};
@@ -227,7 +228,7 @@ type Task = Box<dyn FnOnce() + Send>;
 /// Runs it on the thread that starts commands. Threads of a runtime may end at any time.
 fn on_lasting_thread(task: Task) -> std::io::Result<()> {
     static TASKS: Mutex<Option<mpsc::Sender<Task>>> = Mutex::new(None);
-    let mut tasks = TASKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut tasks = TASKS.lock();
     let sender = match &*tasks {
         Some(sender) => sender,
         None => {

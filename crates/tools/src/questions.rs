@@ -6,12 +6,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::question::{Answer, Asker, Question, QuestionKind};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -96,7 +97,7 @@ impl Questions {
         let answers: VecDeque<Answer> = answers.into_iter().map(Into::into).collect();
         let answers = Mutex::new(answers);
         Self::new(move |_, _, _| {
-            let answer = answers.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let answer = answers.lock().pop_front();
             std::future::ready(answer.ok_or(AskError::Nobody)).boxed()
         })
     }

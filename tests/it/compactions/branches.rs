@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use greenroom::kernel::EntryId;
-use greenroom::kernel::entry::{EntryKind, Trigger};
-use greenroom::kernel::files::Touch;
 use greenroom::prelude::*;
+use greenroom_kernel::EntryId;
 use greenroom_kernel::FileOps;
+use greenroom_kernel::entry::{EntryKind, Trigger};
+use greenroom_kernel::files::Touch;
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Echo, Fault, Function, Pace, RetryAfter, Script, SeenRequest,
     Summariser,

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greenroom::kernel::EntryId;
-use greenroom::kernel::compacting::Supplied;
-use greenroom::kernel::entry::EntryKind;
-use greenroom::kernel::files::Touch;
 use greenroom::prelude::*;
 use greenroom::{BeforeCompact, CompactionProposal, CompactionReport, RuntimeBuilder};
+use greenroom_kernel::EntryId;
+use greenroom_kernel::compacting::Supplied;
+use greenroom_kernel::entry::EntryKind;
+use greenroom_kernel::files::Touch;
 use greenroom_simulator::{
     Answer as Said, ByPurpose, Echo, ErrorDialect, Fault, Sequence, Simulator, Summariser,
 };

@@ -1,8 +1,8 @@
 //! At the window and below it: which rung is taken, what is typed, and when nothing is tried any more.
 
-use greenroom::kernel::entry::EntryKind;
-use greenroom::kernel::{EntryId, FailureClass, Usage};
 use greenroom::prelude::*;
+use greenroom_kernel::entry::EntryKind;
+use greenroom_kernel::{EntryId, FailureClass, Usage};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Echo, Fault, Function, Script as _, SeenRequest, Sequence,
     Summariser,

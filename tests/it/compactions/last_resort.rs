@@ -85,7 +85,7 @@ async fn what_broken_streams_cost_is_little_and_the_next_summary_reads_it() {
     assert_eq!(session.context().await.unwrap().len(), 126);
     assert!(session.compact(keep(2_000)).await.unwrap().is_installed());
     let whole = newest(&runtime, "s").await;
-    assert_eq!((whole.base, whole.first), (None, Some(greenroom::kernel::EntryId(0))));
+    assert_eq!((whole.base, whole.first), (None, Some(greenroom_kernel::EntryId(0))));
     assert!(whole.debt.is_empty());
     model.assert_clean();
 }
@@ -96,7 +96,7 @@ async fn a_chosen_truncation_owes_nothing() {
     let model = simulator(ByPurpose::new(talker(300), Summariser::Garbage), 40_000);
     let runtime = crate::support::builder(&model)
         .compaction(CompactionSettings {
-            strategy: greenroom::kernel::settings::Strategy::Truncate,
+            strategy: greenroom_kernel::settings::Strategy::Truncate,
             ..Default::default()
         })
         .start()

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use greenroom::kernel::entry::{CompactionOutcome, EntryKind};
 use greenroom_kernel::EntryId;
+use greenroom_kernel::entry::{CompactionOutcome, EntryKind};
 use greenroom_simulator::{ByPurpose, Echo, Summariser};
 use greenroom_store::Store;
 use greenroom_store::faults::{self, FaultyFiles, MemoryFiles};

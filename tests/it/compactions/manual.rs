@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use greenroom::kernel::EntryId;
-use greenroom::kernel::files::Touch;
 use greenroom::prelude::*;
+use greenroom_kernel::EntryId;
+use greenroom_kernel::files::Touch;
 use greenroom_simulator::{ByPurpose, CallInfo, Echo, Function, Script, SeenRequest, Sequence, Summariser};
 
 use crate::compaction_fixtures::{

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use greenroom::kernel::entry::{Compaction, Entry, EntryId, EntryKind};
-use greenroom::kernel::files::{FileOps, Touch};
-use greenroom::kernel::message::{Block, Image, Message, StopReason, ToolStatus};
-use greenroom::kernel::path::{is_message, path_to, project};
-use greenroom::kernel::plan::{PlanOptions, plan};
-use greenroom::kernel::settings::{CutRule, Occasion};
 use greenroom::prelude::*;
-use greenroom::tools::ToolOutput;
+use greenroom_kernel::entry::{Compaction, Entry, EntryId, EntryKind};
+use greenroom_kernel::files::{FileOps, Touch};
+use greenroom_kernel::message::{Block, Image, Message, StopReason, ToolStatus};
+use greenroom_kernel::path::{is_message, path_to, project};
+use greenroom_kernel::plan::{PlanOptions, plan};
+use greenroom_kernel::settings::{CutRule, Occasion};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions, Summariser,
 };
+use greenroom_tools::ToolOutput;
 use serde_json::json;
 
 use crate::compaction_fixtures::{
@@ -124,7 +124,7 @@ async fn live(seed: u64) -> Shown {
         ..SimulatorOptions::new(ByPurpose::new(Function(talk), Summariser::Obedient))
     };
     let model = Simulator::new(options);
-    let store = greenroom::store::Store::memory();
+    let store = greenroom_store::Store::memory();
     let runtime =
         builder(&model).store(store).compaction(settings.clone()).start().await.expect("a usable runtime");
     let session = runtime.open("s", &tools(window)).await.unwrap();

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use greenroom::kernel::entry::EntryKind;
-use greenroom::kernel::message::Message;
-use greenroom::kernel::size::{Estimator, message_tokens};
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
+use greenroom_kernel::entry::EntryKind;
+use greenroom_kernel::message::Message;
+use greenroom_kernel::size::{Estimator, message_tokens};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, Summariser,
 };
@@ -67,9 +67,9 @@ async fn capped_and_read_on(entry: u64) {
     let reply = session.prompt("read page 7").await.unwrap();
     assert!(reply.text.starts_with("[entry ") && reply.text.contains("THE-MIDDLE-OF-7"), "{}", reply.text);
     assert!(ends(&drain(&mut events)).is_empty(), "it fits as it came");
-    let entries = runtime.entries("s", greenroom::kernel::EntryId(0)).await.unwrap();
+    let entries = runtime.entries("s", greenroom_kernel::EntryId(0)).await.unwrap();
     let EntryKind::WholeResult { content, .. } = &entries[2].kind else { panic!("{:?}", entries[2]) };
-    assert!(greenroom::kernel::message::blocks_text(content).contains("THE-MIDDLE-OF-7"));
+    assert!(greenroom_kernel::message::blocks_text(content).contains("THE-MIDDLE-OF-7"));
     let short = entries[3].kind.as_message().unwrap();
     assert!(message_tokens(short, Estimator::Classes) < 2_050, "a quarter of the window");
     assert!(short.text().starts_with("page 7 begins.") && short.text().ends_with("the end of 7."));

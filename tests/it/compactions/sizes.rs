@@ -1,6 +1,6 @@
 //! What lists say of a context's size is what the session itself says, wherever its path ends now.
 
-use greenroom::kernel::EntryId;
+use greenroom_kernel::EntryId;
 use greenroom_simulator::{ByPurpose, Summariser};
 
 use crate::compaction_fixtures::{chat, keep, opened, talker, text};

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use greenroom::kernel::message::Message;
-use greenroom::kernel::{Failure, FailureClass};
 use greenroom::prelude::*;
 use greenroom::provider::{Provider, ProviderError, Purpose, ReplyStream, Request};
+use greenroom_kernel::message::Message;
+use greenroom_kernel::{Failure, FailureClass};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Echo, ErrorDialect, Function, LoggedRequest, Outcome, Script,
     SeenRequest, Simulator, SimulatorOptions, Summariser,
@@ -357,7 +357,7 @@ async fn twenty_in_a_row_keep_the_request_the_files_and_the_cap() {
             }
         });
         let runtime = builder(&model).compaction(late).start().await.unwrap();
-        let limits = greenroom::kernel::run::RunLimits { steps_max: 10_000, ..Default::default() };
+        let limits = greenroom_kernel::run::RunLimits { steps_max: 10_000, ..Default::default() };
         let session =
             runtime.open("s", &crate::compaction_fixtures::editor(12_000, 700).limits(limits)).await.unwrap();
         let mut events = session.subscribe();
@@ -383,13 +383,13 @@ async fn twenty_in_a_row_keep_the_request_the_files_and_the_cap() {
             let summary = &compaction.summary;
             let verbatim = format!("<active-request>\n{request}\n</active-request>");
             assert!(summary.contains(&verbatim), "{summariser:?} {index}: {summary}");
-            let words = greenroom::kernel::summary::without_footer(summary);
+            let words = greenroom_kernel::summary::without_footer(summary);
             let tokens =
-                greenroom::kernel::size::text_tokens(words, greenroom::kernel::size::Estimator::Classes);
+                greenroom_kernel::size::text_tokens(words, greenroom_kernel::size::Estimator::Classes);
             assert!(tokens <= cap + 64, "{summariser:?} {index}: {tokens} of {cap}");
             // Every file from the first on, none twice.
             let listed = compaction.files.read().chain(compaction.files.modified()).count();
-            let log = runtime.entries("s", greenroom::kernel::EntryId(0)).await.unwrap();
+            let log = runtime.entries("s", greenroom_kernel::EntryId(0)).await.unwrap();
             let touched = log.iter().filter(|entry| Some(entry.id) <= compaction.last && entry.id < *id);
             let results = touched
                 .filter(|entry| entry.kind.as_message().is_some_and(|message| message.role() == "tool"));
@@ -399,7 +399,7 @@ async fn twenty_in_a_row_keep_the_request_the_files_and_the_cap() {
         if summariser == Summariser::Obedient {
             let goal = &history.last().unwrap().1.summary;
             assert!(
-                greenroom::kernel::summary::without_footer(goal).contains("lighthouse at Kap Arkona"),
+                greenroom_kernel::summary::without_footer(goal).contains("lighthouse at Kap Arkona"),
                 "{goal}"
             );
         }

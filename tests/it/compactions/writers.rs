@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom::Subscription;
-use greenroom::kernel::EntryId;
-use greenroom::kernel::entry::Trigger;
-use greenroom::kernel::settings::UnknownWindow;
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
+use greenroom_kernel::EntryId;
+use greenroom_kernel::entry::Trigger;
+use greenroom_kernel::settings::UnknownWindow;
 use greenroom_provider::{OpenAi, OpenAiOptions};
 use greenroom_simulator::{
     Answer as Said, CallInfo, Echo, ErrorDialect, Fault, Function, ListForm, RetryAfter, Script, SeenRequest,
@@ -323,7 +323,7 @@ async fn after_a_switch_during_a_turn_the_model_that_is_left_writes() {
 /// The switch comes with a restart, before or after it was recorded: the model that is left writes.
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_the_model_that_is_left_writes() {
-    let store = greenroom::store::Store::memory();
+    let store = greenroom_store::Store::memory();
     for crashes in [false, true] {
         let id = format!("s{crashes}");
         let model = simulator(broken("nobody", |_| Said::text("")), 100_000);

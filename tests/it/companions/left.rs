@@ -1,7 +1,7 @@
 //! A run that its process left (it waits for a person, or was cut off) goes on with an agent like its own only.
 
 use greenroom::Question;
-use greenroom::tools::{ToolContext, tool};
+use greenroom_tools::{ToolContext, tool};
 
 use super::*;
 

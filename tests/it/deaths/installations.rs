@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use greenroom::kernel::message::Message;
 use greenroom::prelude::*;
+use greenroom_kernel::message::Message;
 use greenroom_simulator::{
     ByPurpose, CallInfo, Echo, Function, Outcome, Script, SeenRequest, Simulator, Summariser,
 };

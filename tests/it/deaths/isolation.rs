@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use greenroom::kernel::entry::EntryKind;
 use greenroom::prelude::*;
 use greenroom::{BeforeCompact, BeforeTool, Fallback, InputVerdict, ToolCallProposal};
+use greenroom_kernel::entry::EntryKind;
 use greenroom_kernel::{Entry, EntryId};
 use greenroom_provider::Purpose;
 use greenroom_simulator::{

@@ -1,7 +1,7 @@
 //! A server that says nothing where a request is too large for it: nothing at all, with a window that nobody knows.
 
-use greenroom::kernel::Usage;
 use greenroom::prelude::*;
+use greenroom_kernel::Usage;
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, ErrorDialect, Fault, Function, Point, Script, SeenRequest,
     Simulator, SimulatorOptions, Summariser,

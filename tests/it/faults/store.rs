@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom::prelude::*;
-use greenroom::store::Store;
 use greenroom_kernel::{Entry, EntryId, EntryKind};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, Summariser,
 };
+use greenroom_store::Store;
 use greenroom_store::faults::{EIO, ENOSPC, Fault, FaultyFiles, MemoryFiles};
 use greenroom_store::files::{Files, OpenMode, RealFiles};
 use greenroom_store::{StoreError, StoreOptions};

@@ -4,14 +4,14 @@
 
 use std::collections::BTreeSet;
 
-use greenroom::kernel::entry::{EntryId, EntryKind};
-use greenroom::kernel::files::Touch;
-use greenroom::kernel::message::{Message, Usage};
-use greenroom::kernel::render::SUMMARY_LEAD;
-use greenroom::kernel::settings::{CutRule, Occasion};
 use greenroom::prelude::*;
 use greenroom::provider::classify;
 use greenroom_kernel::FailureClass;
+use greenroom_kernel::entry::{EntryId, EntryKind};
+use greenroom_kernel::files::Touch;
+use greenroom_kernel::message::{Message, Usage};
+use greenroom_kernel::render::SUMMARY_LEAD;
+use greenroom_kernel::settings::{CutRule, Occasion};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Echo, ErrorDialect, Fault, Function, SeenRequest, Sequence,
     Summariser,
@@ -281,7 +281,7 @@ async fn a_report_of_a_failed_answer_is_not_used() {
     let mut path = chat(2, 100);
     if let Some(Message::Assistant(answer)) = path.last_mut() {
         answer.usage = Some(Usage { input_tokens: 90_000, output_tokens: 10, ..Usage::default() });
-        answer.stop = greenroom::kernel::StopReason::Error;
+        answer.stop = greenroom_kernel::StopReason::Error;
     }
     let session = opened(&runtime, "s", &agent(100_000), path).await;
     assert!(session.state().await.unwrap().context.tokens < 1_000);

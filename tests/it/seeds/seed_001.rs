@@ -3,14 +3,14 @@
 //!
 //! That 183,616 of 200,000 tokens trigger, and that the summary ends with the files, is shown in `seed_000`.
 
-use greenroom::kernel::entry::{EntryId, EntryKind, Shell};
-use greenroom::kernel::message::Message;
-use greenroom::kernel::path::active_compaction;
-use greenroom::kernel::render::SUMMARY_LEAD;
-use greenroom::kernel::settings::{CutRule, Occasion, UnknownWindow};
-use greenroom::kernel::usage::{KnownWindows, Window, WindowSource};
 use greenroom::prelude::*;
 use greenroom_kernel::FailureClass;
+use greenroom_kernel::entry::{EntryId, EntryKind, Shell};
+use greenroom_kernel::message::Message;
+use greenroom_kernel::path::active_compaction;
+use greenroom_kernel::render::SUMMARY_LEAD;
+use greenroom_kernel::settings::{CutRule, Occasion, UnknownWindow};
+use greenroom_kernel::usage::{KnownWindows, Window, WindowSource};
 use greenroom_simulator::{Answer as Said, Echo, Sequence};
 
 use crate::compaction_fixtures::{
@@ -107,7 +107,7 @@ async fn the_summary_before_goes_into_the_request_to_be_merged() {
     }
     assert!(session.compact(keep(300)).await.unwrap().is_installed());
     let request = asked(&model)[1].request.last_user_text();
-    let body = greenroom::kernel::summary::without_footer(&first.summary);
+    let body = greenroom_kernel::summary::without_footer(&first.summary);
     assert!(request.contains(&format!("<previous-summary>\n{body}\n</previous-summary>")), "{request}");
     assert!(request.contains("MERGE"));
     assert!(

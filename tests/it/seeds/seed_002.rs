@@ -5,12 +5,12 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use greenroom::kernel::files::Touch;
-use greenroom::kernel::message::{Message, Usage};
-use greenroom::kernel::settings::{Occasion, Strategy};
 use greenroom::prelude::*;
 use greenroom::provider::classify;
 use greenroom_kernel::FailureClass;
+use greenroom_kernel::files::Touch;
+use greenroom_kernel::message::{Message, Usage};
+use greenroom_kernel::settings::{Occasion, Strategy};
 use greenroom_simulator::{Answer as Said, ByPurpose, Echo, ErrorDialect, Sequence, Summariser};
 use serde_json::json;
 

@@ -2,8 +2,8 @@
 //! trigger, a number of messages to preserve, the configurable prompt, the status lines, the event, the history in the
 //! metadata, and conversations that are too short.
 
-use greenroom::kernel::entry::EntryId;
 use greenroom::prelude::*;
+use greenroom_kernel::entry::EntryId;
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Echo, Function, Script as _, SeenRequest, Summariser,
 };

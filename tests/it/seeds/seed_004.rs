@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use greenroom::BeforeCompact;
-use greenroom::kernel::compacting::Supplied;
-use greenroom::kernel::entry::{EntryId, EntryKind};
-use greenroom::kernel::files::Touch;
-use greenroom::kernel::message::{Message, Usage};
 use greenroom::prelude::*;
+use greenroom_kernel::compacting::Supplied;
+use greenroom_kernel::entry::{EntryId, EntryKind};
+use greenroom_kernel::files::Touch;
+use greenroom_kernel::message::{Message, Usage};
 use greenroom_simulator::{Answer as Said, ByPurpose, Echo, Sequence, Summariser};
 use serde_json::json;
 

@@ -6,8 +6,8 @@
 //! what is wrong, and what was typed stays.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use greenroom::kernel::question::QuestionEnd;
 use greenroom::{EntryId, QuestionKind};
+use greenroom_kernel::question::QuestionEnd;
 use serde_json::{Map, Number, Value};
 
 use super::editor::{Edit, Editor};

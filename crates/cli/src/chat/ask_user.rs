@@ -2,8 +2,8 @@
 //!
 //! Invariants: it changes nothing by itself, so that a call that was cut off by a restart can be run again.
 
-use greenroom::tools::{FunctionTool, ToolContext, ToolError, tool};
 use greenroom::{Question, State};
+use greenroom_tools::{FunctionTool, ToolContext, ToolError, tool};
 use schemars::JsonSchema;
 use serde::Deserialize;
 

@@ -3,8 +3,8 @@
 //! Invariants: what is said goes out in the order in which it was typed; an interrupt is sent after all of it, and waits for
 //! none of it.
 
-use greenroom::kernel::usage::ContextUsage;
 use greenroom::{Compacted, EntryId, Event, InProgress, ModelSettings, State};
+use greenroom_kernel::usage::ContextUsage;
 use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
     ForkSession, ImageData, ListModels, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing,

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use greenroom::kernel::ToolStatus;
+use greenroom_kernel::ToolStatus;
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 

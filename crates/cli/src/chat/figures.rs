@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use greenroom::kernel::usage::{ContextUsage, WindowSource};
 use greenroom::{State, Status};
+use greenroom_kernel::usage::{ContextUsage, WindowSource};
 use greenroom_server::operations::{ContextParts, Planned};
 
 use super::row::{Look, Row};

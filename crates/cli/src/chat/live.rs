@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use greenroom::event::{EventKind, Record};
-use greenroom::kernel::question::Question;
-use greenroom::tools::Progress;
 use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, Status as SessionStatus};
+use greenroom_kernel::question::Question;
 use greenroom_server::operations::{ClientKind, ListQuestions, Sent, WaitingInput};
 use greenroom_server::{Client, ClientError, Events, Received};
+use greenroom_tools::Progress;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -73,7 +73,7 @@ enum Done {
     /// The same session, with an agent of this model.
     Changed(Box<Opened>, String),
     /// The context's size has changed without an event that says so.
-    Context(greenroom::kernel::usage::ContextUsage),
+    Context(greenroom_kernel::usage::ContextUsage),
     /// An answer was refused.
     Refused(greenroom::EntryId, String),
     Files(String, Vec<String>),

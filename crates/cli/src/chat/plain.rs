@@ -6,9 +6,9 @@ use std::io::IsTerminal;
 
 use anyhow::Result;
 use greenroom::event::{EventKind, Record};
-use greenroom::kernel::entry::Trigger;
-use greenroom::kernel::usage::ContextUsage;
 use greenroom::{Error, ModelSettings, RunItem, State};
+use greenroom_kernel::entry::Trigger;
+use greenroom_kernel::usage::ContextUsage;
 use greenroom_server::operations::{
     Abort, Accepted, ClientKind, Operation, PromptOutcome, PromptSession, ResumeSession,
 };

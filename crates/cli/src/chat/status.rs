@@ -2,7 +2,7 @@
 //!
 //! Invariants: it fits the width, whatever that is: what matters least goes first.
 
-use greenroom::kernel::usage::{ContextUsage, WindowSource};
+use greenroom_kernel::usage::{ContextUsage, WindowSource};
 
 use super::row::{Color, Look, Row};
 use crate::picture;

@@ -12,8 +12,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use greenroom::kernel::settings::COMPACT_PROMPT_BYTES_MAX;
 use greenroom::provider::BaseUrl;
+use greenroom_kernel::settings::COMPACT_PROMPT_BYTES_MAX;
 use serde_norway::Value;
 
 use super::live::refused;

@@ -3,7 +3,7 @@
 //! Invariants: a setting that is not there leaves what holds for all models.
 
 use greenroom::ModelSettings;
-use greenroom::kernel::settings::CompactionSettings;
+use greenroom_kernel::settings::CompactionSettings;
 use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};

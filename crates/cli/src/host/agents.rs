@@ -6,15 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::kernel::{Failure, FailureClass};
 use greenroom::provider::{BoxFuture, OpenAiOptions, Provider, ProviderError, ReplyStream, Request};
 use greenroom::{Agent, SharedProvider};
+use greenroom_kernel::{Failure, FailureClass};
 use greenroom_server::operations::Task;
 use greenroom_server::{Defined, Definer, Problem, ProblemKind};
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -217,7 +218,7 @@ impl Agents {
             labels: labels.clone(),
             news,
         };
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner).push(known);
+        self.0.known.lock().push(known);
         let warnings = [made.file_warnings, made.warnings].concat();
         Ok(Defined { agent, labels, warnings, news: Some(heard) })
     }
@@ -231,7 +232,7 @@ impl Agents {
         loaded: &Loaded,
     ) -> Option<Defined> {
         let texts = loaded.texts();
-        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.known.lock();
         known.retain(|known| known.agent.strong_count() > 0);
         let same = known.iter().find(|known| {
             known.flags == *flags
@@ -253,7 +254,7 @@ impl Agents {
         limits: &ProviderConfig,
         provider: impl FnOnce() -> Arc<dyn Provider>,
     ) -> SharedProvider {
-        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.0.lanes.lock();
         lanes.retain(|lane| lane.users.iter().any(|user| user.strong_count() > 0));
         if let Some(lane) = lanes.iter().find(|lane| lane.options == *options && lane.limits == *limits) {
             return lane.provider.clone();
@@ -270,7 +271,7 @@ impl Agents {
     }
 
     fn use_lane(&self, provider: &SharedProvider, agent: &Arc<Agent>) {
-        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.0.lanes.lock();
         if let Some(lane) = lanes.iter_mut().find(|lane| lane.provider == *provider) {
             lane.users.retain(|user| user.strong_count() > 0);
             lane.users.push(Arc::downgrade(agent));

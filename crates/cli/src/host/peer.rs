@@ -9,7 +9,7 @@
 use std::fmt;
 use std::path::Path;
 
-use greenroom::tools::origin;
+use greenroom_tools::origin;
 use tokio::net::UnixStream;
 
 /// What is said to a process that a command of a tool has started, and by it.

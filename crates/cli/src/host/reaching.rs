@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use greenroom::store::StoreError;
 use greenroom_server::operations::{
     ClientKind, Hello, HelloAnswer, Operation as _, PROTOCOL, StopHost, Stopping,
 };
 use greenroom_server::{Client, ClientError, ProblemKind};
+use greenroom_store::StoreError;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};

@@ -9,11 +9,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use greenroom::tools::origin;
+use greenroom_tools::origin;
+use parking_lot::Mutex;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
 
@@ -138,8 +138,7 @@ impl Place {
             return Ok(None);
         }
         let (listener, Self { file, .. }) = bind(self.path.clone(), self.link.clone())?;
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) =
-            file.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.file.lock() = file.into_inner();
         Ok(Some(listener))
     }
 
@@ -156,7 +155,7 @@ impl Place {
     }
 
     fn is_there(&self) -> bool {
-        let file = *self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = *self.file.lock();
         identity(&self.path).is_ok_and(|there| there == file)
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use greenroom::tools::background;
+use greenroom_tools::background;
 use tokio::time::Instant;
 
 use super::reaching::Unreached;

@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Result;
 use greenroom::Agent;
 use greenroom::provider::OpenAi;
-use greenroom::tools::builtin::bash::{self, Containment, Helper};
-use greenroom::tools::privacy::Hidden;
-use greenroom::tools::{Workspace, builtin};
 use greenroom_simulator::Pace;
+use greenroom_tools::builtin::bash::{self, Containment, Helper};
+use greenroom_tools::privacy::Hidden;
+use greenroom_tools::{Workspace, builtin};
 
 use super::server::{Server, check_cost};
 use super::settings::Settings;
@@ -160,7 +160,7 @@ async fn registry(
     args: &ModelArgs,
     surroundings: &Surroundings,
     warnings: &mut Vec<String>,
-) -> Result<greenroom::tools::Registry> {
+) -> Result<greenroom_tools::Registry> {
     if args.allow_shell {
         Ok(builtin::files_and_shell(workspace, shell(surroundings, warnings).await?))
     } else if args.allow_write {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use greenroom::provider::catalog::Prices;
 use greenroom::provider::{BaseUrl, Catalog, OpenAi, OpenAiOptions, Proxies};
-use greenroom::tools::origin;
+use greenroom_tools::origin;
 
 use super::trust;
 use crate::config::{Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable};

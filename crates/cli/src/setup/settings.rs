@@ -3,12 +3,13 @@
 //! Invariants: a flag wins over the environment, and that over the files; what changes holds from the next check of a
 //! session on.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use greenroom::kernel::settings::CompactionSettings;
 use greenroom::{Agent, LiveSettings, ModelSettings, SettingsChange};
+use greenroom_kernel::settings::CompactionSettings;
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use crate::config::{Change, Config, LiveConfig, Loaded};
@@ -155,13 +156,13 @@ impl ClientSettings {
     /// Looks at the files.
     pub(crate) fn look(&self) {
         let warnings = self.settings.project_warnings();
-        let mut told = self.of_project.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.of_project.lock();
         for warning in warnings.iter().filter(|warning| !told.contains(warning)) {
             let _ = self.news.send(warning.clone());
         }
         *told = warnings;
         drop(told);
-        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut untold = self.untold.lock();
         let Some(Change { config, warning }) = self.settings.config.look() else { return };
         if let Some(warning) = warning {
             // Nobody may be there to hear it.
@@ -175,7 +176,7 @@ impl ClientSettings {
     /// What changed since this was asked last.
     pub(crate) fn change(&self) -> Option<SettingsChange> {
         self.look();
-        let change = self.untold.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let change = self.untold.lock().take()?;
         Some(Arc::clone(&self.settings).told(change))
     }
 }

@@ -1,7 +1,7 @@
 //! The lines that users know.
 
-use greenroom::kernel::entry::Trigger;
 use greenroom::{Compacted, CompactionOutcome};
+use greenroom_kernel::entry::Trigger;
 
 use super::{compacted, thousands};
 

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use clap::ValueEnum;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use greenroom::event::{Delta, EventKind};
-use greenroom::kernel::ToolStatus;
 use greenroom::{Event, LiveSession, Role, Status};
+use greenroom_kernel::ToolStatus;
 
 use crate::chat::row::{Look, Row};
 use crate::picture;

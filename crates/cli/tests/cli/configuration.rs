@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use greenroom::kernel::{Message, Part};
+use greenroom_kernel::{Message, Part};
 use greenroom_simulator::{Answer, Echo, Sequence};
 use serde_json::json;
 

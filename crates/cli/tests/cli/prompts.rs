@@ -1,6 +1,6 @@
 //! What the model is told besides the conversation: its system prompt, the project's instructions, and skills.
 
-use greenroom::kernel::Message;
+use greenroom_kernel::Message;
 use greenroom_simulator::{Answer, Sequence};
 
 use super::support::{Model, Place, Says};

@@ -1,6 +1,6 @@
 //! `run`: the answer and nothing else, events with their end, failures with their class, interruptions.
 
-use greenroom::kernel::StopReason;
+use greenroom_kernel::StopReason;
 use greenroom_simulator::{Answer, Echo, Pace};
 use rustix::process::Signal;
 

@@ -1,6 +1,6 @@
 //! What `run` can be asked besides its prompt: an answer of a form, images, limits; together, and with their exit codes.
 
-use greenroom::kernel::Usage;
+use greenroom_kernel::Usage;
 use greenroom_simulator::{Answer, Fault, Pace, Sequence, WrongUsage};
 use serde_json::json;
 

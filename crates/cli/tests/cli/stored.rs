@@ -289,10 +289,10 @@ fn a_journal_that_is_gone_is_said_by_every_command_until_that_is_accepted() {
 
 #[test]
 fn prompts_that_wait_are_shown_and_an_export_says_that_it_lacks_them() {
-    use greenroom::kernel::Head;
-    use greenroom::kernel::entry::{Delivery, Entry, EntryId, EntryKind};
-    use greenroom::kernel::message::Block;
-    use greenroom::store::{Batch, Store, StoreOptions};
+    use greenroom_kernel::Head;
+    use greenroom_kernel::entry::{Delivery, Entry, EntryId, EntryKind};
+    use greenroom_kernel::message::Block;
+    use greenroom_store::{Batch, Store, StoreOptions};
     let place = Place::new();
     let kind = EntryKind::Inbox {
         delivery: Delivery::FollowUp,
@@ -325,10 +325,10 @@ fn prompts_that_wait_are_shown_and_an_export_says_that_it_lacks_them() {
 /// Sessions of sub-agents are listed under their callers, where they are wanted, and go with them.
 #[test]
 fn sessions_of_sub_agents_stand_under_their_callers_and_go_with_them() {
-    use greenroom::kernel::EntryId;
-    use greenroom::kernel::Head;
-    use greenroom::kernel::entry::{Entry, EntryKind};
-    use greenroom::store::{Batch, Store, StoreOptions};
+    use greenroom_kernel::EntryId;
+    use greenroom_kernel::Head;
+    use greenroom_kernel::entry::{Entry, EntryKind};
+    use greenroom_store::{Batch, Store, StoreOptions};
     let place = Place::new();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {

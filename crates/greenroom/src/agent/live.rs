@@ -3,10 +3,11 @@
 //! Invariants: the source is asked before each check of each session, and its answer holds for all sessions from the
 //! next check of each; a source that has nothing new costs one call.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use greenroom_kernel::settings::CompactionSettings;
+use parking_lot::{Mutex, RwLock};
 
 use crate::agent::Agent;
 
@@ -109,29 +110,29 @@ impl Live {
     pub(crate) fn ask(&self) -> Option<CompactionSettings> {
         let SettingsChange { settings, warning } = (self.source)()?;
         if let Some(warning) = warning {
-            self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(warning);
+            self.warnings.lock().push(warning);
         }
         let LiveSettings { compaction, adjust } = settings?;
         if let Err(error) = compaction.check() {
             let warning = format!("the changed settings are not used: {error}");
-            self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(warning);
+            self.warnings.lock().push(warning);
             return None;
         }
-        *self.adjust.write().unwrap_or_else(PoisonError::into_inner) = Some(adjust);
+        *self.adjust.write() = Some(adjust);
         Some(compaction)
     }
 
     /// Asks the source of an agent's settings.
     pub(crate) fn refresh(&self) {
         if let Some(compaction) = self.ask() {
-            *self.compaction.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(compaction));
+            *self.compaction.write() = Some(Arc::new(compaction));
             self.took_effect();
         }
     }
 
     /// How sessions of the agent that has this source are compacted, where it said so.
     pub(crate) fn compaction(&self) -> Option<Arc<CompactionSettings>> {
-        self.compaction.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.compaction.read().clone()
     }
 
     /// What the source said last is known to all from now on.
@@ -146,7 +147,7 @@ impl Live {
 
     /// The agent with the settings that hold now.
     pub(crate) fn adjusted(&self, agent: Arc<Agent>) -> Arc<Agent> {
-        let adjust = self.adjust.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let adjust = self.adjust.read().clone();
         let Some(adjust) = adjust else { return agent };
         let mut adjusted = adjust(&agent);
         // Another model or provider is the session's to choose, by opening it with another agent.
@@ -159,6 +160,6 @@ impl Live {
 
     /// What is to be said, once.
     pub(crate) fn take_warnings(&self) -> Vec<String> {
-        std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.warnings.lock())
     }
 }

@@ -4,9 +4,8 @@
 //! Invariants: tools live no longer than somebody works with them; an agent that calls or hands over to others shares
 //! nothing.
 
-use std::sync::{Mutex, PoisonError};
-
 use greenroom_tools::{Registry, WeakRegistry};
+use parking_lot::Mutex;
 
 use crate::agent::Agent;
 use crate::values::error::Result;
@@ -38,7 +37,7 @@ impl SharedTools {
         if !agent.problems.is_empty() || !agent.sub_agents.is_empty() || !agent.hand_offs.is_empty() {
             return make();
         }
-        let last = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = || self.0.lock();
         if let Some(made) = last().as_ref().and_then(|made| made.of(&agent.tools)) {
             return Ok(made);
         }

@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_provider::{ModelSettings, Provider};
 use greenroom_store::{Notice, Store, StoreError, StoreOptions};
+use parking_lot::RwLock;
 use ractor::{Actor, ActorRef};
 use tokio::sync::oneshot;
 
@@ -827,7 +828,7 @@ impl Runtime {
             // A session that is gone by now has no objection.
             answer.await.unwrap_or(Ok(()))?;
         }
-        *self.deps.compaction.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        *self.deps.compaction.write() = settings;
         let (reply, done) = oneshot::channel();
         self.supervisor.cast(SupervisorMessage::Reconfigure(reply)).map_err(|_| Error::Closed)?;
         done.await.map_err(|_| Error::Closed)

@@ -3,8 +3,9 @@
 //! Invariants: what is said to an agent that sleeps is kept in its order, wakes the session, and is heard first when the
 //! run goes on. An agent that died hears nothing more: its run goes on with another line.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::{Mutex, MutexGuard};
 use ractor::ActorRef;
 
 use crate::core::deps::Deps;
@@ -41,7 +42,7 @@ impl AgentLine {
     }
 
     fn end(&self) -> MutexGuard<'_, End> {
-        self.0.end.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.end.lock()
     }
 
     /// Says something to the agent. One that sleeps is woken.

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::usage::{KnownWindows, Window};
 use greenroom_provider::ModelSettings;
 use greenroom_store::Store;
+use parking_lot::RwLock;
 
 use crate::agent::Agent;
 use crate::agent::hooks::Hooks;
@@ -98,9 +99,11 @@ impl Deps {
     pub(crate) fn settings(&self, agent: &Agent) -> Arc<CompactionSettings> {
         match &agent.compaction {
             Some(own) => Arc::new(own.clone()),
-            None => agent.live.as_ref().and_then(|live| live.compaction()).unwrap_or_else(|| {
-                Arc::clone(&self.compaction.read().unwrap_or_else(PoisonError::into_inner))
-            }),
+            None => agent
+                .live
+                .as_ref()
+                .and_then(|live| live.compaction())
+                .unwrap_or_else(|| Arc::clone(&self.compaction.read())),
         }
     }
 
@@ -124,7 +127,7 @@ impl Deps {
     pub(crate) fn refresh_runtime_settings(&self) -> u64 {
         let Some(live) = &self.live else { return 0 };
         if let Some(compaction) = live.ask() {
-            *self.compaction.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(compaction);
+            *self.compaction.write() = Arc::new(compaction);
             live.took_effect();
         }
         live.version()

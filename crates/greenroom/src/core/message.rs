@@ -4,7 +4,7 @@
 //! Invariants: a handler decides and returns; an answer to a message comes as another message. Everything about
 //! a run carries its [`RunAttempt`], and late news is dropped in one place: where the stamp is compared.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::compacting::branch::{BranchRecord, BranchSummary};
@@ -20,6 +20,7 @@ use greenroom_kernel::usage::{ContextUsage, Ratio, RequestFrame};
 use greenroom_kernel::{Entry, Failure, Usage};
 use greenroom_provider::{ModelSettings, OutputSchema, ProviderError, ResentReasoning};
 use greenroom_tools::AskError;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, SetOnce, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -543,7 +544,7 @@ impl RunCompletion {
 
     /// Takes it, if nobody did.
     pub(crate) fn take(&self) -> Option<Box<Answer>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 

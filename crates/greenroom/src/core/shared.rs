@@ -5,13 +5,14 @@
 //! about to speak to it, so nothing that is said to a session is lost because it falls asleep.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use greenroom_kernel::entry::ChildRecord;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{EntryId, RunId};
 use greenroom_tools::Pauses;
+use parking_lot::{Mutex, MutexGuard};
 use ractor::ActorRef;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -138,7 +139,7 @@ impl Broadcast {
 /// What it costs and may cost.
 impl Spends for SessionShared {
     fn account(&self) -> MutexGuard<'_, Account<Self>> {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+        self.account.lock()
     }
 
     fn name(&self) -> &str {
@@ -192,15 +193,15 @@ impl SessionShared {
 
     /// The sessions above it, the nearest first.
     pub(crate) fn ancestors(&self) -> Arc<[Arc<str>]> {
-        Arc::clone(&self.ancestors.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.ancestors.lock())
     }
 
     pub(crate) fn set_ancestors(&self, ancestors: Arc<[Arc<str>]>) {
-        *self.ancestors.lock().unwrap_or_else(PoisonError::into_inner) = ancestors;
+        *self.ancestors.lock() = ancestors;
     }
 
     fn children_slot(&self) -> MutexGuard<'_, Children> {
-        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+        self.children.lock()
     }
 
     /// The agents that its newest run called as tools, in the order of their starts.
@@ -307,11 +308,11 @@ impl SessionShared {
     }
 
     pub(crate) fn actor(&self) -> Option<ActorRef<SessionMail>> {
-        self.actor.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.actor.lock().clone()
     }
 
     pub(crate) fn set_actor(&self, actor: Option<ActorRef<SessionMail>>) {
-        *self.actor.lock().unwrap_or_else(PoisonError::into_inner) = actor;
+        *self.actor.lock() = actor;
     }
 
     /// Somebody is about to speak to the session: it does not fall asleep before what is given is dropped. Whoever speaks
@@ -326,7 +327,7 @@ impl SessionShared {
     /// changed.
     pub(crate) fn fall_asleep(&self, park: impl FnOnce() -> bool) -> bool {
         // Whoever found the actor here was counted before, and whoever is counted later finds none.
-        let mut actor = self.actor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut actor = self.actor.lock();
         let is_free = self.kept_awake.load(Ordering::SeqCst) == 0;
         if is_free {
             self.set_suspended(park());
@@ -337,36 +338,36 @@ impl SessionShared {
 
     /// The definition that it works with; `None` where no program gave one yet.
     pub(crate) fn agent(&self) -> Option<Arc<Agent>> {
-        self.agent.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.agent.lock().clone()
     }
 
     pub(crate) fn set_agent(&self, agent: Option<Arc<Agent>>) {
-        *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = agent;
+        *self.agent.lock() = agent;
     }
 
     /// Whoever said what waits as this item brought this agent.
     pub(crate) fn set_inbox_agent(&self, item: EntryId, agent: Arc<Agent>) {
-        self.inbox_agents.lock().unwrap_or_else(PoisonError::into_inner).insert(item, agent);
+        self.inbox_agents.lock().insert(item, agent);
     }
 
     /// The agent of whoever said what waits as this item, if they brought one.
     pub(crate) fn inbox_agent(&self, item: EntryId) -> Option<Arc<Agent>> {
-        self.inbox_agents.lock().unwrap_or_else(PoisonError::into_inner).get(&item).cloned()
+        self.inbox_agents.lock().get(&item).cloned()
     }
 
     /// What waits in the inbox and is held back, as it was noted last.
     pub(crate) fn held_back(&self) -> Option<HashSet<EntryId>> {
-        self.held_back.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.held_back.lock().clone()
     }
 
     /// Notes what is held back, for the session's next actor.
     pub(crate) fn hold_back(&self, items: HashSet<EntryId>) {
-        *self.held_back.lock().unwrap_or_else(PoisonError::into_inner) = Some(items);
+        *self.held_back.lock() = Some(items);
     }
 
     /// Forgets the agents of those who said what no longer waits.
     pub(crate) fn keep_inbox_agents(&self, waits: impl Fn(EntryId) -> bool) {
-        self.inbox_agents.lock().unwrap_or_else(PoisonError::into_inner).retain(|item, _| waits(*item));
+        self.inbox_agents.lock().retain(|item, _| waits(*item));
     }
 
     pub(crate) fn is_deleted(&self) -> bool {
@@ -415,7 +416,7 @@ impl SessionShared {
     }
 
     fn run(&self) -> MutexGuard<'_, RunSlot> {
-        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+        self.run.lock()
     }
 
     /// A run begins, which `cancel` cancels. It is cancelled at once by an early abort after the first `early_aborts`.
@@ -484,16 +485,16 @@ impl SessionShared {
     }
 
     pub(crate) fn set_context(&self, context: ContextUsage) {
-        *self.context.lock().unwrap_or_else(PoisonError::into_inner) = context;
+        *self.context.lock() = context;
     }
 
     pub(crate) fn context(&self) -> ContextUsage {
-        *self.context.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.context.lock()
     }
 
     /// The next sequence number to be broadcast: everything below it was.
     pub(crate) fn broadcast_below(&self) -> u64 {
-        self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).next
+        self.broadcast.lock().next
     }
 
     /// The first durable event that may still be due; `None` where all were broadcast, or nothing was ever read.
@@ -510,7 +511,7 @@ impl SessionShared {
     /// The session was read from its log, which has `entries` entries. Gives the first one whose event was not
     /// broadcast, if an actor before this one died before it could be.
     pub(crate) fn start_broadcast(&self, entries: u64, created_at_ms: u64) -> Option<u64> {
-        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut broadcast = self.broadcast.lock();
         // A request that the last actor did not live to take up is void.
         self.abort_is_heard();
         let was_flushed = self.is_flushed.swap(false, Ordering::Relaxed);
@@ -527,19 +528,19 @@ impl SessionShared {
 
     /// When the session was created, in unix milliseconds; `None` before an actor knew.
     pub(crate) fn created_at_ms(&self) -> Option<u64> {
-        let broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        let broadcast = self.broadcast.lock();
         Some(broadcast.created_at_ms).filter(|created_at_ms| *created_at_ms > 0)
     }
 
     /// What goes on, as far as it was published.
     pub(crate) fn current_activity(&self) -> Activity {
-        self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).tracked.activity()
+        self.broadcast.lock().tracked.activity()
     }
 
     /// What goes on that no entry says yet; `None` where no actor had this shared before, so that it does not know how far
     /// the log is.
     pub(crate) fn in_progress(&self) -> Option<InProgress> {
-        let broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        let broadcast = self.broadcast.lock();
         if !self.was_opened.load(Ordering::Relaxed) {
             return None;
         }
@@ -561,20 +562,20 @@ impl SessionShared {
 
     /// Publishes a transient event of the run that is going on, or of none.
     pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
-        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut broadcast = self.broadcast.lock();
         let run = broadcast.pairs.run();
         self.admit_transient(bus, &mut broadcast, run, kind);
     }
 
     /// Publishes a transient event of this run.
     pub(crate) fn publish_of_run(&self, bus: &Bus, run: RunId, kind: EventKind) {
-        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut broadcast = self.broadcast.lock();
         self.admit_transient(bus, &mut broadcast, Some(run), kind);
     }
 
     /// Publishes a durable event, once.
     pub(crate) fn publish_durable(&self, bus: &Bus, event: &Arc<Event>) {
-        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut broadcast = self.broadcast.lock();
         if event.seq >= broadcast.next {
             if let Some((run, first)) = broadcast.pairs.admit(event.run, &event.kind).first {
                 self.publish_transient(bus, &mut broadcast, Some(run), first);

@@ -8,11 +8,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use futures_util::Stream;
 use futures_util::task::AtomicWaker;
+use parking_lot::{Mutex, RwLock};
 
 use crate::events::event::{Event, EventKind, EventType};
 use crate::events::run_link::{Room, RunLink};
@@ -184,7 +185,7 @@ impl Bus {
         if self.is_unheard() {
             return;
         }
-        let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner);
+        let subscribers = self.subscribers.read();
         let sessions = [&event.session].into_iter().chain(ancestors);
         let of_session = sessions.filter_map(|session| subscribers.by_session.get(session)).flatten();
         for queue in subscribers.all.iter().chain(of_session).filter_map(Weak::upgrade) {
@@ -208,7 +209,7 @@ impl Bus {
 
     fn add(&self, filter: Filter, own_run: Option<OwnRun>) -> Subscription {
         let queue = Arc::new(Queue { filter, own_run, state: Mutex::default(), waker: AtomicWaker::new() });
-        let mut subscribers = self.subscribers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut subscribers = self.subscribers.write();
         let list = match &queue.filter.session {
             Some(session) => subscribers.by_session.entry(Arc::clone(session)).or_default(),
             None => &mut subscribers.all,
@@ -225,11 +226,11 @@ impl Bus {
 
     /// Ends all subscriptions, after what they still hold.
     pub(crate) fn close(&self) {
-        let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner);
+        let subscribers = self.subscribers.read();
         for queue in
             subscribers.all.iter().chain(subscribers.by_session.values().flatten()).filter_map(Weak::upgrade)
         {
-            queue.state.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+            queue.state.lock().closed = true;
             queue.waker.wake();
         }
     }
@@ -240,7 +241,7 @@ impl Queue {
         let weight = event.kind.weight();
         let was_empty;
         {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.lock();
             if state.is_over {
                 return;
             }
@@ -309,19 +310,19 @@ impl Subscription {
 
     /// What is there already, without waiting.
     pub fn try_next(&mut self) -> Option<Delivery> {
-        let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.queue.state.lock();
         self.queue.pop(&mut state)
     }
 
     /// How many deliveries are there already.
     pub fn waiting(&self) -> usize {
-        let state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.queue.state.lock();
         state.items.len() + usize::from(state.gap.is_some())
     }
 
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
         let take = || {
-            let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.queue.state.lock();
             match self.queue.pop(&mut state) {
                 Some(delivery) => Poll::Ready(Some(delivery)),
                 None if state.closed => Poll::Ready(None),

@@ -4,10 +4,11 @@
 //! store; a limit that the server no longer confirms is doubted, and one request may then exceed it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use greenroom_kernel::usage::{LimitEvidence, Ratio, is_believable_limit};
 use greenroom_store::Store;
+use parking_lot::Mutex;
 
 /// After this time a limit is doubted where its server says nothing of its windows: it may have been set up anew.
 const DOUBT_AFTER_MS: u64 = 24 * 60 * 60 * 1_000;
@@ -78,7 +79,7 @@ impl Learned {
         let key = key("limit", origin, model);
         let is_known = self.stored_limit(&key).is_some_and(|known| known.tokens == limit);
         let evidence = {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = self.seen.lock();
             let SeenLimits { accepted, named, .. } = seen.entry(key.clone()).or_default();
             LimitEvidence { sent, accepted: *accepted, named_before: named.replace(limit) }
         };
@@ -86,12 +87,7 @@ impl Learned {
             tracing::warn!(origin, model, limit, ?evidence, "a limit that the server named is not believed");
             return false;
         }
-        self.seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(key.clone())
-            .or_default()
-            .reconnected = false;
+        self.seen.lock().entry(key.clone()).or_default().reconnected = false;
         self.put(key, LearnedLimit { tokens: limit, at_ms: now_ms, served }.to_bytes());
         true
     }
@@ -100,7 +96,7 @@ impl Learned {
     pub(crate) fn accepted(&self, origin: &str, model: &str, tokens: u64) {
         let key = key("limit", origin, model);
         {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = self.seen.lock();
             let seen = seen.entry(key.clone()).or_default();
             seen.accepted = tokens.max(seen.accepted);
         }
@@ -112,7 +108,7 @@ impl Learned {
     /// The server went away and came back: it may have been set up anew.
     pub(crate) fn reconnected(&self, origin: &str) {
         let of_origin = key("limit", origin, "");
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         for (_, seen) in seen.iter_mut().filter(|(key, _)| key.starts_with(&of_origin)) {
             seen.reconnected = true;
         }
@@ -142,7 +138,7 @@ impl Learned {
         if self.stored_limit(&key).is_none() {
             return Ok(false);
         }
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), None);
+        self.facts.lock().insert(key.clone(), None);
         let _turn = self.writing.lock().await;
         self.store.learned_put(&key, &[]).await?;
         Ok(true)
@@ -170,11 +166,11 @@ impl Learned {
     }
 
     fn seen(&self, key: &str) -> SeenLimits {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied().unwrap_or_default()
+        self.seen.lock().get(key).copied().unwrap_or_default()
     }
 
     fn get(&self, key: &str) -> Option<Vec<u8>> {
-        let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut facts = self.facts.lock();
         if let Some(fact) = facts.get(key) {
             return fact.clone();
         }
@@ -185,12 +181,12 @@ impl Learned {
 
     fn put(&self, key: String, value: Vec<u8>) {
         let fact = Some(value).filter(|value| !value.is_empty());
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), fact);
+        self.facts.lock().insert(key.clone(), fact);
         let (store, facts, writing) =
             (self.store.clone(), Arc::clone(&self.facts), Arc::clone(&self.writing));
         tokio::spawn(async move {
             let _turn = writing.lock().await;
-            let now = facts.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned().flatten();
+            let now = facts.lock().get(&key).cloned().flatten();
             let value = now.unwrap_or_default();
             if let Err(error) = store.learned_put(&key, &value).await {
                 tracing::warn!(%error, key, "what was learned could not be stored; it will be learned again");

@@ -3,10 +3,11 @@
 //! Invariants: a server that does not answer, or has no list, is no failure: then nothing is known; nobody waits for it
 //! longer than [`FIRST_WAIT`], and it is asked again at most once in [`AGAIN_AFTER`].
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_provider::{Provider, Served, ServedModel};
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -37,7 +38,7 @@ impl ServedModels {
     pub(crate) async fn ask_once(self: &Arc<Self>) {
         let mut answered = self.first.subscribe();
         let began = {
-            let mut asked_at = self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut asked_at = self.asked_at.lock();
             *asked_at.get_or_insert_with(|| {
                 // The request goes on if its first caller goes away.
                 let served = Arc::clone(self);
@@ -51,7 +52,7 @@ impl ServedModels {
     /// Asks again in the background: the server may have changed its mind.
     pub(crate) fn ask_again(self: &Arc<Self>) {
         {
-            let mut asked_at = self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut asked_at = self.asked_at.lock();
             if asked_at.is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
                 return;
             }
@@ -63,13 +64,13 @@ impl ServedModels {
 
     /// Whether the server tells a model's window only after the model was loaded, and has not told it yet.
     pub(crate) fn may_tell_more(&self, model: &str) -> bool {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         known.knows_loaded_only && known.find(model).is_none_or(|model| model.window_tokens.is_none())
     }
 
     /// What is known of a model.
     pub(crate) fn find(&self, model: &str) -> Option<ServedModel> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).find(model).cloned()
+        self.known.read().find(model).cloned()
     }
 
     async fn ask(&self) {
@@ -82,7 +83,7 @@ impl ServedModels {
                     told,
                     "the server listed its models"
                 );
-                *self.known.write().unwrap_or_else(PoisonError::into_inner) = served;
+                *self.known.write() = served;
             }
             Err(error) => {
                 tracing::debug!(provider = self.provider.name(), %error, "the server does not list its models");

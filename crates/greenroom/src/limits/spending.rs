@@ -3,10 +3,11 @@
 //! Invariants: what a call cost is taken from the purse once, when its entry is durable, by the session that made it; what
 //! was spent within a period is kept in the store, so that a restart is no new allowance.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use greenroom_kernel::cost::{Admission, Left, admit, dollars, unaffordable};
 use greenroom_store::Store;
+use parking_lot::Mutex;
 use tree::Wanted;
 
 use crate::values::error::ConfigError;
@@ -115,7 +116,7 @@ impl Purse {
             return;
         }
         {
-            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut inner = self.inner.lock();
             inner.spent.iter_mut().for_each(|spent| spent.add(microdollars, now_ms));
             if inner.spent.is_empty() || std::mem::replace(&mut inner.is_writing, true) {
                 return;
@@ -126,7 +127,7 @@ impl Purse {
             let mut written = Vec::new();
             loop {
                 {
-                    let mut inner = inner.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut inner = inner.lock();
                     if inner.spent == written {
                         inner.is_writing = false;
                         return;
@@ -140,14 +141,14 @@ impl Purse {
 
     /// The limit that is used up, in words; `None` while none is.
     pub(crate) fn used_up(&self, now_ms: u64) -> Option<String> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.inner.lock();
         let used_up = inner.spent.iter().find(|spent| spent.sum(now_ms) >= spent.limit)?;
         Some(used_up.reached(now_ms))
     }
 
     /// Whether anything is limited.
     pub(crate) fn is_limited(&self) -> bool {
-        !self.inner.lock().unwrap_or_else(PoisonError::into_inner).spent.is_empty()
+        !self.inner.lock().spent.is_empty()
     }
 
     /// The output that a call may have by what is left, in tokens.
@@ -159,7 +160,7 @@ impl Purse {
             return Err(reason);
         }
         let Some(Wanted { price, output_tokens }) = wanted else { return Ok(u64::MAX) };
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.inner.lock();
         let mut least = output_tokens;
         for spent in &inner.spent {
             let microdollars = spent.limit.saturating_sub(spent.sum(now_ms));
@@ -175,7 +176,7 @@ impl Purse {
 
     /// Waits until what was spent is stored.
     pub(crate) async fn flush(&self) {
-        let spent = self.inner.lock().unwrap_or_else(PoisonError::into_inner).spent.clone();
+        let spent = self.inner.lock().spent.clone();
         write(&self.store, &spent).await;
     }
 }

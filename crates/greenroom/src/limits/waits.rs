@@ -8,7 +8,9 @@
 //! was given to [`within_call`]: so what such a task awaits is never refused, and is not found either.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::values::error::{Error, Result};
 
@@ -91,7 +93,7 @@ impl Waits {
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

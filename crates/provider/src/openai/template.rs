@@ -9,7 +9,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use async_openai::Client;
@@ -17,6 +17,7 @@ use async_openai::config::Config;
 use async_openai::error::OpenAIError;
 use async_openai::middleware::HttpRequestFactory;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde::de::IgnoredAny;
 
 use super::Endpoint;
@@ -40,7 +41,7 @@ impl Template {
         let (keeper, endpoint) = (Keeper::default(), Arc::<Endpoint>::clone(endpoint) as Arc<dyn Config>);
         let client = Client::build(client, endpoint).with_http_service(keeper.clone());
         let _: IgnoredAny = client.chat().create_byot(serde_json::Map::new()).await?;
-        let made = keeper.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let made = keeper.0.lock().take();
         Ok(Self(made.expect("the service was called with the request")))
     }
 
@@ -72,7 +73,7 @@ impl tower::Service<HttpRequestFactory> for Keeper {
         let kept = Arc::clone(&self.0);
         Box::pin(async move {
             let request = request.build().await?;
-            *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(request);
+            *kept.lock() = Some(request);
             Ok(http::Response::new(EMPTY_ANSWER).into())
         })
     }

@@ -3,9 +3,10 @@
 //! Invariants: a listener's queue is bounded; what does not fit is told as a gap, at the place where it is missing.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use greenroom::Event;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// How many events may wait for a slow listener.
@@ -110,7 +111,7 @@ impl Queue {
 
 impl Listener {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 

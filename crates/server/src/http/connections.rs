@@ -9,7 +9,7 @@
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use axum::body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -65,7 +66,7 @@ impl Connection {
     }
 
     fn wrote(&self) {
-        *self.quiet_since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.quiet_since.lock() = Instant::now();
     }
 
     /// How long it is still to be waited for, when it may be quiet for so long.
@@ -73,7 +74,7 @@ impl Connection {
         if self.is_working() {
             return quiet_max;
         }
-        let since = *self.quiet_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *self.quiet_since.lock();
         quiet_max.saturating_sub(since.elapsed())
     }
 }
@@ -168,7 +169,7 @@ impl Connections {
 
     /// Closes one connection that works on nothing; gives whether there is one.
     fn make_room(&self) -> bool {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.lock();
         let quiet = open
             .iter()
             .filter_map(Weak::upgrade)
@@ -192,7 +193,7 @@ impl Connections {
             closed: CancellationToken::new(),
             may_go: Arc::clone(&self.may_go),
         });
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         // Those that are gone are forgotten when the list would grow.
         if open.len() == open.capacity() {
             open.retain(|known| known.strong_count() > 0);

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom::store::{Store, StoreError};
 use greenroom::{Agent, EntryId, Runtime};
 use greenroom_simulator::{Answer, ByPurpose, Function, Pace, Simulator, SimulatorOptions, Summariser};
+use greenroom_store::{Store, StoreError};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -2,9 +2,9 @@
 //!
 //! Invariants: what the runtime records for itself is not in it.
 
-use greenroom::kernel::entry::{Entry, EntryId, EntryKind};
-use greenroom::kernel::message::{StopReason, ToolStatus, blocks_text};
-use greenroom::kernel::{Message, Part, Usage};
+use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
+use greenroom_kernel::message::{StopReason, ToolStatus, blocks_text};
+use greenroom_kernel::{Message, Part, Usage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -113,7 +113,7 @@ impl Said {
                 Message::User(content) => Speech::User { text: blocks_text(content), is_steer: *steer },
                 Message::Assistant(answer) => {
                     let calls = answer.content.iter().filter_map(Part::as_tool_call);
-                    let call = |call: &greenroom::kernel::ToolCall| Call {
+                    let call = |call: &greenroom_kernel::ToolCall| Call {
                         call_id: call.id.clone(),
                         name: call.name.clone(),
                         arguments: call.arguments.clone(),

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use greenroom::kernel::entry::{Delivery, Entry, EntryId, EntryKind};
-use greenroom::kernel::message::blocks_text;
-use greenroom::kernel::path::path_to;
-use greenroom::kernel::usage::WindowSource;
 use greenroom::{Cursor, Event, FactSource, Order, SessionSummary, State};
 use greenroom_formats::export_pi;
+use greenroom_kernel::entry::{Delivery, Entry, EntryId, EntryKind};
+use greenroom_kernel::message::blocks_text;
+use greenroom_kernel::path::path_to;
+use greenroom_kernel::usage::WindowSource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -3,9 +3,9 @@
 //! Invariants: the parts add up to the context's size, as it decides about compaction.
 
 use greenroom::ContextUsage;
-use greenroom::kernel::render::SUMMARY_LEAD;
-use greenroom::kernel::size::{Estimator, message_tokens, opaque_tokens, text_tokens};
-use greenroom::kernel::{Block, Message, Part};
+use greenroom_kernel::render::SUMMARY_LEAD;
+use greenroom_kernel::size::{Estimator, message_tokens, opaque_tokens, text_tokens};
+use greenroom_kernel::{Block, Message, Part};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

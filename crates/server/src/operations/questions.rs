@@ -1,7 +1,7 @@
 //! Operations on the questions that tools ask people.
 
-use greenroom::kernel::EntryId;
 use greenroom::{Answer as GivenAnswer, PendingQuestion};
+use greenroom_kernel::EntryId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

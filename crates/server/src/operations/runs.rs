@@ -1,10 +1,11 @@
 //! The runs that one client began, so that they can be aborted, and no others.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use greenroom::AbortHandle;
-use greenroom::kernel::EntryId;
+use greenroom_kernel::EntryId;
+use parking_lot::{Mutex, MutexGuard};
 
 /// The runs that a client began and that have not ended. Clones are the same.
 #[derive(Debug, Clone, Default)]
@@ -60,6 +61,6 @@ impl Runs {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use greenroom::kernel::EntryId;
 use greenroom::{Agent, Message};
 use greenroom_formats::{ImportOptions, import};
+use greenroom_kernel::EntryId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use greenroom::kernel::{EntryId, Head};
-use greenroom::store::{Notice, SessionCopy, StoreError, head_from_bytes, head_to_bytes};
 use greenroom::{State, Status};
+use greenroom_kernel::{EntryId, Head};
+use greenroom_store::{Notice, SessionCopy, StoreError, head_from_bytes, head_to_bytes};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

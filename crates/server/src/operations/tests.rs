@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use greenroom::store::faults::MemoryFiles;
-use greenroom::store::{Store, StoreOptions};
 use greenroom::{Agent, Runtime};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, Function, SeenRequest, Simulator, SimulatorOptions, Summariser,
 };
+use greenroom_store::faults::MemoryFiles;
+use greenroom_store::{Store, StoreOptions};
 use serde_json::{Value, json};
 
 use super::{Access, Answer, Asked, Refused, Runs, call, methods, schema};
@@ -31,8 +31,8 @@ impl Client {
         });
         let script = ByPurpose::new(runs, Summariser::Obedient);
         let simulator = Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(script) });
-        let look = greenroom::tools::tool("look", |(): (), _| async {
-            Ok::<_, greenroom::tools::ToolError>("nothing")
+        let look = greenroom_tools::tool("look", |(): (), _| async {
+            Ok::<_, greenroom_tools::ToolError>("nothing")
         });
         let agent = Agent::new("simulated").context_window(8_000).add_tool(look);
         let runtime = Runtime::builder().provider(simulator.provider()).store(store).start().await.unwrap();

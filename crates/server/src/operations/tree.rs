@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use greenroom::kernel::entry::{Entry, EntryId, EntryKind};
-use greenroom::kernel::path::path_to;
-use greenroom::kernel::{Message, Part};
+use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
+use greenroom_kernel::path::path_to;
+use greenroom_kernel::{Message, Part};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

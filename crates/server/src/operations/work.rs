@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use greenroom::kernel::EntryId;
-use greenroom::kernel::usage::ContextUsage;
 use greenroom::{
     CompactOptions, Compacted, Error, Image, ModelSettings, Prompt, Reply, Run, RunRequest, SentInput, Status,
 };
+use greenroom_kernel::EntryId;
+use greenroom_kernel::usage::ContextUsage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

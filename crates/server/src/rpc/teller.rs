@@ -4,8 +4,8 @@
 //! each promised result is told, whatever becomes of the session.
 
 use greenroom::event::EventKind;
-use greenroom::kernel::EntryId;
 use greenroom::{Delivery, Event, Subscription};
+use greenroom_kernel::EntryId;
 use serde_json::json;
 use tokio::sync::mpsc;
 

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use greenroom::store::Store;
 use greenroom::{Agent, Runtime};
 use greenroom_simulator::{
     Answer, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, Simulator, SimulatorOptions, Summariser,
 };
+use greenroom_store::Store;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
 

@@ -4,7 +4,9 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use super::{Frame, SEGMENT_HEADER_BYTES, SegmentHeader, parse};
 use crate::error::StoreError;
@@ -48,12 +50,12 @@ impl Segments {
 
     /// Makes a segment readable. `file` is its file, if it is open already.
     pub(crate) fn add(&self, id: u64, seed: u32, file: Option<Arc<dyn File>>) {
-        self.readable.write().unwrap_or_else(PoisonError::into_inner).insert(id, Readable { seed, file });
+        self.readable.write().insert(id, Readable { seed, file });
     }
 
     /// Forgets a segment that was reclaimed or lost.
     pub(crate) fn remove(&self, id: u64) {
-        self.readable.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.readable.write().remove(&id);
     }
 
     /// Creates a segment that holds nothing but its header. The header and the file's name are durable.
@@ -71,7 +73,7 @@ impl Segments {
 
     /// The segment's seed and its file; `None` if it is not listed or the file is missing.
     fn open(&self, id: u64) -> Result<Option<OpenSegment>, StoreError> {
-        match self.readable.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
+        match self.readable.read().get(&id) {
             None => return Ok(None),
             Some(Readable { seed, file: Some(file) }) => return Ok(Some((*seed, Arc::clone(file)))),
             Some(Readable { file: None, .. }) => {}
@@ -82,7 +84,7 @@ impl Segments {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(StoreError::io("open", &path, error)),
         };
-        let mut readable = self.readable.write().unwrap_or_else(PoisonError::into_inner);
+        let mut readable = self.readable.write();
         if readable.values().filter(|segment| segment.file.is_some()).count() >= OPEN_MAX {
             readable.values_mut().for_each(|segment| segment.file = None);
         }

@@ -510,7 +510,7 @@ fn appends_go_on_during_a_move_but_not_too_far() {
     writer.flush_index();
     let indexed = writer.active.end;
     let acknowledged = Arc::new(AtomicU64::new(indexed));
-    let held = index.gate.lock().unwrap();
+    let held = index.gate.lock();
     let told = Arc::clone(&acknowledged);
     let appends = std::thread::spawn(move || {
         for id in 1..200 {
@@ -543,7 +543,7 @@ fn what_moves_to_the_database_can_be_read_meanwhile() {
         append_one(&mut writer, session, batch(0, &["first"])).unwrap();
     }
     let index = Arc::clone(&writer.index);
-    let held = index.gate.lock().unwrap();
+    let held = index.gate.lock();
     writer.begin_flush();
     assert!(writer.mover.under_way() > 0);
     append_one(&mut writer, "b", batch(1, &["second"])).unwrap();

@@ -4,9 +4,9 @@
 //! reads nothing; what a tool changed while a command ran is not taken for the command's.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 
 use greenroom_kernel::Touch;
+use parking_lot::Mutex;
 
 use super::{Inside, Version, Workspace};
 use crate::ToolOutput;
@@ -30,7 +30,7 @@ struct File {
 
 impl Known {
     fn touched(&self, path: &Inside, touch: Touch) {
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock();
         let place = files.iter().position(|file| file.path == *path);
         let known = place.and_then(|place| files.remove(place));
         let mut file = known.unwrap_or_else(|| File { path: path.clone(), changes: 0 });
@@ -42,7 +42,7 @@ impl Known {
     }
 
     fn files(&self) -> Vec<File> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.0.lock().iter().cloned().collect()
     }
 }
 

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use greenroom::kernel::size::{Estimator, text_tokens};
 use greenroom::{Order as ListOrder, ReasoningEffort};
+use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_server::operations::{Branch, ListSessions, ModelSummary, Speech, ToolSummary};
 use greenroom_server::{ClientError, ProblemKind};
 

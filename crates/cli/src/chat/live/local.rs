@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use greenroom::Image;
-use greenroom::kernel::{Block, ToolStatus};
-use greenroom::tools::builtin::bash::{self, Containment, Helper};
-use greenroom::tools::{Progress, Registry, ToolContext, Workspace, builtin};
+use greenroom_kernel::{Block, ToolStatus};
 use greenroom_server::operations::ImageData;
+use greenroom_tools::builtin::bash::{self, Containment, Helper};
+use greenroom_tools::{Progress, Registry, ToolContext, Workspace, builtin};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

@@ -1,10 +1,10 @@
 //! Events of the session.
 
 use greenroom::event::{Delta, EventKind, MessageView, Record};
-use greenroom::kernel::entry::Trigger;
-use greenroom::kernel::usage::ContextUsage;
-use greenroom::kernel::{FailureClass, RunOutcome};
 use greenroom::{EntryId, Event, Role};
+use greenroom_kernel::entry::Trigger;
+use greenroom_kernel::usage::ContextUsage;
+use greenroom_kernel::{FailureClass, RunOutcome};
 
 use super::{Ask, Kind, Last, Look, Markdown, Model, Pending, Row, SAID_MAX};
 use crate::chat::status::{FILLING, NEARLY_FULL, look_of};
@@ -136,7 +136,7 @@ impl Model {
                 }
                 if let (Role::Tool, Some(call_id)) = (message.role, &message.call_id) {
                     let name = message.tool_name.as_deref().unwrap_or_default();
-                    let status = message.status.unwrap_or(greenroom::kernel::ToolStatus::Ok);
+                    let status = message.status.unwrap_or(greenroom_kernel::ToolStatus::Ok);
                     let width = self.size.width();
                     let mut rows = self.calls.end(call_id, name, status, None, width);
                     rows.extend(self.calls.result(call_id, &message.text, width));

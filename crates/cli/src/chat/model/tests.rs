@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use greenroom::event::{Delta, EventKind, MessageView, Record};
-use greenroom::kernel::usage::ContextUsage;
 use greenroom::{Event, Role, RunOutcome};
+use greenroom_kernel::usage::ContextUsage;
 
 use super::*;
 

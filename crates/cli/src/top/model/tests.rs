@@ -1,6 +1,6 @@
 //! Keys, lists that change, and events, without a terminal.
 
-use greenroom::kernel::RunOutcome;
+use greenroom_kernel::RunOutcome;
 use serde_json::json;
 
 use super::*;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use greenroom::kernel::Message;
+use greenroom_kernel::Message;
 use greenroom_server::Received;
 use greenroom_server::operations::{ClientKind, PromptSession, ShowSession, Speech, StartSession};
 use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest};

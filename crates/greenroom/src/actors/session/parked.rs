@@ -3,10 +3,11 @@
 //! Invariants: a run is parked at most once; it is marked in what is shared of the session as long as it is parked, and its
 //! tools end with it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use greenroom_kernel::cost::RunCost;
 use greenroom_kernel::entry::EntryId;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::definition::Definition;
 use super::first_reply::Repeats;
@@ -57,7 +58,7 @@ pub(crate) struct ParkingPlace(Arc<Mutex<Option<Box<Suspended>>>>);
 
 impl ParkingPlace {
     fn lock(&self) -> MutexGuard<'_, Option<Box<Suspended>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Parks a run, if there is one. Gives whether there is.

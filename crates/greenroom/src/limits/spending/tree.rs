@@ -8,10 +8,11 @@
 
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use greenroom_kernel::cost::{Admission, CallPrice, CostLimits, Left, admit};
 use greenroom_provider::Request;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tracing::Span;
 
@@ -130,7 +131,7 @@ impl<S> Default for Ledger<S> {
 
 impl<S: Spends> Ledger<S> {
     fn lock(&self) -> MutexGuard<'_, ()> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock.lock()
     }
 
     /// An agent begins to work on a call of `caller`.

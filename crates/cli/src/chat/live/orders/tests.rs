@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use greenroom::tools::Workspace;
 use greenroom_server::Client;
 use greenroom_server::operations::Sent;
+use greenroom_tools::Workspace;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::mpsc::unbounded_channel;

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
-use std::sync::{OnceLock, RwLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 use greenroom_kernel::settings::UnknownWindow;
 use greenroom_provider::{Provider, ProviderError, ReplyStream, Request, ResendReasoning};
 use greenroom_store::Store;
+use parking_lot::RwLock;
 use schemars::JsonSchema;
 use serde::Deserialize;
 

@@ -18,7 +18,7 @@ struct Holder {
 
 impl Spends for Holder {
     fn account(&self) -> MutexGuard<'_, Account<Self>> {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+        self.account.lock()
     }
 
     fn name(&self) -> &str {
