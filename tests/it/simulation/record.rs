@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use greenroom_kernel::Head;
 use greenroom_kernel::entry::{
-    Compaction, CompactionEnded, CompactionOutcome, Delivery, Entry, EntryId, EntryKind, Prune, RunOutcome,
-    Trigger,
+    Compaction, CompactionEnded, CompactionOutcome, Delivery, Entry, EntryId, EntryKind, Prune, RunId,
+    RunOutcome, Trigger,
 };
 use greenroom_kernel::message::{Message, StopReason};
 use greenroom_kernel::path::{ActivePath, as_sent, is_message, path_to};
@@ -83,11 +83,17 @@ impl Record {
     /// Whether something was taken on that is neither answered nor taken back: a run is open or was cut off and nothing
     /// followed it, or input waits.
     pub(crate) fn is_left_undone(&self) -> bool {
-        let follows = self.entries.iter().rev().find_map(|entry| match &entry.kind {
-            EntryKind::RunEnded { .. } => Some(false),
-            EntryKind::LeafMoved { .. } => Some(true),
-            kind => is_message(kind).then_some(true),
+        let ended = self.entries.iter().rev().find_map(|entry| match entry.kind {
+            EntryKind::RunEnded { run, .. } => Some((entry.id, run)),
+            _ => None,
         });
+        // A message follows after the run's end. A branch leaves the run behind also before that, where the disk refused the
+        // end and it was recorded later.
+        let is_left = |entry: &Entry, (end, run): (EntryId, RunId)| match entry.kind {
+            EntryKind::LeafMoved { .. } => entry.id.0 > run.0,
+            ref kind => entry.id > end && is_message(kind),
+        };
+        let follows = ended.map(|ended| self.entries.iter().any(|entry| is_left(entry, ended)));
         let is_cut_off = self.is_interrupted && follows == Some(false) && !self.ends_with_an_answer();
         self.open_run.is_some() || is_cut_off || !self.inbox.is_empty()
     }

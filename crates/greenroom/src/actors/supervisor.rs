@@ -19,7 +19,7 @@ use crate::core::message::{
     AmendRequest, HeldWork, OpenReason, OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage,
     tell_all,
 };
-use crate::core::shared::SessionShared;
+use crate::core::shared::{Parking, SessionShared};
 use crate::events::event::EventKind;
 use crate::limits::restarts::{RESTARTS_MAX, Restarts};
 use crate::values::error::{Error, Result};
@@ -212,7 +212,7 @@ impl SupervisorState {
                 }
             }
             SupervisorMessage::Idle { id } => self.let_sleep(&id),
-            SupervisorMessage::GiveUp { id, error } => self.give_up(&id, &error),
+            SupervisorMessage::GiveUp { id, parking, error } => self.give_up(&id, parking, &error),
             SupervisorMessage::StaysAwake { id } => self.stays_awake(myself, &id),
             SupervisorMessage::Close { id, done } => self.close(myself, &id, Closer::Told(done)),
             SupervisorMessage::Delete { id, reply } => self.close(myself, &id, Closer::Deletes(reply)),
@@ -488,13 +488,17 @@ impl SupervisorState {
         }
     }
 
-    /// A session that sleeps in its run cannot be woken: who waits for the run hears why.
-    fn give_up(&mut self, id: &Arc<str>, error: &Error) {
+    /// A session that sleeps in its run cannot be woken: callers that wait for the run are told why. A run that was parked
+    /// since is another one.
+    fn give_up(&mut self, id: &Arc<str>, parking: Parking, error: &Error) {
         let kept =
             self.sessions.get(id).map(|session| (Arc::clone(&session.shared), session.parking.clone()));
         // It stays known: handles hold what is shared of it, and its next actor must get the same.
-        let Some((shared, parking)) = kept.or_else(|| self.suspended.get(id).cloned()) else { return };
-        if let Some(suspended) = parking.take(&shared) {
+        let Some((shared, place)) = kept.or_else(|| self.suspended.get(id).cloned()) else { return };
+        if shared.parking() != Some(parking) {
+            return;
+        }
+        if let Some(suspended) = place.take(&shared) {
             tracing::error!(session = %id, %error, "a session that slept in its run cannot be woken");
             suspended.give_up(error);
         }
@@ -899,3 +903,6 @@ fn start_error(id: &Arc<str>, error: ractor::SpawnErr) -> Error {
     }
     Error::SessionFailed { session: id.to_string(), reason: error.to_string() }
 }
+
+#[cfg(test)]
+mod tests;

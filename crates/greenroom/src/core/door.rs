@@ -234,6 +234,7 @@ const TELL_ATTEMPTS: u32 = 8;
 pub(crate) async fn tell(deps: &Arc<Deps>, shared: &Arc<SessionShared>, message: SessionMessage) {
     let door = Door::new(Arc::clone(shared), Arc::clone(deps));
     let awake = door.keep_awake();
+    let parking = shared.parking();
     let mut wait = OPEN_AGAIN_AFTER;
     for attempt in 1..=TELL_ATTEMPTS {
         match door.actor().await {
@@ -247,10 +248,9 @@ pub(crate) async fn tell(deps: &Arc<Deps>, shared: &Arc<SessionShared>, message:
             }
             // A session that is gone needs it no more.
             Err(error) => {
-                if shared.is_suspended()
-                    && let Some(supervisor) = deps.supervisor.get()
-                {
-                    let _ = supervisor.cast(SupervisorMessage::GiveUp { id: Arc::clone(&shared.id), error });
+                if let (Some(parking), Some(supervisor)) = (parking, deps.supervisor.get()) {
+                    let id = Arc::clone(&shared.id);
+                    let _ = supervisor.cast(SupervisorMessage::GiveUp { id, parking, error });
                 }
                 return;
             }

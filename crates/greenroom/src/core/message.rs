@@ -30,7 +30,7 @@ use crate::agent::output::OutputForm;
 use crate::agent::validate::Validators;
 use crate::core::mail::Mail;
 use crate::core::running::Running;
-use crate::core::shared::{KeptAwake, SessionShared};
+use crate::core::shared::{KeptAwake, Parking, SessionShared};
 use crate::core::trace::CalledFrom;
 use crate::events::event::Event;
 use crate::events::run_link::RunLink;
@@ -62,8 +62,8 @@ pub(crate) fn tell_all<T>(waiting: Vec<ReplyTo<T>>, result: impl Fn() -> Result<
 
 /// To the supervisor.
 pub(crate) enum SupervisorMessage {
-    /// From a task: a session that sleeps in its run cannot be woken; who waits for the run hears why.
-    GiveUp { id: Arc<str>, error: Error },
+    /// From a task: a session that sleeps in its run cannot be woken. Callers that wait for this run are told why.
+    GiveUp { id: Arc<str>, parking: Parking, error: Error },
     /// Open or resume a session, once.
     Open(OpenRequest),
     /// A session actor is up, or could not be started.

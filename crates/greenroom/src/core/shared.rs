@@ -30,6 +30,10 @@ use crate::values::error::Error;
 /// The most requests from outside that wait for a session's actor, or for the supervisor to open one.
 pub(crate) const REQUESTS_MAX: usize = 1_024;
 
+/// The number of a parking: a session's run may be parked many times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Parking(u64);
+
 /// What is shared between a session's actors, its handles and the supervisor.
 pub(crate) struct SessionShared {
     pub(crate) id: Arc<str>,
@@ -54,6 +58,8 @@ pub(crate) struct SessionShared {
     run: Mutex<RunSlot>,
     /// Whether a run goes on while the session sleeps; the supervisor keeps it.
     is_suspended: AtomicBool,
+    /// How many times a run was parked.
+    parkings: AtomicU64,
     /// Whether the session was deleted. Another one of the same id has another shared.
     is_deleted: AtomicBool,
     is_deleting: AtomicBool,
@@ -171,6 +177,7 @@ impl SessionShared {
             held_back: Mutex::default(),
             run: Mutex::default(),
             is_suspended: AtomicBool::new(false),
+            parkings: AtomicU64::new(0),
             is_deleted: AtomicBool::new(false),
             is_deleting: AtomicBool::new(false),
             context: Mutex::new(ContextUsage::new(
@@ -402,7 +409,15 @@ impl SessionShared {
         self.is_suspended.load(Ordering::SeqCst)
     }
 
+    /// Which parked run goes on while the session sleeps; `None` if there is none.
+    pub(crate) fn parking(&self) -> Option<Parking> {
+        self.is_suspended().then(|| Parking(self.parkings.load(Ordering::SeqCst)))
+    }
+
     pub(crate) fn set_suspended(&self, is_suspended: bool) {
+        if is_suspended {
+            self.parkings.fetch_add(1, Ordering::SeqCst);
+        }
         self.is_suspended.store(is_suspended, Ordering::SeqCst);
     }
 
