@@ -87,12 +87,14 @@ impl Flight {
         self.tell(spent);
     }
 
-    /// The call was answered with a summary, whose bill is its report: the report, with what it leaves out.
-    pub(crate) fn completed(mut self, answer: &mut AssistantMessage) {
+    /// The call was answered with a summary, whose bill is its report: the report, with what it leaves out. Returns the
+    /// cost in micro-dollars.
+    pub(crate) fn completed(mut self, answer: &mut AssistantMessage) -> u64 {
         let missing = self.missing_in(answer);
         if missing.total_tokens() > 0 {
             answer.usage.get_or_insert_default().add(&missing);
         }
+        answer.usage.and_then(|usage| self.info.cost_microdollars(&usage)).unwrap_or(0)
     }
 
     fn missing_in(&mut self, answer: &AssistantMessage) -> Usage {

@@ -103,6 +103,20 @@ async fn answer(
             0
         },
     };
+    // Reserved before the place is asked for: a call that has what this one waits for may wait for a place.
+    let sent = deps.learned.ratio(lane.origin(), &request.model).apply(texts());
+    let refused = |reason| silent(Failure::new(FailureClass::Other, reason));
+    let wanted = Wanted::of(lane.provider.name(), &request, cost::with_margin(sent));
+    let reserved = match wanted {
+        Some(wanted) => {
+            let waits = || trace::wait(span, &shared.id, "budget");
+            Some(deps.ledger.reserve_summary(shared, wanted, waits).await.map_err(refused)?)
+        }
+        None => {
+            warn_of_no_price(deps, shared, lane, &request.model);
+            None
+        }
+    };
     let mut wait = Span::none();
     let tell = |queued| {
         trace::queued(&mut wait, span, &shared.id, &queued);
@@ -110,19 +124,13 @@ async fn answer(
     };
     let mut place = lane.enter(call, tell).await;
     trace::entered(span, &shared.id, asked.elapsed());
-    let sent = deps.learned.ratio(lane.origin(), &request.model).apply(texts());
-    match Wanted::of(lane.provider.name(), &request, cost::with_margin(sent)) {
-        Some(wanted) => {
-            let allowed = deps.ledger.look(shared, wanted).and_then(|allowed| {
-                let of_purse = deps.purse.look(deps.now_ms(), Some(wanted))?;
-                Ok(allowed.min(of_purse))
-            });
-            let allowed = allowed.map_err(|reason| silent(Failure::new(FailureClass::Other, reason)))?;
-            if allowed < wanted.output_tokens {
-                request.settings.output_tokens_max = Some(allowed);
-            }
+    // Others may have spent while this call waited for its place.
+    let of_purse = deps.purse.look(deps.now_ms(), wanted).map_err(refused)?;
+    if let (Some(wanted), Some(reserved)) = (wanted, &reserved) {
+        let allowed = reserved.output_tokens().min(of_purse);
+        if allowed < wanted.output_tokens {
+            request.settings.output_tokens_max = Some(allowed);
         }
-        None => warn_of_no_price(deps, shared, lane, &request.model),
     }
     let mut silence = lane.silence();
     let mut flight = Flight::begin(session, None, deps, lane, &request);
@@ -136,7 +144,8 @@ async fn answer(
         flight.iter_mut().for_each(|flight| flight.heard(&event));
         if let ReplyEvent::Done(mut answer) = event {
             answer.usage.iter().for_each(|usage| place.used(usage));
-            flight.take().into_iter().for_each(|flight| flight.completed(&mut answer));
+            let cost = flight.take().map_or(0, |flight| flight.completed(&mut answer));
+            reserved.into_iter().for_each(|reserved| reserved.answered(cost));
             return Ok(answer);
         }
     }

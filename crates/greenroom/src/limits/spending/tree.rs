@@ -40,7 +40,9 @@ pub(crate) struct Account<S> {
     limits: CostLimits,
     /// What was spent below it and is not on its bill yet, in micro-dollars.
     below: u64,
-    /// What the calls under way, its own and those below, may cost at most, in micro-dollars.
+    /// The cost of its own summaries that are answered and not on its bill yet, in micro-dollars.
+    unbilled: u64,
+    /// The most that the calls under way, its own and those below, may cost, in micro-dollars.
     reserved: u64,
     /// Who called its agent, while the call goes on, and what its own bill was before.
     caller: Option<(Arc<S>, Bill)>,
@@ -56,6 +58,7 @@ impl<S> Default for Account<S> {
             bill: Bill::default(),
             limits: CostLimits::default(),
             below: 0,
+            unbilled: 0,
             reserved: 0,
             caller: None,
             call: None,
@@ -93,7 +96,7 @@ impl<S> Account<S> {
     }
 
     fn spent(&self) -> u64 {
-        self.bill.cost_microdollars.saturating_add(self.below)
+        self.bill.cost_microdollars.saturating_add(self.below).saturating_add(self.unbilled)
     }
 }
 
@@ -151,6 +154,7 @@ impl<S: Spends> Ledger<S> {
     pub(crate) fn unlink(&self, shared: &S) -> Bill {
         self.release(shared);
         let _lock = self.lock();
+        bill_above(shared, 0);
         let mut account = shared.account();
         let before = account.caller.take().map_or(account.bill, |(_, before)| before);
         account.bill.since(&before)
@@ -165,10 +169,7 @@ impl<S: Spends> Ledger<S> {
             account.bill = bill;
             account.below = account.below.saturating_sub(from_below);
         }
-        for above in above(shared) {
-            let mut account = above.account();
-            account.below = account.below.saturating_add(own);
-        }
+        bill_above(shared, own);
     }
 
     /// A session, and those whose calls it works on, the nearest first.
@@ -193,7 +194,9 @@ impl<S: Spends> Ledger<S> {
         loop {
             // Asked for before the look, so that no release is missed.
             let released = self.released.notified();
-            if let Some(output_tokens_max) = self.try_reserve(shared, wanted)? {
+            if let Some(call) = self.try_reserve(shared, wanted)? {
+                let output_tokens_max = call.output_tokens;
+                shared.account().call = Some((call.reserved, call.chain));
                 return Ok(wanted
                     .is_some_and(|wanted| output_tokens_max < wanted.output_tokens)
                     .then_some(output_tokens_max));
@@ -203,8 +206,35 @@ impl<S: Spends> Ledger<S> {
         }
     }
 
-    /// The output that the call may have, in tokens; `None` where it is to wait.
-    fn try_reserve(&self, shared: &Arc<S>, wanted: Option<Wanted>) -> Result<Option<u64>, String> {
+    /// Waits until a summary of this session may be asked for, beside the session's other calls. What it may cost at most
+    /// is reserved until the [`Reserved`] is dropped; it has the output that the summary may have.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`].
+    pub(crate) async fn reserve_summary(
+        &self,
+        shared: &Arc<S>,
+        wanted: Wanted,
+        mut waits: impl FnMut() -> Span,
+    ) -> Result<Reserved<'_, S>, String> {
+        let mut wait = None;
+        loop {
+            // Asked for before the look, so that no release is missed.
+            let released = self.released.notified();
+            if let Some(call) = self.try_reserve(shared, Some(wanted))? {
+                return Ok(Reserved { ledger: self, call });
+            }
+            wait.get_or_insert_with(&mut waits);
+            released.await;
+        }
+    }
+
+    /// Reserves what a call may cost; `None` where it is to wait.
+    fn try_reserve(
+        &self,
+        shared: &Arc<S>,
+        wanted: Option<Wanted>,
+    ) -> Result<Option<ReservedCall<S>>, String> {
         let _lock = self.lock();
         let chain = chain(shared);
         let mut output_tokens = wanted.map_or(u64::MAX, |wanted| wanted.output_tokens);
@@ -222,8 +252,7 @@ impl<S: Spends> Ledger<S> {
             let mut account = session.account();
             account.reserved = account.reserved.saturating_add(reserved);
         }
-        shared.account().call = Some((reserved, chain));
-        Ok(Some(output_tokens))
+        Ok(Some(ReservedCall { reserved, output_tokens, chain }))
     }
 
     /// The sessions whose limits cannot be kept where a call of this one has no price, and that were not told so of this
@@ -240,43 +269,83 @@ impl<S: Spends> Ledger<S> {
         limited
     }
 
-    /// What a call of this session that is not reserved may have of output, in tokens, beside those that are.
-    ///
-    /// # Errors
-    /// As [`Self::reserve`].
-    pub(crate) fn look(&self, shared: &Arc<S>, wanted: Wanted) -> Result<u64, String> {
-        let _lock = self.lock();
-        let mut output_tokens = wanted.output_tokens;
-        for session in chain(shared) {
-            let account = session.account();
-            if let Some(allowed) = account.admits(Some(wanted), false)? {
-                output_tokens = output_tokens.min(allowed);
-            } else {
-                let spent = account.spent();
-                return Err(account
-                    .limits
-                    .refusal(spent, wanted.price.input_microdollars)
-                    .unwrap_or_default());
-            }
-        }
-        Ok(output_tokens)
-    }
-
     /// A session's call is over, and what it cost is on the bill.
     pub(crate) fn release(&self, shared: &S) {
         let released = {
             let _lock = self.lock();
             let call = shared.account().call.take();
-            for session in call.iter().flat_map(|(_, chain)| chain) {
-                let mut account = session.account();
-                account.reserved =
-                    account.reserved.saturating_sub(call.as_ref().map_or(0, |(estimate, _)| *estimate));
+            if let Some((reserved, chain)) = &call {
+                give_back(*reserved, chain);
             }
             call.is_some()
         };
         if released {
             self.released.notify_waiters();
         }
+    }
+}
+
+/// A call that may be made.
+struct ReservedCall<S> {
+    /// What it may cost at most, in micro-dollars.
+    reserved: u64,
+    /// The output that it may have, in tokens.
+    output_tokens: u64,
+    /// Where its cost is reserved.
+    chain: Vec<Arc<S>>,
+}
+
+/// A summary that may be asked for. Dropping it gives back what was reserved.
+pub(crate) struct Reserved<'a, S: Spends> {
+    ledger: &'a Ledger<S>,
+    call: ReservedCall<S>,
+}
+
+impl<S: Spends> Reserved<'_, S> {
+    /// The output that the summary may have, in tokens.
+    pub(crate) fn output_tokens(&self) -> u64 {
+        self.call.output_tokens
+    }
+
+    /// The summary is answered. Its cost counts from now on, although the session's bill has it only with the compaction.
+    pub(crate) fn answered(self, microdollars: u64) {
+        let lock = self.ledger.lock();
+        let Some((own, above)) = self.call.chain.split_first() else { return };
+        {
+            let mut account = own.account();
+            account.unbilled = account.unbilled.saturating_add(microdollars);
+        }
+        for session in above {
+            let mut account = session.account();
+            account.below = account.below.saturating_add(microdollars);
+        }
+        drop(lock);
+    }
+}
+
+impl<S: Spends> Drop for Reserved<'_, S> {
+    fn drop(&mut self) {
+        {
+            let _lock = self.ledger.lock();
+            give_back(self.call.reserved, &self.call.chain);
+        }
+        self.ledger.released.notify_waiters();
+    }
+}
+
+fn give_back<S: Spends>(reserved: u64, chain: &[Arc<S>]) {
+    for session in chain {
+        let mut account = session.account();
+        account.reserved = account.reserved.saturating_sub(reserved);
+    }
+}
+
+/// So much was added to a session's bill by itself. The sessions above it have counted its unbilled summaries already.
+fn bill_above<S: Spends>(shared: &S, own: u64) {
+    let counted = std::mem::take(&mut shared.account().unbilled);
+    for above in above(shared) {
+        let mut account = above.account();
+        account.below = account.below.saturating_add(own).saturating_sub(counted);
     }
 }
 

@@ -132,9 +132,47 @@ async fn a_call_gets_the_output_that_is_paid_for() {
     let alone = holder("alone", Some(300));
     assert_eq!(ledger.reserve(&alone, call(100, 500), Span::none).await, Ok(Some(200)));
     assert_eq!(alone.account().reserved, 300);
-    assert_eq!(ledger.look(&alone, call(10, 20).expect("it has a price")).ok(), None, "all is reserved");
     ledger.release(&alone);
-    assert_eq!(ledger.look(&alone, call(100, 500).expect("it has a price")), Ok(200));
+    let summary = ledger.reserve_summary(&alone, call(100, 500).expect("it has a price"), Span::none).await;
+    assert_eq!(summary.map(|summary| summary.output_tokens()), Ok(200));
+    assert_eq!(
+        alone.account().reserved,
+        0,
+        "a summary that was never asked for gives back what was reserved"
+    );
+}
+
+/// The two summaries of a split turn are asked for at the same time, and are on the bill only with the compaction.
+#[tokio::test(start_paused = true)]
+async fn summaries_beside_each_other_keep_to_the_limit() {
+    let ledger = Ledger::<Holder>::default();
+    let sessions = tree(&ledger, [Some(4_000), None, None]);
+    let lowest = &sessions[2];
+    let wanted = call(1_000, 1_000).expect("it has a price");
+    let summary = || ledger.reserve_summary(lowest, wanted, Span::none);
+    let first = summary().await.map_err(|_| ()).expect("4,000 are left");
+    let second = summary().await.map_err(|_| ()).expect("2,000 are left");
+    assert_eq!((first.output_tokens(), second.output_tokens()), (1_000, 1_000));
+    assert_eq!((reserved(&sessions), spent(&sessions)), (vec![4_000; 3], vec![0; 3]));
+    let mut third = pin!(summary());
+    assert!(poll!(&mut third).is_pending(), "all is reserved");
+    // It counts before it is on the bill.
+    first.answered(1_200);
+    assert_eq!((reserved(&sessions), spent(&sessions)), (vec![2_000; 3], vec![1_200; 3]));
+    assert!(poll!(&mut third).is_pending(), "800 are free");
+    second.answered(1_500);
+    let third = third.await.map_err(|_| ()).expect("1,300 are left");
+    assert_eq!(third.output_tokens(), 300);
+    // This one is not answered, so that it costs nothing.
+    drop(third);
+    assert_eq!((reserved(&sessions), spent(&sessions)), (vec![0; 3], vec![2_700; 3]));
+    ledger.billed(lowest, bill(2_700), 2_700, 0);
+    assert_eq!(spent(&sessions), [2_700; 3], "nothing counts twice");
+    // An agent whose work ends with an unbilled summary leaves nothing behind above it.
+    summary().await.map_err(|_| ()).expect("1,300 are left").answered(1_100);
+    assert_eq!(spent(&sessions), [3_800; 3]);
+    ledger.unlink(lowest);
+    assert_eq!(spent(&sessions), [2_700; 3]);
 }
 
 /// Two calls wait for each other where they might go beyond a limit together.
