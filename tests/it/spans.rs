@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use greenroom::prelude::*;
 use greenroom_simulator::{Answer as Said, ByPurpose, CallInfo, Fault, Function, Summariser};
 use serde_json::json;
+use tracing::Instrument;
 use tracing::Subscriber;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -277,6 +278,37 @@ async fn a_run_belongs_to_the_span_of_its_caller() {
     let of_session = collected.at("session invoke_agent");
     let follows: Vec<_> = of_session.iter().map(|run| run.follows.clone()).collect();
     assert_eq!(follows, [vec![id("other_request")], vec![], vec![], vec![id("later_request")]]);
+    let open: Vec<&Seen> = collected.spans.iter().filter(|span| !span.is_closed).collect();
+    assert!(open.is_empty(), "what began has ended: {open:?}");
+}
+
+/// A steer or a follow-up that begins a run is its caller's like a prompt; one that joins a run, or waits, is linked to it.
+#[tokio::test(start_paused = true)]
+async fn a_run_is_linked_to_the_spans_of_its_steers_and_follow_ups() {
+    let collector = Collector::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(collector.clone()));
+    let model = simulator(Function(|_: &_, _: CallInfo| Said::text("well").after_ms(1_000)), 50_000);
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("mine", &agent(50_000)).await.unwrap();
+    let other = session.clone().with_agent(agent(50_000));
+    // It begins a run.
+    let begins = session.steer("one").instrument(tracing::info_span!("begins")).await.unwrap();
+    // It joins that run.
+    let joins = session.follow_up("two").instrument(tracing::info_span!("joins")).await.unwrap();
+    // It is for another agent, so that it waits.
+    let waits = other.follow_up("three").instrument(tracing::info_span!("waits")).await.unwrap();
+    for sent in [begins, joins, waits] {
+        sent.reply().await.unwrap();
+    }
+    runtime.shutdown().await.unwrap();
+    drop((session, other));
+
+    let collected = collector.0.lock().unwrap();
+    let id = |path: &str| collected.at(path)[0].id;
+    let [begun] = &collected.at("begins invoke_agent")[..] else { panic!("{collected:?}") };
+    assert_eq!(begun.follows, [id("session"), id("joins")]);
+    let [waited] = &collected.at("session invoke_agent")[..] else { panic!("{collected:?}") };
+    assert_eq!(waited.follows, [id("waits")]);
     let open: Vec<&Seen> = collected.spans.iter().filter(|span| !span.is_closed).collect();
     assert!(open.is_empty(), "what began has ended: {open:?}");
 }

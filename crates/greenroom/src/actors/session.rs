@@ -31,8 +31,8 @@ use crate::core::deps::Deps;
 use crate::core::log::{Draft, Log};
 use crate::core::mail::Outbox;
 use crate::core::message::{
-    AgentMessage, Amendment, CompactorMessage, MeasureFor, RunAttempt, RunCompletion, SessionMail,
-    SessionMessage, SupervisorMessage, TrackerConfig, TrackerMessage, tell_all,
+    AgentMessage, Amendment, CompactorMessage, MeasureFor, PromptOptions, RunAttempt, RunCompletion,
+    SessionMail, SessionMessage, SupervisorMessage, TrackerConfig, TrackerMessage, tell_all,
 };
 use crate::core::running::Running;
 use crate::core::shared::SessionShared;
@@ -259,8 +259,9 @@ impl SessionState {
             }
             SessionMessage::Resume { options, reply } => Box::pin(self.resume(options, reply)).await,
             SessionMessage::Finish(reply) => Box::pin(self.finish(reply)).await,
-            SessionMessage::Input { content, delivery, early_aborts, agent, reply } => {
-                Box::pin(self.input(content, delivery, early_aborts, agent, reply)).await;
+            SessionMessage::Input { content, delivery, early_aborts, agent, from, reply } => {
+                let options = PromptOptions { early_aborts, agent, from, ..PromptOptions::default() };
+                Box::pin(self.input(content, delivery, Box::new(options), reply)).await;
             }
             SessionMessage::Amend { amendment, reply } => {
                 let _ = reply.send(Box::pin(self.amend(amendment)).await);

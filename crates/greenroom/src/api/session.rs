@@ -27,6 +27,7 @@ use crate::core::deps::{Deps, blocking};
 use crate::core::door::Door;
 use crate::core::message::{Amendment, SessionMail, SessionMessage};
 use crate::core::shared::SessionShared;
+use crate::core::trace::CalledFrom;
 use crate::events::activity::{Activity, InProgress};
 use crate::events::bus::{Filter, Subscription};
 use crate::events::run_link::RunLink;
@@ -309,6 +310,7 @@ impl SessionHandle {
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
+        let from = CalledFrom::current();
         // An abort that comes while the guards judge is meant for this, too.
         let early_aborts = self.door.early_aborts();
         let kind = match delivery {
@@ -324,6 +326,7 @@ impl SessionHandle {
                 delivery,
                 early_aborts,
                 agent: self.door.agent.clone(),
+                from,
                 reply,
             })
             .await?;

@@ -201,6 +201,7 @@ pub(crate) enum SessionMessage {
         early_aborts: u64,
         /// The agent of whoever says it, if they brought one.
         agent: Option<Arc<Agent>>,
+        from: CalledFrom,
         reply: ReplyTo<QueuedInput>,
     },
     /// From outside: the caller of a prompt went away, or takes it back: its run is cancelled, or it leaves the inbox.

@@ -10,7 +10,8 @@
 //!                                 └─ store.append
 //! ```
 //!
-//! A run that is asked for within a span of the program is a child of that span, and follows from its session's.
+//! A run that is asked for within a span of the program is a child of that span, and follows from its session's. A run that
+//! waited before it began, or that takes in a steer or a follow-up, follows from the span of its sender.
 //!
 //! Invariants: no span and no line holds a message's text, a tool's arguments or result, a provider's words or a key;
 //! every name stands here; nothing is computed for a span or a line that nobody wants.
@@ -54,6 +55,13 @@ impl CalledFrom {
     /// The span that is current.
     pub(crate) fn current() -> Self {
         Self { span: Some(Span::current()).filter(|span| !span.is_none()), is_late: false }
+    }
+
+    /// The input joins a run that was begun by another.
+    pub(crate) fn joins(&self, run: &Span) {
+        if let Some(caller) = &self.span {
+            run.follows_from(caller);
+        }
     }
 
     /// The run does not begin at once.

@@ -13,6 +13,7 @@ use greenroom_kernel::entry::EntryKind;
 
 use crate::core::log::{Draft, InboxItem, Log};
 use crate::core::message::{PromptOptions, ReplyTo};
+use crate::core::trace::CalledFrom;
 use crate::values::prompt::Reply;
 
 #[cfg(test)]
@@ -37,6 +38,8 @@ pub(super) struct Inbox {
     callers: HashMap<EntryId, Caller>,
     /// Who waits for the reply of the run that takes an item in, and lets it go on without them.
     followers: HashMap<EntryId, Vec<ReplyTo<Reply>>>,
+    /// The spans within which steers and follow-ups were sent.
+    from: HashMap<EntryId, CalledFrom>,
     /// Items whose callers were told that they failed, or went away.
     refused: Vec<EntryId>,
     /// Items of an earlier process that wait until somebody says that they may begin.
@@ -125,6 +128,16 @@ impl Inbox {
         self.followers.remove(&item).unwrap_or_default()
     }
 
+    /// This item was sent from here.
+    pub(super) fn came_from(&mut self, item: EntryId, from: CalledFrom) {
+        self.from.insert(item, from);
+    }
+
+    /// Where this item was sent from.
+    pub(super) fn take_from(&mut self, item: EntryId) -> CalledFrom {
+        self.from.remove(&item).unwrap_or_default()
+    }
+
     /// Who waited for items that are no longer in the inbox, though nothing took them in.
     pub(super) fn take_withdrawn(&mut self, log: &Log) -> Vec<ReplyTo<Reply>> {
         let is_gone = |item: &EntryId| !log.inbox().iter().any(|waiting| waiting.id == *item);
@@ -175,6 +188,7 @@ impl Inbox {
         let waits = |id: &EntryId| log.inbox().iter().any(|item| item.id == *id);
         self.refused.retain(waits);
         self.held_back.retain(waits);
+        self.from.retain(|item, _| waits(item));
     }
 
     /// A request came, so the store is tried again at once.

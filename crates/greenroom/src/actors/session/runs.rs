@@ -161,8 +161,7 @@ impl SessionState {
         &mut self,
         content: Vec<Block>,
         delivery: Delivery,
-        early_aborts: u64,
-        agent: Option<Arc<Agent>>,
+        options: Box<PromptOptions>,
         reply: ReplyTo<QueuedInput>,
     ) {
         if self.is_stopping {
@@ -173,12 +172,15 @@ impl SessionState {
         let (follower, answer) = tokio::sync::oneshot::channel();
         let mut waits = false;
         let taken = if self.is_idle() && self.inbox.is_empty(&self.log) {
-            let options = Box::new(PromptOptions { early_aborts, agent, ..PromptOptions::default() });
             self.begin(content, options, Waiting { caller: None, joined: vec![follower] }).await
         } else {
+            let PromptOptions { agent, from, .. } = *options;
             let queued = self.queue(content, delivery, None, None, agent).await;
             waits = queued.as_ref().is_ok_and(|id| !self.is_of_run(*id));
-            queued.inspect(|id| self.inbox.follow(*id, follower))
+            queued.inspect(|id| {
+                self.inbox.follow(*id, follower);
+                self.inbox.came_from(*id, from);
+            })
         };
         let _ = reply.send(taken.map(|entry| QueuedInput { entry, waits, reply: answer }));
     }
@@ -325,7 +327,11 @@ impl SessionState {
         };
         let (mut options, reply) = match self.inbox.take_caller(item.id) {
             Some(Caller { options, reply }) => (options, Some(reply)),
-            None => (self.options_without_caller(item.terms.as_deref()), None),
+            None => {
+                let mut options = self.options_without_caller(item.terms.as_deref());
+                options.from = self.inbox.take_from(item.id);
+                (options, None)
+            }
         };
         let taken_over = item.terms.as_ref().map_or(Ok(()), |terms| options.take_over(terms));
         if let Err(error) = taken_over.and_then(|()| options.judges(&self.definition.agent).map(drop)) {
@@ -817,6 +823,8 @@ impl SessionState {
         let items: Vec<InboxItem> = items.cloned().collect();
         for item in &items {
             draft.deliver(item, item.delivery == Delivery::Steer);
+            let from = self.inbox.take_from(item.id);
+            self.run.iter().for_each(|run| from.joins(&run.span));
         }
         let delivered = u32::try_from(items.len()).unwrap_or(u32::MAX);
         let is_last = boundary == Boundary::End && delivered == 0 && handed.is_none();
