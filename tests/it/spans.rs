@@ -5,7 +5,9 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
 use greenroom::prelude::*;
-use greenroom_simulator::{Answer as Said, ByPurpose, CallInfo, Fault, Function, Summariser};
+use greenroom_simulator::{
+    Answer as Said, ByPurpose, CallInfo, Fault, Function, Simulator, SimulatorOptions, Summariser,
+};
 use serde_json::json;
 use tracing::Instrument;
 use tracing::Subscriber;
@@ -383,6 +385,49 @@ async fn waits_are_spans() {
     let collected = collector.0.lock().unwrap();
     let open: Vec<&Seen> = collected.spans.iter().filter(|span| !span.is_closed).collect();
     assert!(open.is_empty(), "what began has ended: {open:?}");
+}
+
+/// A call waits for the provider's tokens a minute.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_tokens_is_a_span() {
+    let collector = Collector::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(collector.clone()));
+    let model = simulator(Function(|_: &_, _: CallInfo| Said::text("well")), 50_000);
+    let runtime = builder(&model).tokens_per_minute(6_000).start().await.unwrap();
+    let session = runtime.open("mine", &agent(50_000)).await.unwrap();
+    for _ in 0..2 {
+        session.prompt("word ".repeat(4_000)).await.unwrap();
+    }
+    let reasons = wait_reasons(&collector.0.lock().unwrap(), "session invoke_agent step chat wait");
+    assert_eq!(reasons, ["tokens"]);
+}
+
+/// Two agents that share a cost limit, of which what is left pays for one call at a time.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_money_is_a_span() {
+    const MODEL: &str = "gpt-4o";
+    let collector = Collector::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(collector.clone()));
+    let script = Function(|request: &greenroom_simulator::SeenRequest, call: CallInfo| {
+        match (request.has_tool("helper"), call.session_call) {
+            (true, 0) => Said::call("helper", &json!({ "task": "the north" }))
+                .and_call("helper", &json!({ "task": "the south" })),
+            _ => Said::text("well").after_ms(1_000),
+        }
+    });
+    let options =
+        SimulatorOptions { provider_name: "openai".into(), window: 50_000, ..SimulatorOptions::new(script) };
+    let model = Simulator::new(options);
+    let runtime = builder(&model).start().await.unwrap();
+    let agent = || Agent::new(MODEL).context_window(50_000);
+    let helper = sub_agent("helper", agent()).describe("Helps.");
+    let boss = agent().sub_agent(helper).cost_limit_usd(0.016);
+    let session = runtime.open("boss", &boss).await.unwrap();
+    session.prompt("go").await.unwrap();
+    assert_eq!(model.calls(), 4, "each is asked, one after the other");
+    let collected = collector.0.lock().unwrap();
+    let path = "session invoke_agent step execute_tool invoke_agent step chat wait";
+    assert_eq!(wait_reasons(&collected, path), ["budget"]);
 }
 
 /// A summary that fails is asked for again after a wait, within its compaction.
