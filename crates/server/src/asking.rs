@@ -4,7 +4,7 @@ use greenroom::prelude::*;
 use greenroom_simulator::{Answer, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use serde_json::json;
 
-/// A model that calls `refund`, and says what came of it.
+/// A model that calls `refund`, and reports the result.
 pub(crate) fn simulator() -> Simulator {
     Simulator::new(SimulatorOptions::new(Function(|request: &SeenRequest, _: CallInfo| {
         match request.messages.last() {

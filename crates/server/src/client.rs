@@ -1,9 +1,10 @@
-//! A client of the JSON-RPC: calls the operations with their types, and hears the sessions' events.
+//! A JSON-RPC client: calls the operations with their types, and receives the sessions' events.
 //!
-//! Invariants: every call ends, with its answer or because the connection did; what does not fit into a line is refused
-//! before it is sent, and what the server cannot read is waited for by nobody; requests go out in the order in which they
-//! were made; a reader of events that is slow holds up nothing else, and is told where it missed some; an outcome is given
-//! after the events that the server told before it; whoever gives a silent server up waits for nothing of it any more.
+//! Invariants: every call ends, with its answer or with the connection; a request that does not fit into a line is
+//! refused before it is sent, and no call waits for a request that the server could not read; requests are sent in the
+//! order of the calls; a slow reader of events delays nothing else, and is told which events it missed; an outcome is
+//! delivered after the events that the server sent before it; a silent server can be given up, after which nothing
+//! waits for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -29,7 +30,7 @@ mod tests;
 
 /// How many requests may wait to be sent.
 const REQUESTS_MAX: usize = 64;
-/// How many bytes may be under way between a client and a server in one process.
+/// How many bytes may be in flight between a client and a server in one process.
 const PIPE_BYTES: usize = 1 << 20;
 
 /// Why a call failed.
@@ -42,23 +43,23 @@ pub enum ClientError {
     /// The parameters cannot be understood, or contradict one another.
     #[error("{0}")]
     Parameters(String),
-    /// What was asked does not fit into a line of the protocol. It was not sent.
+    /// The request does not fit into a line of the protocol. It was not sent.
     #[error(
         "this has {bytes} bytes as a line of JSON, and a line may have {bytes_max}; say less at once, or send fewer pictures"
     )]
     TooLong {
-        /// How many bytes it has, escaped, with the line break.
+        /// The request's size in bytes, escaped, with the line break.
         bytes: u64,
-        /// The most that it may have: [`LINE_BYTES_MAX`].
+        /// The limit: [`LINE_BYTES_MAX`].
         bytes_max: u64,
     },
     /// The server does not have this operation.
     #[error("{0}")]
     Unsupported(String),
-    /// The connection ended before the answer came. What was asked for may have been done.
+    /// The connection ended before the answer came. The request may have been executed.
     #[error("the connection to the host ended before it answered")]
     Disconnected,
-    /// The server says nothing any more, or nothing to this call, and is waited for no longer: why, and what to do. See
+    /// The server is silent, or did not answer this call, and was given up: the reason, and what to do. See
     /// [`Client::give_up`] and [`Client::is_alive`].
     #[error("{0}")]
     Silent(String),
@@ -68,13 +69,13 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The kind of the problem, where the runtime refused it.
+    /// The kind of the problem, if the runtime refused the request.
     pub fn kind(&self) -> Option<ProblemKind> {
         if let Self::Refused(problem) = self { Some(problem.kind) } else { None }
     }
 }
 
-/// A connection to a server of the JSON-RPC. Clones share it; it ends with the last of them.
+/// A connection to a JSON-RPC server. Clones share it; it closes with the last of them.
 ///
 /// ```
 /// use greenroom::prelude::*;
@@ -104,11 +105,11 @@ pub struct Client {
     ended: watch::Receiver<bool>,
 }
 
-/// What the clones of a client share.
+/// The state that the clones of a client share.
 struct Shared {
     /// To the writer, until the client closes the connection.
     out: Mutex<Option<mpsc::Sender<String>>>,
-    /// What the reader answers.
+    /// The calls that the reader resolves.
     pending: Arc<Mutex<Pending>>,
     writer: AbortHandle,
     /// Ends the reader.
@@ -116,7 +117,7 @@ struct Shared {
     line_bytes_max: u64,
 }
 
-/// A connection that this does not keep open.
+/// A reference that does not keep the connection open.
 #[derive(Clone)]
 pub struct WeakClient {
     shared: Weak<Shared>,
@@ -130,29 +131,29 @@ impl std::fmt::Debug for WeakClient {
 }
 
 impl WeakClient {
-    /// The client, where somebody still has it.
+    /// The client, if a clone of it is left.
     pub fn upgrade(&self) -> Option<Client> {
         Some(Client { shared: self.shared.upgrade()?, ended: self.ended.clone() })
     }
 
     /// Waits until the connection has ended.
     pub async fn closed(&self) {
-        // Without a sender it has ended too.
+        // Without a sender the connection has ended too.
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
     }
 }
 
-/// What is waited for.
+/// The pending calls.
 #[derive(Default)]
 struct Pending {
     /// The newest request's id.
     newest: u64,
     is_over: bool,
-    /// Why the server was given up, where it was.
+    /// The reason why the server was given up, if it was.
     given_up: Option<ClientError>,
-    /// The answers.
+    /// The pending answers.
     answers: HashMap<u64, Asked>,
-    /// The outcomes of work.
+    /// The pending outcomes of work.
     outcomes: HashMap<u64, Waiter>,
     listeners: events::Listeners,
 }
@@ -161,28 +162,28 @@ struct Pending {
 struct Asked {
     method: &'static str,
     waiter: Waiter,
-    /// For how long the server was alive and did not answer; `None` where the answer may take its time.
+    /// How long the server was alive without answering this request; `None` if the answer may take its time.
     unanswered: Option<Duration>,
 }
 
 type Waiter = oneshot::Sender<Result<Value, ClientError>>;
 type Waiting = oneshot::Receiver<Result<Value, ClientError>>;
 
-/// Work that the server has taken on.
+/// Work that the server has accepted.
 #[must_use = "`outcome` gives what comes of it"]
 pub struct Working<O: Operation> {
-    /// The answer: that it was taken on.
+    /// The answer: the work is accepted.
     pub accepted: O::Output,
     outcome: Waiting,
-    /// The connection stays while the outcome is waited for.
+    /// Keeps the connection open while the outcome is awaited.
     _client: Client,
 }
 
 impl<O: Operation> Working<O> {
-    /// Waits for what comes of it.
+    /// Waits for the outcome.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] with why the work failed; [`ClientError::Disconnected`].
+    /// [`ClientError::Refused`] with the reason why the work failed; [`ClientError::Disconnected`].
     pub async fn outcome(self) -> Result<O::Outcome, ClientError> {
         let Self { outcome, _client: client, .. } = self;
         let result = waited(outcome).await;
@@ -204,7 +205,7 @@ impl<O: Operation> std::fmt::Debug for Working<O> {
 }
 
 impl Client {
-    /// A client that speaks over these streams. It needs a tokio runtime.
+    /// Creates a client over these streams. It needs a tokio runtime.
     pub fn new(
         input: impl AsyncRead + Send + Unpin + 'static,
         output: impl AsyncWrite + Send + Unpin + 'static,
@@ -212,7 +213,7 @@ impl Client {
         Self::within(LINE_BYTES_MAX, input, output)
     }
 
-    /// As [`Self::new`], with lines of at most so many bytes.
+    /// As [`Self::new`], with this line limit in bytes.
     fn within(
         line_bytes_max: u64,
         input: impl AsyncRead + Send + Unpin + 'static,
@@ -223,7 +224,7 @@ impl Client {
         let pending: Arc<Mutex<Pending>> = Arc::default();
         let writing = tokio::spawn(async move {
             let mut output = output;
-            // Where it fails the reader finds the end too.
+            // If writing fails, the reader finds the end too.
             let _ = rpc::write_lines(&mut output, lines).await;
             let _ = output.shutdown().await;
         });
@@ -242,8 +243,8 @@ impl Client {
         Self { shared: Arc::new(Shared { out, pending, writer, given_up, line_bytes_max }), ended }
     }
 
-    /// A client of a runtime in this process, which it asks as another process would. `agent` is what its sessions are
-    /// started with.
+    /// Creates a client of a runtime in this process, with which it speaks as another process would. `agent` is the
+    /// agent of its sessions.
     pub fn in_process(runtime: &Runtime, agent: impl Into<Arc<Agent>>) -> Self {
         let (near, far) = tokio::io::duplex(PIPE_BYTES);
         let (runtime, agent) = (runtime.clone(), agent.into());
@@ -257,7 +258,7 @@ impl Client {
         Self::new(input, output)
     }
 
-    /// Asks for something, and waits for its answer.
+    /// Calls an operation, and waits for its answer.
     ///
     /// # Errors
     /// The runtime refused it; the connection ended.
@@ -269,7 +270,7 @@ impl Client {
         typed(waited(answer).await?)
     }
 
-    /// Hands work over. It is answered when the server has taken it on: a prompt when it is durable.
+    /// Starts work. The call returns when the server has accepted it: a prompt when it is durable.
     ///
     /// # Errors
     /// The runtime refused it; the connection ended.
@@ -279,19 +280,19 @@ impl Client {
         Ok(Working { accepted, outcome, _client: self.clone() })
     }
 
-    /// The events of all sessions that are started here, from now on.
+    /// The events of all sessions that this connection opens, from now on.
     pub fn events(&self) -> Events {
         self.listen(None)
     }
 
-    /// The events of one session, from now on. They come from the moment that the session is started here.
+    /// The events of one session, from now on. They begin when this connection opens the session.
     pub fn events_of(&self, session_id: impl Into<String>) -> Events {
         self.listen(Some(session_id.into()))
     }
 
     /// Waits until the connection has ended.
     pub async fn closed(&self) {
-        // Without a sender it has ended too.
+        // Without a sender the connection has ended too.
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
     }
 
@@ -300,13 +301,13 @@ impl Client {
         *self.ended.borrow()
     }
 
-    /// The same connection, which ends when all clients of it are gone, whoever has this.
+    /// A reference to the same connection that does not keep it open.
     pub fn downgrade(&self) -> WeakClient {
         WeakClient { shared: Arc::downgrade(&self.shared), ended: self.ended.clone() }
     }
 
-    /// Ends the connection at once, for all clones of this client, because the server says nothing any more. Whoever waits
-    /// for an answer is told this reason as [`ClientError::Silent`], and so is whoever asks for something later.
+    /// Closes the connection at once, for all clones of this client, because the server is silent. Pending and later
+    /// calls return this reason as [`ClientError::Silent`].
     pub fn give_up(&self, reason: impl Into<String>) {
         lock(&self.shared.pending).give_up(ClientError::Silent(reason.into()));
         drop(self.shared.out.lock().take());
@@ -314,14 +315,15 @@ impl Client {
         self.shared.given_up.notify_one();
     }
 
-    /// The server was alive for so long: it has answered something else. A call that should be answered promptly and waits
-    /// for `most` of such time is given up as [`ClientError::Silent`], with the reason for its method. Everything else goes
-    /// on. Work is waited for as long as it takes, and so is an operation that [takes time](Operation::TAKES_TIME).
+    /// Records that the server was alive for this long, as it answered something else. A call that should be answered
+    /// promptly and has waited for `most` of such time is given up as [`ClientError::Silent`], with the reason for its
+    /// method. Nothing else is affected: work, and an operation that [takes time](Operation::TAKES_TIME), may take as
+    /// long as they need.
     pub fn is_alive(&self, time: Duration, most: Duration, reason: impl Fn(&str) -> String) {
         lock(&self.shared.pending).is_alive(time, most, reason);
     }
 
-    /// Ends the connection, for all clones of this client, and waits until the server has ended it too.
+    /// Closes the connection, for all clones of this client, and waits until the server has closed it too.
     pub async fn close(self) {
         drop(self.shared.out.lock().take());
         self.closed().await;
@@ -333,7 +335,7 @@ impl Client {
         pending.listeners.add(session_id, is_over)
     }
 
-    /// Sends a request. Gives where its answer comes, and the outcome of its work.
+    /// Sends a request. Returns the receivers of its answer and of its work's outcome.
     async fn send<O: Operation>(
         &self,
         operation: &O,
@@ -341,7 +343,7 @@ impl Client {
     ) -> Result<(Waiting, Waiting), ClientError> {
         let out = self.shared.out.lock().clone();
         let (params, bytes_max) = (written(operation), self.shared.line_bytes_max);
-        // Taken before the id is: requests have their ids in the order in which they go out.
+        // Reserved before the id is assigned: requests are sent in the order of their ids.
         let over = || lock(&self.shared.pending).why_over();
         let out = out.ok_or_else(over)?;
         let place = out.reserve().await.map_err(|_| over())?;
@@ -367,20 +369,20 @@ impl Client {
 }
 
 impl Pending {
-    /// Nothing more comes.
+    /// No more messages come.
     fn end(&mut self) {
         self.is_over = true;
-        // Those who wait find that nobody answers them.
+        // Dropping the senders resolves the pending calls.
         self.answers.clear();
         self.outcomes.clear();
         self.listeners.end();
     }
 
-    /// Nothing more is waited for.
+    /// Resolves all pending calls with this reason.
     fn give_up(&mut self, reason: ClientError) {
         let answers = self.answers.drain().map(|(_, asked)| asked.waiter);
         for waiter in answers.chain(self.outcomes.drain().map(|(_, waiter)| waiter)) {
-            // Who no longer waits needs no answer.
+            // The caller may have gone away.
             let _ = waiter.send(Err(reason.clone()));
         }
         self.given_up.get_or_insert(reason);
@@ -394,37 +396,37 @@ impl Pending {
             asked.unanswered.is_some_and(|unanswered| unanswered >= most)
         };
         for (_, asked) in self.answers.extract_if(is_overdue) {
-            // Who no longer waits needs no answer.
+            // The caller may have gone away.
             let _ = asked.waiter.send(Err(ClientError::Silent(reason(asked.method))));
         }
     }
 
-    /// What is told where nothing more comes.
+    /// The error of a call after the connection has ended.
     fn why_over(&self) -> ClientError {
         self.given_up.clone().unwrap_or(ClientError::Disconnected)
     }
 
-    /// The server could not read something of what was asked, and does not say what: nobody waits for its answer.
+    /// The server could not read a request, and does not say which one: no pending call gets its answer.
     fn unread(&mut self, error: &ClientError) {
         for (id, asked) in self.answers.drain() {
             self.outcomes.remove(&id);
-            // Who no longer waits needs no answer.
+            // The caller may have gone away.
             let _ = asked.waiter.send(Err(error.clone()));
         }
     }
 
-    /// An answer came that is too long, and begins like this. Gives whether it is known whose it is.
+    /// An answer arrived that is too long, and begins like this. Returns whether its request is known.
     fn too_long(&mut self, beginning: &[u8], bytes_max: u64) -> bool {
         let id = id_of(beginning).as_u64();
         let Some(asked) = id.and_then(|id| self.answers.remove(&id)) else { return false };
         self.outcomes.retain(|outcome, _| Some(*outcome) != id);
         let reason = format!("it has more than {bytes_max} bytes, the most that a line may have");
-        // Who no longer waits needs no answer.
+        // The caller may have gone away.
         let _ = asked.waiter.send(Err(ClientError::Malformed(reason)));
         true
     }
 
-    /// Takes in one message.
+    /// Handles one message.
     fn take(&mut self, mut message: Value) {
         let Some(method) = message.get("method").and_then(Value::as_str).map(str::to_owned) else {
             let Some(id) = message.get("id").and_then(Value::as_u64) else {
@@ -441,7 +443,7 @@ impl Pending {
                 self.outcomes.remove(&id);
             }
             if let Some(asked) = self.answers.remove(&id) {
-                // Who no longer waits needs no answer.
+                // The caller may have gone away.
                 let _ = asked.waiter.send(result);
             }
             return;
@@ -490,7 +492,7 @@ async fn read(input: impl AsyncRead + Unpin, line_bytes_max: u64, pending: &Mute
                 Err(error) => tracing::warn!("a message cannot be understood: {error}"),
             },
             Ok(Line::TooLong) if lock(pending).too_long(&line, line_bytes_max) => {}
-            // Which request it answers is not known: who waits for it would wait for ever.
+            // Its request is not known, and the call would wait for ever.
             Ok(Line::TooLong) => return tracing::warn!("a message has more than {line_bytes_max} bytes"),
             Ok(Line::End) => return,
             Err(error) => return tracing::debug!("the connection ended: {error}"),
@@ -498,7 +500,7 @@ async fn read(input: impl AsyncRead + Unpin, line_bytes_max: u64, pending: &Mute
     }
 }
 
-/// What a refused request is told.
+/// The text of a refused request's error.
 fn refused(mut error: Value) -> ClientError {
     let text = error.get("message").and_then(Value::as_str).unwrap_or("no reason was given").to_owned();
     match error.get("code").and_then(Value::as_i64) {
@@ -522,7 +524,7 @@ async fn waited(waiting: Waiting) -> Result<Value, ClientError> {
     waiting.await.unwrap_or(Err(ClientError::Disconnected))
 }
 
-/// The parameters of an operation, as they are sent.
+/// The parameters of an operation in their wire form.
 fn written(operation: &impl serde::Serialize) -> String {
     serde_json::to_string(operation).expect("an operation can be written as JSON: its keys are texts")
 }

@@ -1,8 +1,9 @@
 //! A host: one runtime that several clients share over a socket, each with an agent of its own.
 //!
-//! Invariants: a client says who it is before anything is done for it, and speaks this protocol; what it asks is done with
-//! its own agent; who has not said it holds little, is one of few, and has a short time; a client of kind `run` takes its runs with it when it goes, and of any other they go on; the host ends by
-//! itself only where nobody is connected and nothing is at work, or where it is told to.
+//! Invariants: a client identifies itself before anything is done for it, and speaks this protocol version; its
+//! requests use its own agent; clients that have not identified themselves are limited in number, memory and time. The
+//! runs of a client of kind `run` end when it disconnects; those of other clients continue. The host exits by itself
+//! only when no client is connected and no work is in progress, or when it is asked to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -29,18 +30,18 @@ mod unused;
 #[cfg(test)]
 mod tests;
 
-/// How many connections at once may be open whose clients have not said `client/hello`.
+/// How many connections may be open at once before their `client/hello`.
 const STRANGERS_MAX: usize = 64;
 /// The longest line before `client/hello` has been answered, in bytes, with its line break. A definition has at most two
 /// configurations of 64 KiB, and variables.
 const HELLO_BYTES_MAX: u64 = 1 << 20;
-/// How long a client may take to say `client/hello`.
+/// How long a client may take to send `client/hello`.
 const HELLO_WITHIN: Duration = Duration::from_secs(30);
-/// What a client is told that takes longer.
+/// The error for a client that takes longer.
 pub(crate) const NO_HELLO: &str =
     "no `client/hello` came within 30 s, so this connection is closed; say it first";
 
-/// Makes agents of what clients say of theirs.
+/// Resolves clients' definitions to agents.
 pub trait Definer: Send + Sync + 'static {
     /// The agent of a client with this definition: the same `Arc` for clients whose definitions are the same.
     fn define(&self, definition: Value) -> Task<Result<Defined, Problem>>;
@@ -48,13 +49,13 @@ pub trait Definer: Send + Sync + 'static {
 
 /// A client's agent.
 pub struct Defined {
-    /// What its sessions are opened with.
+    /// The agent with which its sessions are opened.
     pub agent: Arc<Agent>,
-    /// What the sessions are labelled with that it says something in first.
+    /// The labels of sessions in which it sends the first prompt.
     pub labels: BTreeMap<String, String>,
-    /// What its user should know, a line each.
+    /// Notes for its user, a line each.
     pub warnings: Vec<String>,
-    /// What its user should know later.
+    /// Later notes for its user.
     pub news: Option<broadcast::Receiver<String>>,
 }
 
@@ -70,11 +71,11 @@ struct Shared {
     clients: Mutex<Clients>,
     /// How many clients are connected.
     connected: watch::Sender<usize>,
-    /// How many of them have not said who they are.
+    /// How many of them have not identified themselves.
     strangers: watch::Sender<usize>,
-    /// Whether it was told to end.
+    /// Whether it was asked to exit.
     stopping: watch::Sender<bool>,
-    /// The program that it is a part of, where that does not end for others.
+    /// The name of the program that it is part of, if that does not exit for other clients.
     program: OnceLock<String>,
 }
 
@@ -82,7 +83,7 @@ struct Shared {
 struct Clients {
     newest: u64,
     known: BTreeMap<u64, ClientSummary>,
-    /// Those that may begin runs.
+    /// The clients that may begin runs.
     beginning: BTreeSet<u64>,
 }
 
@@ -108,8 +109,8 @@ impl Host {
         }))
     }
 
-    /// It is a part of a program, such as `greenroom serve`, that stays also where nobody is connected: clients that want
-    /// the store for themselves are refused with this name, unless they force it.
+    /// Makes it part of a program, such as `greenroom serve`, that stays up without clients: clients that want
+    /// exclusive use of the store are refused with this name, unless they force it.
     #[must_use]
     pub fn part_of(self, program: impl Into<String>) -> Self {
         // The first name stands.
@@ -117,10 +118,10 @@ impl Host {
         self
     }
 
-    /// Waits until there is room for a client that has not said who it is: for at most 64 of them. Call it before a
-    /// connection is accepted, so that those beyond wait where they cost nothing.
+    /// Waits until there is room for a client that has not identified itself: at most 64 of them. Call it before a
+    /// connection is accepted, so that further connections wait where they cost nothing.
     pub async fn room(&self) {
-        // It lives as long as this is waited for.
+        // It lives as long as this future is polled.
         let _ = self.0.strangers.subscribe().wait_for(|count| *count < STRANGERS_MAX).await;
     }
 
@@ -142,8 +143,8 @@ impl Host {
         }
     }
 
-    /// Waits until the host is told to end, or has had no client and nothing at work for so long. Before its first client
-    /// it waits for at least ten seconds: whoever started it is on the way.
+    /// Waits until the host is asked to exit, or had no client and no work for this long. Before its first client it
+    /// waits at least ten seconds, as the process that started it is about to connect.
     pub async fn idle(&self, after: Duration) {
         tokio::select! {
             biased;
@@ -152,9 +153,9 @@ impl Host {
         }
     }
 
-    /// Waits until the host is told to end.
+    /// Waits until the host is asked to exit.
     pub async fn stopped(&self) {
-        // It lives as long as this is waited for.
+        // It lives as long as this future is polled.
         let _ = self.0.stopping.subscribe().wait_for(|stopping| *stopping).await;
     }
 
@@ -210,9 +211,9 @@ impl Shared {
 pub(crate) struct Seat {
     host: Arc<Shared>,
     number: u64,
-    /// Until when the client must have said who it is.
+    /// The deadline for its identification.
     until: Instant,
-    /// Who the client is, once it has said so.
+    /// The client's identity, once it is known.
     client: Option<Known>,
 }
 
@@ -220,7 +221,7 @@ struct Known {
     kind: ClientKind,
     agent: Option<Arc<Agent>>,
     labels: Arc<BTreeMap<String, String>>,
-    /// Tells the client what its user should know.
+    /// Sends a note for the client's user.
     _news: Option<News>,
 }
 
@@ -249,7 +250,7 @@ impl Seat {
         Self { host, number, until: Instant::now() + HELLO_WITHIN, client: None }
     }
 
-    /// How long a line may be, and until when it must be there: less where the client has not said who it is.
+    /// The line limit and the deadline: both are lower until the client has identified itself.
     pub(crate) fn patience(&self, line_bytes_max: u64) -> (u64, Option<Instant>) {
         match &self.client {
             Some(_) => (line_bytes_max, None),
@@ -257,7 +258,7 @@ impl Seat {
         }
     }
 
-    /// What the client is, once it has said so.
+    /// The client's kind, once it has identified itself.
     pub(crate) fn kind(&self) -> Option<ClientKind> {
         self.client.as_ref().map(|client| client.kind)
     }
@@ -265,7 +266,7 @@ impl Seat {
     /// The client's agent, if it has one.
     ///
     /// # Errors
-    /// It has not said who it is.
+    /// The client has not identified itself.
     pub(crate) fn agent(&self) -> Result<Option<Arc<Agent>>, Refusal> {
         match &self.client {
             Some(client) => Ok(client.agent.clone()),
@@ -273,12 +274,12 @@ impl Seat {
         }
     }
 
-    /// Whether the client said that it only looks, and has no agent.
+    /// Whether the client declared itself read-only.
     pub(crate) fn only_looks(&self) -> bool {
         self.client.as_ref().is_some_and(|client| client.kind == ClientKind::Watch && client.agent.is_none())
     }
 
-    /// What the sessions are labelled with that the client says something in first.
+    /// The labels of sessions in which the client sends the first prompt.
     pub(crate) fn labels(&self) -> Arc<BTreeMap<String, String>> {
         self.client.as_ref().map(|client| Arc::clone(&client.labels)).unwrap_or_default()
     }
@@ -300,7 +301,7 @@ impl Seat {
         let params = if params.is_null() { json!({}) } else { params };
         let answer = match method {
             Hello::METHOD => {
-                // Whatever else another protocol says, its number comes first.
+                // The protocol version is checked before anything else, which another version may express differently.
                 let protocol = params.get("protocol").and_then(Value::as_u64);
                 if let Some(protocol) = protocol.filter(|protocol| *protocol != u64::from(PROTOCOL)) {
                     return Err(self.other_protocol(protocol).into());
@@ -393,7 +394,7 @@ impl Seat {
     }
 }
 
-/// Tells a client what its user should know, as it comes.
+/// Sends a client the notes for its user as they come.
 fn tell_news(mut news: broadcast::Receiver<String>, out: mpsc::Sender<String>) -> News {
     let task = tokio::spawn(async move {
         loop {

@@ -1,21 +1,20 @@
-//! HTTP: sessions are started, prompted, compacted, aborted and looked at.
+//! HTTP: start, prompt, compact, abort and read sessions.
 //!
 //! | | |
 //! |---|---|
-//! | `GET /healthz` | it answers |
-//! | `GET /sessions`, `POST /sessions` `{session_id}` | the stored ones; one is created or resumed |
-//! | `GET /sessions/{id}` | how it stands |
-//! | `DELETE /sessions/{id}` | it is gone; whether its bytes are erased, and why not |
+//! | `GET /healthz` | health check |
+//! | `GET /sessions`, `POST /sessions` `{session_id}` | list the stored sessions; create or resume one |
+//! | `GET /sessions/{id}` | the session's state |
+//! | `DELETE /sessions/{id}` | delete the session; whether its bytes are erased, and if not, why |
 //! | `POST /sessions/{id}/prompt` `{text}` | the reply |
-//! | `POST /sessions/{id}/compact` `{focus?, keep_recent?, force?}` | how the compaction ended |
-//! | `POST /sessions/{id}/abort` | the current run is interrupted |
-//! | `GET /questions`, `GET /sessions/{id}/questions` | the questions that wait for a person, of all sessions or of one |
-//! | `POST /sessions/{id}/answer` `{question_id, value, by?}` | the question is answered, and the run goes on |
+//! | `POST /sessions/{id}/compact` `{focus?, keep_recent?, force?}` | the outcome of the compaction |
+//! | `POST /sessions/{id}/abort` | interrupt the current run |
+//! | `GET /questions`, `GET /sessions/{id}/questions` | the open questions to people, of all sessions or of one |
+//! | `POST /sessions/{id}/answer` `{question_id, value, by?}` | answer the question, so that the run continues |
 //!
-//! Invariants: every route wants the bearer token, at one of our own names, and no web page is let in (`guard`); a
-//! looking request (GET) starts nothing; bodies are JSON and at most [`BODY_BYTES_MAX`]; errors are
-//! `application/problem+json`; a client that goes away does not cancel its run; slow and idle clients keep nobody out
-//! (`connections`).
+//! Invariants: every route requires the bearer token and one of our own host names, and refuses web pages (`guard`); a
+//! GET request starts nothing; bodies are JSON and at most [`BODY_BYTES_MAX`]; errors are `application/problem+json`; a
+//! client that disconnects does not cancel its run; slow and idle clients do not block others (`connections`).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -54,19 +53,19 @@ mod tests;
 
 /// The largest body that is read.
 pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// What a client that came too often is asked to wait, in seconds.
+/// The `Retry-After` of a refused request, in seconds.
 const RETRY_AFTER_SECONDS: u32 = 5;
 
-/// Where the server listens, and who may use it.
+/// The address of the server, and its access control.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct HttpOptions {
-    /// Where it listens; port 0 takes a free one.
+    /// The address to listen on; port 0 takes a free one.
     pub address: SocketAddr,
     /// The token that every request must bear: see [`check_token`].
     pub token: String,
-    /// Further names in the `Host` header that it answers to, besides its addresses and `localhost`; one without a port
-    /// stands for any port.
+    /// Further names that the `Host` header may have, besides the server's addresses and `localhost`; a name without a
+    /// port matches any port.
     pub host_names: Vec<String>,
     /// How many connections may be open, at least 2. Three quarters of them may wait for a run or a compaction. 512 by
     /// default.
@@ -115,11 +114,11 @@ struct Shared {
 }
 
 impl HttpServer {
-    /// Starts it. `agent` is what sessions are started with.
+    /// Starts the server. `agent` is the agent of its sessions.
     ///
     /// # Errors
-    /// When the address cannot be listened on; [`std::io::ErrorKind::InvalidInput`] with a token that
-    /// [`check_token`] refuses, with fewer than 2 connections, or without time for a request.
+    /// The address cannot be listened on; [`std::io::ErrorKind::InvalidInput`] with a token that [`check_token`]
+    /// refuses, with fewer than 2 connections, or without time for a request.
     pub async fn start(runtime: &Runtime, agent: Arc<Agent>, options: HttpOptions) -> std::io::Result<Self> {
         let HttpOptions { address, token, host_names, connections_max, request_timeout } = options;
         let invalid = |reason: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, reason);
@@ -163,12 +162,12 @@ impl HttpServer {
         Ok(Self { address, stop, task })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes no more requests, and waits for those under way: at most 8 seconds.
+    /// Accepts no more requests, and waits for those in progress: at most 8 seconds.
     pub async fn stop(mut self) {
         self.stop.cancel();
         // A server that panicked has stopped too.
@@ -182,7 +181,7 @@ impl Drop for HttpServer {
     }
 }
 
-/// Lets in who may come in, and reads the body.
+/// Checks access, and reads the body.
 async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let Some(connection) = request.extensions().get::<Arc<Connection>>().map(Arc::clone) else {
         return problem(StatusCode::INTERNAL_SERVER_ERROR, "the connection is not known", Value::Null);
@@ -209,7 +208,7 @@ async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next)
         () = shared.stop.cancelled() => (StatusCode::SERVICE_UNAVAILABLE, "the server is stopping".to_owned()),
     };
     let mut refusal = problem(status, &detail, Value::Null);
-    // What is left of the body cannot be told from the next request.
+    // The rest of the body cannot be told from the next request.
     refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     refusal
 }
@@ -324,7 +323,7 @@ fn of_session<O: Operation>(id: String, mut params: Value) -> Result<O, Refusal>
 }
 
 impl Shared {
-    /// Does an operation; gives its answer.
+    /// Executes an operation, and returns its answer.
     async fn ask<O: Operation>(&self, operation: O) -> Reply {
         let output = match self.perform(operation).await? {
             Answer::Now(output) => output,
@@ -334,7 +333,7 @@ impl Shared {
         Ok(answer(&output))
     }
 
-    /// Does an operation that is work, and waits for its outcome.
+    /// Executes an operation that is work, and waits for its outcome.
     async fn work<O: Operation>(&self, operation: O) -> Result<O::Outcome, Refusal> {
         let _place = place(self)?;
         let session = operation.session_id().unwrap_or_default().to_owned();
@@ -342,7 +341,7 @@ impl Shared {
         let Answer::Work(Work { accepted, outcome, .. }) = self.perform(operation).await? else {
             return Err(refused(interrupted()));
         };
-        // In a task of its own: a client that goes away does not cancel it.
+        // In a task of its own: a client that disconnects does not cancel it.
         let ended = tokio::spawn(async move {
             accepted.await?;
             Ok::<_, Refused>(outcome.await.result?)
@@ -370,7 +369,7 @@ fn refusal(refused: Refused) -> Refusal {
         Refused::UnknownMethod(reason) | Refused::Parameters(reason) => {
             Refusal::new(StatusCode::BAD_REQUEST, &reason)
         }
-        // Only a host says so.
+        // Only a host returns these.
         Refused::Problem(problem) => Refusal::new(StatusCode::BAD_REQUEST, &problem.message),
         Refused::Failed(error) => self::refused(error),
     }
@@ -395,7 +394,7 @@ fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, Ref
     serde_json::from_slice(body).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, &error.to_string()))
 }
 
-/// Whether this media type is JSON that can be read: in UTF-8, where it says in what.
+/// Whether this media type is JSON in UTF-8.
 fn is_json(media_type: &str) -> bool {
     let mut parts = media_type.split(';').map(str::trim);
     let is_json = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("application/json"));
@@ -432,7 +431,7 @@ fn refused(error: Error) -> Refusal {
         error if error.is_invalid_request() => (StatusCode::BAD_REQUEST, "other"),
         Error::Closed => (StatusCode::SERVICE_UNAVAILABLE, "other"),
         Error::Store(store) => (store_status(store), "other"),
-        // And what a later version of the library may add.
+        // And variants of later versions of the library.
         Error::Interrupted { .. } | Error::Output { .. } | Error::SessionFailed { .. } | _ => {
             (StatusCode::INTERNAL_SERVER_ERROR, "other")
         }
@@ -445,7 +444,7 @@ fn refused(error: Error) -> Refusal {
     Refusal(Box::new(response))
 }
 
-/// The client's fault only where the request itself can never succeed.
+/// A client error (4xx) only if the request itself can never succeed.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the library's errors are open-ended")]
 fn store_status(error: &StoreError) -> StatusCode {
     match error {

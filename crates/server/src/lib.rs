@@ -1,8 +1,8 @@
 //! The runtime for other programs: JSON-RPC 2.0 over two byte streams with a typed client, and a small HTTP interface.
 //!
-//! The one key decision: **this crate owns the wire's types.** What programs in other languages see is written
-//! here, and changes with a version, whatever the actors' messages do. What is absent: files and the terminal; the
-//! HTTP server is given its token, and makes none.
+//! The one key decision: **this crate owns the wire's types.** The types that programs in other languages see are
+//! defined here and versioned, independently of the actors' messages. What is absent: files and the terminal; the HTTP
+//! server is given its token, and creates none.
 
 #[cfg(test)]
 mod asking;

@@ -1,8 +1,8 @@
-//! What a client can ask of a runtime: each operation once, with its types. JSON-RPC and HTTP are thin fronts of these.
+//! The operations that a client can call, each once, with its types. JSON-RPC and HTTP are thin fronts of these.
 //!
-//! Invariants: an operation's parameters are checked before anything is done; looking at a session starts nothing; work
-//! that goes on (a run, a compaction) is answered when it is taken on, and its outcome follows; what is handed to one
-//! session by one client is handed over in the order of the calls.
+//! Invariants: an operation's parameters are checked before anything is done; read operations start nothing; an
+//! operation that starts work (a run, a compaction) is answered when the work is accepted, and its outcome follows;
+//! calls of one client to one session are handed over in their order.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ pub use self::connection::{
 };
 pub use self::conversation::{Said, Speech};
 pub use self::live::{ListLive, LiveListed, SessionInProgress, WatchSession};
-pub use self::look::{
-    ExportSession, Exported, FindSession, ForgetLimit, Forgotten, GetSession, ListModels, ListSessions,
-    ListWaiting, ModelSummary, ModelsListed, Replay, Replayed, SessionFound, SessionPage, SessionState,
-    ShowSession, Shown, WaitingInput, WaitingListed,
-};
 pub use self::parts::{
     ContextCategory, ContextPart, ContextParts, ListTools, SessionContext, ToolSummary, ToolsListed,
 };
 pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsListed};
+pub use self::read::{
+    ExportSession, Exported, FindSession, ForgetLimit, Forgotten, GetSession, ListModels, ListSessions,
+    ListWaiting, ModelSummary, ModelsListed, Replay, Replayed, SessionFound, SessionPage, SessionState,
+    ShowSession, Shown, WaitingInput, WaitingListed,
+};
 pub use self::runs::Runs;
 pub use self::session::{
     Abort, BranchSession, ClearInbox, DeleteSession, Deleted, ForkSession, ImportSession, Imported,
@@ -48,9 +48,9 @@ pub use self::work::{
 mod connection;
 mod conversation;
 mod live;
-mod look;
 mod parts;
 mod questions;
+mod read;
 mod runs;
 mod session;
 mod stored;
@@ -59,22 +59,22 @@ mod tests;
 mod tree;
 mod work;
 
-/// Something that goes on by itself.
+/// Background work.
 pub type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What an operation needs of its session.
+/// The access to its session that an operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing, or a look into it: nothing is started.
-    Looks,
-    /// Its events, from now on: it must be there, and nothing is started.
-    Watches,
-    /// What is stored: nothing is started, and a client that only looks is refused.
-    Changes,
-    /// The session, which must be there.
-    Opens,
-    /// The session, which begins where there is none.
-    Begins,
+    /// None, or reading: nothing is started.
+    Read,
+    /// Events from now on. The session must exist, and nothing is started.
+    Subscribe,
+    /// Stored data: nothing is started, and a read-only client is refused.
+    Modify,
+    /// An open session, which must exist.
+    Open,
+    /// An open session, which is created if it does not exist.
+    Create,
 }
 
 /// Why an operation was refused.
@@ -84,9 +84,9 @@ pub enum Refused {
     UnknownMethod(String),
     /// The parameters cannot be understood, or contradict one another.
     Parameters(String),
-    /// The runtime refused it.
+    /// The runtime returned an error.
     Failed(Error),
-    /// The host refused it.
+    /// The host returned an error.
     Problem(Box<Problem>),
 }
 
@@ -96,16 +96,16 @@ impl From<Error> for Refused {
     }
 }
 
-/// Who is asked, and for whom.
+/// The runtime and the client of a call.
 #[derive(Clone)]
 pub struct Asked {
     /// The runtime.
     pub runtime: Runtime,
-    /// What sessions are opened with.
+    /// The agent with which sessions are opened.
     pub agent: Arc<Agent>,
-    /// Whether the client has an agent: else this one stands for none.
+    /// Whether the client has an agent. If not, `agent` is a placeholder.
     pub has_agent: bool,
-    /// The operation's session, as [`Operation::ACCESS`] wants it.
+    /// The operation's session, with the access that [`Operation::ACCESS`] names.
     pub session: Option<SessionHandle>,
     /// The runs that this client began.
     pub runs: Runs,
@@ -117,42 +117,43 @@ impl Asked {
         self.session.as_ref().ok_or_else(|| Refused::Parameters("`session_id` is missing".to_owned()))
     }
 
-    /// Opens the session for an operation that needs it.
+    /// Opens the session.
     ///
     /// # Errors
-    /// As [`Runtime::open`]; [`Error::NoSession`] where it must be there and is not.
+    /// As [`Runtime::open`]; [`Error::NoSession`] if it must exist and does not.
     pub async fn open(&mut self, access: Access, id: &str) -> Result<(), Error> {
-        if access == Access::Opens {
+        if access == Access::Open {
             self.runtime.session(id).await?;
         }
-        if matches!(access, Access::Opens | Access::Begins) {
+        if matches!(access, Access::Open | Access::Create) {
             self.session = Some(self.runtime.join(id, Arc::clone(&self.agent)).await?);
         }
         Ok(())
     }
 }
 
-/// What an operation is answered with.
+/// The answer to an operation.
 pub enum Answer<O, R> {
-    /// It is done.
+    /// The operation is done.
     Now(O),
-    /// It will be done: other operations need not wait for it.
+    /// The operation will be done later: other operations need not wait for it.
     Later(Task<Result<O, Refused>>),
-    /// It was handed over, and goes on.
+    /// The work was handed over and continues.
     Work(Work<O, R>),
 }
 
-/// Work that was handed over.
+/// Accepted work.
 pub struct Work<O, R> {
-    /// Says when it is taken on, or why it is not.
+    /// Resolves when the work is accepted, or refused with the reason.
     pub accepted: Task<Result<O, Refused>>,
-    /// How it ended. It is to be polled after `accepted`, where that was no refusal.
+    /// Resolves to the outcome. Poll it after `accepted`, unless that refused.
     pub outcome: Task<Ended<R>>,
-    /// What aborts it alone, where it is a run.
+    /// Aborts this run only, if it is one.
     pub abort: Option<AbortHandle>,
 }
 
-/// The rest of some work, after its first step: what it says to a session is in the mailbox before the next request is.
+/// The remainder of some work after its first step, by which the session's mailbox has its message before the next
+/// request's.
 async fn begun<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Task<T> {
     let mut work: Task<T> = Box::pin(work);
     let done = tokio::select! {
@@ -166,11 +167,11 @@ async fn begun<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static
     }
 }
 
-/// The end of some work.
+/// The outcome of some work.
 pub struct Ended<R> {
-    /// What came of it.
+    /// The outcome.
     pub result: Result<R, Error>,
-    /// The start's entry of the compaction that it was, if it was one: its end is told by an event, too.
+    /// The entry of the compaction's start, if it was one: an event reports its end, too.
     pub compaction: Option<EntryId>,
 }
 
@@ -178,33 +179,34 @@ pub struct Ended<R> {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub enum Nothing {}
 
-/// Something that a client can ask.
+/// An operation.
 pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sized + 'static {
-    /// Its name.
+    /// The method's name.
     const METHOD: &'static str;
-    /// What it needs of its session.
-    const ACCESS: Access = Access::Looks;
-    /// Whether the session is gone after it.
+    /// The access to its session that it needs.
+    const ACCESS: Access = Access::Read;
+    /// Whether the session is gone afterwards.
     const DELETES: bool = false;
-    /// Whether its answer may take as long as it wants: a guard of the program is asked, or a disk is waited for.
+    /// Whether its answer may take any time: it asks a guard of the program, or waits for a disk.
     const TAKES_TIME: bool = false;
-    /// The notification that tells the outcome of its work.
+    /// The notification that reports the outcome of its work.
     const OUTCOME: &'static str = "";
-    /// Its answer.
+    /// The type of its answer.
     type Output: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
-    /// What comes of it after the answer: [`Nothing`] for what is done when it is answered.
+    /// The type of the outcome that follows the answer; [`Nothing`] for operations that are done when they are
+    /// answered.
     type Outcome: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
 
-    /// The session that it is about.
+    /// The session that it concerns.
     fn session_id(&self) -> Option<&str> {
         None
     }
 
-    /// Does it.
+    /// Executes the operation.
     fn perform(self, asked: Asked) -> impl Future<Output = Performed<Self>> + Send;
 }
 
-/// What became of an operation.
+/// The outcome of an operation.
 pub type Performed<O> = Result<Answer<<O as Operation>::Output, <O as Operation>::Outcome>, Refused>;
 
 /// A call of some operation, with its parameters checked.
@@ -217,7 +219,7 @@ pub trait Call: Send {
     fn session_id(&self) -> Option<&str>;
     /// As [`Operation::DELETES`].
     fn deletes(&self) -> bool;
-    /// Does it.
+    /// Executes the operation.
     fn perform(self: Box<Self>, asked: Asked) -> Task<Result<Answer<Value, Value>, Refused>>;
 }
 
@@ -258,7 +260,7 @@ impl<O: Operation> Call for CallOf<O> {
     }
 }
 
-/// A method: its name, how its parameters are read, and its schemas.
+/// A method: its name, the reader of its parameters, and its schemas.
 pub struct Method {
     /// Its name.
     pub name: &'static str,
@@ -341,7 +343,7 @@ pub fn call(name: &str, params: Value) -> Result<Box<dyn Call>, Refused> {
     let Some(method) = methods().into_iter().find(|method| method.name == name) else {
         return Err(Refused::UnknownMethod(name.to_owned()));
     };
-    // Where there are none, the first one that is missing is named.
+    // If there are no parameters, the error names the first required one.
     let params = if params.is_null() { json!({}) } else { params };
     (method.read)(params)
 }
@@ -349,7 +351,7 @@ pub fn call(name: &str, params: Value) -> Result<Box<dyn Call>, Refused> {
 /// Reads parameters.
 ///
 /// # Errors
-/// [`Refused::Parameters`], which names the one that is wrong.
+/// [`Refused::Parameters`], which names the invalid parameter.
 pub(crate) fn parameters<T: DeserializeOwned>(params: Value) -> Result<T, Refused> {
     serde_path_to_error::deserialize(params).map_err(|error| Refused::Parameters(error.to_string()))
 }

@@ -1,7 +1,7 @@
-//! Why the runtime refused something, as it stands on the wire.
+//! The runtime's errors in their wire form.
 //!
-//! Invariants: every error of the runtime has one kind here, so that a client in another process can tell apart what a
-//! program that uses the library can.
+//! Invariants: each error of the runtime has one kind here, so that a client in another process can tell apart the same
+//! errors as a program that uses the library.
 
 use std::fmt;
 
@@ -11,18 +11,18 @@ use greenroom_store::StoreError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Why the runtime refused a request, or how its work failed.
+/// The reason why the runtime refused a request, or why its work failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
-    /// What kind of error it is.
+    /// The kind of the error.
     pub kind: ProblemKind,
-    /// The class of the model's failure, as in `failure`; `other` for every other error.
+    /// The class of the model's failure, as in `failure`; `other` for all other errors.
     pub class: String,
-    /// What happened, and what to do where that is known.
+    /// What happened, and what to do about it if that is known.
     pub message: String,
     /// Whether the same request may succeed later, unchanged.
     pub retryable: bool,
-    /// What is known of the model's failure, where it is one.
+    /// The model's failure, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 }
@@ -33,29 +33,29 @@ pub struct Problem {
 pub enum ProblemKind {
     /// The model call failed, and recovery did not help.
     Model,
-    /// The run was interrupted. What had come is kept.
+    /// The run was interrupted. Partial output is kept.
     Aborted,
     /// A guard, a hook or a budget ended the run.
     Stopped,
-    /// The reply did not come in the time that was set.
+    /// The reply did not arrive within the time limit.
     TimedOut,
     /// The run waits for a person's answer.
     Waiting,
-    /// There is no such session, or it was deleted.
+    /// The session does not exist, or it was deleted.
     NoSession,
-    /// The branch that was to be left could not be summarised, or that was aborted. Nothing was changed.
+    /// The branch summary failed or was aborted. Nothing was changed.
     BranchSummary,
     /// There is nothing to compact.
     NothingToCompact,
-    /// The session or the runtime is at work and takes no more now.
+    /// The session or the runtime is busy and accepts no more now.
     Busy,
-    /// The session or its process ended while it worked; it can be resumed.
+    /// The session or its process ended during the work, which can be resumed.
     Interrupted,
-    /// The request can never succeed as it is. Nothing was changed by it.
+    /// The request is invalid as it is. Nothing was changed.
     Invalid,
-    /// No session can have this id.
+    /// The session id is invalid.
     SessionId,
-    /// The session is damaged: it has lost entries.
+    /// The session is damaged: entries are lost.
     Damaged,
     /// Another process uses the store.
     StoreInUse,
@@ -83,7 +83,7 @@ impl From<&Error> for Problem {
 }
 
 impl Problem {
-    /// A problem of this kind that is no error of the runtime.
+    /// A problem of this kind without an error of the runtime.
     pub fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
         Self { kind, class: "other".to_owned(), message: message.into(), retryable: false, failure: None }
     }
@@ -134,7 +134,7 @@ impl ProblemKind {
             | StoreError::Record { .. }
             | StoreError::Index { .. }
             | StoreError::Invariant { .. } => Self::Store,
-            // Whoever has what is there now can be asked again.
+            // A client that has the current state can ask again.
             StoreError::Closed | StoreError::Replaced { .. } => Self::Closed,
         }
     }

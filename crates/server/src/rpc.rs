@@ -1,15 +1,15 @@
 //! JSON-RPC 2.0 over two byte streams, one message a line: the methods are the [`operations`].
 //!
-//! A request for work is answered when the work is taken on (a prompt: when it is durable); what comes of it arrives as
-//! notifications: `event` for every event of the started sessions, and the outcome, which names its request.
+//! A request for work is answered when the work is accepted (a prompt: when it is durable); its results arrive as
+//! notifications: `event` for every event of the opened sessions, and the outcome, which names its request.
 //!
-//! A connection is one of a program that has the runtime for itself, or one of several to a host (`host`).
+//! A connection belongs to a program with exclusive use of the runtime, or to one of several clients of a host
+//! (`host`).
 //!
-//! Invariants: every request has exactly one answer, and a notification none; what cannot be understood gets an error,
-//! ends nothing and harms no other; a result follows the answer to its request, and the events of its run or compaction
-//! (`teller`); requests for one session are taken on in the order in which they came; looking at a
-//! session starts nothing; when the input of a program ends that has the runtime for itself, runs and compactions are
-//! interrupted in order.
+//! Invariants: every request has exactly one answer, and a notification none; an invalid message gets an error, ends
+//! nothing and harms no other; an outcome follows the answer to its request, and the events of its run or compaction
+//! (`teller`); requests for one session are accepted in the order in which they came; reading a session starts nothing;
+//! when the input of a program with exclusive use ends, runs and compactions are interrupted in order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -42,27 +42,27 @@ pub(crate) mod wire;
 
 /// How many lines may wait for a slow reader.
 pub(crate) const OUT_LINES_MAX: usize = 1_024;
-/// How long a client may hear what its runs came to that were aborted because its input ended.
+/// How long the outcomes of aborted runs are still sent after the client's input has ended.
 const REST_MAX: Duration = Duration::from_secs(5);
-/// What a client is told that may only look.
+/// The error for a read-only client.
 pub(crate) const NO_DEFINITION: &str =
     "this client said with `client/hello` no definition of an agent, so it can only look, abort and compact";
 
-/// What a request is answered with.
+/// The answer to a request.
 pub(crate) enum Reply {
-    /// It is known now.
+    /// The answer is known now.
     Now(Value),
-    /// It is known later: other requests do not wait for it.
+    /// The answer is known later: other requests do not wait for it.
     Later(Task<Outcome>),
 }
 
-/// The answer to a request for work, and what is told after it.
+/// The answer to a request for work, and the work whose outcome follows.
 pub(crate) struct Outcome {
     result: Result<Value, Refusal>,
     then: Option<Task<()>>,
 }
 
-/// Serves requests until the input ends. `agent` is what sessions are started with.
+/// Serves requests until the input ends. `agent` is the agent of the sessions.
 ///
 /// # Errors
 /// When reading or writing the streams fails.
@@ -75,11 +75,11 @@ pub async fn serve(
     serve_connection(runtime, Side::Alone(agent), LINE_BYTES_MAX, input, output).await
 }
 
-/// Whose connection it is.
+/// The owner of a connection.
 pub(crate) enum Side {
-    /// A program's that has the runtime for itself, with what its sessions are started with.
+    /// A program with exclusive use of the runtime, with the agent of its sessions.
     Alone(Arc<Agent>),
-    /// One of a host's clients.
+    /// A client of a host.
     Host(Seat),
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn serve_connection(
     let read = server.read(input, line_bytes_max).await;
     let hears_rest = server.end().await;
     if is_shared {
-        // Nobody else hears the rest, and what goes on may take long.
+        // Nobody receives the rest, and work in progress may take long.
         let rest = if hears_rest { REST_MAX } else { Duration::ZERO };
         let aborting = writer.abort_handle();
         if tokio::time::timeout(rest, writer).await.is_err() {
@@ -159,20 +159,20 @@ impl Server {
         Ok(())
     }
 
-    /// The client is gone, or says no more. Gives whether it may still hear what its runs came to.
+    /// The input has ended. Returns whether the outcomes of aborted runs may still be sent.
     async fn end(self) -> bool {
         let Self { runtime, side, runs, sessions, watched, tellers, out } = self;
         match side {
-            // All at once: each interrupts its run or its compaction, and begins nothing that waits.
+            // All at once: each interrupts its run or its compaction, and begins no input that waits.
             Side::Alone(_) => {
                 let mut closing = JoinSet::new();
                 for id in sessions.keys() {
                     let (runtime, id) = (runtime.clone(), id.clone());
-                    // A session that is gone already needs no closing.
+                    // A session that is gone needs no closing.
                     closing.spawn(async move { drop(runtime.close(&id).await) });
                 }
                 closing.join_all().await;
-                // They end when the results are told that were promised.
+                // The tellers end when they have sent the promised outcomes.
                 drop((sessions, watched, out));
                 tellers.join_all().await;
                 true
@@ -184,17 +184,17 @@ impl Server {
                     drop((seat, sessions, watched, out));
                     let _ = tokio::time::timeout(REST_MAX, tellers.join_all()).await;
                 } else {
-                    // Nobody hears the rest. What goes on needs no teller.
+                    // Nobody receives the rest. Work in progress needs no teller.
                     drop(tellers);
                 }
-                // Who never said hello is told why the connection ends.
+                // A client that never identified itself is told why the connection ends.
                 kind.is_none_or(|kind| kind == ClientKind::Run)
             }
         }
     }
 }
 
-/// Waits for a moment; for ever where there is none.
+/// Waits for this moment; for ever if there is none.
 async fn passed(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
@@ -202,7 +202,7 @@ async fn passed(moment: Option<Instant>) {
     }
 }
 
-/// Writes what comes, a line each, until no more can come.
+/// Writes a line for each message, until no more can come.
 pub(crate) async fn write_lines(
     mut output: impl AsyncWrite + Unpin,
     mut lines: mpsc::Receiver<String>,
@@ -220,22 +220,22 @@ pub(crate) async fn write_lines(
 struct Server {
     runtime: Runtime,
     side: Side,
-    /// What the client began.
+    /// The work that the client began.
     runs: Runs,
-    /// Those that were started here.
+    /// The sessions that it opened.
     sessions: HashMap<String, Started>,
-    /// Those that are only watched: to their tellers.
+    /// The sessions that it only watches, with their tellers.
     watched: HashMap<String, mpsc::Sender<Telling>>,
-    /// One a session: tells its events and results.
+    /// The tellers: one for each session sends its events and outcomes.
     tellers: JoinSet<()>,
     out: mpsc::Sender<String>,
 }
 
-/// A session that was started here.
+/// A session that the client opened.
 #[derive(Clone)]
 struct Started {
     handle: SessionHandle,
-    /// To its teller.
+    /// The channel to its teller.
     telling: mpsc::Sender<Telling>,
 }
 
@@ -278,7 +278,7 @@ impl Server {
         }
     }
 
-    /// The messages are taken on one after another, and answered together.
+    /// The messages of a batch are executed one after another, and answered together.
     async fn batch(&mut self, messages: Vec<Message>) {
         let mut replies = Vec::new();
         for message in messages {
@@ -313,23 +313,23 @@ impl Server {
         };
         let call = operations::call(&call.method, call.params()?)?;
         let has_agent = agent.is_some();
-        // Whoever looks on may have a live session compacted by the session's own agent.
+        // A read-only client may have a live session compacted by the session's own agent.
         let is_with_own_agent = agent.is_none() && call.outcome() == CompactSession::OUTCOME;
         let agent = match agent {
             Some(agent) => agent,
             None if is_with_own_agent => Arc::new(Agent::new("")),
-            // What only looks has no use for it.
-            None if matches!(call.access(), Access::Looks | Access::Watches) => Arc::new(Agent::new("")),
-            None if call.access() == Access::Changes && !self.only_looks() => Arc::new(Agent::new("")),
+            // Read operations need no label.
+            None if matches!(call.access(), Access::Read | Access::Subscribe) => Arc::new(Agent::new("")),
+            None if call.access() == Access::Modify && !self.only_looks() => Arc::new(Agent::new("")),
             None => return Err(Refusal::new(Refusal::INVALID_PARAMS, NO_DEFINITION)),
         };
         let (outcome, access) = (call.outcome(), call.access());
         let session_id = call.session_id().map(str::to_owned);
         let started = match &session_id {
             Some(id) if is_with_own_agent => Some(self.live(id).await?),
-            Some(id) if access == Access::Begins => Some(self.session(id, &agent).await?),
-            Some(id) if access == Access::Opens => Some(self.known(id, &agent).await?),
-            Some(id) if access == Access::Watches => {
+            Some(id) if access == Access::Create => Some(self.session(id, &agent).await?),
+            Some(id) if access == Access::Open => Some(self.known(id, &agent).await?),
+            Some(id) if access == Access::Subscribe => {
                 self.watch(id).await?;
                 None
             }
@@ -345,7 +345,7 @@ impl Server {
         let is_deletion = call.deletes();
         let answer = call.perform(asked).await?;
         if is_deletion && let Some(id) = &session_id {
-            // A session that begins anew under this name has another teller.
+            // A session that begins anew under this name has a new teller.
             let of_started = self.sessions.remove(id).map(|started| started.telling);
             for telling in of_started.into_iter().chain(self.watched.remove(id)) {
                 let _ = telling.send(Telling::NoMoreEvents).await;
@@ -392,7 +392,7 @@ impl Server {
                         }
                         let line = wire::result(outcome, id, params);
                         if let Some(started) = started {
-                            // A teller ends with the output alone.
+                            // A teller ends only with the output.
                             let _ = started.telling.send(Telling::Result { line, compaction }).await;
                         }
                     };
@@ -402,18 +402,18 @@ impl Server {
         })
     }
 
-    /// Whether the client said that it only looks, and has no agent.
+    /// Whether the client declared itself read-only.
     fn only_looks(&self) -> bool {
         matches!(&self.side, Side::Host(seat) if seat.only_looks())
     }
 
-    /// As [`Self::session`], of a session that is there.
+    /// As [`Self::session`], for a session that must exist.
     async fn known(&mut self, id: &str, agent: &Arc<Agent>) -> Result<Started, Refusal> {
         self.runtime.session(id).await?;
         self.session(id, agent).await
     }
 
-    /// A session that is live, with the agent that it has. Its events are told from now on.
+    /// A live session, with the agent that it has. Its events are sent from now on.
     async fn live(&mut self, id: &str) -> Result<Started, Refusal> {
         let handle = self.runtime.session(id).await?;
         if !handle.is_live() {
@@ -428,7 +428,7 @@ impl Server {
         Ok(Started { handle, telling })
     }
 
-    /// Tells the events of a session that is there from now on, without starting it.
+    /// Sends the events of an existing session from now on, without opening it.
     async fn watch(&mut self, id: &str) -> Result<(), Refusal> {
         self.runtime.session(id).await?;
         if !self.sessions.contains_key(id) && !self.watched.contains_key(id) {
@@ -438,7 +438,7 @@ impl Server {
         Ok(())
     }
 
-    /// Somebody who tells the events of a session from now on.
+    /// Starts a teller for a session's events.
     fn teller(&mut self, id: &str) -> mpsc::Sender<Telling> {
         let events = self.runtime.subscribe(Filter::session(id));
         let (telling, told) = mpsc::channel(OUT_LINES_MAX);
@@ -446,7 +446,7 @@ impl Server {
         telling
     }
 
-    /// The session, opened when it is first named; from then on its events are told.
+    /// The session, opened when it is first named; from then on its events are sent.
     async fn session(&mut self, id: &str, agent: &Arc<Agent>) -> Result<Started, Refusal> {
         if let Some(session) = self.sessions.get(id) {
             return Ok(session.clone());
@@ -478,19 +478,19 @@ impl Server {
     }
 }
 
-/// Labels a session in which nothing was said before.
+/// Labels a session that has no messages yet.
 async fn label_new(runtime: &Runtime, session: &SessionHandle, labels: &BTreeMap<String, String>) {
     if labels.is_empty() {
         return;
     }
     let Ok(Some(known)) = runtime.summary(session.id()).await else { return };
     for (name, value) in labels.iter().filter(|(name, _)| !known.labels.contains_key(*name)) {
-        // A path that no label can hold is looked for by nobody.
+        // A path that no label can hold cannot be searched for.
         let _ = session.set_label(name.clone(), value.clone()).await;
     }
 }
 
-/// Answers the requests of a batch together, when the last of their answers is known.
+/// Answers the requests of a batch together, when the last of the answers is known.
 async fn answer_batch(out: mpsc::Sender<String>, replies: Vec<(Option<Value>, Result<Reply, Refusal>)>) {
     let (mut answers, mut tasks) = (Vec::new(), Vec::new());
     for (id, reply) in replies {
@@ -499,7 +499,7 @@ async fn answer_batch(out: mpsc::Sender<String>, replies: Vec<(Option<Value>, Re
             Err(refusal) => Err(refusal),
             Ok(Reply::Later(task)) => {
                 let Outcome { result, then } = task.await;
-                // It begins when the batch is answered: none of it is told before.
+                // Starts when the batch is answered, so that its notifications follow the answers.
                 tasks.extend(then);
                 result
             }
@@ -513,6 +513,6 @@ async fn answer_batch(out: mpsc::Sender<String>, replies: Vec<(Option<Value>, Re
 }
 
 pub(crate) async fn send(out: &mpsc::Sender<String>, line: String) {
-    // A reader that is gone ends the input too.
+    // If the reader is gone, the input ends too.
     let _ = out.send(line).await;
 }

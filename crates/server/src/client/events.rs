@@ -1,6 +1,6 @@
-//! The events that a client hears.
+//! The events that a client receives.
 //!
-//! Invariants: a listener's queue is bounded; what does not fit is told as a gap, at the place where it is missing.
+//! Invariants: a listener's queue is bounded; events that do not fit are reported as a gap, at their place.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -12,32 +12,31 @@ use tokio::sync::Notify;
 /// How many events may wait for a slow listener.
 pub(super) const EVENTS_MAX: usize = 8_192;
 
-/// What a client hears of a session.
+/// A notification about a session.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Received {
     /// An event.
     Event(Arc<Event>),
-    /// Some events are missing here, since somebody on the way was too slow for them.
+    /// Some events are missing here, as a reader on the way was too slow.
     Gap {
         /// The session.
         session_id: String,
-        /// The first durable event that is missing, if one is: [`Replay`](crate::operations::Replay) gives them again from
-        /// there on.
+        /// The first durable event that is missing, if one is: [`Replay`](crate::operations::Replay) returns the events
+        /// from there on.
         from_seq: Option<u64>,
     },
-    /// Something that the user of this client should know, such as why an edit of the configuration is not used. It
-    /// belongs to no session.
+    /// A note for this client's user, such as why an edit of the configuration is not used. It belongs to no session.
     Warning(String),
 }
 
-/// The events of the sessions that a client has started. Dropping it ends the listening.
+/// The events of the sessions that a client has opened. Dropping it unsubscribes.
 #[derive(Debug)]
 pub struct Events {
     listener: Arc<Listener>,
 }
 
 impl Events {
-    /// The next one; `None` when the connection has ended and all were read.
+    /// The next event; `None` when the connection has ended and all were read.
     pub async fn next(&mut self) -> Option<Received> {
         loop {
             let news = self.listener.news.notified();
@@ -53,13 +52,13 @@ impl Events {
         }
     }
 
-    /// The next one, if it is there already.
+    /// The next event, if one is there.
     pub fn try_next(&mut self) -> Option<Received> {
         self.listener.queue().pop()
     }
 }
 
-/// All who listen.
+/// The listeners.
 #[derive(Debug, Default)]
 pub(super) struct Listeners(Vec<Weak<Listener>>);
 
@@ -74,7 +73,7 @@ struct Listener {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Received>,
-    /// What is missing after all that waits, by session.
+    /// The gaps after the queued events, by session.
     missing: BTreeMap<String, Option<u64>>,
     is_over: bool,
 }
@@ -93,11 +92,11 @@ impl Queue {
                 (event.session.to_string(), Some(event.seq).filter(|_| event.is_durable()))
             }
             Received::Gap { session_id, from_seq } => (session_id, from_seq),
-            // There are few of them, and they are short.
+            // These are few and short.
             warning @ Received::Warning(_) => return self.waiting.push_back(warning),
         };
         let known = self.missing.entry(session_id).or_default();
-        // Events come in their order: the first one that is missing stays the first.
+        // Events arrive in order, so that the first missing one stays the first.
         *known = known.or(from_seq);
     }
 
@@ -131,12 +130,12 @@ impl Listeners {
         self.tell(Some(session_id), || Received::Gap { session_id: session_id.to_owned(), from_seq });
     }
 
-    /// What the user should know.
+    /// Sends a note for the user.
     pub(super) fn warning(&mut self, message: &str) {
         self.tell(None, || Received::Warning(message.to_owned()));
     }
 
-    /// Nothing more comes.
+    /// Ends all subscriptions.
     pub(super) fn end(&mut self) {
         for listener in self.0.drain(..).filter_map(|listener| listener.upgrade()) {
             listener.queue().is_over = true;

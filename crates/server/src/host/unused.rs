@@ -1,34 +1,35 @@
-//! How long a host that nobody is connected to goes on.
+//! How long a host without clients stays up.
 //!
-//! Invariants: time counts only while nothing is at work; a host whose first client is still to come stays for a while.
+//! Invariants: time counts only while no work is in progress; a host whose first client has not connected yet stays for
+//! a while.
 
 use std::time::Duration;
 
 #[cfg(test)]
 mod tests;
 
-/// How often a host without clients looks whether something is at work.
+/// How often a host without clients checks for work in progress.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long a host that nobody has connected to yet stays at least.
+/// The minimum time for which a host waits for its first client.
 const FIRST_CLIENT_WITHIN: Duration = Duration::from_secs(10);
 
 /// A host without clients.
 #[derive(Debug)]
 pub(super) struct Unused {
-    /// How long it stays.
+    /// How long it stays up.
     after: Duration,
-    /// How long nothing was at work.
+    /// How long no work was in progress.
     idle: Duration,
 }
 
 impl Unused {
-    /// One that stays for so long.
+    /// Creates one that stays up for this long.
     pub(super) fn new(after: Duration, had_clients: bool) -> Self {
         let after = if had_clients { after } else { after.max(FIRST_CLIENT_WITHIN) };
         Self { after, idle: Duration::ZERO }
     }
 
-    /// How long it is until the next look; `None` where the host is to end.
+    /// The time until the next check; `None` if the host is to exit.
     pub(super) fn look(&mut self, is_working: bool) -> Option<Duration> {
         if is_working {
             self.idle = Duration::ZERO;
@@ -38,7 +39,7 @@ impl Unused {
         Some(LOOK_EVERY.min(left))
     }
 
-    /// Nobody came for so long.
+    /// The time is up.
     pub(super) fn passed(&mut self, pause: Duration) {
         self.idle += pause;
     }

@@ -1,9 +1,9 @@
 //! Connections: how many there may be, how long each may take, and how they end.
 //!
-//! Invariants: at most `connections_max` are open, and one more is being let in. A connection that works on no request of
-//! the token's owner is closed when nothing was written to it for `request_timeout`; what a client sends does not keep it
-//! open, so a request must arrive whole in that time. Where there is no room for a new connection, one that works on
-//! nothing makes it: first those that never bore the token, and of these the oldest. All have ended [`STOP_MAX`] after
+//! Invariants: at most `connections_max` are open, besides one that is being accepted. A connection without an
+//! authorized request in progress is closed when nothing was written to it for `request_timeout`; received bytes do not
+//! keep it open, so a request must arrive whole in that time. If there is no room for a new connection, one without
+//! work is closed: first those that never sent the token, the oldest of these first. All have ended [`STOP_MAX`] after
 //! the server was asked to stop.
 
 use std::net::SocketAddr;
@@ -29,32 +29,32 @@ use tower::ServiceExt;
 
 /// How long a stop waits for the requests under way.
 pub(super) const STOP_MAX: Duration = Duration::from_secs(8);
-/// How long a connection that works on nothing may go on after the server was asked to stop: to take what was written
-/// to it last.
+/// How long a connection without work may stay open after the server was asked to stop, so that the client can read the
+/// last response.
 const STOP_QUIET_MAX: Duration = Duration::from_secs(1);
 /// The wait after a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// One connection, as those who serve its requests know it.
+/// One connection, as the handlers of its requests see it.
 #[derive(Debug)]
 pub(super) struct Connection {
-    /// Where the client reached us.
+    /// The local address that the client connected to.
     pub(super) local: SocketAddr,
     accepted: Instant,
-    /// Whether one of its requests bore the token.
+    /// Whether one of its requests had the token.
     is_owners: AtomicBool,
-    /// How many requests of the token's owner it works on.
+    /// The number of its authorized requests in progress.
     working: AtomicUsize,
-    /// When it last wrote something, or ended its work.
+    /// When it last wrote something, or finished its work.
     quiet_since: Mutex<Instant>,
-    /// It must go: its place is needed.
+    /// Closes it: its place is needed.
     closed: CancellationToken,
-    /// Tells whoever waits for a place that this connection may make one.
+    /// Notified when this connection may make room.
     may_go: Arc<Notify>,
 }
 
 impl Connection {
-    /// A request of the token's owner is worked on for as long as what this gives is held.
+    /// Marks an authorized request as in progress until the returned guard is dropped.
     pub(super) fn work(self: &Arc<Self>) -> Work {
         self.is_owners.store(true, Ordering::Relaxed);
         self.working.fetch_add(1, Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Connection {
         *self.quiet_since.lock() = Instant::now();
     }
 
-    /// How long it is still to be waited for, when it may be quiet for so long.
+    /// The time left until it is closed, given the time for which it may be quiet.
     fn remaining(&self, quiet_max: Duration) -> Duration {
         if self.is_working() {
             return quiet_max;
@@ -79,7 +79,7 @@ impl Connection {
     }
 }
 
-/// A request of the token's owner that is worked on.
+/// An authorized request in progress.
 #[derive(Debug)]
 pub(super) struct Work {
     connection: Arc<Connection>,
@@ -111,17 +111,17 @@ impl Connections {
         }
     }
 
-    /// Serves what connects, until `stop` fires; gives back when all connections have ended.
+    /// Serves connections until `stop` fires; returns when all have ended.
     pub(super) async fn serve(self, listener: TcpListener, router: Router, stop: CancellationToken) {
         let mut tasks = JoinSet::new();
         {
-            // It goes on where it was: it may hold a connection for which there is no room yet.
+            // Accepting is not cancelled: it may hold a connection for which there is no room yet.
             let mut next = pin!(self.next(&listener));
             loop {
                 let (stream, local, place) = tokio::select! {
                     biased;
                     () = stop.cancelled() => break,
-                    // One that panicked has ended too.
+                    // A connection that panicked has ended too.
                     Some(_) = tasks.join_next() => continue,
                     accepted = &mut next => accepted,
                 };
@@ -158,7 +158,7 @@ impl Connections {
             if let Ok(place) = place.try_acquire_owned() {
                 return place;
             }
-            // Who is told to go gives the place back; where all work, the first that has done makes room.
+            // A connection that is told to close frees its place; if all have work, the first to finish makes room.
             let is_made = self.make_room();
             tokio::select! {
                 Ok(place) = Arc::clone(&self.places).acquire_owned() => return place,
@@ -167,7 +167,7 @@ impl Connections {
         }
     }
 
-    /// Closes one connection that works on nothing; gives whether there is one.
+    /// Closes one connection without work; returns whether there is one.
     fn make_room(&self) -> bool {
         let open = self.open.lock();
         let quiet = open
@@ -194,7 +194,7 @@ impl Connections {
             may_go: Arc::clone(&self.may_go),
         });
         let mut open = self.open.lock();
-        // Those that are gone are forgotten when the list would grow.
+        // Closed connections are removed when the list would grow.
         if open.len() == open.capacity() {
             open.retain(|known| known.strong_count() > 0);
         }
@@ -203,14 +203,14 @@ impl Connections {
     }
 }
 
-/// A connection that is to be served. Its place is free when its socket is closed.
+/// A connection to serve. Its place is free when its socket is closed.
 struct Accepted {
     stream: TcpStream,
     connection: Arc<Connection>,
     _place: OwnedSemaphorePermit,
 }
 
-/// Serves one connection, to its end.
+/// Serves one connection, until its end.
 async fn serve_one(accepted: Accepted, router: Router, request_timeout: Duration, stop: CancellationToken) {
     let Accepted { stream, connection, _place } = accepted;
     let known = Arc::clone(&connection);
@@ -221,7 +221,7 @@ async fn serve_one(accepted: Accepted, router: Router, request_timeout: Duration
     });
     let watched = Watched { stream, connection: Arc::clone(&connection) };
     let mut served = pin!(
-        // The times are kept here, for all that a connection can be slow at.
+        // The times are kept here for every way in which a connection can be slow.
         http1::Builder::new().header_read_timeout(None).serve_connection(TokioIo::new(watched), service)
     );
     let mut is_stopping = false;
@@ -234,7 +234,7 @@ async fn serve_one(accepted: Accepted, router: Router, request_timeout: Duration
         tokio::select! {
             biased;
             () = connection.closed.cancelled() => return,
-            // How a client ended its connection is its own affair.
+            // An error from a client that disconnected is not ours.
             _ = served.as_mut() => return,
             () = stop.cancelled(), if !is_stopping => {
                 is_stopping = true;
@@ -245,7 +245,7 @@ async fn serve_one(accepted: Accepted, router: Router, request_timeout: Duration
     }
 }
 
-/// A socket that notes when something was written.
+/// A socket that notes the time of each write.
 struct Watched {
     stream: TcpStream,
     connection: Arc<Connection>,

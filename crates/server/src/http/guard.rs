@@ -1,7 +1,6 @@
-//! Who is let in: the bearer of the token, at one of our own names, and no web page.
+//! Access control: the bearer token, one of our own host names, and no web pages.
 //!
-//! Invariants: the token is compared in constant time and is in no error; a request that is not ours is refused before
-//! its body is read.
+//! Invariants: the token is compared in constant time and is in no error; a refused request's body is not read.
 
 use std::net::SocketAddr;
 
@@ -18,12 +17,12 @@ pub const TOKEN_CHARS_MIN: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// It can be guessed.
+    /// It is too short.
     TooShort {
         /// How many characters it has.
         chars: usize,
     },
-    /// It holds a blank, a line break or something else that no `Authorization` header can carry.
+    /// It holds a blank, a line break or another character that no `Authorization` header can carry.
     NotVisible,
 }
 
@@ -45,7 +44,7 @@ impl std::error::Error for TokenError {}
 /// Whether a token can guard a server.
 ///
 /// # Errors
-/// It can be guessed, or sent by nobody.
+/// It is too short, or cannot be sent in a header.
 pub fn check_token(token: &str) -> Result<(), TokenError> {
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(TokenError::NotVisible);
@@ -56,7 +55,7 @@ pub fn check_token(token: &str) -> Result<(), TokenError> {
     Ok(())
 }
 
-/// What is asked of every request.
+/// Checks a request.
 pub(super) struct Guard {
     token: String,
     port: u16,
@@ -72,13 +71,13 @@ impl Guard {
         Self { token, port, hosts: [vec![address.to_string()], hosts.into()].concat(), further }
     }
 
-    /// The answer to a request that is not let in. `local` is where the client reached us.
+    /// The response to a refused request. `local` is the address that the client connected to.
     pub(super) fn turned_away(&self, uri: &Uri, headers: &HeaderMap, local: SocketAddr) -> Option<Response> {
         let refuse = |status, detail: &str| Some(problem(status, detail, Value::Null));
         let Some(host) = only(headers, header::HOST) else {
             return refuse(StatusCode::BAD_REQUEST, "a request must have exactly one Host header");
         };
-        // In the absolute form it is the target that counts, so it must be ours as well.
+        // In the absolute form the target counts, so it must be ours as well.
         let target = uri.authority().map(|authority| authority.as_str());
         if !self.is_ours(host, local) || target.is_some_and(|target| !self.is_ours(target, local)) {
             return refuse(
@@ -99,13 +98,13 @@ impl Guard {
         None
     }
 
-    /// Whether a host is one of our names. Web pages come with a name of their own, even where that leads to us, and
-    /// never with a bare address: so the address at which the client reached us is a name, too.
+    /// Whether a host is one of our names. Web pages send a name of their own, even if that resolves to us, and never a
+    /// bare address: so the address that the client connected to counts as a name, too.
     fn is_ours(&self, host: &str, local: SocketAddr) -> bool {
         let host = host.to_ascii_lowercase();
         let local = SocketAddr::new(local.ip().to_canonical(), local.port()).to_string();
         let is_further = |name: &String| {
-            // A name without a port stands for any: a proxy in front has its own.
+            // A name without a port matches any: a proxy in front has its own.
             host == *name || host.rsplit_once(':').is_some_and(|(host, port)| host == name && is_port(port))
         };
         let full =
@@ -131,7 +130,7 @@ fn bearer(value: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim_matches(' '))
 }
 
-/// Compares in a time that does not tell where the difference is.
+/// Compares in a time that does not depend on where the difference is.
 fn same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && left.iter().zip(right).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }

@@ -1,6 +1,6 @@
-//! Operations between a client and the host that it is connected to: who it is, what the host does, and its end.
+//! Operations between a client and the host of its connection: who the client is, the host's status, and its shutdown.
 //!
-//! Invariants: these are answered by the connection's host, and not by the runtime.
+//! Invariants: the connection's host answers these, not the runtime.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,22 +8,22 @@ use serde_json::Value;
 
 use super::{Asked, Nothing, Operation, Performed, Refused};
 
-/// The number of the protocol: another one for each change that an older client or host would misunderstand.
+/// The protocol's version number. It changes with each change that an older client or host would misunderstand.
 pub const PROTOCOL: u32 = 1;
 
-/// What a client is, which decides what becomes of its runs when it goes away.
+/// The kind of a client, which decides what happens to its runs when it disconnects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientKind {
-    /// Its runs are for it alone: they are aborted when it goes away.
+    /// Its runs are for this client only: they are aborted when it disconnects.
     Run,
-    /// Its runs go on without it, and it may come back.
+    /// Its runs continue without it, and it may reconnect.
     Chat,
     /// It begins no runs.
     Watch,
 }
 
-/// Says who the client is. On a host's socket it comes first.
+/// Identifies the client. It must be the first request on a host's socket.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Hello {
@@ -31,10 +31,10 @@ pub struct Hello {
     pub protocol: u32,
     /// The client's version, for people.
     pub version: String,
-    /// What it is.
+    /// The client's kind.
     pub kind: ClientKind,
-    /// What its sessions are opened with, as the host reads it; without it, it can only look. It may hold a key: a host
-    /// keeps it in memory, and writes it nowhere.
+    /// The definition with which its sessions are opened, in the host's form. A client without one is read-only. The
+    /// definition may hold a key: a host keeps it in memory and writes it nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<Value>,
 }
@@ -51,16 +51,16 @@ impl std::fmt::Debug for Hello {
     }
 }
 
-/// Who the host is.
+/// The host's identity.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct HelloAnswer {
-    /// Its [`PROTOCOL`].
+    /// The host's [`PROTOCOL`].
     pub protocol: u32,
-    /// Its version, for people.
+    /// The host's version, for people.
     pub version: String,
-    /// Its process.
+    /// The host's process id.
     pub pid: u32,
-    /// What the client's user should know of the definition, a line each.
+    /// Notes on the definition for the client's user, a line each.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -82,15 +82,15 @@ impl Operation for Hello {
     of_host!("client/hello", HelloAnswer);
 }
 
-/// Asks whether the host answers at all. It says so at once, whatever it is doing.
+/// Checks that the host responds. It answers at once, whatever it is doing.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PingHost {}
 
-/// That the host answers.
+/// The host responds.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Pong {
-    /// Its process.
+    /// The host's process id.
     pub pid: u32,
 }
 
@@ -98,7 +98,7 @@ impl Operation for PingHost {
     of_host!("host/ping", Pong);
 }
 
-/// How the host stands.
+/// The host's status.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostStatus {}
@@ -106,27 +106,27 @@ pub struct HostStatus {}
 /// A client of the host.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ClientSummary {
-    /// What it is; absent before it has said so.
+    /// The client's kind; absent until it has identified itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ClientKind>,
     /// When it connected, in unix milliseconds.
     pub since_ms: u64,
-    /// The sessions that it has started.
+    /// The sessions that it has opened.
     pub sessions: Vec<String>,
 }
 
-/// How a host stands.
+/// A host's status.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct HostState {
-    /// Its process.
+    /// The host's process id.
     pub pid: u32,
-    /// Its version.
+    /// The host's version.
     pub version: String,
-    /// Since when it runs, in unix milliseconds.
+    /// When it started, in unix milliseconds.
     pub since_ms: u64,
-    /// Who is connected, the asking client with them.
+    /// The connected clients, including the one that asks.
     pub clients: Vec<ClientSummary>,
-    /// The sessions in which a run or a compaction goes on; what waits for a person is not among them.
+    /// The sessions with a run or a compaction in progress, except those that wait for a person.
     pub at_work: Vec<String>,
 }
 
@@ -134,19 +134,19 @@ impl Operation for HostStatus {
     of_host!("host/status", HostState);
 }
 
-/// Asks the host to end. It does where nothing is at work and no other client is connected that may begin runs.
+/// Asks the host to exit. It exits if no work is in progress and no other client is connected that may begin runs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StopHost {
-    /// End also where something is at work: runs are interrupted in order, and can be resumed.
+    /// Exit even with work in progress: runs are interrupted in order, and can be resumed.
     #[serde(default)]
     pub force: bool,
 }
 
-/// That the host ends.
+/// The host exits.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Stopping {
-    /// Its process.
+    /// The host's process id.
     pub pid: u32,
 }
 
@@ -154,7 +154,7 @@ impl Operation for StopHost {
     of_host!("host/stop", Stopping);
 }
 
-/// Whether this call is answered before a client has said who it is.
+/// Whether this call is answered before the client has identified itself.
 pub(crate) fn is_first(method: &str) -> bool {
     [Hello::METHOD, PingHost::METHOD, HostStatus::METHOD, StopHost::METHOD].contains(&method)
 }

@@ -1,6 +1,6 @@
 //! A conversation as programs read it.
 //!
-//! Invariants: what the runtime records for itself is not in it.
+//! Invariants: the runtime's own records are not part of it.
 
 use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
 use greenroom_kernel::message::{StopReason, ToolStatus, blocks_text};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// A call of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Call {
-    /// Its id, by which its result names it.
+    /// The id by which the call's result refers to it.
     pub call_id: String,
     /// The tool's name.
     pub name: String,
@@ -19,25 +19,25 @@ pub struct Call {
     pub arguments: String,
 }
 
-/// One thing that was said.
+/// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Said {
-    /// Its entry.
+    /// The message's entry.
     pub entry_id: EntryId,
-    /// When, in unix milliseconds.
+    /// The time in unix milliseconds.
     pub at_ms: u64,
-    /// By whom, and what.
+    /// The author and the content.
     #[serde(flatten)]
     pub speech: Speech,
 }
 
-/// Who said something, and what.
+/// The author of a message, and its content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum Speech {
     /// The user.
     User {
-        /// What was said, without images.
+        /// The text, without images.
         text: String,
         /// Whether it joined the run in progress.
         #[serde(default)]
@@ -45,16 +45,16 @@ pub enum Speech {
     },
     /// The model.
     Assistant {
-        /// What was said.
+        /// The text.
         text: String,
-        /// What it called.
+        /// The tool calls.
         #[serde(default)]
         tool_calls: Vec<Call>,
-        /// Which model.
+        /// The model's name.
         model: String,
         /// Why the answer ended.
         stop: StopReason,
-        /// What the call used, where the server said it.
+        /// The usage of the call, if the server reported it.
         usage: Option<Usage>,
     },
     /// A tool.
@@ -70,26 +70,26 @@ pub enum Speech {
     Shell {
         /// The command line.
         command: String,
-        /// What it printed.
+        /// The command's output.
         text: String,
-        /// Its exit code; `None` where it was killed or did not start.
+        /// The exit code; `None` if the command was killed or did not start.
         exit_code: Option<i32>,
     },
     /// A program.
     Custom {
-        /// What kind of message.
+        /// The kind of the message.
         kind: String,
-        /// What the model sees.
+        /// The text that the model sees.
         text: String,
     },
-    /// What happened on a branch that was left.
+    /// The summary of a branch that was left.
     BranchSummary {
         /// The leaf of that branch.
         from: EntryId,
         /// The summary.
         text: String,
     },
-    /// From here on, the model sees this in the place of what is older.
+    /// A compaction: from here on, the model sees this summary instead of the older messages.
     Summary {
         /// The first entry that it replaces.
         first: Option<EntryId>,
@@ -105,7 +105,7 @@ pub enum Speech {
 }
 
 impl Said {
-    /// What an entry says; `None` for the runtime's own records.
+    /// The message of an entry; `None` for the runtime's own records.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other kinds are the runtime's own records")]
     pub fn of(entry: &Entry) -> Option<Self> {
         let speech = match &entry.kind {

@@ -1,6 +1,6 @@
-//! Operations that look on while sessions work: all of them at a glance, and one's events.
+//! Operations that observe sessions at work: all of them at a glance, and the events of one.
 //!
-//! Invariants: nothing is opened or woken by looking on.
+//! Invariants: observing opens and wakes nothing.
 
 use greenroom::{InProgress, LiveSession};
 use schemars::JsonSchema;
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 use super::session::SessionNamed;
 use super::{Access, Answer, Asked, Nothing, Operation, Performed};
 
-/// The sessions that are live, or sleep in the middle of a run.
+/// The sessions that are live, or that sleep in the middle of a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListLive {}
 
-/// Those sessions.
+/// The sessions.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct LiveListed {
-    /// By id: how each stands, and what it does.
+    /// By id: each session's state and activity.
     pub sessions: Vec<LiveSession>,
 }
 
@@ -33,7 +33,7 @@ impl Operation for ListLive {
     }
 }
 
-/// Has a session's events told from now on, and does not start it.
+/// Subscribes to a session's events from now on, and does not start it.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WatchSession {
@@ -43,7 +43,7 @@ pub struct WatchSession {
 
 impl Operation for WatchSession {
     const METHOD: &'static str = "session/watch";
-    const ACCESS: Access = Access::Watches;
+    const ACCESS: Access = Access::Subscribe;
     type Output = SessionNamed;
     type Outcome = Nothing;
 
@@ -57,7 +57,7 @@ impl Operation for WatchSession {
     }
 }
 
-/// What goes on in a session that its log does not say yet.
+/// The activity of a session that its log does not show yet.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionInProgress {

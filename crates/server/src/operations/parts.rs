@@ -1,6 +1,6 @@
-//! What fills a session's window, and which tools its model has.
+//! The parts of a session's context window, and the tools of its model.
 //!
-//! Invariants: the parts add up to the context's size, as it decides about compaction.
+//! Invariants: the parts add up to the context size by which compaction is decided.
 
 use greenroom::ContextUsage;
 use greenroom_kernel::render::SUMMARY_LEAD;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{Answer, Asked, Nothing, Operation, Performed};
 
-/// What fills a session's window.
+/// The parts of a session's context window.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionContext {
@@ -23,25 +23,25 @@ pub struct SessionContext {
 /// The context, in parts.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ContextParts {
-    /// Its size as a whole, and the window.
+    /// The size of the whole, and the window.
     pub context: ContextUsage,
-    /// Its parts: those that are empty are left out.
+    /// The parts. Empty ones are omitted.
     pub parts: Vec<ContextPart>,
 }
 
 /// One part of a context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextPart {
-    /// What it is made of.
+    /// The kind of the part.
     pub category: ContextCategory,
-    /// How many messages, calls, results or tools these are, where that can be counted.
+    /// The number of messages, calls, results or tools, if they can be counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Its size in tokens: an estimate.
+    /// The estimated size in tokens.
     pub tokens: u64,
 }
 
-/// What a part of a context is made of.
+/// The kind of a part of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextCategory {
@@ -49,24 +49,24 @@ pub enum ContextCategory {
     Instructions,
     /// The definitions of the tools.
     Tools,
-    /// The summary of what was compacted.
+    /// The summary of compacted messages.
     Summary,
-    /// What the user said.
+    /// The user's messages.
     User,
-    /// What the model said.
+    /// The model's answers.
     Assistant,
-    /// What the model thought, as far as it is sent back.
+    /// The model's reasoning, as far as it is sent back.
     Reasoning,
-    /// The calls that the model wrote.
+    /// The tool calls of the model.
     ToolCalls,
-    /// The results of these calls.
+    /// The results of tool calls.
     ToolResults,
     /// Images.
     Images,
 }
 
 impl ContextCategory {
-    /// What it is called, for people.
+    /// The kind's name, for people.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Instructions => "instructions and rest",
@@ -146,7 +146,7 @@ impl Parts {
                 for part in &answer.content {
                     let (category, tokens) = match part {
                         Part::Text(_) => continue,
-                        // The context has only what is sent back. It is counted beside the message.
+                        // The context has only the reasoning that is sent back. It is counted beside the message.
                         Part::OpaqueReasoning { data, .. } => {
                             self.add(ContextCategory::Reasoning, 1, opaque_tokens(data));
                             continue;
@@ -172,7 +172,7 @@ impl Parts {
         }
     }
 
-    /// Counts the images, and gives how many tokens they take.
+    /// Counts the images, and returns how many tokens they take.
     fn images(&mut self, blocks: &[Block]) -> u64 {
         let images: Vec<Block> =
             blocks.iter().filter(|block| matches!(block, Block::Image(_))).cloned().collect();
@@ -185,8 +185,8 @@ impl Parts {
         tokens
     }
 
-    /// The parts of a context of this size. What the provider counts differently is spread over all of them; what none of
-    /// them is, are the instructions.
+    /// The parts of a context of this size. A difference to the provider's count is spread over all of them; the
+    /// remainder counts as instructions.
     fn of(mut self, total: u64) -> Vec<ContextPart> {
         let sum: u64 = self.0.iter().map(|part| part.tokens).sum();
         if sum > total {
@@ -221,12 +221,12 @@ pub struct ToolsListed {
     pub tools: Vec<ToolSummary>,
 }
 
-/// What the model is told of a tool.
+/// A tool's definition, as the model receives it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolSummary {
-    /// Its name.
+    /// The tool's name.
     pub name: String,
-    /// What it does.
+    /// The tool's description.
     pub description: String,
     /// The JSON schema of its arguments.
     pub parameters: Value,

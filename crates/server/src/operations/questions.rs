@@ -42,8 +42,8 @@ impl Operation for ListQuestions {
     }
 }
 
-/// Answers a question, once. The run that waits goes on: at once where the session is live, else when it is started. It is
-/// not started here, since its tools may be those of another program.
+/// Answers a question, once. The run that waits continues: at once if the session is live, else when it is opened. The
+/// answer does not open it, since its tools may be another program's.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AnswerQuestion {
@@ -51,14 +51,14 @@ pub struct AnswerQuestion {
     pub session_id: String,
     /// The question.
     pub question_id: EntryId,
-    /// The answer: a text, one of the choices, several of them, or a form's object.
+    /// The answer: a text, a choice, several choices, or a form's object.
     pub value: Value,
-    /// Who answers: a name for the log.
+    /// The person who answers: a name for the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
 
-/// That the answer is durable.
+/// The answer is durable.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Answered {
     /// The session.
@@ -69,7 +69,7 @@ pub struct Answered {
 
 impl Operation for AnswerQuestion {
     const METHOD: &'static str = "session/answer";
-    const ACCESS: super::Access = super::Access::Changes;
+    const ACCESS: super::Access = super::Access::Modify;
     type Output = Answered;
     type Outcome = Nothing;
 

@@ -1,4 +1,4 @@
-//! The runs that one client began, so that they can be aborted, and no others.
+//! The runs that one client began, so that it can abort these and no others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use greenroom::AbortHandle;
 use greenroom_kernel::EntryId;
 use parking_lot::{Mutex, MutexGuard};
 
-/// The runs that a client began and that have not ended. Clones are the same.
+/// The unfinished runs that a client began. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Runs(Arc<Mutex<Known>>);
 
@@ -20,13 +20,13 @@ struct Known {
 #[derive(Debug)]
 struct Run {
     session_id: String,
-    /// The prompt, once it is durable.
+    /// The prompt's entry, once it is durable.
     entry: Option<EntryId>,
     abort: AbortHandle,
 }
 
 impl Runs {
-    /// One that begins. Gives the number under which it is known here.
+    /// Registers a run that begins. Returns the number under which it is known here.
     pub fn begin(&self, session_id: &str, abort: AbortHandle) -> u64 {
         let mut known = self.known();
         known.newest += 1;
@@ -35,14 +35,14 @@ impl Runs {
         number
     }
 
-    /// Its prompt is durable, as this entry.
+    /// The prompt is durable, as this entry.
     pub fn accepted(&self, number: u64, entry: Option<EntryId>) {
         if let Some(run) = self.known().runs.get_mut(&number) {
             run.entry = entry;
         }
     }
 
-    /// It has ended.
+    /// The run has ended.
     pub fn ended(&self, number: u64) {
         self.known().runs.remove(&number);
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, begun};
 
-/// The session that was meant.
+/// The session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct SessionNamed {
     /// Its id.
@@ -31,7 +31,7 @@ macro_rules! of_session {
     };
 }
 
-/// Creates or resumes a session: what waits in it begins.
+/// Creates or resumes a session, and begins the input that waits in it.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartSession {
@@ -40,20 +40,20 @@ pub struct StartSession {
 }
 
 impl Operation for StartSession {
-    of_session!("session/start", Begins, SessionNamed);
+    of_session!("session/start", Create, SessionNamed);
 
     async fn perform(self, _asked: Asked) -> Performed<Self> {
         Ok(Answer::Now(SessionNamed { session_id: self.session_id }))
     }
 }
 
-/// Interrupts the current run, and keeps what had come; between runs, the compaction under way is left.
+/// Interrupts the current run, and keeps the partial answer; between runs, aborts the compaction in progress.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Abort {
     /// The session.
     pub session_id: String,
-    /// The entry of a prompt that was given over this connection: only its run is interrupted, or it leaves the inbox.
+    /// The entry of a prompt that was sent over this connection: only its run is interrupted, or it leaves the inbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_id: Option<EntryId>,
 }
@@ -66,13 +66,13 @@ impl Abort {
 }
 
 impl Operation for Abort {
-    of_session!("agent/abort", Looks, SessionNamed);
+    of_session!("agent/abort", Read, SessionNamed);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let session = asked.runtime.session(&self.session_id).await?;
         match self.entry_id {
             None => session.abort(),
-            // One that has ended needs no abort.
+            // A run that has ended needs no abort.
             Some(entry) => asked.runs.abort(&self.session_id, entry),
         }
         Ok(Answer::Now(SessionNamed { session_id: self.session_id }))
@@ -87,15 +87,15 @@ pub struct ClearInbox {
     pub session_id: String,
 }
 
-/// What was withdrawn.
+/// The number of withdrawn inputs.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Withdrawn {
-    /// How many inputs.
+    /// The number of inputs.
     pub withdrawn: usize,
 }
 
 impl Operation for ClearInbox {
-    of_session!("session/clear_inbox", Changes, Withdrawn);
+    of_session!("session/clear_inbox", Modify, Withdrawn);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let withdrawn = asked.runtime.session(&self.session_id).await?.clear_inbox().await?;
@@ -103,22 +103,22 @@ impl Operation for ClearInbox {
     }
 }
 
-/// The next prompt goes on from another entry.
+/// Moves the conversation to another entry, from which the next prompt continues.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BranchSession {
     /// The session.
     pub session_id: String,
-    /// The entry to go on from; `null` for the empty conversation.
+    /// The entry to continue from; `null` for the empty conversation.
     pub entry_id: Option<EntryId>,
-    /// Whether a summary of the branch that is left comes along. It is a compaction, with its events; the answer comes when
-    /// it has ended, and `agent/abort` ends it.
+    /// Whether to add a summary of the branch that is left. This is a compaction, with its events; the answer comes
+    /// when it has ended, and `agent/abort` aborts it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub summary: bool,
 }
 
 impl Operation for BranchSession {
-    of_session!("session/branch", Opens, SessionNamed);
+    of_session!("session/branch", Open, SessionNamed);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let Self { session_id, entry_id, summary } = self;
@@ -135,25 +135,25 @@ impl Operation for BranchSession {
     }
 }
 
-/// A new session that begins with another one's conversation.
+/// Creates a session that begins with another session's conversation.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForkSession {
-    /// The session whose conversation it begins with.
+    /// The session to copy from.
     pub session_id: String,
-    /// The new session's id: one that is not taken.
+    /// The new session's id, which must not exist yet.
     pub to: String,
-    /// The entry at which it begins; without it, where the session goes on from.
+    /// The last entry to copy; by default the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_id: Option<EntryId>,
 }
 
 impl Operation for ForkSession {
-    of_session!("session/fork", Changes, SessionNamed);
+    of_session!("session/fork", Modify, SessionNamed);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let Self { session_id, to, entry_id } = self;
-        // The next request may name the session that this one makes.
+        // The next request may name the session that this one creates.
         let agent = asked.agent;
         match entry_id {
             Some(at) => asked.runtime.fork_at(&session_id, &to, at, agent).await?,
@@ -163,7 +163,7 @@ impl Operation for ForkSession {
     }
 }
 
-/// Deletes a session, and erases its bytes, for which the answer waits; what runs in it is interrupted.
+/// Deletes a session and erases its bytes, which the answer waits for. Its run is interrupted.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeleteSession {
@@ -171,12 +171,12 @@ pub struct DeleteSession {
     pub session_id: String,
 }
 
-/// A session that is deleted.
+/// A deleted session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Deleted {
     /// The session.
     pub session_id: String,
-    /// Whether its bytes are on the disk no more. Else they are erased by themselves, as soon as that can be done.
+    /// Whether its bytes are erased from the disk. If not, the store erases them as soon as it can.
     pub erased: bool,
     /// Why its bytes are still on the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -184,32 +184,32 @@ pub struct Deleted {
 }
 
 impl Operation for DeleteSession {
-    of_session!("session/delete", Changes, Deleted);
+    of_session!("session/delete", Modify, Deleted);
     const TAKES_TIME: bool = true;
     const DELETES: bool = true;
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         asked.runtime.delete(&self.session_id).await?;
         Ok(Answer::Later(Box::pin(async move {
-            // The session is gone, whatever becomes of its bytes: it cannot be deleted once more.
+            // The session is gone even if its bytes are not: it cannot be deleted again.
             let reason = asked.runtime.store().reclaim().await.err().map(|error| error.to_string());
             Ok(Deleted { session_id: self.session_id, erased: reason.is_none(), reason })
         })))
     }
 }
 
-/// Gives a session a title, for people.
+/// Sets a session's title, for people.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetTitle {
     /// The session.
     pub session_id: String,
-    /// The title; an empty one takes it away.
+    /// The title; an empty one removes it.
     pub title: String,
 }
 
 impl Operation for SetTitle {
-    of_session!("session/set_title", Changes, SessionNamed);
+    of_session!("session/set_title", Modify, SessionNamed);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         asked.runtime.session(&self.session_id).await?.set_title(self.title).await?;
@@ -217,7 +217,7 @@ impl Operation for SetTitle {
     }
 }
 
-/// Gives a session a label, by which it is found.
+/// Sets a label of a session, by which it can be found.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetLabel {
@@ -225,12 +225,12 @@ pub struct SetLabel {
     pub session_id: String,
     /// The label's name.
     pub name: String,
-    /// Its value; `null` takes the label away.
+    /// The label's value; `null` removes the label.
     pub value: Option<String>,
 }
 
 impl Operation for SetLabel {
-    of_session!("session/set_label", Changes, SessionNamed);
+    of_session!("session/set_label", Modify, SessionNamed);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let session = asked.runtime.session(&self.session_id).await?;
@@ -242,35 +242,35 @@ impl Operation for SetLabel {
     }
 }
 
-/// Takes over a session file of another system, as a new session.
+/// Imports a session file of another system as a new session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportSession {
-    /// The new session's id: one that is not taken.
+    /// The new session's id, which must not exist yet.
     pub session_id: String,
-    /// The file's text; its format is recognised.
+    /// The file's text; its format is detected.
     pub text: String,
 }
 
-/// What was taken over.
+/// The imported session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
     /// The new session.
     pub session_id: String,
     /// The file's format.
     pub format: String,
-    /// How many entries it has.
+    /// The number of entries.
     pub entries: usize,
-    /// How many of them are messages.
+    /// The number of messages.
     pub messages: u64,
-    /// How many lines were left out.
+    /// The number of omitted lines.
     pub skipped: u64,
-    /// What the user should know, a line each.
+    /// Notes for the user, a line each.
     pub warnings: Vec<String>,
 }
 
 impl Operation for ImportSession {
-    of_session!("session/import", Changes, Imported);
+    of_session!("session/import", Modify, Imported);
     const TAKES_TIME: bool = true;
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
@@ -281,7 +281,7 @@ impl Operation for ImportSession {
             if asked.runtime.summary(&session_id).await?.is_some() {
                 return Err(Refused::Parameters(format!("there is a session {session_id} already")));
             }
-            // The file's own model, whose window the conversation was held in.
+            // The file's own model, in whose window the conversation was held.
             let path = imported.path();
             let answers = path.iter().rev().filter_map(|entry| entry.kind.as_message());
             let model = answers.filter_map(|message| match &**message {

@@ -11,7 +11,7 @@ use greenroom_kernel::{Message, Part};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::look::stored;
+use super::read::stored;
 use super::{Answer, Asked, Nothing, Operation, Performed};
 
 /// The branches of a session.
@@ -22,33 +22,33 @@ pub struct SessionTree {
     pub session_id: String,
 }
 
-/// The branches, each after the one that it grows from.
+/// The branches, each after its parent.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Tree {
-    /// The entry that the conversation goes on from; `null` for the empty conversation.
+    /// The current entry of the conversation; `null` for the empty conversation.
     pub leaf: Option<EntryId>,
     /// The branches.
     pub branches: Vec<Branch>,
 }
 
-/// Entries that follow one another, up to where others begin or nothing follows.
+/// A sequence of entries, up to where it forks or ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Branch {
     /// Its first entry.
     pub first: EntryId,
     /// Its last entry.
     pub last: EntryId,
-    /// The entry that it begins after.
+    /// The entry after which it begins.
     pub after: Option<EntryId>,
-    /// How many branches it stands on.
+    /// The number of branches below which it stands.
     pub depth: usize,
-    /// Whether it ends where the conversation goes on, or before that.
+    /// Whether it ends at the current entry of the conversation, or before it.
     pub is_current: bool,
-    /// How many messages it has.
+    /// The number of messages.
     pub messages: u64,
-    /// The first thing that was said in it, by whom.
+    /// The first text in it, and its author.
     pub text: Option<String>,
-    /// Whether the conversation goes on from one of its entries.
+    /// Whether the conversation's current entry is in it.
     pub has_leaf: bool,
 }
 
@@ -69,7 +69,7 @@ impl Operation for SessionTree {
     }
 }
 
-/// The branches that a log's entries make, when the conversation goes on from `leaf`.
+/// The branches of a log's entries, if the conversation continues from `leaf`.
 pub fn branches(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Vec<Branch> {
     // The path of a damaged log may be broken.
     let current = path_to(entries, leaf).unwrap_or_else(|_| entries.to_vec());
@@ -77,7 +77,7 @@ pub fn branches(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Vec<Branch> {
     let mut children: BTreeMap<Option<EntryId>, Vec<&Arc<Entry>>> = BTreeMap::new();
     let known: HashSet<EntryId> = entries.iter().map(|entry| entry.id).collect();
     for entry in entries.iter().filter(|entry| entry.kind.is_on_path()) {
-        // What follows a lost entry begins anew.
+        // Entries after a lost one begin a new branch.
         let parent = entry.parent.filter(|parent| known.contains(parent));
         children.entry(parent).or_default().push(entry);
     }
@@ -111,7 +111,7 @@ pub fn branches(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Vec<Branch> {
     branches
 }
 
-/// The first thing that was said in it, by whom.
+/// The first text in it, and its author.
 #[expect(clippy::wildcard_enum_match_arm, reason = "all other kinds say nothing")]
 fn said(entry: &Entry) -> Option<String> {
     match &entry.kind {

@@ -1,4 +1,4 @@
-//! Operations that set something going: runs, input for them, compactions.
+//! Operations that start work: runs, input for them, compactions.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use serde_json::Value;
 
 use super::{Access, Answer, Asked, Ended, Nothing, Operation, Performed, Refused, Task, Work, begun};
 
-/// That work was taken on.
+/// The work was accepted.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Accepted {
     /// True.
     pub accepted: bool,
-    /// The entry of what was said, when it is durable.
+    /// The entry of the input, when it is durable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_id: Option<EntryId>,
 }
@@ -28,40 +28,41 @@ pub struct Accepted {
 pub struct PromptOutcome {
     /// The session.
     pub session_id: String,
-    /// The entry of what was said.
+    /// The prompt's entry.
     pub entry_id: EntryId,
     /// The reply.
     #[serde(flatten)]
     pub reply: Reply,
-    /// The answer's value, where `output_schema` was given.
+    /// The answer's value, if `output_schema` was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
 }
 
-/// Says something, and begins a run, or waits for the one in progress.
+/// Sends a prompt, which begins a run or waits for the one in progress.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PromptSession {
-    /// The session, which is created where there is none.
+    /// The session, which is created if it does not exist.
     pub session_id: String,
-    /// What is said.
+    /// The text.
     pub text: String,
-    /// A second prompt with the same key gets the first one's entry and reply, or goes on with it where it has no reply.
+    /// The idempotency key: a repeated prompt gets the entry and the reply of the first one, or resumes it if it has no
+    /// reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Images, which follow the text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<ImageData>,
-    /// How the model is to answer this one.
+    /// The model settings for this prompt.
     #[serde(default)]
     pub settings: ModelSettings,
-    /// A JSON schema that the answer must fit: one that does not is sent back to the model with the reason.
+    /// A JSON schema for the answer. An answer that does not match is sent back to the model with the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
-    /// The most that the run may cost, in US dollars, where that is less than the agent allows.
+    /// The cost limit of the run in US dollars, if that is less than the agent's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_limit_usd: Option<f64>,
-    /// How long the reply may take, in seconds, waiting included; then the run is aborted.
+    /// The time limit for the reply in seconds, waiting included. After it, the run is aborted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
 }
@@ -83,7 +84,7 @@ impl From<&Image> for ImageData {
 }
 
 impl PromptSession {
-    /// A prompt with nothing but a text.
+    /// A prompt of text only.
     pub fn new(session_id: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
             session_id: session_id.into(),
@@ -98,7 +99,7 @@ impl PromptSession {
     }
 }
 
-/// What is said: a text, and the images that follow it.
+/// The content: a text, and the images that follow it.
 fn prompt(text: String, images: &[ImageData]) -> Result<Prompt, Refused> {
     let mut prompt = Prompt::from(text);
     for (number, image) in images.iter().enumerate() {
@@ -111,7 +112,7 @@ fn prompt(text: String, images: &[ImageData]) -> Result<Prompt, Refused> {
 
 impl Operation for PromptSession {
     const METHOD: &'static str = "session/prompt";
-    const ACCESS: Access = Access::Begins;
+    const ACCESS: Access = Access::Create;
     const OUTCOME: &'static str = "session/prompt_result";
     type Output = Accepted;
     type Outcome = PromptOutcome;
@@ -138,23 +139,23 @@ impl Operation for PromptSession {
     }
 }
 
-/// Goes on with the newest prompt, which has no complete answer.
+/// Resumes the newest prompt, which has no complete answer.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResumeSession {
     /// The session.
     pub session_id: String,
-    /// How the model is to answer.
+    /// The model settings for the answer.
     #[serde(default)]
     pub settings: ModelSettings,
-    /// A JSON schema that the answer must fit, as in `session/prompt`.
+    /// A JSON schema for the answer, as in `session/prompt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
 }
 
 impl Operation for ResumeSession {
     const METHOD: &'static str = "session/resume";
-    const ACCESS: Access = Access::Opens;
+    const ACCESS: Access = Access::Open;
     const OUTCOME: &'static str = "session/prompt_result";
     type Output = Accepted;
     type Outcome = PromptOutcome;
@@ -209,12 +210,12 @@ fn work<R: Send + 'static>(
     Answer::Work(Work { accepted, outcome, abort: Some(abort) })
 }
 
-/// Input that was taken on.
+/// Accepted input.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Sent {
-    /// Its entry.
+    /// The input's entry.
     pub entry_id: EntryId,
-    /// Whether it waits for the end of the run in progress, which is one of another agent, and begins a run of its own then.
+    /// Whether it waits for the end of the run in progress, which is another agent's, and then begins a run of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waits: bool,
 }
@@ -225,13 +226,13 @@ impl Sent {
     }
 }
 
-/// Says something into the run in progress; where there is none, it begins one.
+/// Sends input into the run in progress; if there is none, begins one.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Steer {
     /// The session.
     pub session_id: String,
-    /// What is said.
+    /// The text.
     pub text: String,
     /// Images, which follow the text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -239,7 +240,7 @@ pub struct Steer {
 }
 
 impl Steer {
-    /// Nothing but a text.
+    /// A text only.
     pub fn new(session_id: impl Into<String>, text: impl Into<String>) -> Self {
         Self { session_id: session_id.into(), text: text.into(), images: Vec::new() }
     }
@@ -247,7 +248,7 @@ impl Steer {
 
 impl Operation for Steer {
     const METHOD: &'static str = "session/steer";
-    const ACCESS: Access = Access::Opens;
+    const ACCESS: Access = Access::Open;
     const TAKES_TIME: bool = true;
     type Output = Sent;
     type Outcome = Nothing;
@@ -262,13 +263,13 @@ impl Operation for Steer {
     }
 }
 
-/// Says something after the run in progress, which then goes on with it; where there is none, it begins one.
+/// Sends input that is delivered after the run in progress, which then continues with it; if there is none, begins one.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FollowUp {
     /// The session.
     pub session_id: String,
-    /// What is said.
+    /// The text.
     pub text: String,
     /// Images, which follow the text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -276,7 +277,7 @@ pub struct FollowUp {
 }
 
 impl FollowUp {
-    /// Nothing but a text.
+    /// A text only.
     pub fn new(session_id: impl Into<String>, text: impl Into<String>) -> Self {
         Self { session_id: session_id.into(), text: text.into(), images: Vec::new() }
     }
@@ -284,7 +285,7 @@ impl FollowUp {
 
 impl Operation for FollowUp {
     const METHOD: &'static str = "session/follow_up";
-    const ACCESS: Access = Access::Opens;
+    const ACCESS: Access = Access::Open;
     const TAKES_TIME: bool = true;
     type Output = Sent;
     type Outcome = Nothing;
@@ -305,31 +306,31 @@ impl Operation for FollowUp {
 pub struct CompactSession {
     /// The session.
     pub session_id: String,
-    /// How much to keep, in tokens; else what the settings say, or a quarter of the conversation.
+    /// How much to keep, in tokens; by default the settings' value, or a quarter of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_recent: Option<u64>,
-    /// What the summary is to dwell on.
+    /// A topic for the summary to focus on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub focus: Option<String>,
-    /// Also where everything is recent enough to keep: then all but the last two messages.
+    /// Compact even if everything is recent enough to keep: all but the last two messages.
     #[serde(default)]
     pub force: bool,
 }
 
-/// How a compaction ended.
+/// The outcome of a compaction.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CompactOutcome {
     /// The session.
     pub session_id: String,
     /// Whether the context changed.
     pub installed: bool,
-    /// As the event `compaction_end` tells it.
+    /// As in the event `compaction_end`.
     pub compacted: Compacted,
 }
 
 impl Operation for CompactSession {
     const METHOD: &'static str = "session/compact";
-    const ACCESS: Access = Access::Opens;
+    const ACCESS: Access = Access::Open;
     const OUTCOME: &'static str = "session/compact_result";
     type Output = Accepted;
     type Outcome = CompactOutcome;
@@ -361,7 +362,7 @@ impl Operation for CompactSession {
     }
 }
 
-/// What a compaction would do now.
+/// Plans a compaction, and performs nothing.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanSession {
@@ -375,17 +376,17 @@ pub struct PlanSession {
 /// A plan, or why there is none.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Planned {
-    /// The first entry that stays verbatim; none where there is nothing to compact.
+    /// The first entry that stays verbatim; none if there is nothing to compact.
     pub first_kept: Option<EntryId>,
     /// Whether the cut lies inside a turn.
     pub is_split_turn: bool,
-    /// How many messages would be replaced.
+    /// The number of messages that would be replaced.
     pub messages_removed: u64,
-    /// The context before, in tokens.
+    /// The context size before, in tokens.
     pub tokens_before: u64,
-    /// The context expected after, in tokens, if the summary has a tenth of what it replaces.
+    /// The expected context size after, in tokens, if the summary has a tenth of the size of what it replaces.
     pub tokens_after_estimate: u64,
-    /// The most that the context may have after, in tokens: the summary is as long as its limit allows.
+    /// The largest context size after, in tokens: with a summary as long as its limit allows.
     pub tokens_after_max: u64,
     /// Why there is nothing to compact.
     pub reason: Option<String>,
@@ -393,7 +394,7 @@ pub struct Planned {
 
 impl Operation for PlanSession {
     const METHOD: &'static str = "session/plan";
-    const ACCESS: Access = Access::Opens;
+    const ACCESS: Access = Access::Open;
     type Output = Planned;
     type Outcome = Nothing;
 
@@ -405,7 +406,7 @@ impl Operation for PlanSession {
         let session = asked.session()?;
         let options = CompactOptions { keep_recent: self.keep_recent, ..CompactOptions::default() };
         let planned = session.plan(options).await;
-        // Who asks what a compaction would do wants to hear that it would do nothing.
+        // That there is nothing to compact is an answer here, and not an error.
         let planned = planned.and_then(|plan| match plan.check_gain() {
             Ok(()) => Ok(plan),
             Err(nothing) => Err(Error::NothingToCompact(nothing)),
@@ -437,7 +438,7 @@ impl Operation for PlanSession {
     }
 }
 
-/// Makes the newest compaction no longer count.
+/// Undoes the newest compaction.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UndoCompaction {
@@ -445,16 +446,16 @@ pub struct UndoCompaction {
     pub session_id: String,
 }
 
-/// The context after that.
+/// The context after the undo.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Undone {
-    /// Its size.
+    /// The size of the context.
     pub context: ContextUsage,
 }
 
 impl Operation for UndoCompaction {
     const METHOD: &'static str = "session/undo_compaction";
-    const ACCESS: Access = Access::Opens;
+    const ACCESS: Access = Access::Open;
     type Output = Undone;
     type Outcome = Nothing;
 

@@ -1,8 +1,8 @@
-//! What was asked over a connection that somebody hands on to a host: when the host ends, whoever asked is told so, and the
-//! next one is asked.
+//! The open requests of a connection that is relayed to a host: when the host exits, the client is told so, and its
+//! next requests go to the next host.
 //!
-//! Invariants: what was asked has exactly one answer, from the host or from here; so has the outcome of work that the host
-//! took on.
+//! Invariants: each request has exactly one answer, from the host or from here; so has the outcome of work that the
+//! host accepted.
 
 use serde_json::{Value, json};
 
@@ -13,16 +13,16 @@ use crate::problem::{Problem, ProblemKind};
 #[cfg(test)]
 mod tests;
 
-/// What is told of a request that a host left open.
+/// The error of a request that a host left open.
 const NOT_ANSWERED: &str = "the host ended before it answered; what was asked for may have been done";
-/// What is told of work that a host had taken on.
+/// The error of work that a host had accepted.
 const CUT_OFF: &str = "the host ended before the work was over; finished steps are kept, and nothing of it goes on by itself: \
                        `session/resume` goes on with a run";
 
-/// What was asked over a connection and has no answer yet, and the work that has no outcome yet.
+/// The requests without an answer, and the work without an outcome.
 #[derive(Debug, Default)]
 pub struct Unanswered {
-    /// The requests of each message: several where that was a batch.
+    /// The requests of each message: several if it was a batch.
     asked: Vec<Asked>,
     work: Vec<Taken>,
 }
@@ -36,23 +36,23 @@ struct Asked {
 #[derive(Debug)]
 struct Request {
     id: Value,
-    /// The method of its outcome: empty where it has none.
+    /// The method of its outcome: empty if it has none.
     outcome: &'static str,
     session_id: Value,
 }
 
-/// Work that was taken on.
+/// Accepted work.
 #[derive(Debug)]
 struct Taken {
     request: Request,
-    /// Its prompt.
+    /// The prompt's entry.
     entry_id: Option<Value>,
 }
 
 impl Unanswered {
-    /// This line goes to the host.
+    /// A line for the host.
     pub fn asks(&mut self, line: &[u8]) {
-        // What is not understood is answered at once, and names no request.
+        // An invalid message is answered at once, and names no request.
         let Ok(message) = serde_json::from_slice::<Value>(line) else { return };
         let is_batch = message.is_array();
         let requests: Vec<Request> = each(&message).filter_map(Request::of).collect();
@@ -61,7 +61,7 @@ impl Unanswered {
         }
     }
 
-    /// A line that is too long and begins like this goes to the host, which refuses it.
+    /// A line for the host that is too long and begins like this. The host refuses it.
     pub fn asks_too_much(&mut self, beginning: &[u8]) {
         let id = wire::id_of(beginning);
         if !id.is_null() {
@@ -70,7 +70,7 @@ impl Unanswered {
         }
     }
 
-    /// This line came from the host.
+    /// A line from the host.
     pub fn hears(&mut self, line: &[u8]) {
         let Ok(message) = serde_json::from_slice::<Value>(line) else { return };
         for message in each(&message) {
@@ -105,8 +105,8 @@ impl Unanswered {
         }
     }
 
-    /// The host has ended. Gives what whoever asked is told, a line each: that their requests have no other answer, and
-    /// that their work is cut off.
+    /// The host has exited. Returns the lines for the client: its open requests have no other answer, and its work was
+    /// cut off.
     pub fn host_ended(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         for Asked { requests, is_batch } in self.asked.drain(..) {
@@ -131,7 +131,7 @@ impl Unanswered {
 }
 
 impl Request {
-    /// `None`: it is a notification, which has no answer, or no message at all.
+    /// `None` for a notification, which has no answer, and for what is not a message.
     fn of(message: &Value) -> Option<Self> {
         let id = message.get("id")?.clone();
         let method = message.get("method").and_then(Value::as_str).unwrap_or_default();

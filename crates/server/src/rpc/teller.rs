@@ -1,7 +1,7 @@
-//! Tells one session's events, and the results of what was asked of it.
+//! The teller of a session: sends its events, and the outcomes of the work that was started in it.
 //!
-//! Invariants: a result follows every event that was published before it, and that of a compaction the event of its end;
-//! each promised result is told, whatever becomes of the session.
+//! Invariants: an outcome follows every event that was published before it, and that of a compaction the event of its
+//! end; each promised outcome is sent, whatever happens to the session.
 
 use greenroom::event::EventKind;
 use greenroom::{Delivery, Event, Subscription};
@@ -11,32 +11,33 @@ use tokio::sync::mpsc;
 
 use super::{send, wire};
 
-/// What a teller is to tell besides events.
+/// A message to a teller.
 pub(super) enum Telling {
-    /// A result.
+    /// An outcome.
     Result {
-        /// The line that says it.
+        /// The line to send.
         line: String,
-        /// The start's entry of the compaction that it is about, if it is about one.
+        /// The entry of the compaction's start, if it concerns one.
         compaction: Option<EntryId>,
     },
-    /// The events end here.
+    /// No more events are sent.
     NoMoreEvents,
 }
 
-/// The teller of one session. It ends when nobody can ask it for more.
+/// The teller of one session. It ends when its senders are gone.
 pub(super) struct Teller {
     session: String,
     events: Subscription,
     telling: mpsc::Receiver<Telling>,
     out: mpsc::Sender<String>,
-    /// Whether no more events are told.
+    /// Whether events are no longer sent.
     is_quiet: bool,
-    /// The newest compaction whose end was told, by the entry of its start.
+    /// The newest compaction whose end was sent, by the entry of its start.
     newest_end: Option<EntryId>,
-    /// Whether events are missing since the last one of a compaction: the end that a result waits for may be among them.
+    /// Whether events are missing since the end of the last compaction: the end that an outcome waits for may be among
+    /// them.
     is_gapped: bool,
-    /// Results of compactions whose end was not told yet.
+    /// Outcomes of compactions whose end was not sent yet.
     held: Vec<(EntryId, String)>,
 }
 
@@ -93,7 +94,7 @@ impl Teller {
         self.release(None).await;
     }
 
-    /// Tells the events that are there already. More may come meanwhile: those are not waited for.
+    /// Sends the events that are there already, and does not wait for more.
     async fn catch_up(&mut self) {
         for _ in 0..self.events.waiting() {
             match self.events.try_next() {
@@ -134,7 +135,7 @@ impl Teller {
         }
     }
 
-    /// Tells the results of compactions that began up to this entry; all of them where there is none.
+    /// Sends the outcomes of compactions that began up to this entry; all of them if there is none.
     async fn release(&mut self, up_to: Option<EntryId>) {
         for (id, line) in std::mem::take(&mut self.held) {
             if up_to.is_none_or(|up_to| id <= up_to) {

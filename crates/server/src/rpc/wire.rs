@@ -1,9 +1,9 @@
-//! JSON-RPC 2.0 as it stands on the wire: lines, requests, notifications, batches and errors. What the methods do is not
-//! known here.
+//! The wire form of JSON-RPC 2.0: lines, requests, notifications, batches and errors. The methods are not known here.
 //!
-//! Invariants: a line that is too long costs no more memory than one that is not, no line costs memory after it, and the next line is read as if it had
-//! not been there; what is not a request says what is wrong with it and which id it is answered with; no line that is
-//! written here is longer than one that is read: an answer that would be is an error with the same id.
+//! Invariants: a line that is too long costs no more memory than any other, no line keeps memory after it, and the next
+//! line is read as if the long one had not been there; an invalid message is answered with what is wrong, and with its
+//! id if that is known; no line that is written here is longer than the lines that are read: a longer answer becomes an
+//! error with the same id.
 
 use std::cell::Cell;
 use std::fmt;
@@ -25,14 +25,14 @@ mod tests;
 pub const LINE_BYTES_MAX: u64 = 512 << 20;
 /// How much memory a line may leave for the next one, in bytes.
 const KEPT_BYTES: usize = 1 << 20;
-/// How much of a line that is too long is looked at for its id, in bytes.
+/// How much of a line that is too long is searched for its id, in bytes.
 const BEGINNING_BYTES: usize = 4 * 1024;
 /// How much of a line that is too long is read at a time, in bytes.
 const SKIPPED_BYTES: u64 = 1 << 20;
 /// The most messages that one batch may have.
 pub(super) const BATCH_MAX: usize = 1_024;
 
-/// A refused request: code, text, and what a program may want to know.
+/// An error: its code, its text, and data for programs.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(super) code: i64,
@@ -81,19 +81,19 @@ impl From<Error> for Refusal {
     }
 }
 
-/// What the input gives next.
+/// The next piece of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// A line is in the buffer.
     Read,
-    /// There was one that was too long. Its beginning is in the buffer, and the rest of it is gone.
+    /// A line that is too long. Its beginning is in the buffer, and the rest is discarded.
     TooLong,
-    /// There is no more.
+    /// The end of the input.
     End,
 }
 
-/// Reads the next line into `line`, if it has at most so many bytes. What a long line took before is given back first: the
-/// next one may be hours away.
+/// Reads the next line into `line`, if it is within the limit. Releases the memory of a long line first: the next one
+/// may be hours away.
 pub(crate) async fn next_line(
     input: &mut (impl AsyncBufRead + Unpin),
     line: &mut Vec<u8>,
@@ -120,12 +120,12 @@ pub(crate) async fn next_line(
     Ok(Line::TooLong)
 }
 
-/// The id of the message that begins like this, as far as it can be known: null where it cannot, as in a batch, or where
-/// long parameters come before the id.
+/// The id of the message that begins like this, as far as it can be known: null if it cannot, as in a batch, or if long
+/// parameters come before the id.
 pub(crate) fn id_of(beginning: &[u8]) -> Value {
     let found = Cell::new(Value::Null);
     let beginning = beginning.get(..BEGINNING_BYTES).unwrap_or(beginning);
-    // It ends in the middle of something, so it is an error whatever was found.
+    // Parsing a fragment ends with an error in any case.
     let _ = serde_json::Deserializer::from_slice(beginning).deserialize_map(FindId(&found));
     found.into_inner()
 }
@@ -149,7 +149,7 @@ impl<'de> Visitor<'de> for FindId<'_> {
                 continue;
             }
             let id: Value = members.next_value()?;
-            // What follows shows that a number is whole.
+            // Only a following character shows that a number is complete.
             key = members.next_key()?;
             if matches!(id, Value::String(_) | Value::Number(_)) {
                 self.0.set(id);
@@ -164,7 +164,7 @@ pub(crate) fn fits(line: &str, bytes_max: u64) -> bool {
     (line.len() as u64) < bytes_max
 }
 
-/// What a line holds.
+/// The content of a line.
 #[derive(Debug)]
 pub(super) enum Incoming {
     One(Message),
@@ -175,11 +175,11 @@ pub(super) enum Incoming {
 /// One message.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// It is answered, with this id.
+    /// A request, which is answered with this id.
     Request { id: Value, call: Call },
-    /// It is not answered, whatever becomes of it.
+    /// A notification, which is never answered.
     Notification(Call),
-    /// It is neither, and is answered with the reason.
+    /// An invalid message, which is answered with the reason.
     Invalid { id: Value, refusal: Refusal },
 }
 
@@ -222,7 +222,7 @@ impl Message {
         let Some(Value::String(method)) = object.remove("method") else {
             return Self::invalid(id, "`method` must be a string");
         };
-        // Many clients send null for none.
+        // Many clients send null for no parameters.
         let params = object.remove("params").unwrap_or_default();
         if !matches!(params, Value::Null | Value::Object(_) | Value::Array(_)) {
             return Self::invalid(id, "`params` must be an object");
@@ -252,14 +252,14 @@ pub(super) fn answer(id: &Value, result: Result<Value, Refusal>) -> String {
     answer_within(id, result, LINE_BYTES_MAX)
 }
 
-/// As [`answer`], in at most so many bytes.
+/// As [`answer`], within a limit in bytes.
 fn answer_within(id: &Value, result: Result<Value, Refusal>, bytes_max: u64) -> String {
     let line = written(id, result);
     if fits(&line, bytes_max) { line } else { written(id, Err(unsaid(&line, bytes_max).into())) }
 }
 
-/// The answers to a batch, as they are sent. Where they are too long together, those are errors that have more than their
-/// share of the line.
+/// The answers to a batch in their wire form. If they are too long together, those that exceed their share of the line
+/// become errors.
 pub(super) fn batch_answer(answers: Vec<(Value, Result<Value, Refusal>)>) -> String {
     batch_answer_within(answers, LINE_BYTES_MAX)
 }
@@ -278,7 +278,7 @@ fn batch_answer_within(answers: Vec<(Value, Result<Value, Refusal>)>, bytes_max:
     line(&answers.into_iter().map(shorten).collect::<Vec<_>>())
 }
 
-/// What is told instead of something that would be too long a line.
+/// The error instead of an answer that would be too long for a line.
 fn unsaid(line: &str, bytes_max: u64) -> Refused {
     let text = format!(
         "what there is to say has {} bytes as a line of JSON, and {bytes_max} are the most here; ask for less at once",
@@ -301,7 +301,7 @@ fn written(id: &Value, result: Result<Value, Refusal>) -> String {
     .to_string()
 }
 
-/// The result of work that was taken on, as it is sent: a notification that names its request, if that had an id.
+/// The outcome of accepted work in its wire form: a notification that names its request, if that had an id.
 pub(super) fn result(method: &str, request: Option<Value>, mut params: Value) -> String {
     if let Some(id) = request {
         params["request_id"] = id;

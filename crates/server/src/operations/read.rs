@@ -1,4 +1,4 @@
-//! Operations that look, and change nothing.
+//! Read operations: they change nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use serde::{Deserialize, Serialize};
 
 use super::{Answer, Asked, Nothing, Operation, Performed, Refused, Said, SessionNamed};
 
-/// How many sessions are named where an id's beginning leads to several.
+/// The number of sessions that are named if a prefix matches several.
 const NAMED_MAX: usize = 5;
 
-/// The stored sessions: all by id, where nothing is said.
+/// Lists the stored sessions, by id unless `order` says otherwise.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ListSessions {
-    /// The most sessions of a page.
+    /// The page size at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Where the page before ended: its `next`.
+    /// The position after which the page begins: the `next` of the page before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     /// `id`, `newest` or `oldest`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// Only those with all of these labels.
+    /// Only sessions with all of these labels.
     pub labels: BTreeMap<String, String>,
-    /// Only those whose work is not done.
+    /// Only sessions with unfinished work.
     pub unfinished: bool,
-    /// Only those that no agent called.
+    /// Only sessions that no agent called.
     pub roots: bool,
-    /// Only those below this session, at any depth.
+    /// Only sessions below this one, at any depth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tree: Option<String>,
 }
@@ -46,16 +46,16 @@ pub struct ListSessions {
 pub struct SessionPage {
     /// The sessions.
     pub sessions: Vec<SessionSummary>,
-    /// What `after` is for the next page, where one may follow.
+    /// The `after` of the next page, if there may be one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
 impl ListSessions {
-    /// From the pairs of a URL's query; a label is `label=name:value`.
+    /// Reads the pairs of a URL's query; a label is `label=name:value`.
     ///
     /// # Errors
-    /// Why a pair is not understood.
+    /// Why a pair cannot be read.
     pub fn from_pairs(pairs: Vec<(String, String)>) -> Result<Self, String> {
         let mut list = Self::default();
         for (name, value) in pairs {
@@ -114,7 +114,7 @@ impl Operation for ListSessions {
     }
 }
 
-/// How a session stands.
+/// The state of a session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionState {
@@ -136,7 +136,7 @@ impl Operation for SessionState {
     }
 }
 
-/// What is known of one session, without its log.
+/// A session's summary, without its log.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GetSession {
@@ -147,7 +147,7 @@ pub struct GetSession {
 /// A session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct SessionFound {
-    /// What is known of it.
+    /// The session's summary.
     pub session: SessionSummary,
 }
 
@@ -168,11 +168,11 @@ impl Operation for GetSession {
     }
 }
 
-/// The session whose id begins like this, where only one does.
+/// Finds the session whose id begins with this prefix, if only one does.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FindSession {
-    /// A whole id, or the beginning of one.
+    /// A whole id, or a prefix of one.
     pub prefix: String,
 }
 
@@ -210,13 +210,13 @@ impl Operation for FindSession {
     }
 }
 
-/// What was said in a session, on the path that it goes on from.
+/// The conversation of a session, on its current path.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ShowSession {
     /// The session.
     pub session_id: String,
-    /// Only what came after this entry.
+    /// Only messages after this entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<EntryId>,
 }
@@ -224,9 +224,9 @@ pub struct ShowSession {
 /// A session and its conversation.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Shown {
-    /// What is known of it.
+    /// The session's summary.
     pub session: SessionSummary,
-    /// What was said, oldest first.
+    /// The messages, oldest first.
     pub conversation: Vec<Said>,
 }
 
@@ -295,7 +295,7 @@ impl Operation for ExportSession {
     }
 }
 
-/// What waits in a session for its turn.
+/// The input that waits in a session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListWaiting {
@@ -303,21 +303,21 @@ pub struct ListWaiting {
     pub session_id: String,
 }
 
-/// What waits.
+/// The input that waits.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingListed {
-    /// The inputs, oldest first. How many of them are held back is in the session's state.
+    /// The inputs, oldest first. The session's state says how many of them are held back.
     pub inputs: Vec<WaitingInput>,
 }
 
-/// Something that was said and waits.
+/// Input that waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingInput {
-    /// Its entry.
+    /// The input's entry.
     pub entry_id: EntryId,
-    /// When it is taken up.
+    /// When it is delivered.
     pub delivery: Delivery,
-    /// What was said, without images.
+    /// The text, without images.
     pub text: String,
 }
 
@@ -352,16 +352,16 @@ impl Operation for ListWaiting {
     }
 }
 
-/// The durable events of a session, from one on.
+/// Reads the durable events of a session, from a position on.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Replay {
     /// The session.
     pub session_id: String,
-    /// The first event's sequence number.
+    /// The sequence number of the first event.
     #[serde(default)]
     pub from_seq: u64,
-    /// The most events of one answer.
+    /// The number of events at most.
     #[serde(default = "replay_limit")]
     pub limit: usize,
 }
@@ -375,7 +375,7 @@ fn replay_limit() -> usize {
 pub struct Replayed {
     /// The events, oldest first.
     pub events: Vec<Event>,
-    /// Where the next ones begin, where there are more.
+    /// The sequence number of the next events, if there are more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
@@ -408,26 +408,26 @@ impl Operation for Replay {
 #[serde(deny_unknown_fields)]
 pub struct ListModels {}
 
-/// What is known of a model.
+/// A model's facts.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ModelSummary {
-    /// The name by which it is asked for.
+    /// The name by which requests name it.
     pub id: String,
-    /// Its window, in tokens.
+    /// The context window, in tokens.
     pub window: Option<u64>,
-    /// Where the window is known from.
+    /// The source of the window.
     pub window_source: WindowSource,
     /// The limit that the server named when it refused a request, in tokens.
     pub learned_tokens: Option<u64>,
     /// The output limit, in tokens.
     pub output_tokens: Option<u64>,
-    /// What input costs, in micro-dollars for a million tokens.
+    /// The price of a million input tokens, in micro-dollars.
     #[serde(default)]
     pub input_microdollars_per_million: Option<u64>,
-    /// What output costs, in micro-dollars for a million tokens.
+    /// The price of a million output tokens, in micro-dollars.
     #[serde(default)]
     pub output_microdollars_per_million: Option<u64>,
-    /// Where output limit and prices come from.
+    /// The source of the output limit and the prices.
     pub source: FactSource,
 }
 
@@ -438,7 +438,7 @@ pub struct ModelsListed {
     pub origin: String,
     /// The models, by name.
     pub models: Vec<ModelSummary>,
-    /// Why the server did not say which it serves, where it did not.
+    /// Why the server did not list its models, if it did not.
     pub problem: Option<String>,
 }
 
@@ -480,7 +480,7 @@ pub struct ForgetLimit {
     pub model: String,
 }
 
-/// What was forgotten.
+/// The result of forgetting.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Forgotten {
     /// Whether a limit was remembered.
@@ -489,7 +489,7 @@ pub struct Forgotten {
 
 impl Operation for ForgetLimit {
     const METHOD: &'static str = "models/forget";
-    const ACCESS: super::Access = super::Access::Changes;
+    const ACCESS: super::Access = super::Access::Modify;
     type Output = Forgotten;
     type Outcome = Nothing;
 
