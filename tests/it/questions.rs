@@ -148,7 +148,7 @@ async fn a_tool_asks_and_goes_on_with_the_answer() {
     assert_eq!(
         misfit.to_string(),
         format!(
-            "this is no answer to question {} of session s: \"perhaps\" is not one of the choices; the choices are \
+            "invalid answer to question {} of session s: \"perhaps\" is not one of the choices; the choices are \
              \"yes\", \"no\"",
             question.id
         )

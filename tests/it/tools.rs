@@ -183,10 +183,7 @@ async fn images_of_tools_and_prompts_reach_the_model() {
     assert_eq!(sent, [gif, Image::new(png).unwrap()]);
     assert_eq!(
         results(&last.messages),
-        [
-            "rain\n[1 image: in the user message after the tool results]",
-            "these bytes are no PNG, JPEG, GIF or WebP image"
-        ]
+        ["rain\n[1 image: in the user message after the tool results]", "not a PNG, JPEG, GIF or WebP image"]
     );
     model.assert_clean();
 }

@@ -26,7 +26,7 @@ pub(crate) enum FileError {
 impl std::fmt::Display for FileError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::NotRegular => f.write_str("it is no regular file"),
+            Self::NotRegular => f.write_str("not a regular file"),
             Self::Link => f.write_str("it is a symbolic link"),
             Self::TooLarge(bytes_max) => write!(f, "it has more than {bytes_max} bytes"),
             Self::Io(error) => error.fmt(f),

@@ -89,7 +89,7 @@ pub enum FormatError {
         bytes: usize,
     },
     /// The file is in no known format.
-    #[error("the file is in no known session format")]
+    #[error("the file is not in a known session format")]
     Unrecognised,
 }
 

@@ -40,7 +40,7 @@ impl Image {
     /// An image from base64, as other programs send it. White space in it is ignored.
     ///
     /// # Errors
-    /// It is no base64, its bytes are no PNG, JPEG, GIF or WebP image, or not the kind that `media_type` names.
+    /// Not valid base64, not a PNG, JPEG, GIF or WebP image, or not the kind that `media_type` names.
     pub fn from_base64(media_type: &str, base64: &str) -> Result<Self, ImageError> {
         let compact: String = base64.chars().filter(|c| !c.is_ascii_whitespace()).collect();
         let bytes = STANDARD.decode(compact).map_err(|error| ImageError::Base64(error.to_string()))?;
@@ -60,10 +60,10 @@ impl Image {
 #[non_exhaustive]
 pub enum ImageError {
     /// The bytes are no image of a kind that models take.
-    #[error("these bytes are no PNG, JPEG, GIF or WebP image")]
+    #[error("not a PNG, JPEG, GIF or WebP image")]
     NoImage,
-    /// The text is no base64.
-    #[error("the image is no base64: {0}")]
+    /// The text is not valid base64.
+    #[error("the image is not valid base64: {0}")]
     Base64(String),
     /// The bytes are another kind of image than was said.
     #[error("the image is said to be {said:?}, and is {found:?}")]

@@ -276,7 +276,7 @@ pub enum NothingToCompact {
         least: u64,
     },
     /// There is no place where the conversation may be cut.
-    #[error("there is no place where the conversation may be cut")]
+    #[error("there is no point at which the conversation can be cut")]
     NoCut,
     /// The settings turn it off.
     #[error("compaction is turned off")]

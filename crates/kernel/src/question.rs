@@ -133,7 +133,7 @@ impl Question {
                 ));
             }
             if let Some(blank) = choices.iter().find(|choice| choice.trim().is_empty()) {
-                return Err(format!("{blank:?} is no choice"));
+                return Err(format!("{blank:?} is not one of the choices"));
             }
             let twice = |choice: &&String| choices.iter().filter(|other| other == choice).count() > 1;
             if let Some(choice) = choices.iter().find(twice) {
@@ -389,7 +389,7 @@ pub enum AnswerError {
     #[error("the question is {}", .0.as_str())]
     Closed(QuestionEnd),
     /// The answer does not fit; the question stays open.
-    #[error("the answer does not fit: {0}")]
+    #[error("invalid answer: {0}")]
     Misfit(String),
 }
 

@@ -233,7 +233,7 @@ pub enum OptionsError {
         name: String,
     },
     /// The address of a proxy cannot be used. It is not shown because it may hold a password.
-    #[error("the address of the proxy is not one, as http://proxy.example:3128 is")]
+    #[error("invalid proxy address; a valid one is http://proxy.example:3128")]
     Proxy,
     /// The HTTP client cannot be set up. The most frequent cause is that no certificates are installed.
     #[error("the HTTP client cannot be set up: {reason}")]

@@ -46,7 +46,7 @@ pub(crate) const OUT_LINES_MAX: usize = 1_024;
 const REST_MAX: Duration = Duration::from_secs(5);
 /// The error for a read-only client.
 pub(crate) const NO_DEFINITION: &str =
-    "this client said with `client/hello` no definition of an agent, so it can only look, abort and compact";
+    "this client is read-only, as its `client/hello` had no agent definition: it can read, abort and compact";
 
 /// The answer to a request.
 pub(crate) enum Reply {

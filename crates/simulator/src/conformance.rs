@@ -376,7 +376,7 @@ async fn tool_call(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Brok
         ensure(call.name == "weather", || format!("the tool {:?} was not offered", call.name))?;
         let arguments: Option<Value> = serde_json::from_str(&call.arguments).ok();
         ensure(arguments.is_some_and(|value| value.is_object()), || {
-            format!("the arguments are no JSON object: {}", call.arguments)
+            format!("the arguments are not a JSON object: {}", call.arguments)
         })?;
         let streamed = heard.arguments.get(index).map(String::as_str).unwrap_or_default();
         ensure(streamed.is_empty() || streamed == call.arguments, || {
@@ -533,7 +533,7 @@ fn failures() -> Vec<(&'static str, Fault, Wanted)> {
         ),
         ("a stream that ends early fails the call", Fault::EofBeforeFinish, of(&[Malformed, Timeout])),
         ("a stream of nothing fails the call", Fault::EmptyStream, of(&[Malformed, Timeout])),
-        ("bytes that are no JSON fail the call", Fault::MalformedSse, of(&[Malformed])),
+        ("bytes that are not JSON fail the call", Fault::MalformedSse, of(&[Malformed])),
     ]
 }
 

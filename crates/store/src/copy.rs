@@ -40,7 +40,7 @@ impl SessionCopy {
     /// [`StoreError::Version`]; [`StoreError::Record`] where these bytes are something else.
     pub fn from_bytes(bytes: &[u8], lost: Vec<(EntryId, EntryId)>) -> Result<Self, StoreError> {
         let StoredRecord::Append { key: _, entries, head } = record::decode(bytes)? else {
-            return Err(StoreError::Record { detail: "it is no session".to_owned() });
+            return Err(StoreError::Record { detail: "not a session".to_owned() });
         };
         let entries = entries.into_iter().map(Arc::unwrap_or_clone).collect();
         Ok(Self { head: Arc::unwrap_or_clone(head), entries, lost })

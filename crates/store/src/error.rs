@@ -54,7 +54,7 @@ pub enum StoreError {
         source: Arc<io::Error>,
     },
     /// The batch does not follow the session's last entry: something else was appended, or an entry was left out.
-    #[error("session {session} goes on with entry {expected}, not {got}; load it again and retry")]
+    #[error("the next entry of session {session} is {expected}, not {got}; load the session again and retry")]
     Sequence {
         /// The session.
         session: String,
@@ -101,7 +101,7 @@ pub enum StoreError {
     },
     /// Entries of the session were lost. Nothing may be appended until a person accepts that
     /// ([`crate::Store::accept_loss`]).
-    #[error("session {session} lost entries from {from} on and takes no more until the loss is accepted")]
+    #[error("session {session} lost entries from {from} on and accepts no more until the loss is accepted")]
     Quarantined {
         /// The session.
         session: String,
@@ -140,7 +140,7 @@ pub enum StoreError {
     },
     /// The store found that its own books are wrong, and refused the operation. This is a bug, or something else
     /// changed the store's files. What was acknowledged is not affected, and the next append begins a new segment.
-    #[error("the store's books do not balance: {invariant} does not hold; the operation was refused")]
+    #[error("the store is inconsistent: {invariant} does not hold; the operation was refused")]
     Invariant {
         /// The statement that should hold.
         invariant: &'static str,

@@ -99,7 +99,7 @@ pub(crate) fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
 pub(crate) fn check_regular(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => {
-            Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
         }
         Ok(_) | Err(_) => Ok(()),
     }

@@ -192,7 +192,7 @@ pub(crate) fn recover(
         writer.erase_again = Some(EraseAgain::after(None));
     }
     if let Err(error) = writer.index.flush_staged() {
-        tracing::error!(%error, "the index cannot be written; the journal goes on without it");
+        tracing::error!(%error, "the index cannot be written; the journal continues without it");
     }
     Ok((writer, notices))
 }

@@ -331,7 +331,7 @@ impl Writer {
     fn begin_flush(&mut self) {
         let bytes = std::mem::take(&mut self.unindexed_bytes);
         if let Err(error) = self.mover.begin(bytes) {
-            tracing::error!(%error, "the index cannot be written; the journal goes on without it");
+            tracing::error!(%error, "the index cannot be written; the journal continues without it");
         }
     }
 
@@ -351,7 +351,7 @@ impl Writer {
         self.mover.wait();
         self.unindexed_bytes = 0;
         if let Err(error) = self.index.flush_staged().and_then(|()| self.index.sync()) {
-            tracing::error!(%error, "the index cannot be written; the journal goes on without it");
+            tracing::error!(%error, "the index cannot be written; the journal continues without it");
         }
     }
 

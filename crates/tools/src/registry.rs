@@ -233,7 +233,7 @@ impl Registry {
         let mut rest: Vec<&str> = names().filter(|name| !known.contains(name)).collect();
         known.append(&mut rest);
         if known.is_empty() {
-            return format!("there is no tool `{name}`, nor any other");
+            return format!("there is no tool `{name}`, and no other tool");
         }
         format!("there is no tool `{name}`{nearest}\ntools: {}", known.join(", "))
     }

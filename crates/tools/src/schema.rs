@@ -38,7 +38,7 @@ pub(crate) fn not_an_object(parameters: &Value) -> Option<&'static str> {
         Some("array") => Some("a list"),
         Some("boolean") => Some("a boolean"),
         Some("integer" | "number") => Some("a number"),
-        Some(_) | None => Some("something that is no object in all its forms"),
+        Some(_) | None => Some("something that is not always an object"),
     }
 }
 

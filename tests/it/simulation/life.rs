@@ -405,7 +405,7 @@ impl World<'_> {
         self.note(|_| format!("{} hears {said} to {}", question.session, question.id));
         let answered = answer(&session, question.id, said).await;
         match &answered {
-            Ok(()) => assert_ne!(said, "perhaps", "it is no choice"),
+            Ok(()) => assert_ne!(said, "perhaps", "it is not one of the choices"),
             Err(Error::AnswerMisfit { .. }) => {
                 assert_eq!(said, "perhaps");
                 self.outcome.count("an answer did not fit", 1);

@@ -567,7 +567,7 @@ fn a_prompt_may_stand_in_a_file_beside_the_configuration() {
     }
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
-    assert!(place.run(&["config"]).stderr.contains("no regular file"));
+    assert!(place.run(&["config"]).stderr.contains("not a regular file"));
     // A file that is named with --config has its own folder.
     let named = own.parent().unwrap().join("named.yaml");
     std::fs::write(&named, "compaction: { compact_prompt: 'file: beside.md' }\n").unwrap();
@@ -767,18 +767,18 @@ fn what_is_no_file_of_moderate_size_is_refused_at_once() {
     ] {
         let ran = quick(&place, arguments);
         assert_eq!(ran.code, Some(2), "{ran:?}");
-        assert!(ran.stderr.contains("no regular file"), "{ran:?}");
+        assert!(ran.stderr.contains("not a regular file"), "{ran:?}");
     }
     let ran = quick(&place, &["config"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(
-        ran.stderr.contains("greenroom.yaml is not read") && ran.stderr.contains("no regular file"),
+        ran.stderr.contains("greenroom.yaml is not read") && ran.stderr.contains("not a regular file"),
         "{ran:?}"
     );
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
     let ran = quick(&place, &["config"]);
-    assert!(ran.code == Some(0) && ran.stderr.contains("no regular file"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.stderr.contains("not a regular file"), "{ran:?}");
 }
 
 #[test]
@@ -790,7 +790,7 @@ fn other_files_are_bounded_too() {
     for source in ["pipe", "/dev/zero", "."] {
         let ran = quick(&place, &["import", source]);
         assert_eq!(ran.code, Some(2), "{ran:?}");
-        assert!(ran.stderr.contains(source) && ran.stderr.contains("no regular file"), "{ran:?}");
+        assert!(ran.stderr.contains(source) && ran.stderr.contains("not a regular file"), "{ran:?}");
     }
     let large = std::fs::File::create(place.work().join("large.jsonl")).unwrap();
     large.set_len(1 << 40).unwrap();
@@ -804,7 +804,7 @@ fn other_files_are_bounded_too() {
     std::fs::rename(&pipe, place.store().join("token")).unwrap();
     let serve = ["serve", "--simulate", "--listen", "127.0.0.1:0"];
     let ran = quick(&place, &serve);
-    assert!(ran.code != Some(0) && ran.stderr.contains("no regular file"), "{ran:?}");
+    assert!(ran.code != Some(0) && ran.stderr.contains("not a regular file"), "{ran:?}");
     std::fs::remove_file(place.store().join("token")).unwrap();
     let token = std::fs::File::create(place.store().join("token")).unwrap();
     token.set_len(1 << 40).unwrap();

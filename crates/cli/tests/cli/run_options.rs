@@ -89,7 +89,7 @@ fn a_schema_that_is_wrong_is_a_usage_error_with_the_place() {
     write("list.json", "[]");
     for (schema, parts) in [
         ("none.json", &["none.json", "No such file"][..]),
-        (".", &["no regular file"]),
+        (".", &["not a regular file"]),
         ("broken.json", &["broken.json", "line 3"]),
         ("list.json", &["list.json", "must be an object"]),
         ("wrong.json", &["wrong.json", "/properties/name/type"]),

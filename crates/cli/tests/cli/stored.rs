@@ -466,7 +466,7 @@ fn a_pipe_where_a_file_should_be_is_said_at_once() {
         std::fs::rename(&path, place.work().join("kept")).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         let ran = place.start_alone(&["sessions"]).end_within(std::time::Duration::from_secs(20));
-        assert!(ran.code == Some(3) && ran.stderr.contains("it is no regular file"), "{name}: {ran:?}");
+        assert!(ran.code == Some(3) && ran.stderr.contains("not a regular file"), "{name}: {ran:?}");
         std::fs::rename(place.work().join("kept"), &path).unwrap();
     }
     assert_eq!(place.run(&["sessions"]).code, Some(0));

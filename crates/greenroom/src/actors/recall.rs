@@ -115,7 +115,7 @@ fn whole_of(found: Entry, before: Option<Entry>) -> Entry {
 fn part(entry: &Entry, wanted: &Wanted) -> ToolOutput {
     let id = entry.id;
     let Some((what, text)) = readable(&entry.kind) else {
-        return ToolOutput::error(format!("entry {id} is no message"));
+        return ToolOutput::error(format!("entry {id} is not a message"));
     };
     let all = text.chars().count();
     let mut from = wanted.from.min(all);

@@ -733,7 +733,7 @@ impl SessionState {
             Ok(true) => return self.arm_expiry(),
             Ok(false) => {}
             Err(error) => {
-                self.warn(format!("the run that waited for an answer could not go on: {error}"));
+                self.warn(format!("the run that waited for an answer could not continue: {error}"));
             }
         }
         self.close_what_is_open().await;

@@ -123,7 +123,7 @@ impl OutputForm {
             Judge::Type(read) => read(text, self.is_wrapped).map_err(|error| error.to_string()),
             Judge::Schema(schema) => {
                 let value = read::<Value>(text, self.is_wrapped)
-                    .map_err(|error| format!("it is no JSON: {error}"))?;
+                    .map_err(|error| format!("not valid JSON: {error}"))?;
                 schema.check(&value)
             }
         }

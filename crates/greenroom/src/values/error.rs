@@ -39,13 +39,13 @@ pub enum Error {
         timeout: std::time::Duration,
     },
     /// The agent or the session died while it worked; it can be resumed.
-    #[error("session {session} was interrupted; prompt it again to go on")]
+    #[error("session {session} was interrupted; prompt it again to continue")]
     Interrupted {
         /// The session's id.
         session: String,
     },
     /// Too much input waits for this session already.
-    #[error("session {session} is busy: {waiting} inputs wait already")]
+    #[error("session {session} is busy: {waiting} inputs are already waiting")]
     Busy {
         /// The session's id.
         session: String,
@@ -53,7 +53,7 @@ pub enum Error {
         waiting: usize,
     },
     /// The runtime has taken on as much input as it may (`RuntimeBuilder::inputs_max`): try again when some of it is done.
-    #[error("the runtime is busy: {waiting} inputs are under way or wait already; try again later")]
+    #[error("the runtime is busy: {waiting} inputs are in progress or waiting; try again later")]
     RuntimeBusy {
         /// How many inputs are under way or wait already, in all sessions together.
         waiting: usize,
@@ -241,7 +241,7 @@ pub enum Error {
         end: Option<Box<QuestionEnd>>,
     },
     /// The answer does not fit the question, which stays open.
-    #[error("this is no answer to question {question} of session {session}: {reason}")]
+    #[error("invalid answer to question {question} of session {session}: {reason}")]
     AnswerMisfit {
         /// The session's id.
         session: String,
@@ -371,7 +371,7 @@ pub enum MetadataError {
         bytes_max: usize,
     },
     /// It has a control character, or another one that cannot be seen in a line.
-    #[error("a session's {what} must be one line of characters that can be seen")]
+    #[error("a session's {what} must be one line of printable characters")]
     Unprintable {
         /// What was to be set.
         what: &'static str,
@@ -461,7 +461,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// Nothing says where the user's data is.
-    #[error("there is no home directory: set GREENROOM_DATA_DIR to where sessions are to be kept")]
+    #[error("there is no home directory: set GREENROOM_DATA_DIR to the folder for sessions")]
     NoDataDir,
     /// A tool that no provider would take.
     #[error("{reason}")]

@@ -27,9 +27,9 @@ fn base64_is_read_and_written_anew() {
     assert_eq!(Image::from_base64("IMAGE/PNG", png).expect("an image").media_type, "image/png");
     assert!(Image::from_base64("image/jpg", "/9j/4A==").is_ok());
     for (media_type, data, error) in [
-        ("application/pdf", "not base64!!", "the image is no base64: Invalid symbol 33, offset 9."),
-        ("image/png", "", "these bytes are no PNG, JPEG, GIF or WebP image"),
-        ("image/png", "AAAA", "these bytes are no PNG, JPEG, GIF or WebP image"),
+        ("application/pdf", "not base64!!", "the image is not valid base64: Invalid symbol 33, offset 9."),
+        ("image/png", "", "not a PNG, JPEG, GIF or WebP image"),
+        ("image/png", "AAAA", "not a PNG, JPEG, GIF or WebP image"),
         ("image/gif", png, "the image is said to be \"image/gif\", and is \"image/png\""),
         ("application/pdf", png, "the image is said to be \"application/pdf\", and is \"image/png\""),
     ] {

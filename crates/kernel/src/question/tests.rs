@@ -152,7 +152,7 @@ fn a_question_that_cannot_be_asked_says_why() {
     for (question, reason) in [
         (Question::text(" \n"), Some("it has no text")),
         (Question::text("Why?"), None),
-        (Question::choice("Which?", ["a", " "]), Some("\" \" is no choice")),
+        (Question::choice("Which?", ["a", " "]), Some("\" \" is not one of the choices")),
         (Question::choice("Which?", ["a", "b", "a"]), Some("it offers \"a\" twice")),
         (choices(0), Some("it must offer 1 to 100 choices, and offers 0")),
         (choices(1), None),

@@ -302,6 +302,6 @@ fn identifiers_and_offsets() {
     let text =
         "1\tpub fn alpha_one() {}\n2\tstruct Beta4;\n3\tclass Gamma:\n4\tfn x() {}\n5\tredef none_here\n";
     assert_eq!(listing::identifiers(text), ["alpha_one", "Beta4", "Gamma"]);
-    assert_eq!(listing::next_offset("1\tx\n[lines 1 to 20 of 90; go on with offset 21]\n"), Some(21));
+    assert_eq!(listing::next_offset("1\tx\n[lines 1 to 20 of 90; continue with offset 21]\n"), Some(21));
     assert_eq!(listing::next_offset("1\tlet offset = 3;\n"), None);
 }

@@ -124,7 +124,7 @@ impl Thread {
 
 fn move_and_sync(index: &Index) {
     if let Err(error) = index.finish_move().and_then(|()| index.sync()) {
-        tracing::error!(%error, "the index cannot be written; the journal goes on without it");
+        tracing::error!(%error, "the index cannot be written; the journal continues without it");
     }
 }
 

@@ -155,8 +155,10 @@ impl Page {
         }
         if self.last < self.total {
             let (first, last, total) = (self.first, self.last, self.total);
-            self.text
-                .push_str(&format!("[lines {first} to {last} of {total}; go on with offset {}]\n", last + 1));
+            self.text.push_str(&format!(
+                "[lines {first} to {last} of {total}; continue with offset {}]\n",
+                last + 1
+            ));
         }
         Ok(self.text)
     }

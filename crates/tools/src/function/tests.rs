@@ -305,9 +305,9 @@ fn arguments_that_are_no_object_are_refused() {
     check::<u64>(Some("a number"));
     check::<f32>(Some("a number"));
     check::<bool>(Some("a boolean"));
-    check::<Option<String>>(Some("something that is no object in all its forms"));
-    check::<Mixed>(Some("something that is no object in all its forms"));
-    check::<Either>(Some("something that is no object in all its forms"));
+    check::<Option<String>>(Some("something that is not always an object"));
+    check::<Mixed>(Some("something that is not always an object"));
+    check::<Either>(Some("something that is not always an object"));
 
     #[derive(Deserialize, JsonSchema)]
     #[expect(dead_code, reason = "only its schema is of interest")]

@@ -400,7 +400,7 @@ impl<'a> Judge<'a> {
             Rule::Bound(bound, limit) => {
                 format!("must be {} {limit}, but got {}", bound.sign(), shown(value))
             }
-            Rule::MultipleOf(of) => format!("{} is no multiple of {of}", shown(value)),
+            Rule::MultipleOf(of) => format!("{} is not a multiple of {of}", shown(value)),
             Rule::Size(measure, limit, size) => {
                 let has = self.size(*measure, value)?.unwrap_or_default();
                 let limit = match limit {

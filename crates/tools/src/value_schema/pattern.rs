@@ -227,7 +227,7 @@ fn translated(pattern: &str) -> Result<String, String> {
                     None => return Err("a letter is missing after `\\c`".to_owned()),
                 },
                 (Some(other), _) if other.is_ascii_alphabetic() && !"ntrfvuxpPk".contains(other) => {
-                    return Err(format!("`\\{other}` is no escape"));
+                    return Err(format!("`\\{other}` is not a known escape"));
                 }
                 (Some(other), _) => out.extend(['\\', other]),
                 (None, _) => return Err("it ends with `\\`".to_owned()),

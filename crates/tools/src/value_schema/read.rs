@@ -70,7 +70,7 @@ impl Draft {
         let uri = uri.strip_prefix("https://").or_else(|| uri.strip_prefix("http://")).unwrap_or(uri);
         Self::ALL.iter().find(|(known, _)| *known == uri).map(|(_, draft)| *draft).ok_or_else(|| {
             format!(
-                "{} is no draft that is known here; leave `$schema` out for 2020-12, or name 2019-09, draft-07, draft-06 or draft-04",
+                "{} is not a supported draft; leave `$schema` out for 2020-12, or name 2019-09, draft-07, draft-06 or draft-04",
                 shown(name)
             )
         })
@@ -485,7 +485,7 @@ impl<'a> Reader<'a> {
             }
             Err(NoPattern::Wrong(reason)) => {
                 let text = shown(&Value::from(text));
-                self.wrong(at, format!("{text} is no pattern that can be checked: {reason}"))
+                self.wrong(at, format!("{text} cannot be checked as a pattern: {reason}"))
             }
             Err(NoPattern::Spent) => Err(NoSchema::Spent),
         }

@@ -8,7 +8,7 @@ fn files_behind_a_prompt_are_told_from_the_words() {
     let text = format!(
         "look at these{}{}{}",
         write("a.txt", "1\tone\n2\t</file>\n"),
-        write("b c.txt", "1\tx\n[lines 1 to 1900 of 5000; go on with offset 1901]\n"),
+        write("b c.txt", "1\tx\n[lines 1 to 1900 of 5000; continue with offset 1901]\n"),
         write("d", "1\tyyy [... line of 3000000 bytes cut]\n2\t\u{fffd}"),
     );
     let (words, files) = split(&text);

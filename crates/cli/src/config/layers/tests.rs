@@ -332,7 +332,7 @@ fn a_file_is_read_only_where_nobody_else_could_have_written_it() {
     std::fs::remove_file(place.project()).expect("removed");
     std::fs::create_dir(place.project()).expect("a folder");
     let loaded = place.load(&[]).expect("it is usable");
-    assert_eq!(loaded.warnings, ["./greenroom.yaml is not read: it is no regular file"]);
+    assert_eq!(loaded.warnings, ["./greenroom.yaml is not read: not a regular file"]);
     std::fs::remove_dir(place.project()).expect("removed");
     // What a project cannot be blamed for is no warning.
     std::fs::remove_dir(place.work()).expect("removed");

@@ -50,7 +50,7 @@ impl SessionState {
         log.check().map_err(|problem| Error::SessionFailed {
             session: shared.id.to_string(),
             reason: format!(
-                "its log contradicts itself: {problem}; it can still be shown and exported, and a fork of it goes on"
+                "its log contradicts itself: {problem}; it can still be shown and exported, and a fork of it can continue"
             ),
         })?;
         let parent =

@@ -440,7 +440,7 @@ impl SessionState {
     /// Goes on with the newest prompt, which was said again under its key.
     pub(super) async fn resume_unanswered(&mut self, options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
         let functions = options.validators.len();
-        let ready = self.check_idle("go on with this prompt");
+        let ready = self.check_idle("resume this prompt");
         let ready = ready.and_then(|()| self.adopt(options.agent.as_ref()));
         let ready = ready.and_then(|()| self.definition.check_prompt(&self.deps, &options));
         let ready = ready.and_then(|()| match self.may_go_on(None, functions) {

@@ -30,10 +30,10 @@ async fn read() {
         (json!({"path": "a.txt"}), "1\tone\n2\ttwo\n3\tthree\n"),
         (json!({"path": "./src/../a.txt", "offset": 2}), "2\ttwo\n3\tthree\n"),
         (json!({"path": absolute}), "1\tone\n2\ttwo\n3\tthree\n"),
-        (json!({"path": "a.txt", "limit": 1}), "1\tone\n[lines 1 to 1 of 3; go on with offset 2]\n"),
+        (json!({"path": "a.txt", "limit": 1}), "1\tone\n[lines 1 to 1 of 3; continue with offset 2]\n"),
         (
             json!({"path": "a.txt", "offset": 2, "limit": 1}),
-            "2\ttwo\n[lines 2 to 2 of 3; go on with offset 3]\n",
+            "2\ttwo\n[lines 2 to 2 of 3; continue with offset 3]\n",
         ),
         (json!({"path": "a.txt", "offset": 3, "limit": 9}), "3\tthree\n"),
         (json!({"path": "src/no_end.rs"}), "1\tfn main() {}\n2\tlast\n"),
@@ -71,7 +71,7 @@ async fn read() {
     }
     for (path, last, total) in [("many.txt", 1_900, 5_000), ("wide.txt", 48, 100)] {
         let text = blocks_text(&fixture.call("read", json!({"path": path})).await.content);
-        let end = format!("[lines 1 to {last} of {total}; go on with offset {}]\n", last + 1);
+        let end = format!("[lines 1 to {last} of {total}; continue with offset {}]\n", last + 1);
         assert!(text.ends_with(&end), "{}", &text[text.len() - 100..]);
         assert!(!text.contains("left out"), "the registry cut nothing more");
     }

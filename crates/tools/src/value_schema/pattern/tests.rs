@@ -52,7 +52,7 @@ fn what_is_no_pattern_is_refused_with_the_reason() {
         (r"(?=a)", "look-around"),
         (r"(a)\1", "backreferences"),
         ("(?i)a", "flags"),
-        (r"\a", r"`\a` is no escape"),
+        (r"\a", r"`\a` is not a known escape"),
         (r"\", r"ends with `\`"),
         (r"\c1", "a letter is missing"),
         (r"(\p{L}{1000}){1000}", "too large"),

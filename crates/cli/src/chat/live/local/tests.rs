@@ -44,7 +44,7 @@ async fn files_come_from_the_workspace_and_pictures_from_where_the_user_says() {
         assert_eq!((text.as_str(), images.len()), (prompt.as_str(), wanted), "typed: {is_typed}");
     }
     let problem = local.with_files("see @no.png", "see @no.png", true).await.unwrap_err();
-    assert!(problem.contains("no.png: these bytes are no PNG"), "{problem}");
+    assert!(problem.contains("no.png: not a PNG"), "{problem}");
     // What is no file, such as a pipe that nobody writes to, is not waited for.
     std::fs::create_dir(root.join("folder.png")).unwrap();
     let problem = local.with_files("see @folder.png", "see @folder.png", true).await.unwrap_err();
