@@ -7,28 +7,33 @@ mod bill;
 mod compaction_fixtures;
 /// Compactions through the actors.
 mod compactions;
-/// Several agents in one session, each for whoever brought it.
+/// Several agents in one session, each for the callers that brought it.
 mod companions;
-/// Something dies: an actor, a handler, a session, the process.
+/// Limits in money: of a run, a session and a runtime.
 mod costs;
+/// Something dies: an actor, a handler, a session, the process.
 mod deaths;
+/// What calls cost when no server says it.
 mod estimates;
 /// What each event says of itself.
 mod events;
-/// What goes wrong outside, and what becomes of it.
+/// Other models that answer when an agent's own fails.
 mod fallbacks;
+/// What goes wrong outside: providers, disks, tools, callers.
 mod faults;
-/// Handles reach their sessions, whatever happened to those.
+/// A conversation goes from one agent to another.
 mod hand_offs;
+/// Handles reach their sessions, whatever happened to the sessions.
 mod handles;
 /// Hooks around tool calls and model calls, and guards on input and output.
 mod hooks;
-/// Validators that send answers back, and instructions written for each run.
+/// A client that joins during a run sees what the others see.
 mod joining;
+/// Validators that send answers back, and instructions written for each run.
 mod judged;
 /// Idempotency keys.
 mod keys;
-/// Who is asked first where many sessions share a provider.
+/// Which call is made first when many sessions share a provider.
 mod lanes;
 /// Sessions that are opened, sleep and wake.
 mod lifecycle;
@@ -40,13 +45,15 @@ mod load;
 mod pairs;
 /// Every prompt that we write, as a provider gets it.
 mod prompts;
+/// Questions that tools and hooks ask people.
 mod questions;
 /// Models that think aloud, and what their servers report.
 mod reasoning;
 /// A prompt as a request: typed, timed, streamed.
 mod requests;
-/// A run from the prompt to the reply: tools, steers, aborts, typed answers.
+/// Runs as handles: each is aborted, awaited and streamed by itself.
 mod run_handles;
+/// A run from the prompt to the reply: tools, steers, aborts, typed answers.
 mod runs;
 /// One module for each document that compaction was built after; its tests are that document's sentences.
 mod seeds;
@@ -54,16 +61,17 @@ mod seeds;
 mod settings;
 /// Whole lives made of a seed, with faults, crashes and panics.
 mod simulation;
-/// Sessions that are put to sleep while somebody speaks to them.
+/// Sessions that are put to sleep while a caller still speaks to them.
 mod sleep;
 /// What is traced, and that no trace holds content.
 mod spans;
-/// The workspace as a whole: who may know whom, and what every file owes its reader.
+/// The workspace as a whole: which crate may use which, and what every file must tell its reader.
 mod structure;
 /// An agent as a tool of another.
 mod sub_agents;
 /// What the tests share: runtimes over a simulator.
 mod support;
+/// Agents that work for another one at the same time: watched, steered and aborted one by one.
 mod teams;
 /// What a prompt asks for besides its words, over restarts.
 mod terms;
@@ -71,6 +79,7 @@ mod terms;
 mod tools;
 /// How many messages a run takes.
 mod traffic;
-/// Windows that servers tell, and limits that they name.
+/// What the end of a process leaves undone, and how sessions are listed, named and found.
 mod unfinished;
+/// Windows that servers tell, and limits that they name.
 mod windows;

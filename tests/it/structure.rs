@@ -223,6 +223,18 @@ fn the_kernel_is_pure() {
     }
 }
 
+/// A module that is added between a comment and its module takes the comment, and leaves the module without one.
+#[test]
+fn every_module_of_these_tests_has_a_comment_of_its_own() {
+    let text = read(Path::new("tests/it/main.rs"));
+    let lines: Vec<&str> = text.lines().collect();
+    let is_module = |line: &&str| line.starts_with("mod ");
+    let bare: Vec<_> = lines.windows(2).filter(|pair| is_module(&pair[1])).collect();
+    assert!(bare.len() > 30, "only {} modules", bare.len());
+    let bare: Vec<_> = bare.iter().filter(|pair| !pair[0].starts_with("/// ")).map(|pair| pair[1]).collect();
+    assert_eq!(bare, Vec::<&str>::new(), "these have no comment of their own");
+}
+
 #[test]
 fn only_the_tools_start_processes_and_only_the_cli_prints() {
     for file in source_files("crates") {
