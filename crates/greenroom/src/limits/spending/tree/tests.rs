@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::poll;
 use greenroom_kernel::Usage;
 use greenroom_kernel::cost::{CallPrice, RunCost};
+use greenroom_provider::{ModelSettings, Purpose};
 use tokio::time::timeout;
 
 use super::*;
@@ -140,6 +141,39 @@ async fn a_call_gets_the_output_that_is_paid_for() {
         0,
         "a summary that was never asked for gives back what was reserved"
     );
+}
+
+/// A call that can leave enough to the sessions beside it does not take all that is left.
+#[tokio::test(start_paused = true)]
+async fn a_call_takes_a_part_of_what_others_may_spend_too() {
+    let ledger = Ledger::<Holder>::default();
+    let [top, _middle, lowest] = tree(&ledger, [Some(40_000), None, None]);
+    assert_eq!(ledger.reserve(&lowest, call(100, 50_000), Span::none).await, Ok(Some(9_900)), "a quarter");
+    ledger.release(&lowest);
+    assert_eq!(ledger.reserve(&top, call(100, 50_000), Span::none).await, Ok(Some(39_900)), "it is alone");
+}
+
+#[test]
+fn a_call_has_the_price_of_its_model_and_the_output_that_it_asks_for() {
+    let wanted = |model: &str, settings: ModelSettings| {
+        let request = Request {
+            model: model.to_owned(),
+            system: None,
+            messages: Vec::new(),
+            tools: Arc::default(),
+            settings,
+            output_schema: None,
+            purpose: Purpose::Step,
+            session: String::new(),
+        };
+        let wanted = Wanted::of("openai", &request, 100_000)?;
+        Some((wanted.price.input_microdollars, wanted.price.output_per_million, wanted.output_tokens))
+    };
+    let asks = ModelSettings::new;
+    assert_eq!(wanted("gpt-4o", asks()), Some((250_000, 10_000_000, 16_384)), "all that it may give");
+    assert_eq!(wanted("gpt-4o", asks().output_tokens_max(7)), Some((250_000, 10_000_000, 7)));
+    assert_eq!(wanted("gpt-image-1.5", asks()), None, "no price is known");
+    assert_eq!(wanted("nobody's", asks()), None);
 }
 
 /// The two summaries of a split turn are asked for at the same time, and are on the bill only with the compaction.
