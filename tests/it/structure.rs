@@ -226,7 +226,7 @@ fn the_kernel_is_pure() {
 /// A module that is added between a comment and its module takes the comment, and leaves the module without one.
 #[test]
 fn every_module_of_these_tests_has_a_comment_of_its_own() {
-    let text = read(Path::new("tests/it/main.rs"));
+    let text = read(&root().join("tests/it/main.rs"));
     let lines: Vec<&str> = text.lines().collect();
     let is_module = |line: &&str| line.starts_with("mod ");
     let bare: Vec<_> = lines.windows(2).filter(|pair| is_module(&pair[1])).collect();
