@@ -13,6 +13,7 @@ mod listing;
 mod pattern;
 mod reader;
 mod template;
+mod think;
 mod transport;
 mod wire;
 

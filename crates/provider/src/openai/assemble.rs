@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use greenroom_kernel::{AssistantMessage, Part, StopReason, ToolCall, Usage};
 
 use super::chunk::{CallDelta, Choice, Chunk, WireUsage};
+use super::think::{Split, Think};
 use crate::ReplyEvent;
 
 /// An answer that is still arriving.
@@ -17,6 +18,7 @@ use crate::ReplyEvent;
 pub(super) struct Assembler {
     pieces: Vec<Piece>,
     calls: Vec<CallInProgress>,
+    think: Think,
     /// The newest call of each index, by its position in `calls`: an answer may have very many.
     by_index: HashMap<u64, usize>,
     /// The newest call of each id, likewise.
@@ -72,13 +74,8 @@ impl Assembler {
             if !thought.is_empty() {
                 progress = true;
                 self.output_bytes += thought.len();
-                match self.pieces.last_mut() {
-                    Some(Piece::Reasoning(so_far)) => so_far.push_str(&thought),
-                    Some(Piece::Text(_) | Piece::Call(_)) | None => {
-                        self.pieces.push(Piece::Reasoning(thought.clone()))
-                    }
-                }
-                events.extend([ReplyEvent::Reasoning(thought)]);
+                self.end_of_text(events);
+                self.add(Split { reasoning: thought, ..Split::default() }, events);
             }
         }
         for text in [delta.content.text, delta.refusal.unwrap_or_default().into()] {
@@ -86,6 +83,7 @@ impl Assembler {
         }
         for call in delta.tool_calls {
             progress = true;
+            self.end_of_text(events);
             let event = self.take_call(call);
             events.extend([event]);
         }
@@ -102,12 +100,37 @@ impl Assembler {
             return false;
         }
         self.output_bytes += text.len();
-        match self.pieces.last_mut() {
-            Some(Piece::Text(so_far)) => so_far.push_str(&text),
-            Some(Piece::Reasoning(_) | Piece::Call(_)) | None => self.pieces.push(Piece::Text(text.clone())),
-        }
-        events.extend([ReplyEvent::Text(text)]);
+        let split = self.think.take(text);
+        self.add(split, events);
         true
+    }
+
+    /// No reasoning follows in the text.
+    fn end_of_text(&mut self, events: &mut impl Extend<ReplyEvent>) {
+        let held = self.think.end();
+        self.add(held, events);
+    }
+
+    /// Adds reasoning and text, and their events.
+    fn add(&mut self, Split { reasoning, text }: Split, events: &mut impl Extend<ReplyEvent>) {
+        if !reasoning.is_empty() {
+            match self.pieces.last_mut() {
+                Some(Piece::Reasoning(so_far)) => so_far.push_str(&reasoning),
+                Some(Piece::Text(_) | Piece::Call(_)) | None => {
+                    self.pieces.push(Piece::Reasoning(reasoning.clone()));
+                }
+            }
+            events.extend([ReplyEvent::Reasoning(reasoning)]);
+        }
+        if !text.is_empty() {
+            match self.pieces.last_mut() {
+                Some(Piece::Text(so_far)) => so_far.push_str(&text),
+                Some(Piece::Reasoning(_) | Piece::Call(_)) | None => {
+                    self.pieces.push(Piece::Text(text.clone()));
+                }
+            }
+            events.extend([ReplyEvent::Text(text)]);
+        }
     }
 
     fn take_usage(&mut self, wire: Option<&WireUsage>) -> bool {
@@ -188,6 +211,11 @@ impl Assembler {
         !self.pieces.is_empty()
     }
 
+    /// Whether there is an answer that could be whole: no call breaks off in its arguments.
+    pub(super) fn may_be_whole(&self) -> bool {
+        self.has_output() && self.calls.iter().all(CallInProgress::is_complete)
+    }
+
     /// Whether a call has arrived.
     pub(super) fn has_calls(&self) -> bool {
         !self.calls.is_empty()
@@ -209,7 +237,7 @@ impl Assembler {
             .sum()
     }
 
-    /// The finished answer. `stop` is what the server says; whether the answer calls tools overrules it. Its calls get
+    /// The finished answer, whose last events are added to `events`. `stop` is what the server says; whether the answer calls tools overrules it. Its calls get
     /// other ids than `used_ids`, which the calls of the conversation have, and which a server that counts from 0 in every
     /// answer would repeat.
     pub(super) fn finish(
@@ -218,7 +246,9 @@ impl Assembler {
         provider: &str,
         model: &str,
         used_ids: HashSet<&str>,
+        events: &mut impl Extend<ReplyEvent>,
     ) -> AssistantMessage {
+        self.end_of_text(events);
         let mut ids = Ids { of_conversation: used_ids, own: HashSet::new() };
         let mut content = Vec::with_capacity(self.pieces.len());
         for piece in std::mem::take(&mut self.pieces) {

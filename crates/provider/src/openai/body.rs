@@ -59,6 +59,7 @@ pub(super) struct Body {
     has_event: bool,
     utf8: Utf8,
     is_over: bool,
+    was_done: bool,
 }
 
 impl Body {
@@ -83,6 +84,7 @@ impl Body {
             has_event: false,
             utf8: Utf8::default(),
             is_over: false,
+            was_done: false,
         }
     }
 
@@ -111,6 +113,7 @@ impl Body {
             }
             match self.decoder.next(&mut self.unparsed) {
                 Some(Ok(SseEvent::Message(event))) if event.data == "[DONE]" => {
+                    self.was_done = true;
                     self.close();
                     return Poll::Ready(None);
                 }
@@ -155,6 +158,17 @@ impl Body {
         let chunk = std::mem::take(&mut self.unsampled);
         let room = SAMPLE_BYTES_MAX.saturating_sub(self.sample.len());
         self.sample.extend_from_slice(&chunk[..room.min(chunk.len())]);
+    }
+
+    /// Whether the body ended with `[DONE]`.
+    pub(super) fn was_done(&self) -> bool {
+        self.was_done
+    }
+
+    /// How the body is compressed, if there was no event in it and it begins like a compressed one.
+    pub(super) fn compression(&mut self) -> Option<&'static str> {
+        self.add_sample();
+        compression(&self.sample)
     }
 
     /// Whether the body had bytes that are not UTF-8 and were replaced.
@@ -207,6 +221,12 @@ impl Body {
             }
         }
     }
+}
+
+/// The compression by which a body begins, if it does.
+pub(super) fn compression(body: &[u8]) -> Option<&'static str> {
+    let known: [(&[u8], &str); 2] = [(&[0x1f, 0x8b], "gzip"), (&[0x28, 0xb5, 0x2f, 0xfd], "zstd")];
+    known.iter().find(|(magic, _)| body.starts_with(magic)).map(|(_, name)| *name)
 }
 
 /// Whether bytes that come in chunks are UTF-8.

@@ -1,7 +1,7 @@
 //! One model call, from its request to the last event of its stream.
 //!
 //! Invariants: only progress of the answer resets the idle timeout, not bytes; an answer is complete only if the
-//! server gave a finish reason; and nothing follows `Done` or an error.
+//! server gave a finish reason or sent `[DONE]`; and nothing follows `Done` or an error.
 
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
@@ -125,6 +125,10 @@ impl Stream for Reader {
                 Poll::Pending if !reader.is_late(context) => return Poll::Pending,
                 // Only usage can follow the finish reason, and the answer is complete without it.
                 _ if reader.assembler.finish_reason().is_some() => reader.finish(),
+                // Some servers say that they are done, and not why.
+                Poll::Ready(None) if reader.body.was_done() && reader.assembler.may_be_whole() => {
+                    reader.finish()
+                }
                 Poll::Ready(Some(Err(why))) => Err(reader.interrupted(why)),
                 Poll::Ready(None) => Err(reader.ended_early()),
                 Poll::Pending => Err(reader.stalled()),
@@ -132,10 +136,10 @@ impl Stream for Reader {
             reader.is_over = true;
             // The connection is closed now and not when the caller drops the stream.
             reader.body.close();
-            return Poll::Ready(Some(match end {
-                Ok(message) => Ok(ReplyEvent::Done(Box::new(message))),
-                Err(error) => Err(reader.server.without_key(error)),
-            }));
+            match end {
+                Ok(message) => reader.events.push_back(ReplyEvent::Done(Box::new(message))),
+                Err(error) => return Poll::Ready(Some(Err(reader.server.without_key(error)))),
+            }
         }
     }
 }
@@ -246,7 +250,8 @@ impl Reader {
             _ => StopReason::Stop,
         };
         let used_ids = if assembler.has_calls() { call_ids(&self.messages) } else { HashSet::new() };
-        let answer = assembler.finish(stop, &self.server.options.name, &self.model, used_ids);
+        let answer =
+            assembler.finish(stop, &self.server.options.name, &self.model, used_ids, &mut self.events);
         // Text with replaced bytes can still be read, but a tool must not act on such arguments.
         let is_damaged =
             |call: &greenroom_kernel::ToolCall| call.arguments.contains(char::REPLACEMENT_CHARACTER);
@@ -265,6 +270,9 @@ impl Reader {
             return self.incomplete(if is_stream { "the stream ended" } else { "the server stopped" });
         }
         let text: String = sample.lines().filter(|line| !is_frame_only(line)).collect::<Vec<_>>().join("\n");
+        if let Some(encoding) = self.body.compression() {
+            return compressed(&self.server.endpoint.base, encoding);
+        }
         if text.is_empty() {
             let failure =
                 Failure { status: Some(200), ..Failure::new(FailureClass::Malformed, EMPTY_STREAM) };
@@ -354,6 +362,15 @@ fn too_large(base: &str, what: &str) -> ProviderError {
     ProviderError::new(Failure::new(FailureClass::Other, message), "")
 }
 
+/// The failure of an answer in an encoding that was not asked for.
+fn compressed(base: &str, encoding: &str) -> ProviderError {
+    let message = format!(
+        "{base} sent an answer that is compressed ({encoding}), which was not asked for: turn compression off in the server, \
+         or in the proxy in front of it"
+    );
+    ProviderError::new(Failure { status: Some(200), ..Failure::new(FailureClass::Other, message) }, "")
+}
+
 fn timed_out(message: String) -> ProviderError {
     ProviderError::new(Failure::new(FailureClass::Timeout, message), "")
 }
@@ -400,6 +417,7 @@ fn transport_error(base: &str, error: TransportError) -> ProviderError {
                 body,
             )
         }
+        TransportError::Compressed { encoding } => compressed(base, &one_line(&encoding)),
         TransportError::TooLarge { limit_bytes } => too_large(base, &more_than(limit_bytes)),
         TransportError::Send(error) => {
             let cause = root_cause(&error);

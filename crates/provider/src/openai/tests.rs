@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use greenroom_kernel::{AssistantMessage, FailureClass, Message, StopReason};
+use greenroom_kernel::{AssistantMessage, FailureClass, Message, Part, StopReason};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -17,6 +18,8 @@ use crate::{Provider, ProviderError, Purpose, ReplyEvent, Request};
 enum Play {
     /// Sends these bytes and closes.
     Close(String),
+    /// Sends these bytes as they are and closes.
+    CloseBytes(Vec<u8>),
     /// Sends these bytes, then nothing, and keeps the connection open.
     Hang(String),
     /// Sends these bytes, then a comment every few milliseconds.
@@ -65,15 +68,19 @@ async fn handle(mut socket: TcpStream, play: Play, seen: Server) {
     let request = read_request(&mut socket).await;
     *seen.last_request.lock().expect("no test panics with the lock") = request;
     seen.requests.fetch_add(1, Ordering::SeqCst);
-    let (bytes, pings) = match &play {
-        Play::Close(bytes) | Play::Hang(bytes) | Play::Break(bytes) | Play::Flood(bytes, _) => (bytes, false),
-        Play::Ping(bytes) => (bytes, true),
+    let marked = |text: &str| -> Vec<u8> {
+        text.bytes().map(|byte| if byte == INVALID_BYTE as u8 { 0xff } else { byte }).collect()
     };
-    let bytes: Vec<u8> =
-        bytes.bytes().map(|byte| if byte == INVALID_BYTE as u8 { 0xff } else { byte }).collect();
+    let (bytes, pings) = match &play {
+        Play::CloseBytes(bytes) => (bytes.clone(), false),
+        Play::Close(text) | Play::Hang(text) | Play::Break(text) | Play::Flood(text, _) => {
+            (marked(text), false)
+        }
+        Play::Ping(text) => (marked(text), true),
+    };
     socket.write_all(&bytes).await.expect("the client reads");
     match play {
-        Play::Close(_) | Play::Break(_) => socket.shutdown().await.expect("it closes"),
+        Play::Close(_) | Play::CloseBytes(_) | Play::Break(_) => socket.shutdown().await.expect("it closes"),
         Play::Hang(_) | Play::Ping(_) => {
             let mut ticks = tokio::time::interval(Duration::from_millis(5));
             let mut rest = [0; 16];
@@ -517,15 +524,20 @@ async fn errors_inside_a_stream() {
 #[tokio::test]
 async fn incomplete_answers() {
     let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
-    for end in ["", "data: [DONE]\n\n"] {
-        let error = failure(stream_of(&format!("{}{end}", lines(&[text])))).await;
-        assert_eq!(
-            error.failure.class,
-            FailureClass::Malformed,
-            "without a finish reason the answer is incomplete"
-        );
-        assert!(error.failure.message.contains("after 2 characters") && !error.empty_stream, "{error}");
-    }
+    let error = failure(stream_of(&lines(&[text]))).await;
+    assert_eq!(error.failure.class, FailureClass::Malformed, "the server may have died");
+    assert!(error.failure.message.contains("after 2 characters") && !error.empty_stream, "{error}");
+    // A server that says that it is done has ended the answer, without saying why. A call that breaks off has not ended.
+    let done = "data: [DONE]\n\n";
+    let whole = answer(stream_of(&format!("{}{done}", lines(&[text])))).await;
+    assert_eq!((whole.text(), whole.stop), ("hi".to_owned(), StopReason::Stop));
+    let call = |arguments: &str| {
+        let call = json!({ "index": 0, "id": "a", "function": { "name": "read", "arguments": arguments } });
+        let chunk = json!({ "choices": [{ "delta": { "tool_calls": [call] } }] }).to_string();
+        stream_of(&format!("{}{done}", lines(&[&chunk])))
+    };
+    assert_eq!(answer(call(r#"{"path":"a"}"#)).await.stop, StopReason::ToolCalls);
+    assert_eq!(failure(call(r#"{"path":"#)).await.failure.class, FailureClass::Malformed);
     let role = r#"{"choices":[{"delta":{"role":"assistant"}}]}"#;
     assert!(!failure(stream_of(&lines(&[role]))).await.empty_stream);
     let broken = format!(
@@ -536,6 +548,60 @@ async fn incomplete_answers() {
     let error = end.expect_err("it broke");
     assert_eq!(error.failure.class, FailureClass::Timeout, "{error}");
     assert!(error.failure.message.contains("broke in the middle"), "{error}");
+}
+
+/// Nobody asked for it: it is named, and not shown as garbage.
+#[tokio::test]
+async fn compressed_answers() {
+    let head = |more: &str| format!("HTTP/1.1 200 OK\r\nconnection: close\r\n{more}\r\n");
+    let cases = [
+        (head("content-type: text/event-stream\r\ncontent-encoding: br\r\n"), &b"\x0b\x02\x80"[..], "(br)"),
+        (head("content-type: application/json\r\ncontent-encoding: gzip\r\n"), b"\x1f\x8b\x08", "(gzip)"),
+        // The header is missing.
+        (head("content-type: text/event-stream\r\n"), b"\x1f\x8b\x08\x00\x00\x00", "(gzip)"),
+        (head("content-type: application/json\r\n"), b"\x28\xb5\x2f\xfd\x04", "(zstd)"),
+    ];
+    for (head, body, encoding) in cases {
+        let bytes = [head.as_bytes(), body].concat();
+        let ((_, end), _) = play(Play::CloseBytes(bytes)).await;
+        let error = end.expect_err("it cannot be read");
+        assert_eq!(error.failure.class, FailureClass::Other, "the next answer would be compressed too");
+        assert!(error.failure.message.contains(encoding), "{error}");
+    }
+    let plain = head("content-type: application/json\r\ncontent-encoding: identity\r\n");
+    let body = r#"{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}"#;
+    assert_eq!(answer(format!("{plain}{body}")).await.text(), "hi");
+}
+
+/// Reasoning that stands in the text of an answer, streamed and whole.
+#[tokio::test]
+async fn reasoning_in_the_text() {
+    let piece = |text: &str| json!({ "choices": [{ "delta": { "content": text } }] }).to_string();
+    let end = r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#;
+    let whole = json!({ "choices": [{ "message": { "content": "<think>Hm.</think>\n\nYes." }, "finish_reason": "stop" }] });
+    let whole =
+        format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{whole}");
+    let streamed =
+        stream_of(&lines(&[&piece("<thi"), &piece("nk>Hm"), &piece(".</"), &piece("think>\n\nYes."), end]));
+    for bytes in [whole, streamed] {
+        let ((events, end), _) = play(Play::Close(bytes)).await;
+        let answer = end.expect("an answer");
+        assert_eq!(answer.content, [Part::Reasoning("Hm.".into()), Part::Text("Yes.".into())]);
+        let told: String = events
+            .iter()
+            .map(|event| match event {
+                ReplyEvent::Reasoning(text) => text.to_uppercase(),
+                ReplyEvent::Text(text) => text.clone(),
+                ReplyEvent::ToolCall { .. } | ReplyEvent::Done(_) => String::new(),
+            })
+            .collect();
+        assert_eq!(told, "HM.Yes.");
+    }
+    // What is held back because it may be a tag comes before the end.
+    let cut = stream_of(&lines(&[&piece("<thin"), end]));
+    let ((events, done), _) = play(Play::Close(cut)).await;
+    assert_eq!(done.expect("an answer").text(), "<thin");
+    assert!(matches!(&events[..], [ReplyEvent::Text(text), ..] if text == "<thin"), "{events:?}");
 }
 
 #[tokio::test]

@@ -13,10 +13,10 @@ use async_openai::error::OpenAIError;
 use bytes::Bytes;
 use futures_util::stream::StreamExt;
 use http::HeaderMap;
-use http::header::{CONTENT_TYPE, LOCATION};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 
 use super::Server;
-use super::body::Body;
+use super::body::{Body, compression};
 
 /// How much of a refusal's body is kept, in bytes.
 pub(crate) const ERROR_BODY_BYTES_MAX: usize = 16 * 1024;
@@ -35,6 +35,9 @@ pub(super) enum TransportError {
     /// A web page instead of an answer.
     #[error("a web page")]
     WebPage { status: u16, body: String },
+    /// The answer is compressed, which was not asked for.
+    #[error("a compressed answer ({encoding})")]
+    Compressed { encoding: String },
     /// The answer was larger than the limit.
     #[error("an answer of more than {limit_bytes} bytes")]
     TooLarge { limit_bytes: usize },
@@ -70,6 +73,10 @@ impl Server {
             let body = error_body(response).await;
             return Err(TransportError::Status { status: status.as_u16(), headers, body });
         }
+        let encoding = response.headers().get(CONTENT_ENCODING).and_then(|value| value.to_str().ok());
+        if let Some(encoding) = encoding.filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+            return Err(TransportError::Compressed { encoding: encoding.to_owned() });
+        }
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().to_ascii_lowercase();
         if content_type.contains("html") {
@@ -79,7 +86,11 @@ impl Server {
         // Servers that cannot stream may not name the type of their answer, or name another one.
         let is_whole = !self.options.stream && !content_type.contains("event-stream");
         if content_type.contains("json") || is_whole {
-            return Ok(Body::whole(&whole_body(response, limit_bytes).await?));
+            let body = whole_body(response, limit_bytes).await?;
+            return match compression(&body) {
+                Some(encoding) => Err(TransportError::Compressed { encoding: encoding.to_owned() }),
+                None => Ok(Body::whole(&body)),
+            };
         }
         Ok(Body::events(response.bytes_stream(), limit_bytes))
     }

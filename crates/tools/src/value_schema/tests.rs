@@ -94,7 +94,11 @@ fn values_and_bounds_are_compared_as_json_schema_says() {
         &[json!(1.5), json!(3)],
         &[(json!(1), "> 1"), (json!(3.5), "<= 3")],
     );
-    check(&json!({ "multipleOf": 0.01 }), &[json!(0.07), json!(3)], &[(json!(0.075), "not a multiple of 0.01")]);
+    check(
+        &json!({ "multipleOf": 0.01 }),
+        &[json!(0.07), json!(3)],
+        &[(json!(0.075), "not a multiple of 0.01")],
+    );
     check(&json!({ "multipleOf": 3 }), &[json!(-9)], &[(json!(10), "not a multiple of 3")]);
     check(
         &json!({ "minLength": 2, "maxLength": 3.0 }),

@@ -17,7 +17,8 @@ fn assemble(chunks: &[Value]) -> (AssistantMessage, Vec<ReplyEvent>) {
         let chunk: Chunk = serde_json::from_value(chunk.clone()).expect("a chunk is read leniently");
         assembler.take(chunk, &mut events);
     }
-    (assembler.finish(StopReason::Stop, "test", "m", HashSet::from(["used"])), events)
+    let message = assembler.finish(StopReason::Stop, "test", "m", HashSet::from(["used"]), &mut events);
+    (message, events)
 }
 
 fn delta(delta: &Value) -> Value {

@@ -110,7 +110,8 @@ async fn a_call_has_no_id_that_a_call_of_the_conversation_has() {
     let end = Ok(Bytes::from_static(b"data: {\"choices\":[{\"finish_reason\":\"tool_calls\"}]}\n\n"));
     let mut reader = reader(stream::iter([call("call_0"), call("call_1"), end]), FIRST);
     let earlier = ToolCall { id: "call_0".to_owned(), name: "read".to_owned(), arguments: "{}".to_owned() };
-    let mut answer = Assembler::default().finish(StopReason::ToolCalls, "test", "m", HashSet::new());
+    let mut answer =
+        Assembler::default().finish(StopReason::ToolCalls, "test", "m", HashSet::new(), &mut Vec::new());
     answer.content.push(Part::ToolCall(earlier));
     reader.messages.push(Arc::new(Message::Assistant(answer)));
     while let Some(event) = reader.next().await {
