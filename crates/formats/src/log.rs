@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
-use greenroom_kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 
 /// How many different warnings are kept.
 const WARNINGS_MAX: usize = 50;
@@ -62,9 +61,7 @@ impl Log {
         if let Some(origin) = &origin {
             self.ids.insert(origin.clone(), Some(id));
         }
-        let tokens = entry_tokens(&kind, Estimator::default());
-        let reasoning_tokens = entry_reasoning_tokens(&kind);
-        self.entries.push(Arc::new(Entry { id, parent, at_ms, tokens, reasoning_tokens, origin, kind }));
+        self.entries.push(Arc::new(Entry { origin, ..Entry::recorded(id, parent, at_ms, kind) }));
         id
     }
 

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
 use greenroom_kernel::message::{Message, Part, ToolCall, ToolResult};
 use greenroom_kernel::path::is_message;
-use greenroom_kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 
 #[cfg(test)]
 mod tests;
@@ -217,32 +216,12 @@ impl<'a> Repair<'a> {
     fn missing(&mut self, tail: Option<EntryId>, at_ms: u64, open: &Open) -> EntryId {
         self.repairs += 1;
         let kind = EntryKind::message(Message::ToolResult(ToolResult::interrupted(&open.call)));
-        let tokens = entry_tokens(&kind, Estimator::default());
-        let reasoning_tokens = entry_reasoning_tokens(&kind);
-        self.append(Entry {
-            id: EntryId(0),
-            parent: tail,
-            at_ms,
-            tokens,
-            reasoning_tokens,
-            origin: None,
-            kind,
-        })
+        self.append(Entry::recorded(EntryId(0), tail, at_ms, kind))
     }
 
     fn push(&mut self, tail: Option<EntryId>, entry: &Entry, kind: EntryKind) -> EntryId {
-        let tokens = entry_tokens(&kind, Estimator::default());
-        let reasoning_tokens = entry_reasoning_tokens(&kind);
         let origin = entry.origin.clone();
-        self.append(Entry {
-            id: EntryId(0),
-            parent: tail,
-            at_ms: entry.at_ms,
-            tokens,
-            reasoning_tokens,
-            origin,
-            kind,
-        })
+        self.append(Entry { origin, ..Entry::recorded(EntryId(0), tail, entry.at_ms, kind) })
     }
 
     fn append(&mut self, entry: Entry) -> EntryId {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::context_usage::ContextUsage;
 use crate::failure::Failure;
 use crate::files::FileOps;
-use crate::message::{Block, Message, Usage};
+use crate::message::{AssistantMessage, Block, Message, Usage};
 use crate::question::{AskedQuestion, QuestionEnd};
 use crate::terms::Terms;
 
@@ -250,6 +250,16 @@ impl EntryKind {
     /// The message, if it is one.
     pub fn as_message(&self) -> Option<&Arc<Message>> {
         if let Self::Message { message, .. } = self { Some(message) } else { None }
+    }
+
+    /// The model's answer, if it is one: whole, or what came of one.
+    pub fn as_answer(&self) -> Option<&AssistantMessage> {
+        self.as_message()?.as_answer()
+    }
+
+    /// Whether it is a model's whole answer.
+    pub fn is_whole_answer(&self) -> bool {
+        self.as_answer().is_some_and(AssistantMessage::is_whole)
     }
 
     /// What it records that a prompt asks for besides its words.

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use crate::{EntryId, RunId, Usage};
 
+mod fold;
+
 /// The state of a session after its newest entry. A store checks `entries` and sets `lost_from`; it stores the other fields
 /// without knowing what they mean.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,6 +97,11 @@ pub enum SessionState {
 }
 
 impl Head {
+    /// Whether this is the session's model, by the names of its provider and of itself.
+    pub fn is_model(&self, provider: &str, model: &str) -> bool {
+        (self.provider.as_str(), self.model.as_str()) == (provider, model)
+    }
+
     /// The head of the same session with its first `entries` entries and none of them in its context.
     pub fn without_context(&self, entries: u64) -> Self {
         Self {

@@ -8,8 +8,10 @@
 //! Reading order: [`message`] (what is said), [`entry`] (what is recorded), [`path`] (which of it counts now),
 //! [`size`], [`reasoning`] and [`usage`] (how large it is), [`unreported`] and [`cost`] (what it costs), [`settings`] and [`due`] (when and how to compact), [`plan`] (where to
 //! cut), [`prune`] (which tool results are sent shorter), [`summary`] (what to ask for and what to accept), [`compacting`] (a compaction from its plan to its end),
-//! [`question`] (what people are asked), [`failure`] (what went wrong), [`run`] (what to do next).
+//! [`question`] (what people are asked), [`log`] (what a session holds of its records, and how it adds to them), [`failure`] (what went
+//! wrong), [`run`] (what to do next).
 
+pub mod bill;
 pub mod compacting;
 pub mod context_usage;
 pub mod cost;
@@ -19,6 +21,7 @@ pub mod failure;
 pub mod files;
 pub mod head;
 pub mod image;
+pub mod log;
 pub mod message;
 #[cfg(test)]
 mod notation;

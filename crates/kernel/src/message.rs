@@ -43,6 +43,14 @@ impl Message {
         }
     }
 
+    /// The model's answer, if it is one: whole, or what came of one.
+    pub fn as_answer(&self) -> Option<&AssistantMessage> {
+        match self {
+            Self::Assistant(answer) => Some(answer),
+            Self::User(_) | Self::ToolResult(_) => None,
+        }
+    }
+
     /// All plain text in it, joined by newlines; images, reasoning and calls are left out.
     pub fn text(&self) -> String {
         match self {
@@ -102,6 +110,11 @@ impl AssistantMessage {
             })
             .collect::<Vec<_>>()
             .join("")
+    }
+
+    /// Whether it counts as an answer. Of one that is not whole, only a part came.
+    pub fn is_whole(&self) -> bool {
+        !self.stop.is_partial()
     }
 
     /// The tool calls, in order.

@@ -25,17 +25,33 @@ mod tests;
 /// # Errors
 /// The id of an entry that is named as a parent and is not there.
 pub fn path_to(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<Vec<Arc<Entry>>, EntryId> {
-    let mut path = Vec::new();
-    let mut next = leaf;
+    match follow_parents(entries, leaf) {
+        (path, None) => Ok(path),
+        (_, Some(missing)) => Err(missing),
+    }
+}
+
+/// The part of the path to `leaf` that is within `entries` (sorted by id): from the first entry of it whose parent is not
+/// there.
+pub fn path_within(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Vec<Arc<Entry>> {
+    follow_parents(entries, leaf).0
+}
+
+/// The path that ends at `leaf`, as far back as it is there; and the parent at which it breaks off, if it does.
+fn follow_parents(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> (Vec<Arc<Entry>>, Option<EntryId>) {
+    let (mut path, mut next, mut missing) = (Vec::new(), leaf, None);
     while let Some(id) = next {
-        let index = entries.binary_search_by_key(&id, |entry| entry.id).map_err(|_| id)?;
+        let Ok(index) = entries.binary_search_by_key(&id, |entry| entry.id) else {
+            missing = Some(id);
+            break;
+        };
         let entry = &entries[index];
         path.push(Arc::clone(entry));
         // Parents are earlier entries; an imported file may say otherwise, and must not make a cycle.
         next = entry.parent.filter(|parent| *parent < id);
     }
     path.reverse();
-    Ok(path)
+    (path, missing)
 }
 
 /// The index of the newest compaction on `path` that was not undone.
@@ -55,6 +71,13 @@ pub fn active_compaction(path: &[Arc<Entry>]) -> Option<usize> {
 pub fn newest_rewrite(path: &[Arc<Entry>]) -> Option<usize> {
     let undone = undone(path);
     path.iter().rposition(|entry| is_rewrite(&entry.kind) && !undone.contains(&entry.id))
+}
+
+/// Whether the newest change of what is sent was taken back: nothing was compacted or pruned since.
+pub fn is_rewrite_undone(path: &[Arc<Entry>]) -> bool {
+    let is_undo = |kind: &EntryKind| matches!(kind, EntryKind::CompactionUndone { .. });
+    let newest = path.iter().rev().find(|entry| is_rewrite(&entry.kind) || is_undo(&entry.kind));
+    newest.is_some_and(|entry| is_undo(&entry.kind))
 }
 
 /// Whether the entry changes what is sent of those before it.
@@ -143,6 +166,13 @@ impl<'a> ActivePath<'a> {
         &self.path[self.start..]
     }
 
+    /// Those of the pinned entries that are sent before the active ones: where a compaction replaced them.
+    pub fn pinned_before<'p>(&self, pinned: &'p [Arc<Entry>]) -> impl Iterator<Item = &'p Arc<Entry>> {
+        let is_replaced = self.compaction.is_some();
+        let first = self.entries().first().map(|entry| entry.id);
+        pinned.iter().filter(move |entry| is_replaced && first.is_none_or(|first| entry.id < first))
+    }
+
     /// How many messages the context has: active ones, and one for the summary.
     pub fn messages(&self) -> u64 {
         let active = self.entries().iter().filter(|entry| is_sent(&entry.kind)).count() as u64;
@@ -214,10 +244,8 @@ pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> 
     let path = as_sent(path);
     let active = ActivePath::of(&path);
     let mut messages: Vec<Arc<Message>> = Vec::new();
-    let first_active = active.entries().first().map(|entry| entry.id);
     if let Some(compaction) = active.compaction() {
-        let before_active = |entry: &&Arc<Entry>| first_active.is_none_or(|first| entry.id < first);
-        let before = pinned.iter().filter(before_active);
+        let before = active.pinned_before(pinned);
         messages
             .extend(stand_alone(before.filter_map(|entry| Some(entry_message(&entry.kind)?.into_owned()))));
         messages.push(Arc::new(Message::user(summary_text(&compaction.summary))));

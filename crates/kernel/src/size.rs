@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{Custom, Entry, EntryKind, Shell};
+use crate::entry::{Custom, Entry, EntryId, EntryKind, Shell};
 use crate::message::{Block, Message, Part, ToolSpec};
 use crate::render::{branch_summary_text, shell_text, summary_text};
 
@@ -135,6 +135,15 @@ pub fn entry_tokens(kind: &EntryKind, estimator: Estimator) -> u64 {
         | EntryKind::CallStarted { .. }
         | EntryKind::Terms { .. }
         | EntryKind::RunEnded { .. } => 0,
+    }
+}
+
+impl Entry {
+    /// An entry as it is recorded: with the sizes that are stored with it.
+    pub fn recorded(id: EntryId, parent: Option<EntryId>, at_ms: u64, kind: EntryKind) -> Self {
+        let tokens = entry_tokens(&kind, Estimator::Classes);
+        let reasoning_tokens = entry_reasoning_tokens(&kind);
+        Self { id, parent, at_ms, tokens, reasoning_tokens, origin: None, kind }
     }
 }
 

@@ -142,7 +142,7 @@ impl Ratio {
 pub fn usable_usage(message: &Message) -> Option<&Usage> {
     match message {
         Message::Assistant(assistant) => {
-            assistant.usage.as_ref().filter(|usage| !assistant.stop.is_partial() && usage.total_tokens() > 0)
+            assistant.usage.as_ref().filter(|usage| assistant.is_whole() && usage.total_tokens() > 0)
         }
         Message::User(_) | Message::ToolResult(_) => None,
     }

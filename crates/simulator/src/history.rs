@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 use greenroom_kernel::{
     AssistantMessage, Block, Entry, EntryId, EntryKind, Message, Part, StopReason, ToolCall, ToolResult,
     ToolStatus,
@@ -81,19 +80,8 @@ impl History {
         (0..)
             .zip(&self.messages)
             .map(|(id, message)| {
-                let kind = EntryKind::message(message.clone());
-                let tokens = entry_tokens(&kind, Estimator::Classes);
-                let reasoning_tokens = entry_reasoning_tokens(&kind);
                 let parent = u64::checked_sub(id, 1).map(EntryId);
-                Arc::new(Entry {
-                    id: EntryId(id),
-                    parent,
-                    at_ms: 0,
-                    tokens,
-                    reasoning_tokens,
-                    origin: None,
-                    kind,
-                })
+                Arc::new(Entry::recorded(EntryId(id), parent, 0, EntryKind::message(message.clone())))
             })
             .collect()
     }

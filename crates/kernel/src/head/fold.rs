@@ -1,0 +1,165 @@
+//! How each entry of a session changes its head.
+//!
+//! Invariants: the head after an entry is a function of the head before it and of the entry; what the session's actors
+//! decide besides (that a run began, to which window) they set in the draft, which is appended with the entry.
+
+use std::sync::Arc;
+
+use super::{Head, SessionState};
+use crate::bill::{self, CallCost};
+use crate::entry::{
+    ChildStage, CompactionEnded, CompactionOutcome, Entry, EntryKind, HandOff, Metadata, RunOutcome, Sees,
+};
+use crate::message::{Block, Message, blocks_text};
+use crate::path::is_message;
+use crate::usage::size_after;
+
+/// How many characters of a session's first message its head has.
+const OPENING_CHARS_MAX: usize = 80;
+
+impl Head {
+    /// Adds the session's next entry, which was recorded here: the leaf moves to it where it stands on the path, and what
+    /// it says was spent is on the bill.
+    pub(crate) fn record(&mut self, entry: &Entry, cost: CallCost) {
+        if entry.kind.is_on_path() {
+            self.leaf = Some(entry.id);
+        }
+        self.follow(entry);
+        if let Some((usage, cost_microdollars)) = bill::spent(entry, cost) {
+            self.total_usage.add(&usage);
+            self.cost_microdollars = self.cost_microdollars.saturating_add(cost_microdollars.unwrap_or(0));
+        }
+    }
+
+    /// Adds an entry of another session's log. It was paid for there, and nobody works for a copy.
+    pub(crate) fn import(&mut self, entry: &Entry) {
+        self.follow(entry);
+        self.open_children.clear();
+    }
+
+    fn follow(&mut self, entry: &Entry) {
+        assert_eq!(entry.id.0, self.entries, "the ids of a log's entries are dense");
+        self.entries += 1;
+        match &entry.kind {
+            EntryKind::Question(_) => self.questions.push(entry.id),
+            EntryKind::QuestionEnded { question, .. } => self.questions.retain(|id| id != question),
+            EntryKind::Message { message, inbox, .. } => {
+                if let Some(item) = inbox {
+                    self.inbox.retain(|id| id != item);
+                }
+                self.follow_message(entry, message);
+            }
+            EntryKind::Compaction(compaction) => {
+                self.active_compaction = Some(entry.id);
+                self.last_compaction = Some(entry.id);
+                self.compactions += 1;
+                self.active_from = compaction.first_kept.unwrap_or(entry.id).min(entry.id);
+                self.context_tokens = compaction.tokens_after;
+            }
+            EntryKind::Inbox { .. } => self.inbox.push(entry.id),
+            EntryKind::InboxCleared { items } => self.inbox.retain(|id| !items.contains(id)),
+            EntryKind::Pin { entry: target, pinned } => {
+                self.pins.retain(|id| id != target);
+                if *pinned {
+                    self.pins.push(*target);
+                }
+            }
+            EntryKind::ModelChange { provider, model } => {
+                self.provider.clone_from(provider);
+                self.model.clone_from(model);
+            }
+            EntryKind::CompactionStarted(_) => self.open_compaction = Some(entry.id),
+            EntryKind::CompactionEnded(ended) => self.follow_compaction_end(ended),
+            EntryKind::RunEnded { run, outcome, context } => {
+                self.interrupted = matches!(outcome, RunOutcome::Interrupted).then_some(*run);
+                self.open_run = None;
+                self.run_terms = self.run_terms.filter(|_| !matches!(outcome, RunOutcome::Completed));
+                self.state = SessionState::Idle;
+                self.context_tokens = context.tokens;
+                self.window = context.window;
+            }
+            kind if is_message(kind) => self.add_tokens(entry),
+            EntryKind::LeafMoved { to } => {
+                self.leaf = *to;
+                (self.interrupted, self.run_terms) = (None, None);
+            }
+            EntryKind::Metadata(metadata) => self.follow_metadata(metadata),
+            EntryKind::Prune(prune) => self.context_tokens = prune.tokens_after,
+            EntryKind::Child(child) => match &child.stage {
+                ChildStage::Started => self.open_children.push(entry.id),
+                ChildStage::Ended { started, .. } => self.open_children.retain(|id| id != started),
+            },
+            EntryKind::HandOff(hand_off) => self.follow_hand_off(hand_off),
+            EntryKind::WholeResult { .. }
+            | EntryKind::CallStarted { .. }
+            | EntryKind::Terms { .. }
+            | EntryKind::Shell(_)
+            | EntryKind::Custom(_)
+            | EntryKind::BranchSummary { .. }
+            | EntryKind::CompactionUndone { .. }
+            | EntryKind::Label { .. }
+            | EntryKind::Spent(_)
+            | EntryKind::Note { .. } => {}
+        }
+    }
+
+    fn follow_message(&mut self, entry: &Entry, message: &Arc<Message>) {
+        if self.opening.is_none()
+            && let Message::User(content) = &**message
+        {
+            self.opening = opening(content);
+        }
+        // A foreign or mistaken report is judged as the tracker judges it.
+        match size_after(entry, self.context_tokens) {
+            Some(reported) => self.context_tokens = reported,
+            None => self.add_tokens(entry),
+        }
+    }
+
+    fn add_tokens(&mut self, entry: &Entry) {
+        self.context_tokens = self.context_tokens.saturating_add(entry.tokens);
+    }
+
+    fn follow_compaction_end(&mut self, ended: &CompactionEnded) {
+        self.open_compaction = None;
+        if ended.outcome.is_installed() {
+            self.automatic_compaction_failures = 0;
+        } else if ended.trigger.is_automatic() && matches!(ended.outcome, CompactionOutcome::Failed { .. }) {
+            self.automatic_compaction_failures += 1;
+        }
+    }
+
+    fn follow_metadata(&mut self, metadata: &Metadata) {
+        match metadata {
+            Metadata::Title { title } => self.title.clone_from(title),
+            Metadata::Label { name, value: Some(value) } => {
+                self.labels.insert(name.clone(), value.clone());
+            }
+            Metadata::Label { name, value: None } => {
+                self.labels.remove(name);
+            }
+        }
+    }
+
+    fn follow_hand_off(&mut self, hand_off: &HandOff) {
+        self.agent = Some(hand_off.to.clone());
+        match hand_off.sees {
+            Sees::All => {}
+            // It sees what the context holds now, and what comes.
+            Sees::Summary | Sees::Last(_) => self.hidden_before = self.hidden_before.max(self.active_from),
+        }
+    }
+}
+
+/// How a message begins: its first line that says something, cut to what fits into a list.
+fn opening(content: &[Block]) -> Option<String> {
+    let text = blocks_text(content);
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
+    let words = line.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let line = words.collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= OPENING_CHARS_MAX {
+        return Some(line).filter(|line| !line.is_empty());
+    }
+    let cut: String = line.chars().take(OPENING_CHARS_MAX - 1).collect();
+    Some(format!("{}…", cut.trim_end()))
+}

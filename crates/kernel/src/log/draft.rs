@@ -1,0 +1,282 @@
+//! Entries to append together, and the head after them.
+//!
+//! Invariants: a draft changes nothing of its log; what is pushed has the id that comes next; a question ends with its call
+//! at the latest, before the call's result.
+
+use std::sync::Arc;
+
+use super::{InboxItem, Log};
+use crate::bill::{Bill, CallCost};
+use crate::entry::{ChildRecord, ChildStage, Entry, EntryId, EntryKind, RunId, RunOutcome, Spender, Spent};
+use crate::head::{Head, SessionState};
+use crate::message::{Block, Message, ToolCall, ToolResult};
+use crate::path::{ActivePath, path_within};
+use crate::prune::{RECALL, capped};
+use crate::question::{QuestionEnd, Questions};
+use crate::terms::Terms;
+
+/// Entries to append together, and the head after them.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    entries: Vec<Arc<Entry>>,
+    pub(super) head: Head,
+    pub(super) questions: Questions,
+    pub(super) at_ms: u64,
+    cost: CallCost,
+    /// Whether its entries are another log's, which has learned from them what there is to learn.
+    is_import: bool,
+}
+
+impl Draft {
+    /// An empty one, of a log with this head.
+    pub(super) fn new(head: &Head, questions: &Questions, at_ms: u64, cost: CallCost) -> Self {
+        let (head, questions) = (head.clone(), questions.clone());
+        Self { entries: Vec::new(), head, questions, at_ms, cost, is_import: false }
+    }
+
+    /// What was pushed so far.
+    pub fn entries(&self) -> &[Arc<Entry>] {
+        &self.entries
+    }
+
+    /// Whether nothing was pushed.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// What is known of the session after these entries.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// The head, to be appended with the entries. The draft is good for being committed then, and for nothing else.
+    pub fn take_head(&mut self) -> Arc<Head> {
+        Arc::new(std::mem::take(&mut self.head))
+    }
+
+    /// Whether its entries are another log's.
+    pub fn is_import(&self) -> bool {
+        self.is_import
+    }
+
+    pub(super) fn into_questions(self) -> Questions {
+        self.questions
+    }
+
+    /// The id of the entry that is pushed next.
+    pub fn next_id(&self) -> EntryId {
+        EntryId(self.head.entries)
+    }
+
+    /// What the session will have spent.
+    pub fn billed(&self) -> Bill {
+        Bill::of(&self.head)
+    }
+
+    /// The session begins with this draft; `created_at_ms` is when it was created, in unix milliseconds.
+    pub fn begin(&mut self, provider: &str, model: &str, parent: Option<&str>, created_at_ms: u64) {
+        self.head.created_at_ms = created_at_ms;
+        provider.clone_into(&mut self.head.provider);
+        model.clone_into(&mut self.head.model);
+        self.head.parent_session = parent.map(str::to_owned);
+    }
+
+    /// Adds an entry, and gives its id. What a call has asked ends with the call's result at the latest.
+    pub fn push(&mut self, kind: EntryKind) -> EntryId {
+        for question in self.questions.withdrawn_by(&kind) {
+            self.end_question(question, QuestionEnd::Withdrawn);
+        }
+        self.push_alone(kind)
+    }
+
+    fn push_alone(&mut self, kind: EntryKind) -> EntryId {
+        self.record(Entry::recorded(self.next_id(), self.head.leaf, self.at_ms, kind))
+    }
+
+    fn record(&mut self, entry: Entry) -> EntryId {
+        let id = entry.id;
+        self.head.updated_at_ms = self.at_ms;
+        self.head.record(&entry, self.cost);
+        self.questions.follow(&entry);
+        self.entries.push(Arc::new(entry));
+        id
+    }
+
+    /// Adds the entries of another draft of this log, which was not appended.
+    pub fn repeat(&mut self, entries: &[Arc<Entry>]) {
+        for entry in entries {
+            let Entry { kind, tokens, reasoning_tokens, .. } = Entry::clone(entry);
+            let (id, parent, at_ms) = (self.next_id(), self.head.leaf, self.at_ms);
+            self.record(Entry { id, parent, at_ms, tokens, reasoning_tokens, origin: None, kind });
+        }
+    }
+
+    /// Adds the entries of another session's log, whose path ends at `leaf`, as they are. What was under way or waits there
+    /// is that session's. Gives the path.
+    ///
+    /// # Errors
+    /// The entry that is missing from the path.
+    pub fn import(
+        &mut self,
+        entries: &[Arc<Entry>],
+        leaf: Option<EntryId>,
+    ) -> Result<Vec<Arc<Entry>>, EntryId> {
+        entries.iter().for_each(|entry| self.import_one(entry));
+        let path = path_within(&self.entries, leaf);
+        self.withdraw_questions();
+        let waiting = std::mem::take(&mut self.head.inbox);
+        if !waiting.is_empty() {
+            self.push(EntryKind::InboxCleared { items: waiting });
+        }
+        (self.head.interrupted, self.head.leaf) = (None, leaf);
+        match missing_before(&path) {
+            Some(missing) => Err(missing),
+            None => Ok(path),
+        }
+    }
+
+    fn import_one(&mut self, entry: &Arc<Entry>) {
+        self.is_import = true;
+        let mut entry = Entry::clone(entry);
+        entry.id = self.next_id();
+        if let EntryKind::Compaction(compaction) = &mut entry.kind {
+            // Other systems' files keep no such chain.
+            compaction.previous = compaction.previous.or(self.head.last_compaction);
+        }
+        self.head.updated_at_ms = self.at_ms;
+        self.head.import(&entry);
+        self.questions.follow(&entry);
+        self.entries.push(Arc::new(entry));
+    }
+
+    /// Adds a message.
+    pub fn message(&mut self, message: Message) -> EntryId {
+        self.push(EntryKind::message(message))
+    }
+
+    /// Adds a message of a run: what the program says in it joins the turn in progress. A tool result that is too large
+    /// for this window, in tokens, is kept whole beside the path, and its message has the head and the tail.
+    pub fn message_of_run(&mut self, mut message: Message, window: Option<u64>) -> EntryId {
+        let steer = matches!(message, Message::User(_));
+        if let Message::ToolResult(result) = &mut message {
+            // What was recalled is in the log already.
+            let whole = (result.tool_name != RECALL).then(|| self.next_id());
+            if let Some(short) = capped(result, window, whole) {
+                let content = std::mem::replace(&mut result.content, short);
+                if whole.is_some() {
+                    let content =
+                        content.into_iter().filter(|block| matches!(block, Block::Text(_))).collect();
+                    self.push(EntryKind::WholeResult { call_id: result.call_id.clone(), content });
+                }
+            }
+        }
+        self.push(EntryKind::Message { message: Arc::new(message), inbox: None, steer })
+    }
+
+    /// Brings waiting input onto the path, as a `steer` of the turn in progress or as the beginning of a turn.
+    pub fn deliver(&mut self, item: &InboxItem, steer: bool) -> EntryId {
+        let message = Arc::new(Message::User(item.content.clone()));
+        self.push(EntryKind::Message { message, inbox: Some(item.id), steer })
+    }
+
+    /// A run begins with what was pushed last, for an agent of this fingerprint. `terms` is what it is held to besides its
+    /// prompt's words; where the same is `recorded` already, it is not recorded again.
+    pub fn begin_run(
+        &mut self,
+        run: RunId,
+        terms: Option<Arc<Terms>>,
+        recorded: Option<(EntryId, Arc<Terms>)>,
+        fingerprint: Option<String>,
+    ) {
+        self.head.run_terms = terms.map(|terms| match recorded {
+            Some((entry, recorded)) if *recorded == *terms => entry,
+            _ => self.push(EntryKind::Terms { run, terms }),
+        });
+        self.head.open_run = Some(run);
+        self.head.interrupted = None;
+        self.head.run_fingerprint = fingerprint;
+        self.head.state = SessionState::Working;
+    }
+
+    /// The run that is still to be done, though it ended.
+    pub fn set_interrupted(&mut self, run: Option<RunId>) {
+        self.head.interrupted = run;
+    }
+
+    /// The window of this model, in tokens. It is recorded where this model answers.
+    pub fn set_window(&mut self, provider: &str, model: &str, window_tokens: Option<u64>) {
+        if self.head.is_model(provider, model) {
+            self.head.window = window_tokens;
+        }
+    }
+
+    /// The context is rebuilt from another path, which has so many tokens.
+    pub fn follow_path(&mut self, path: &[Arc<Entry>], tokens: u64) {
+        let active = ActivePath::of(path);
+        let compaction = active.compaction_id();
+        let first = active.entries().first().map_or(self.next_id(), |entry| entry.id);
+        self.head.active_compaction = compaction;
+        self.head.active_from = compaction.map_or(first, |compaction| compaction.min(first));
+        self.head.context_tokens = tokens;
+    }
+
+    /// As [`Self::follow_path`], of a path that ends on another branch: who answered there goes on.
+    pub fn follow_branch(&mut self, path: &[Arc<Entry>], tokens: u64) {
+        self.follow_path(path, tokens);
+        self.head.agent = newest_hand_off(path);
+    }
+
+    /// Ends the questions whose time has passed.
+    pub fn expire_questions(&mut self) {
+        for question in self.questions.expired(self.at_ms) {
+            self.end_question(question, QuestionEnd::Expired);
+        }
+    }
+
+    /// Ends all open questions, as nobody waits for their answers here.
+    pub(super) fn withdraw_questions(&mut self) {
+        let open: Vec<EntryId> = self.questions.open().map(|known| known.id).collect();
+        open.into_iter().for_each(|question| self.end_question(question, QuestionEnd::Withdrawn));
+    }
+
+    pub(super) fn end_question(&mut self, question: EntryId, end: QuestionEnd) {
+        self.push_alone(EntryKind::QuestionEnded { question, end });
+    }
+
+    /// Ends the work of an agent that was called as a tool, and puts what it spent on the bill.
+    pub fn end_child(&mut self, started: EntryId, child: &ChildRecord, outcome: RunOutcome, spent: Bill) {
+        let ChildRecord { call_id, name, session, .. } = child.clone();
+        let by = Spender::SubAgent { session: session.clone() };
+        let Bill { usage, cost_microdollars } = spent;
+        self.push(EntryKind::Spent(Spent { by, usage, cost_microdollars: Some(cost_microdollars) }));
+        let stage = ChildStage::Ended { started, outcome };
+        self.push(EntryKind::Child(ChildRecord { call_id, name, session, stage }));
+    }
+
+    /// Ends a compaction that nobody runs any more.
+    pub fn close_compaction(&mut self, log: &Log) {
+        if let Some(ended) = log.interrupted_compaction() {
+            self.push(EntryKind::CompactionEnded(ended));
+        }
+    }
+
+    /// Gives each of these calls an interrupted result.
+    pub fn close_calls(&mut self, calls: Vec<ToolCall>) {
+        for call in calls {
+            self.message(Message::ToolResult(ToolResult::interrupted(&call)));
+        }
+    }
+}
+
+/// The entry that is missing before the first one of a path, where no compaction stands for what is before that.
+pub(super) fn missing_before(path: &[Arc<Entry>]) -> Option<EntryId> {
+    let begins = path.first().and_then(|entry| entry.parent);
+    begins.filter(|_| ActivePath::of(path).compaction_id().is_none())
+}
+
+/// The name of the agent that answers at the end of a path; `None` where it was never handed over.
+fn newest_hand_off(path: &[Arc<Entry>]) -> Option<String> {
+    path.iter().rev().find_map(|entry| {
+        if let EntryKind::HandOff(hand_off) = &entry.kind { Some(hand_off.to.clone()) } else { None }
+    })
+}
