@@ -1,5 +1,5 @@
 //! Room: what all actors and handles share: every message on one page ([`message`]), the way to a session ([`door`]), what
-//! is shared of a session ([`shared`]), the services of a runtime ([`deps`]), and the log in memory ([`log`]).
+//! is shared of a session ([`shared`]), and the services of a runtime ([`deps`]).
 //!
 //! May touch `agent`, `lane`, `limits`, `events` and `values`.
 //!
@@ -11,7 +11,6 @@ pub(crate) mod child_work;
 pub(crate) mod deps;
 pub(crate) mod door;
 pub(crate) mod handover;
-pub(crate) mod log;
 pub(crate) mod mail;
 pub(crate) mod message;
 pub(crate) mod running;

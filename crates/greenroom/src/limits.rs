@@ -5,7 +5,6 @@
 //! Invariants: a limit knows no session. A budget belongs to whatever has an account ([`spending::tree::Spends`]).
 
 pub(crate) mod admission;
-pub(crate) mod bill;
 pub(crate) mod restarts;
 pub(crate) mod spending;
 pub(crate) mod waits;

@@ -637,10 +637,7 @@ impl Watch {
 
 /// Whether it is an answer of which only a part had come.
 fn is_cut_off(message: &Message) -> bool {
-    match message {
-        Message::Assistant(answer) => answer.stop.is_partial(),
-        Message::User(_) | Message::ToolResult(_) => false,
-    }
+    message.as_answer().is_some_and(|answer| !answer.is_whole())
 }
 
 /// A number in 0..1000 that differs between sessions and calls.

@@ -27,7 +27,7 @@ use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::EventKind;
 use crate::values::compaction::CompactionProposal;
-use crate::values::model_info::model_info;
+use crate::values::model_info::call_cost;
 
 /// The most questions that are asked at the same time.
 const CHILDREN_MAX: usize = 4;
@@ -361,7 +361,7 @@ impl Running {
 
     fn bill(&mut self, answer: &AssistantMessage) {
         let Some(usage) = &answer.usage else { return };
-        let cost = model_info(&answer.provider, &answer.model).and_then(|info| info.cost_microdollars(usage));
+        let cost = call_cost(&answer.provider, &answer.model, usage);
         self.cost_microdollars = match (self.cost_microdollars, cost) {
             (Some(sum), Some(cost)) => Some(sum + cost),
             (Some(_) | None, None) | (None, Some(_)) => None,

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use greenroom_kernel::cost::RunCost;
 use greenroom_kernel::entry::{EntryId, EntryKind, Spender, Spent};
-use greenroom_kernel::message::Message;
+use greenroom_kernel::log::{Amendment, Draft, Log};
 use greenroom_kernel::usage::{ContextUsage, Measured};
 use greenroom_provider::ResentReasoning;
 use greenroom_store::{Appended, Batch};
@@ -28,14 +28,13 @@ use tracing::{Instrument as _, Span};
 use crate::agent::live::Live;
 use crate::agent::{Agent, team};
 use crate::core::deps::Deps;
-use crate::core::log::{Draft, Log};
 use crate::core::mail::Outbox;
 use crate::core::message::{
-    AgentMessage, Amendment, CompactorMessage, MeasureFor, PromptOptions, RunAttempt, RunCompletion,
-    SessionMail, SessionMessage, SupervisorMessage, TrackerConfig, TrackerMessage, tell_all,
+    AgentMessage, CompactorMessage, MeasureFor, PromptOptions, RunAttempt, RunCompletion, SessionMail,
+    SessionMessage, SupervisorMessage, TrackerConfig, TrackerMessage, tell_all,
 };
 use crate::core::running::Running;
-use crate::core::shared::SessionShared;
+use crate::core::shared::{Published, SessionShared};
 use crate::core::trace;
 use crate::events::event::{self, Event, EventKind};
 use crate::limits::admission::Admitted;
@@ -141,6 +140,8 @@ pub(crate) struct SessionState {
     is_left_waiting: bool,
     /// It is to end as soon as nothing is under way.
     is_stopping: bool,
+    /// It fell asleep in its run, which the supervisor keeps.
+    is_asleep: bool,
     /// The timer that looks whether it is idle is running.
     is_watched: bool,
     /// What was interrupted is to be finished before anything that waits.
@@ -447,13 +448,9 @@ impl SessionState {
             let (provider, model) = (self.definition.provider(), self.definition.model());
             draft.begin(provider, model, self.shared.parent.as_deref(), created_at_ms);
         }
-        if (draft.head.provider.as_str(), draft.head.model.as_str())
-            == (self.definition.provider(), self.definition.model())
-        {
-            draft.head.window = self.definition.window.tokens;
-        }
-        let entries = draft.entries.clone();
-        let head = Arc::new(std::mem::take(&mut draft.head));
+        let (provider, model) = (self.definition.provider(), self.definition.model());
+        draft.set_window(provider, model, self.definition.window.tokens);
+        let (entries, head) = (draft.entries().to_vec(), draft.take_head());
         let batch = Batch { entries: entries.clone(), head: Arc::clone(&head), key };
         self.send_told();
         let span = trace::append(self.work_span(), &self.shared.id, entries.len());
@@ -466,7 +463,7 @@ impl SessionState {
                 return Err(Error::DuplicateKey { session, first });
             }
         }
-        let (bill_before, is_import) = (self.log.bill(), draft.is_import);
+        let (bill_before, is_import) = (self.log.bill(), draft.is_import());
         self.log.commit(draft, head);
         let bill = self.log.bill();
         // What a sub-agent spent, it took from the purse itself.
@@ -486,7 +483,7 @@ impl SessionState {
             self.repeats.follow(&entry.kind);
             if greenroom_kernel::path::is_message(&entry.kind) {
                 self.compaction.message_recorded();
-                if is_answer(&entry.kind) {
+                if entry.kind.is_whole_answer() {
                     self.left = None;
                 }
                 if !is_import && ended.is_none() {
@@ -495,7 +492,6 @@ impl SessionState {
             }
         }
         self.inbox.committed(&self.log);
-        self.shared.keep_inbox_agents(|item| self.log.inbox().iter().any(|waiting| waiting.id == item));
         self.tell_askers(&entries);
         let parent = self.shared.parent.as_ref();
         let mut events: Vec<Arc<Event>> = event::of_entries(
@@ -756,9 +752,9 @@ impl SessionState {
 
     /// Whatever was handled: a session with nothing under way ends if it is to end, or goes on with what waits.
     async fn settle(&mut self) {
-        self.note_awaited();
+        self.publish_state();
         self.settle_work().await;
-        self.shared.set_callers_waiting(self.inbox.callers());
+        self.publish_state();
         self.taken_on.set(self.inbox.ready(&self.log).count() + usize::from(self.run.is_some()));
     }
 
@@ -795,11 +791,22 @@ impl SessionState {
         }
     }
 
-    /// Says to the lanes whether somebody waits for what is under way: a summary that nobody waits for lets others go first.
-    fn note_awaited(&self) {
+    /// Publishes how the session stands. The lanes hear where somebody begins to wait for what is under way: a summary that
+    /// nobody waits for lets others go first.
+    fn publish_state(&self) {
+        if self.is_asleep {
+            // The run and the inbox are with the supervisor, and stay as they were published.
+            return;
+        }
         let is_awaited =
             self.run.is_some() || self.compaction.is_awaited() || !self.inbox.is_empty(&self.log);
-        if self.shared.set_awaited(is_awaited) && !self.compaction.is_idle() {
+        let before = self.shared.publish_state(Published {
+            is_awaited,
+            callers_waiting: self.inbox.callers(),
+            held_back: Some(Arc::clone(self.inbox.held_back())),
+            inbox_agents: Arc::clone(self.inbox.agents()),
+        });
+        if is_awaited && !before.is_awaited && !self.compaction.is_idle() {
             let family = self.shared.family();
             self.deps.lanes.values().for_each(|lane| lane.promote(&family));
             self.definition.lane.promote(&family);
@@ -908,6 +915,9 @@ impl SessionState {
     /// Gives away the run that was handed over, with all that belongs to it; `None` where there is none.
     fn suspend(&mut self) -> Option<Box<Suspended>> {
         let running = self.suspended.take()?;
+        // Whoever waits for it waits at the supervisor.
+        self.shared.publish_state(Published { is_awaited: false, ..self.shared.published() });
+        self.is_asleep = true;
         Some(Box::new(Suspended {
             running,
             run: self.take_run().expect("a run that was handed over is open"),
@@ -964,13 +974,9 @@ impl LeftModel {
         let path = log.path();
         let change = path.iter().rposition(|entry| matches!(entry.kind, EntryKind::ModelChange { .. }))?;
         let newest =
-            path.iter().rposition(|entry| is_answer(&entry.kind)).filter(|newest| *newest < change)?;
-        match &**path[newest].kind.as_message()? {
-            Message::Assistant(answer) => {
-                Some(Self { provider: answer.provider.clone(), model: answer.model.clone(), window: None })
-            }
-            Message::User(_) | Message::ToolResult(_) => None,
-        }
+            path.iter().rposition(|entry| entry.kind.is_whole_answer()).filter(|newest| *newest < change)?;
+        let answer = path[newest].kind.as_answer()?;
+        Some(Self { provider: answer.provider.clone(), model: answer.model.clone(), window: None })
     }
 
     fn is(&self, provider: &str, model: &str) -> bool {
@@ -987,16 +993,7 @@ fn spent_below(kind: &EntryKind) -> Option<u64> {
 /// Whether what a model call cost is on the bill with it: it is an answer, what had come of one, or what is known of a call
 /// that has no answer.
 fn ends_call(kind: &EntryKind) -> bool {
-    let is_any_answer = || kind.as_message().is_some_and(|said| matches!(&**said, Message::Assistant(_)));
-    matches!(kind, EntryKind::Spent(Spent { by: Spender::Calls, .. })) || is_any_answer()
-}
-
-/// Whether it is a model's whole answer.
-fn is_answer(kind: &EntryKind) -> bool {
-    kind.as_message().is_some_and(|message| match &**message {
-        Message::Assistant(answer) => !answer.stop.is_partial(),
-        Message::User(_) | Message::ToolResult(_) => false,
-    })
+    matches!(kind, EntryKind::Spent(Spent { by: Spender::Calls, .. })) || kind.as_answer().is_some()
 }
 
 /// How a session with nothing under way stands, as far as its log says; `model` answers in it.

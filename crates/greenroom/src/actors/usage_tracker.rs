@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::Entry;
+use greenroom_kernel::bill::Bill;
 use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::message::Message;
 use greenroom_kernel::usage::{ContextUsage, Tracker, Trust};
@@ -21,7 +22,6 @@ use crate::core::message::{
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::EventKind;
-use crate::limits::bill::Bill;
 
 /// The usage tracker of one session.
 pub(crate) struct UsageTracker;

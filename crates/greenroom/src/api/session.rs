@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::Entry;
 use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId, Metadata, RunId, Sees};
+use greenroom_kernel::log::Amendment;
 use greenroom_kernel::message::Message;
 use greenroom_kernel::plan::{NothingToCompact, Plan};
 use greenroom_kernel::question::Answer;
@@ -25,7 +26,7 @@ use crate::api::request::{RunRequest, SentInput};
 use crate::core::asking;
 use crate::core::deps::{Deps, blocking};
 use crate::core::door::Door;
-use crate::core::message::{Amendment, SessionMail, SessionMessage};
+use crate::core::message::{SessionMail, SessionMessage};
 use crate::core::shared::SessionShared;
 use crate::core::trace::CalledFrom;
 use crate::events::activity::{Activity, InProgress};

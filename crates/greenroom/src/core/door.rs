@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greenroom_kernel::EntryId;
+use greenroom_kernel::log::Amendment;
 use ractor::ActorRef;
 use tokio::sync::oneshot;
 
@@ -17,8 +18,7 @@ use crate::agent::hooks::input;
 use crate::agent::hooks::input::InputKind;
 use crate::core::deps::{Deps, blocking};
 use crate::core::message::{
-    AmendRequest, Amendment, MailPlace, OpenReason, OpenRequest, ReplyTo, SessionMail, SessionMessage,
-    SupervisorMessage,
+    AmendRequest, MailPlace, OpenReason, OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage,
 };
 use crate::core::shared::{KeptAwake, REQUESTS_MAX, SessionShared};
 use crate::limits::waits::Waiting;

@@ -7,10 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_kernel::bill::Bill;
 use greenroom_kernel::compacting::branch::{BranchRecord, BranchSummary};
 use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, PruneSegment, Segment};
 use greenroom_kernel::due::ContextLimits;
-use greenroom_kernel::entry::{ChildRecord, Delivery, EntryId, Metadata, RunId, RunOutcome, Sees, Trigger};
+use greenroom_kernel::entry::{ChildRecord, Delivery, EntryId, RunId, RunOutcome, Sees, Trigger};
+use greenroom_kernel::log::Amendment;
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolCall, ToolResult};
 use greenroom_kernel::plan::Plan;
 use greenroom_kernel::question::{Answer as PersonsAnswer, Asker, KnownQuestion, Question, QuestionEnd};
@@ -36,7 +38,6 @@ use crate::events::event::Event;
 use crate::events::run_link::RunLink;
 use crate::lane::Lane;
 use crate::limits::admission::Admitted;
-use crate::limits::bill::Bill;
 use crate::limits::waits::Chain;
 use crate::values::compaction::Compacted;
 use crate::values::error::{Error, Result};
@@ -131,19 +132,6 @@ pub(crate) struct AmendRequest {
     pub(crate) amendment: Amendment,
     /// Told how many inputs were withdrawn.
     pub(crate) reply: ReplyTo<usize>,
-}
-
-/// What is changed of a session.
-#[derive(Debug, Clone)]
-pub(crate) enum Amendment {
-    /// Everything that waits is withdrawn.
-    ClearInbox,
-    /// Its title or its labels.
-    Set(Metadata),
-    /// Nobody waits for its work any more: what it asks people is withdrawn.
-    WithdrawQuestions,
-    /// A person answers one of its questions. Its run goes on when the session is opened.
-    Answer { question: EntryId, answer: PersonsAnswer },
 }
 
 /// What was done in the store to a session without actors, and who waits for it.

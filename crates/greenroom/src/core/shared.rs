@@ -1,10 +1,11 @@
-//! What a session's actors, its handles and the supervisor share.
+//! What a session's actors, its handles and the supervisor share: how the session stands, as its actor publishes it
+//! ([`Published`]); the way to the actor; what an abort reaches; the children of its run; the order of its events; and what it
+//! may cost.
 //!
-//! Invariants: each value here is a small copy for others to read, or a way to reach the actor that owns it. A durable
-//! event is published once, in the order of the log. An actor that falls asleep was taken away from here while nobody was
-//! about to speak to it, so nothing that is said to a session is lost because it falls asleep.
+//! Invariants: what is published is a copy for others to read; all else is a way to reach somebody, and not a state. An actor
+//! that falls asleep was taken away from here while nobody was about to speak to it, so nothing that is said to a session is
+//! lost because it falls asleep.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -20,12 +21,21 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::Agent;
 use crate::core::child_work::ChildWork;
 use crate::core::message::{SessionMail, SessionMessage};
-use crate::events::activity::{Activity, InProgress, Tracked};
+use crate::events::activity::{Activity, InProgress};
 use crate::events::bus::Bus;
 use crate::events::event::{Event, EventKind};
-use crate::events::pairs::Pairs;
 use crate::limits::spending::tree::{Account, Ledger, Spends};
 use crate::values::error::Error;
+
+mod broadcast;
+mod children;
+mod published;
+mod run_slot;
+
+use broadcast::{Broadcast, Placed, Unrecorded};
+use children::Children;
+pub(crate) use published::Published;
+use run_slot::RunSlot;
 
 /// The most requests from outside that wait for a session's actor, or for the supervisor to open one.
 pub(crate) const REQUESTS_MAX: usize = 1_024;
@@ -41,20 +51,16 @@ pub(crate) struct SessionShared {
     /// The sessions whose agents called each other down to this one, the nearest first: none for one that a program
     /// opened first.
     ancestors: Mutex<Arc<[Arc<str>]>>,
+    /// How the session stands.
+    published: Mutex<Published>,
+    /// The agents that its run called as tools.
     children: Mutex<Children>,
-    /// Whether somebody waits for what the session does: a run, a caller, or input.
-    is_awaited: AtomicBool,
-    /// How many callers wait for prompts in the inbox.
-    callers_waiting: AtomicUsize,
     actor: Mutex<Option<ActorRef<SessionMail>>>,
     /// How many are about to speak to the actor, or have and were not heard yet.
     kept_awake: AtomicUsize,
     /// The definition that it works with; `None` until a program gives one.
     agent: Mutex<Option<Arc<Agent>>>,
-    /// The agents of those who said what waits in the inbox, where they brought one: they outlive the session's actor.
-    inbox_agents: Mutex<HashMap<EntryId, Arc<Agent>>>,
-    /// What waits in the inbox and is held back; `None` before the session's first actor has looked.
-    held_back: Mutex<Option<HashSet<EntryId>>>,
+    /// What an abort reaches.
     run: Mutex<RunSlot>,
     /// Whether a run goes on while the session sleeps; the supervisor keeps it.
     is_suspended: AtomicBool,
@@ -63,17 +69,13 @@ pub(crate) struct SessionShared {
     /// Whether the session was deleted. Another one of the same id has another shared.
     is_deleted: AtomicBool,
     is_deleting: AtomicBool,
+    /// The context's size, as the tracker measured it last.
     context: Mutex<ContextUsage>,
     account: Mutex<Account<Self>>,
     /// Whether a person is asked, in its run or below: then the limits of those who wait for it stand still.
     pauses: Pauses,
+    /// Which events were published. It is held while one is, so that each session's events are in order.
     broadcast: Mutex<Broadcast>,
-    /// Whether an actor had this shared before: then the events before its log's end were broadcast, or are due.
-    was_opened: AtomicBool,
-    /// Whether the session's actor is about to end: then what waits for people stays open.
-    is_closing: AtomicBool,
-    /// Whether the session's actor ended with every event broadcast.
-    is_flushed: AtomicBool,
     /// Whether a request to abort the compaction is in the mailbox: one is enough.
     abort_asked: AtomicBool,
     pub(crate) activity: AtomicU64,
@@ -91,54 +93,6 @@ pub(crate) struct KeptAwake(Arc<SessionShared>);
 impl Drop for KeptAwake {
     fn drop(&mut self) {
         self.0.kept_awake.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// The agents that a run called as tools.
-#[derive(Default)]
-struct Children {
-    works: Vec<Arc<ChildWork>>,
-    /// The ids that were chosen for their sessions.
-    ids: Vec<Arc<str>>,
-    /// Those that an earlier attempt at the run, or an earlier process, left waiting for a person: their starts.
-    left: Vec<(EntryId, ChildRecord)>,
-    /// How many were called, those below included.
-    count: u32,
-}
-
-/// What an abort reaches.
-#[derive(Debug, Default)]
-struct RunSlot {
-    /// The run in progress, or the newest one.
-    run: Option<RunId>,
-    /// Cancels the run in progress; `None` where none is open.
-    open: Option<CancellationToken>,
-    /// How often an abort found no run open: a prompt that was handed over before the newest of them, and has not begun,
-    /// is aborted by it.
-    early_aborts: u64,
-}
-
-/// How far a session's events were broadcast.
-#[derive(Debug, Default)]
-struct Broadcast {
-    /// When the session was created, in unix milliseconds; 0 before an actor knew.
-    created_at_ms: u64,
-    /// The sequence number of the next durable event.
-    next: u64,
-    /// How many transient events followed the last durable one.
-    transient: u64,
-    /// What began and has not ended.
-    pairs: Pairs,
-    /// What goes on.
-    tracked: Tracked,
-}
-
-impl Broadcast {
-    /// Everything below `next` was broadcast.
-    fn goes_on_at(&mut self, next: u64) {
-        if self.next != next {
-            (self.next, self.transient) = (next, 0);
-        }
     }
 }
 
@@ -167,14 +121,11 @@ impl SessionShared {
             id,
             parent,
             ancestors,
+            published: Mutex::default(),
             children: Mutex::default(),
-            is_awaited: AtomicBool::new(false),
-            callers_waiting: AtomicUsize::new(0),
             actor: Mutex::new(None),
             kept_awake: AtomicUsize::new(0),
             agent: Mutex::new(agent),
-            inbox_agents: Mutex::default(),
-            held_back: Mutex::default(),
             run: Mutex::default(),
             is_suspended: AtomicBool::new(false),
             parkings: AtomicU64::new(0),
@@ -186,10 +137,7 @@ impl SessionShared {
             )),
             account: Mutex::default(),
             pauses: Pauses::default(),
-            broadcast: Mutex::new(Broadcast { next: unpublished.unwrap_or(0), ..Broadcast::default() }),
-            was_opened: AtomicBool::new(unpublished.is_some()),
-            is_closing: AtomicBool::new(false),
-            is_flushed: AtomicBool::new(false),
+            broadcast: Mutex::new(Broadcast::new(unpublished)),
             abort_asked: AtomicBool::new(false),
             activity: AtomicU64::new(0),
             used: AtomicU64::new(0),
@@ -207,28 +155,25 @@ impl SessionShared {
         *self.ancestors.lock() = ancestors;
     }
 
-    fn children_slot(&self) -> MutexGuard<'_, Children> {
-        self.children.lock()
-    }
-
     /// The agents that its newest run called as tools, in the order of their starts.
     pub(crate) fn children(&self) -> Vec<Arc<ChildWork>> {
-        self.children_slot().works.clone()
+        self.children.lock().works().to_vec()
     }
 
     pub(crate) fn add_child(&self, child: &Arc<ChildWork>) {
-        self.children_slot().works.push(Arc::clone(child));
+        self.children.lock().add(child);
     }
 
     /// The calls whose agents wait for people, and which therefore outlive whoever works on them.
     pub(crate) fn calls_that_wait(&self) -> Vec<String> {
-        let slot = self.children_slot();
-        slot.works.iter().filter(|child| child.waits()).map(|child| child.call_id.clone()).collect()
+        let children = self.children.lock();
+        let waiting = children.works().iter().filter(|child| child.waits());
+        waiting.map(|child| child.call_id.clone()).collect()
     }
 
     /// These agents were left, and wait for people.
     pub(crate) fn set_left_children(&self, left: Vec<(EntryId, ChildRecord)>) {
-        self.children_slot().left = left;
+        self.children.lock().set_left(left);
     }
 
     /// The agent that was left with this call, for the one who goes on with the call; and the work on it here, if it was
@@ -237,26 +182,17 @@ impl SessionShared {
         &self,
         call_id: &str,
     ) -> Option<(EntryId, ChildRecord, Option<Arc<ChildWork>>)> {
-        let mut slot = self.children_slot();
-        let place = slot.left.iter().position(|(_, child)| child.call_id == call_id)?;
-        let (started, child) = slot.left.remove(place);
-        let work = slot.works.iter().rev().find(|work| *work.shared.id == *child.session).map(Arc::clone);
-        Some((started, child, work))
+        self.children.lock().take_left(call_id)
     }
 
     /// Whether this agent still works on a call of this session.
     pub(crate) fn has_child_at_work(&self, id: &str) -> bool {
-        self.children_slot().works.iter().any(|child| *child.shared.id == *id && !child.is_over())
+        self.children.lock().works().iter().any(|child| *child.shared.id == *id && !child.is_over())
     }
 
     /// Takes an id for a child's session; `false` if another child of the run has it.
     pub(crate) fn take_child_id(&self, id: &Arc<str>) -> bool {
-        let mut children = self.children_slot();
-        let is_free = !children.ids.contains(id);
-        if is_free {
-            children.ids.push(Arc::clone(id));
-        }
-        is_free
+        self.children.lock().take_id(id)
     }
 
     /// Counts an agent that is about to be called, here and at each session above.
@@ -267,11 +203,11 @@ impl SessionShared {
         let chain = ledger.chain(self);
         for session in &chain {
             let max = session.agent().map_or(u32::MAX, |agent| agent.sub_agents_max);
-            if session.children_slot().count >= max {
+            if session.children.lock().count() >= max {
                 return Err(Error::TooManySubAgents { max });
             }
         }
-        chain.iter().for_each(|session| session.children_slot().count += 1);
+        chain.iter().for_each(|session| session.children.lock().count_one());
         Ok(())
     }
 
@@ -295,23 +231,19 @@ impl SessionShared {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// How the session stands, as its actor published it last.
+    pub(crate) fn published(&self) -> Published {
+        self.published.lock().clone()
+    }
+
+    /// Publishes how the session stands now. Gives what was published before.
+    pub(crate) fn publish_state(&self, published: Published) -> Published {
+        std::mem::replace(&mut *self.published.lock(), published)
+    }
+
     /// Whether somebody waits for what the session does.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.is_awaited.load(Ordering::SeqCst)
-    }
-
-    /// Says whether somebody waits for what the session does. Gives whether nobody did before and somebody does now.
-    pub(crate) fn set_awaited(&self, is_awaited: bool) -> bool {
-        is_awaited & !self.is_awaited.swap(is_awaited, Ordering::SeqCst)
-    }
-
-    /// How many callers wait for prompts that stand in the inbox until the run has ended.
-    pub(crate) fn callers_waiting(&self) -> usize {
-        self.callers_waiting.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_callers_waiting(&self, callers: usize) {
-        self.callers_waiting.store(callers, Ordering::Relaxed);
+        self.published.lock().is_awaited
     }
 
     pub(crate) fn actor(&self) -> Option<ActorRef<SessionMail>> {
@@ -350,31 +282,6 @@ impl SessionShared {
 
     pub(crate) fn set_agent(&self, agent: Option<Arc<Agent>>) {
         *self.agent.lock() = agent;
-    }
-
-    /// Whoever said what waits as this item brought this agent.
-    pub(crate) fn set_inbox_agent(&self, item: EntryId, agent: Arc<Agent>) {
-        self.inbox_agents.lock().insert(item, agent);
-    }
-
-    /// The agent of whoever said what waits as this item, if they brought one.
-    pub(crate) fn inbox_agent(&self, item: EntryId) -> Option<Arc<Agent>> {
-        self.inbox_agents.lock().get(&item).cloned()
-    }
-
-    /// What waits in the inbox and is held back, as it was noted last.
-    pub(crate) fn held_back(&self) -> Option<HashSet<EntryId>> {
-        self.held_back.lock().clone()
-    }
-
-    /// Notes what is held back, for the session's next actor.
-    pub(crate) fn hold_back(&self, items: HashSet<EntryId>) {
-        *self.held_back.lock() = Some(items);
-    }
-
-    /// Forgets the agents of those who said what no longer waits.
-    pub(crate) fn keep_inbox_agents(&self, waits: impl Fn(EntryId) -> bool) {
-        self.inbox_agents.lock().retain(|item, _| waits(*item));
     }
 
     pub(crate) fn is_deleted(&self) -> bool {
@@ -423,69 +330,46 @@ impl SessionShared {
 
     /// Whether the session's actor is about to end, so that its run is left and not aborted.
     pub(crate) fn is_closing(&self) -> bool {
-        self.is_closing.load(Ordering::SeqCst)
+        self.run.lock().is_closing()
     }
 
     pub(crate) fn set_closing(&self, is_closing: bool) {
-        self.is_closing.store(is_closing, Ordering::SeqCst);
-    }
-
-    fn run(&self) -> MutexGuard<'_, RunSlot> {
-        self.run.lock()
+        self.run.lock().set_closing(is_closing);
     }
 
     /// A run begins, which `cancel` cancels. It is cancelled at once by an early abort after the first `early_aborts`.
     pub(crate) fn begin_run(&self, id: RunId, cancel: CancellationToken, early_aborts: u64) {
-        {
-            let mut children = self.children_slot();
-            children.works.retain(|child| !child.is_over());
-            children.ids.clear();
-            children.count = 0;
-        }
-        let mut run = self.run();
-        run.run = Some(id);
-        if run.early_aborts > early_aborts {
-            cancel.cancel();
-        }
-        run.open = Some(cancel);
+        self.children.lock().begin_run();
+        self.run.lock().begin(id, cancel, early_aborts);
     }
 
     /// The run in progress; `None` where none is open.
     pub(crate) fn open_run(&self) -> Option<RunId> {
-        let run = self.run();
-        run.run.filter(|_| run.open.is_some())
+        self.run.lock().open()
     }
 
     /// No run is open any more.
     pub(crate) fn end_run(&self) {
-        self.run().open = None;
+        self.run.lock().end();
     }
 
     pub(crate) fn cancel_run(&self) {
-        if let Some(cancel) = &self.run().open {
-            cancel.cancel();
-        }
+        self.run.lock().cancel();
     }
 
     /// Whether the run in progress is cancelled.
     pub(crate) fn is_run_cancelled(&self) -> bool {
-        self.run().open.as_ref().is_some_and(CancellationToken::is_cancelled)
+        self.run.lock().is_cancelled()
     }
 
     /// How many aborts found no run open so far.
     pub(crate) fn early_aborts(&self) -> u64 {
-        self.run().early_aborts
+        self.run.lock().early_aborts()
     }
 
     /// Leaves the current run, or the compaction that no run waits for, or the prompt that is on its way.
     pub(crate) fn abort(self: &Arc<Self>) {
-        {
-            let mut run = self.run();
-            match &run.open {
-                Some(cancel) => cancel.cancel(),
-                None => run.early_aborts += 1,
-            }
-        }
+        self.run.lock().abort();
         let awake = self.keep_awake();
         if let Some(actor) = self.actor()
             && !self.abort_asked.swap(true, Ordering::Relaxed)
@@ -509,125 +393,95 @@ impl SessionShared {
 
     /// The next sequence number to be broadcast: everything below it was.
     pub(crate) fn broadcast_below(&self) -> u64 {
-        self.broadcast.lock().next
+        self.broadcast.lock().below()
     }
 
     /// The first durable event that may still be due; `None` where all were broadcast, or nothing was ever read.
     pub(crate) fn first_unpublished(&self) -> Option<u64> {
-        (self.was_opened.load(Ordering::Relaxed) && !self.is_flushed.load(Ordering::Relaxed))
-            .then(|| self.broadcast_below())
+        self.broadcast.lock().first_unpublished()
     }
 
     /// The session ends in order, and every durable event was broadcast.
     pub(crate) fn mark_flushed(&self) {
-        self.is_flushed.store(true, Ordering::Relaxed);
+        self.broadcast.lock().mark_flushed();
     }
 
     /// The session was read from its log, which has `entries` entries. Gives the first one whose event was not
     /// broadcast, if an actor before this one died before it could be.
     pub(crate) fn start_broadcast(&self, entries: u64, created_at_ms: u64) -> Option<u64> {
-        let mut broadcast = self.broadcast.lock();
         // A request that the last actor did not live to take up is void.
         self.abort_is_heard();
-        let was_flushed = self.is_flushed.swap(false, Ordering::Relaxed);
-        // A session that was deleted may have another one of the same id in its place.
-        let is_same = broadcast.created_at_ms == 0 || broadcast.created_at_ms == created_at_ms;
-        let goes_on = !was_flushed && is_same && broadcast.next <= entries;
-        broadcast.created_at_ms = created_at_ms;
-        if self.was_opened.swap(true, Ordering::Relaxed) && goes_on {
-            return Some(broadcast.next).filter(|next| *next < entries);
-        }
-        broadcast.goes_on_at(entries);
-        None
+        self.broadcast.lock().start(entries, created_at_ms)
     }
 
     /// When the session was created, in unix milliseconds; `None` before an actor knew.
     pub(crate) fn created_at_ms(&self) -> Option<u64> {
-        let broadcast = self.broadcast.lock();
-        Some(broadcast.created_at_ms).filter(|created_at_ms| *created_at_ms > 0)
+        self.broadcast.lock().created_at_ms()
     }
 
     /// What goes on, as far as it was published.
     pub(crate) fn current_activity(&self) -> Activity {
-        self.broadcast.lock().tracked.activity()
+        self.broadcast.lock().activity()
     }
 
     /// What goes on that no entry says yet; `None` where no actor had this shared before, so that it does not know how far
     /// the log is.
     pub(crate) fn in_progress(&self) -> Option<InProgress> {
         let broadcast = self.broadcast.lock();
-        if !self.was_opened.load(Ordering::Relaxed) {
-            return None;
+        let Unrecorded { seq, n, run, events } = broadcast.unrecorded()?;
+        let event =
+            |(at_ms, kind)| self.event(&broadcast, Placed { seq: seq.unwrap_or(0), n, run, kind }, at_ms);
+        let events = events.into_iter().map(event).collect();
+        Some(InProgress { seq, n, events })
+    }
+
+    /// Publishes a transient event of the run that is going on, or of none.
+    pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
+        let mut broadcast = self.broadcast.lock();
+        let run = broadcast.run();
+        self.publish_transient(bus, &mut broadcast, run, kind);
+    }
+
+    /// Publishes a transient event of this run.
+    pub(crate) fn publish_of_run(&self, bus: &Bus, run: RunId, kind: EventKind) {
+        self.publish_transient(bus, &mut self.broadcast.lock(), Some(run), kind);
+    }
+
+    /// Publishes a durable event, once.
+    pub(crate) fn publish_durable(&self, bus: &Bus, event: &Arc<Event>) {
+        let mut broadcast = self.broadcast.lock();
+        let (is_due, first) = broadcast.durable(event.seq, event.run, &event.kind, event.at_ms);
+        if let Some(first) = first {
+            self.publish_placed(bus, &broadcast, first);
         }
-        let (newest, n, run) = (broadcast.next.checked_sub(1), broadcast.transient, broadcast.pairs.run());
-        let seq = newest.unwrap_or(0);
-        let event = |(at_ms, kind)| Event {
+        if is_due {
+            self.publish_to(bus, event);
+        }
+    }
+
+    fn publish_transient(&self, bus: &Bus, broadcast: &mut Broadcast, run: Option<RunId>, kind: EventKind) {
+        let placed = broadcast.transient(run, kind, || bus.now_ms());
+        placed.into_iter().flatten().for_each(|placed| self.publish_placed(bus, broadcast, placed));
+    }
+
+    fn publish_placed(&self, bus: &Bus, broadcast: &Broadcast, placed: Placed) {
+        if !bus.is_unheard() {
+            self.publish_to(bus, &Arc::new(self.event(broadcast, placed, bus.now_ms())));
+        }
+    }
+
+    fn event(&self, broadcast: &Broadcast, placed: Placed, at_ms: u64) -> Event {
+        let Placed { seq, n, run, kind } = placed;
+        Event {
             session: Arc::clone(&self.id),
-            session_created_at_ms: broadcast.created_at_ms,
+            session_created_at_ms: broadcast.created_at_ms().unwrap_or(0),
             seq,
             n: Some(n),
             at_ms,
             run,
             parent: self.parent.clone(),
             kind,
-        };
-        let events = broadcast.tracked.events().into_iter().map(event).collect();
-        Some(InProgress { seq: newest, n, events })
-    }
-
-    /// Publishes a transient event of the run that is going on, or of none.
-    pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
-        let mut broadcast = self.broadcast.lock();
-        let run = broadcast.pairs.run();
-        self.admit_transient(bus, &mut broadcast, run, kind);
-    }
-
-    /// Publishes a transient event of this run.
-    pub(crate) fn publish_of_run(&self, bus: &Bus, run: RunId, kind: EventKind) {
-        let mut broadcast = self.broadcast.lock();
-        self.admit_transient(bus, &mut broadcast, Some(run), kind);
-    }
-
-    /// Publishes a durable event, once.
-    pub(crate) fn publish_durable(&self, bus: &Bus, event: &Arc<Event>) {
-        let mut broadcast = self.broadcast.lock();
-        if event.seq >= broadcast.next {
-            if let Some((run, first)) = broadcast.pairs.admit(event.run, &event.kind).first {
-                self.publish_transient(bus, &mut broadcast, Some(run), first);
-            }
-            broadcast.tracked.follow(&event.kind, || event.at_ms);
-            broadcast.goes_on_at(event.seq + 1);
-            self.publish_to(bus, event);
         }
-    }
-
-    fn admit_transient(&self, bus: &Bus, broadcast: &mut Broadcast, run: Option<RunId>, kind: EventKind) {
-        let admitted = broadcast.pairs.admit(run, &kind);
-        if let Some((run, first)) = admitted.first {
-            self.publish_transient(bus, broadcast, Some(run), first);
-        }
-        if admitted.itself {
-            broadcast.tracked.follow(&kind, || bus.now_ms());
-            self.publish_transient(bus, broadcast, run, kind);
-        }
-    }
-
-    fn publish_transient(&self, bus: &Bus, broadcast: &mut Broadcast, run: Option<RunId>, kind: EventKind) {
-        broadcast.transient += 1;
-        if bus.is_unheard() {
-            return;
-        }
-        let event = Arc::new(Event {
-            session: Arc::clone(&self.id),
-            session_created_at_ms: broadcast.created_at_ms,
-            seq: broadcast.next.saturating_sub(1),
-            n: Some(broadcast.transient),
-            at_ms: bus.now_ms(),
-            run,
-            parent: self.parent.clone(),
-            kind,
-        });
-        self.publish_to(bus, &event);
     }
 
     fn publish_to(&self, bus: &Bus, event: &Arc<Event>) {

@@ -67,6 +67,11 @@ impl From<&CompactionEnded> for Compacted {
     }
 }
 
+/// Compactions as a reply tells them.
+pub(crate) fn told_compactions<'a>(ended: impl IntoIterator<Item = &'a CompactionEnded>) -> Vec<Compacted> {
+    ended.into_iter().map(Compacted::from).collect()
+}
+
 impl Compacted {
     /// Why nothing was installed, as a clause for the run that needed it; `None` where something was, or where there was
     /// nothing to do.

@@ -1,9 +1,7 @@
 //! What people and programs know a session by: its title and its labels.
 //!
 //! Invariants: each change is an entry of the session's log, and the head carries what holds; a head is stored with
-//! every append, so sizes are limited here, in one place.
-
-use std::collections::BTreeMap;
+//! every append, so sizes are limited: here those of one change, and by the kernel how many labels there are.
 
 use greenroom_kernel::entry::Metadata;
 
@@ -11,8 +9,6 @@ use crate::values::error::MetadataError;
 
 /// The most bytes of a title.
 pub(crate) const TITLE_BYTES_MAX: usize = 512;
-/// The most labels of a session.
-pub(crate) const LABELS_MAX: usize = 16;
 /// The most bytes of a label's name.
 pub(crate) const LABEL_NAME_BYTES_MAX: usize = 64;
 /// The most bytes of a label's value.
@@ -30,15 +26,6 @@ pub(crate) fn check(metadata: &Metadata) -> Result<(), MetadataError> {
                 Some(_) | None => Ok(()),
             }
         }
-    }
-}
-
-/// Checks the labels after a change.
-pub(crate) fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), MetadataError> {
-    if labels.len() > LABELS_MAX {
-        Err(MetadataError::TooManyLabels { labels_max: LABELS_MAX })
-    } else {
-        Ok(())
     }
 }
 

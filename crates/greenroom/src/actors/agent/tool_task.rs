@@ -245,7 +245,7 @@ impl ToolTask {
             context.key = format!("{}/{answer}/{}", self.shared.id, call.id);
         }
         let questions = context.questions.clone();
-        let note = || waits::suspicion(self.shared.callers_waiting());
+        let note = || waits::suspicion(self.shared.published().callers_waiting);
         let running = self.tools.run_noting(call, context, self.definition.tool_timeout, note);
         tokio::select! {
             biased;

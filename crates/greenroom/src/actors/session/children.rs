@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::Head;
+use greenroom_kernel::bill::Bill;
 use greenroom_kernel::entry::{ChildRecord, EntryId, EntryKind, RunOutcome};
 use greenroom_store::Store;
 
@@ -15,7 +16,6 @@ use crate::core::deps::blocking;
 use crate::core::door::Door;
 use crate::core::message::ReplyTo;
 use crate::core::shared::SessionShared;
-use crate::limits::bill::Bill;
 use crate::values::error::{Error, Result};
 
 /// Within how many of a session's newest entries its last run has its end.
@@ -39,7 +39,7 @@ impl SessionState {
         if let Some((_, child)) = self.log.children().iter().find(|(id, _)| *id == started) {
             draft.end_child(started, child, outcome, spent);
         }
-        if !draft.entries.is_empty()
+        if !draft.is_empty()
             && let Err(error) = self.append(draft, None).await
         {
             self.warn(format!("the end of an agent that was called could not be recorded: {error}"));

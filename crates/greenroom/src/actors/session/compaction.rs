@@ -11,6 +11,7 @@ use greenroom_kernel::compacting::{
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, EntryRange, Trigger,
 };
+use greenroom_kernel::log::Draft;
 use greenroom_kernel::path::ActivePath;
 use greenroom_kernel::retry::Retries;
 use greenroom_kernel::settings::{CompactionSettings, Strategy};
@@ -24,7 +25,6 @@ use crate::actors::compaction_requests;
 use crate::actors::compactor::{Compactor, CompactorArguments};
 use crate::agent::Agent;
 use crate::core::deps::blocking;
-use crate::core::log::Draft;
 use crate::core::message::{
     AgentMessage, CompactionOrder, CompactionWork, CompactorMessage, MeasureFor, Measurement, RunAttempt,
     Summariser, TrackerMessage,
@@ -292,7 +292,7 @@ impl SessionState {
     /// Lets the compactor go on with what has begun.
     pub(super) async fn order(&mut self, order: CompactionOrder) {
         let id = order.id;
-        self.note_awaited();
+        self.publish_state();
         match self.compactor().await {
             Ok(compactor) => {
                 let _ = compactor.cast(CompactorMessage::Begin(Box::new(order)));

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use greenroom_kernel::entry::EntryKind;
+use greenroom_kernel::log::UntoldCompactions;
 use greenroom_kernel::message::{Block, Message};
 use greenroom_kernel::terms::Terms;
 use greenroom_kernel::usage::ContextUsage;
@@ -19,10 +20,9 @@ use super::SessionState;
 use super::inbox::Caller;
 use super::runs::Told;
 use crate::core::deps::blocking;
-use crate::core::log::UntoldCompactions;
 use crate::core::message::{AgentMessage, Answer, PromptOptions, ReplyTo, RunCompletion};
 use crate::events::event::RUN_RESUMED;
-use crate::values::compaction::Compacted;
+use crate::values::compaction::{Compacted, told_compactions};
 use crate::values::error::{Error, Result};
 use crate::values::prompt::Reply;
 
@@ -268,7 +268,7 @@ impl FirstRun {
                 self.is_left = true;
             }
             EntryKind::RunEnded { run, outcome, context } if Some(*run) == self.run => {
-                let (outcome, compactions) = (outcome.clone(), self.compactions.told());
+                let (outcome, compactions) = (outcome.clone(), told_compactions(self.compactions.iter()));
                 self.end = Some(Ended { outcome, context: Some(*context), compactions });
             }
             EntryKind::Note { kind, .. } if kind == RUN_RESUMED && self.run.is_some() && !self.is_left => {

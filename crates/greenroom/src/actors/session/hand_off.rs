@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{Compaction, EntryKind, HandOff, RunOutcome, Sees, Trigger};
+use greenroom_kernel::log::Draft;
 use greenroom_kernel::message::Message;
 use greenroom_kernel::path::{ActivePath, is_message, open_calls};
 use greenroom_kernel::run::Boundary;
@@ -19,7 +20,6 @@ use super::SessionState;
 use super::definition::Definition;
 use super::open_compaction::CompactionRequest;
 use crate::agent::team;
-use crate::core::log::Draft;
 use crate::core::message::AgentMessage;
 use crate::values::compaction::CompactOptions;
 use crate::values::error::{Error, Result};
@@ -129,7 +129,7 @@ impl SessionState {
             Sees::Summary if !is_summarised => self.narrow(&mut draft, to, self.recent_messages()),
             Sees::Summary | Sees::All => {}
         }
-        let is_narrowed = !draft.entries.is_empty();
+        let is_narrowed = !draft.is_empty();
         draft.push(EntryKind::HandOff(HandOff { from, to: to.to_owned(), sees }));
         if self.run_span().is_some() && !new.is_same_model(&self.definition) {
             let (provider, model) = (new.provider().to_owned(), new.model().to_owned());
@@ -197,7 +197,7 @@ impl SessionState {
         let mut after = path.to_vec();
         let mut sized = draft.clone();
         sized.push(EntryKind::Compaction(Box::new(compaction.clone())));
-        after.extend(sized.entries.last().map(Arc::clone));
+        after.extend(sized.entries().last().map(Arc::clone));
         compaction.tokens_after = self.measure_path(&after).tokens();
         draft.push(EntryKind::Compaction(Box::new(compaction)));
     }

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::log::InboxItem;
 use greenroom_kernel::terms::Terms;
 use greenroom_kernel::{EntryId, ToolCall};
 
 use super::SessionState;
 use crate::agent::{Agent, team};
-use crate::core::log::InboxItem;
 use crate::core::message::tell_all;
 use crate::core::terms::lacking;
 use crate::values::error::Error;
@@ -73,9 +73,7 @@ impl SessionState {
                 && self.lacking(item.terms.as_ref(), Some(&agent), functions).is_none()
         };
         let items: Vec<EntryId> = self.inbox.waiting(&self.log).filter(is_like).map(|item| item.id).collect();
-        self.inbox.let_go(&items);
-        self.shared.hold_back(self.inbox.held_back().clone());
-        items.iter().for_each(|item| self.shared.set_inbox_agent(*item, Arc::clone(&agent)));
+        self.inbox.let_go(&items, &agent);
         items
     }
 
@@ -107,6 +105,5 @@ impl SessionState {
             self.inbox.hold_back(item);
             tell_all(self.inbox.take_followers(item), || Err(why.clone()));
         }
-        self.shared.hold_back(self.inbox.held_back().clone());
     }
 }

@@ -6,15 +6,17 @@
 //! let go.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::EntryKind;
 
-use crate::core::log::{Draft, InboxItem, Log};
+use crate::agent::Agent;
 use crate::core::message::{PromptOptions, ReplyTo};
 use crate::core::trace::CalledFrom;
 use crate::values::prompt::Reply;
+use greenroom_kernel::log::{Draft, InboxItem, Log};
 
 #[cfg(test)]
 mod tests;
@@ -43,7 +45,9 @@ pub(super) struct Inbox {
     /// Items whose callers were told that they failed, or went away.
     refused: Vec<EntryId>,
     /// Items of an earlier process that wait until somebody says that they may begin.
-    held_back: HashSet<EntryId>,
+    held_back: Arc<HashSet<EntryId>>,
+    /// The agents of those who said what waits, where they brought one.
+    agents: Arc<HashMap<EntryId, Arc<Agent>>>,
     /// The store refused what waits: nothing begins before the timer fires or the next request comes.
     is_held: bool,
     /// A timer that ends the hold is running.
@@ -53,24 +57,43 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// One in which these items are held back.
-    pub(super) fn holding_back(items: HashSet<EntryId>) -> Self {
-        Self { held_back: items, ..Self::default() }
+    /// One in which these items are held back, and others were said to these agents.
+    pub(super) fn open(held_back: HashSet<EntryId>, agents: Arc<HashMap<EntryId, Arc<Agent>>>) -> Self {
+        Self { held_back: Arc::new(held_back), agents, ..Self::default() }
     }
 
     /// The items that are held back.
-    pub(super) fn held_back(&self) -> &HashSet<EntryId> {
+    pub(super) fn held_back(&self) -> &Arc<HashSet<EntryId>> {
         &self.held_back
     }
 
     /// This item waits until somebody says that it may begin.
     pub(super) fn hold_back(&mut self, item: EntryId) {
-        self.held_back.insert(item);
+        Arc::make_mut(&mut self.held_back).insert(item);
     }
 
-    /// Lets these items begin.
-    pub(super) fn let_go(&mut self, items: &[EntryId]) {
-        self.held_back.retain(|item| !items.contains(item));
+    /// Lets these items begin, with this agent.
+    pub(super) fn let_go(&mut self, items: &[EntryId], agent: &Arc<Agent>) {
+        if items.is_empty() {
+            return;
+        }
+        Arc::make_mut(&mut self.held_back).retain(|item| !items.contains(item));
+        items.iter().for_each(|item| self.set_agent(*item, Arc::clone(agent)));
+    }
+
+    /// The agents of those who said what waits, where they brought one.
+    pub(super) fn agents(&self) -> &Arc<HashMap<EntryId, Arc<Agent>>> {
+        &self.agents
+    }
+
+    /// The agent of whoever said this item, if they brought one.
+    pub(super) fn agent(&self, item: EntryId) -> Option<&Arc<Agent>> {
+        self.agents.get(&item)
+    }
+
+    /// Whoever said this item brought this agent.
+    pub(super) fn set_agent(&mut self, item: EntryId, agent: Arc<Agent>) {
+        Arc::make_mut(&mut self.agents).insert(item, agent);
     }
 
     /// Whether an item is held back.
@@ -187,7 +210,12 @@ impl Inbox {
     pub(super) fn committed(&mut self, log: &Log) {
         let waits = |id: &EntryId| log.inbox().iter().any(|item| item.id == *id);
         self.refused.retain(waits);
-        self.held_back.retain(waits);
+        if !self.held_back.iter().all(waits) {
+            Arc::make_mut(&mut self.held_back).retain(waits);
+        }
+        if !self.agents.keys().all(waits) {
+            Arc::make_mut(&mut self.agents).retain(|item, _| waits(item));
+        }
         self.from.retain(|item, _| waits(item));
     }
 

@@ -13,8 +13,9 @@ use greenroom_kernel::due::Size;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
 };
+use greenroom_kernel::log::Draft;
 use greenroom_kernel::message::Message;
-use greenroom_kernel::path::{ActivePath, newest_rewrite};
+use greenroom_kernel::path::{ActivePath, newest_rewrite, path_within};
 use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
 use greenroom_kernel::retry::Retries;
 use greenroom_kernel::settings::CompactionSettings;
@@ -26,7 +27,6 @@ use super::open_compaction::CompactionRequest;
 use super::opening::shared;
 use crate::agent::Agent;
 use crate::core::deps::blocking;
-use crate::core::log::Draft;
 use crate::core::message::{CompactionOrder, CompactionWork, Measurement, ReplyTo, Summariser};
 use crate::core::trace;
 use crate::values::compaction::{CompactOptions, Compacted};
@@ -72,7 +72,7 @@ impl SessionState {
         // What the compaction replaced is read from the log.
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::CompactionUndone { compaction: active });
-        let undone = draft.entries[0].clone();
+        let undone = Arc::clone(&draft.entries()[0]);
         let path = self.read_path(undone.parent).await?;
         let mut after = path;
         after.push(Arc::clone(&undone));
@@ -114,9 +114,8 @@ impl SessionState {
 
     /// Records a branch or an import: from now on the context is this path, and who answered there goes on.
     async fn follow_branch(&mut self, mut draft: Box<Draft>, path: Vec<Arc<Entry>>) -> Result<()> {
-        draft.follow_path(&path, self.measure_path(&path).tokens());
-        draft.head.agent = newest_hand_off(&path);
-        let is_other_agent = draft.head.agent != self.log.head().agent;
+        draft.follow_branch(&path, self.measure_path(&path).tokens());
+        let is_other_agent = draft.head().agent != self.log.head().agent;
         self.append(draft, None).await?;
         self.take_path(path);
         self.limits_changed();
@@ -230,7 +229,7 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::LeafMoved { to });
         let entry = draft.push(EntryKind::BranchSummary { from, summary, files });
-        path.extend(draft.entries.last().map(Arc::clone));
+        path.extend(draft.entries().last().map(Arc::clone));
         let messages_after = ActivePath::of(&path).messages();
         let started = self.log.interrupted_compaction().expect("a compaction that runs is open in the log");
         let ended = CompactionEnded {
@@ -288,7 +287,7 @@ impl SessionState {
         let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));
         let read = move || -> Result<Vec<Arc<Entry>>> {
             let all = shared(store.load(&id, EntryId(0))?);
-            Ok(crate::core::log::path_within(&all, leaf))
+            Ok(path_within(&all, leaf))
         };
         blocking(&self.deps, read).await
     }
@@ -325,28 +324,8 @@ impl SessionState {
             return Err(Error::NotEmpty { session: self.shared.id.to_string() });
         }
         let mut draft = self.log.draft(self.deps.now_ms());
-        entries.iter().for_each(|entry| draft.import(entry));
-        let imported = draft.entries.clone();
-        // What was under way or waits there is the other session's.
-        draft.withdraw_questions();
-        let waiting = std::mem::take(&mut draft.head.inbox);
-        if !waiting.is_empty() {
-            draft.push(EntryKind::InboxCleared { items: waiting });
-        }
-        draft.head.interrupted = None;
-        draft.head.leaf = leaf;
-        let path = crate::core::log::path_within(&imported, leaf);
-        let begins = path.first().and_then(|entry| entry.parent);
-        if let Some(missing) = begins.filter(|_| ActivePath::of(&path).compaction_id().is_none()) {
-            return Err(Error::BranchPoint(BranchPointError::MissingParent { entry: missing }));
-        }
+        let path = draft.import(entries, leaf);
+        let path = path.map_err(|entry| Error::BranchPoint(BranchPointError::MissingParent { entry }))?;
         self.follow_branch(draft, path).await
     }
-}
-
-/// The name of the agent that answers at the end of a path; `None` where it was never handed over.
-fn newest_hand_off(path: &[Arc<Entry>]) -> Option<String> {
-    path.iter().rev().find_map(|entry| {
-        if let EntryKind::HandOff(hand_off) = &entry.kind { Some(hand_off.to.clone()) } else { None }
-    })
 }

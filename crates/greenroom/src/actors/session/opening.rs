@@ -3,9 +3,10 @@
 //! Invariants: what a session knows is read from its log or asked of the store; an actor that cannot be started is
 //! the session's failure, with its reason, and not a fault of the configuration.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
+use greenroom_kernel::log::{InboxItem, Log};
 use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::Store;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
@@ -21,16 +22,16 @@ use crate::actors::sub_agent;
 use crate::actors::usage_tracker::{TrackerArguments, UsageTracker};
 use crate::agent::team;
 use crate::core::deps::{Deps, blocking};
-use crate::core::log::{InboxItem, Log};
 use crate::core::mail::Outbox;
 use crate::core::message::{AgentMessage, MeasureFor, SessionMail, TrackerConfig, TrackerMessage};
-use crate::core::shared::SessionShared;
+use crate::core::shared::{Published, SessionShared};
 use crate::core::terms::lacking;
 use crate::core::trace;
 use crate::events::event::{self, Event};
 use crate::limits::restarts::Restarts;
 use crate::limits::spending::tree::Spends as _;
 use crate::values::error::{Error, Result};
+use crate::values::model_info::call_cost;
 
 /// A damaged log must not make a circle of sessions.
 const DEPTH_MAX: usize = 64;
@@ -45,7 +46,8 @@ impl SessionState {
         }
         shared.set_closing(false);
         // Until it has looked: whoever lists what is left undone must not take it up beside this actor.
-        shared.set_awaited(true);
+        let before = shared.published();
+        shared.publish_state(Published { is_awaited: true, ..before.clone() });
         let log = read_log(&deps, &shared.id).await?;
         log.check().map_err(|problem| Error::SessionFailed {
             session: shared.id.to_string(),
@@ -84,7 +86,8 @@ impl SessionState {
         let suspended = parking.take(&shared);
         // What an earlier process left is nobody's in this one, so nobody has said yet that it may begin.
         let is_fingerprinted = shared.agent().is_some_and(|agent| agent.fingerprint.is_some());
-        let mut held_back = shared.held_back().unwrap_or_else(|| {
+        let held_back = before.held_back.map(|items| HashSet::clone(&items));
+        let mut held_back = held_back.unwrap_or_else(|| {
             let items = log.inbox().iter().filter(|item| is_fingerprinted || item.fingerprint.is_some());
             items.map(|item| item.id).collect()
         });
@@ -95,8 +98,7 @@ impl SessionState {
             };
             held_back.extend(log.inbox().iter().filter(lacks).map(|item| item.id));
         }
-        shared.hold_back(held_back.clone());
-        let inbox = Inbox::holding_back(held_back);
+        let inbox = Inbox::open(held_back, before.inbox_agents);
         let state = Self {
             taken_on: deps.admission.held(),
             deps,
@@ -128,6 +130,7 @@ impl SessionState {
             model_warnings,
             is_left_waiting: false,
             is_stopping: false,
+            is_asleep: false,
             is_watched: false,
             finishes,
             finished: None,
@@ -228,7 +231,7 @@ pub(super) async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
 /// Reads a log, and those of the agents that work for it, of which there are `depth` levels above: a call whose agent waits
 /// for a person outlives whoever works on it. This blocks on the disk.
 fn read(store: &Store, id: &str, depth: usize) -> Result<Log> {
-    let Some(head) = store.head(id)? else { return Ok(Log::default()) };
+    let Some(head) = store.head(id)? else { return Ok(Log::new(call_cost)) };
     let entries = shared(store.load(id, head.active_from)?);
     let mut others: Vec<EntryId> =
         head.inbox.iter().chain(&head.pins).chain(&head.open_children).copied().collect();
@@ -238,7 +241,7 @@ fn read(store: &Store, id: &str, depth: usize) -> Result<Log> {
     others.retain(|entry| *entry < head.active_from);
     let extra = shared(store.get(id, &others)?);
     let has_run = head.open_run.is_some();
-    let mut log = Log::open(head, &entries, &extra);
+    let mut log = Log::open(head, &entries, &extra, call_cost);
     if has_run && depth < DEPTH_MAX {
         // One whose log cannot be read cannot go on.
         let waits = |session: &str| {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::cost::RunCost;
 use greenroom_kernel::entry::EntryId;
+use greenroom_kernel::log::Log;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::definition::Definition;
@@ -15,7 +16,6 @@ use super::inbox::Inbox;
 use super::open_compaction::OpenCompaction;
 use super::questions::Askers;
 use super::runs::OpenRun;
-use crate::core::log::Log;
 use crate::core::message::tell_all;
 use crate::core::running::Running;
 use crate::core::shared::SessionShared;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use greenroom_kernel::entry::EntryKind;
+use greenroom_kernel::log::{AmendError, LABELS_MAX};
 use greenroom_kernel::question::{AnswerError, AskedQuestion, KnownQuestion, QuestionEnd};
 use greenroom_kernel::{Entry, EntryId};
 use greenroom_store::Store;
@@ -15,9 +16,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::SessionState;
 use crate::core::deps::{Deps, blocking};
-use crate::core::log::AmendError;
 use crate::core::message::{AskRequest, ReplyTo, RunAttempt, SessionMessage};
-use crate::values::error::{Error, Result};
+use crate::values::error::{Error, MetadataError, Result};
 
 /// Who waits for answers of people, and the timer of the question that expires next.
 #[derive(Default)]
@@ -114,7 +114,7 @@ impl SessionState {
         self.askers.timer = None;
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.expire_questions();
-        if !draft.entries.is_empty()
+        if !draft.is_empty()
             && let Err(error) = self.append(draft, None).await
         {
             self.warn(format!("that a question has expired could not be recorded: {error}"));
@@ -209,7 +209,7 @@ impl SessionState {
 /// Why a session was not changed, for the caller.
 pub(super) async fn refused(deps: &Deps, session: &Arc<str>, error: AmendError) -> Error {
     let (question, error) = match error {
-        AmendError::Metadata(error) => return error.into(),
+        AmendError::TooManyLabels => return MetadataError::TooManyLabels { labels_max: LABELS_MAX }.into(),
         AmendError::Answer(question, error) => (question, error),
     };
     let name = || session.to_string();

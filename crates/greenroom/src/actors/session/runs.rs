@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use greenroom_kernel::cost::RunCost;
 use greenroom_kernel::entry::{Delivery, Entry, EntryKind, Spender, Spent};
-use greenroom_kernel::head::SessionState as StoredState;
+use greenroom_kernel::log::{Amendment, Draft, INBOX_MAX, InboxItem};
 use greenroom_kernel::message::{Block, Message, StopReason};
 use greenroom_kernel::path::is_message;
 use greenroom_kernel::run::{Boundary, Fallbacks};
@@ -25,15 +25,14 @@ use super::{AfterAppend, SessionState, questions};
 use crate::agent::Agent;
 use crate::agent::instructions::InstructionsContext;
 use crate::agent::validate::Validators;
-use crate::core::log::{Draft, INBOX_MAX, InboxItem};
 use crate::core::message::{
-    AgentMessage, Amendment, Answer, BeginRun, MeasureFor, Measurement, PendingCall, PromptOptions,
-    QueuedInput, ReplyTo, RunAttempt, RunCompletion, SessionMessage, TrackerMessage, tell_all,
+    AgentMessage, Answer, BeginRun, MeasureFor, Measurement, PendingCall, PromptOptions, QueuedInput,
+    ReplyTo, RunAttempt, RunCompletion, SessionMessage, TrackerMessage, tell_all,
 };
 use crate::core::trace;
 use crate::events::event::RUN_RESUMED;
 use crate::limits::waits;
-use crate::values::compaction::Compacted;
+use crate::values::compaction::{Compacted, told_compactions};
 use crate::values::error::{ConfigError, Error, Result};
 use crate::values::prompt::{CallView, Reply};
 
@@ -190,11 +189,11 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         self.inbox.clear_refused(&mut draft);
         let waiting = self.inbox.waiting(&self.log).map(|item| item.id).collect();
-        let withdrawn = match draft.amend(amendment, waiting) {
+        let withdrawn = match draft.amend(amendment, waiting, greenroom_tools::fits) {
             Ok(withdrawn) => withdrawn,
             Err(error) => return Err(questions::refused(&self.deps, &self.shared.id, error).await),
         };
-        if !draft.entries.is_empty() {
+        if !draft.is_empty() {
             self.append(draft, None).await?;
         }
         let session = self.shared.id.to_string();
@@ -216,10 +215,10 @@ impl SessionState {
 
     /// Whether what waits as this item may join the run: nobody's words are worked on with another's agent.
     fn is_of_run(&self, item: EntryId) -> bool {
-        let Some(agent) = self.shared.inbox_agent(item) else { return true };
+        let Some(agent) = self.inbox.agent(item) else { return true };
         let of_run =
             self.run.as_ref().and_then(|run| run.options.agent.clone()).or_else(|| self.shared.agent());
-        of_run.is_some_and(|of_run| Arc::ptr_eq(&of_run, &agent))
+        of_run.is_some_and(|of_run| Arc::ptr_eq(&of_run, agent))
     }
 
     /// Puts input into the durable inbox.
@@ -242,7 +241,9 @@ impl SessionState {
         let id = draft.push(EntryKind::Inbox { delivery, content, key: key.clone(), fingerprint, terms });
         self.append(draft, key).await?;
         if let Some(agent) = agent {
-            self.shared.set_inbox_agent(id, agent);
+            self.inbox.set_agent(id, agent);
+            // An actor that takes this one's place must not work on it with another agent.
+            self.publish_state();
         }
         Ok(id)
     }
@@ -278,15 +279,10 @@ impl SessionState {
     fn opening_draft(&self) -> Box<Draft> {
         let at_ms = self.deps.now_ms();
         let mut draft = self.log.recovery(at_ms, self.estimate()).unwrap_or_else(|| self.log.draft(at_ms));
-        let head = self.log.head();
-        if !self.log.is_empty()
-            && (head.provider.as_str(), head.model.as_str())
-                != (self.definition.provider(), self.definition.model())
-        {
-            draft.push(EntryKind::ModelChange {
-                provider: self.definition.provider().to_owned(),
-                model: self.definition.model().to_owned(),
-            });
+        let (provider, model) = (self.definition.provider(), self.definition.model());
+        if !self.log.is_empty() && !self.log.head().is_model(provider, model) {
+            let (provider, model) = (provider.to_owned(), model.to_owned());
+            draft.push(EntryKind::ModelChange { provider, model });
         }
         self.inbox.clear_refused(&mut draft);
         draft
@@ -317,7 +313,8 @@ impl SessionState {
     pub(super) async fn next_prompt(&mut self) {
         let item = loop {
             let Some(item) = self.inbox.next(&self.log) else { return };
-            let Err(error) = self.adopt(self.shared.inbox_agent(item.id).as_ref()) else { break item };
+            let agent = self.inbox.agent(item.id).cloned();
+            let Err(error) = self.adopt(agent.as_ref()) else { break item };
             // Another agent was changed meanwhile, or the session was: with this one it will never begin.
             self.warn(format!("input that waits could not begin with its agent: {error}"));
             self.inbox.refuse(item.id);
@@ -337,12 +334,11 @@ impl SessionState {
         if let Err(error) = taken_over.and_then(|()| options.judges(&self.definition.agent).map(drop)) {
             self.warn(format!("input that waits is held back: {error}"));
             self.inbox.hold_back(item.id);
-            self.shared.hold_back(self.inbox.held_back().clone());
             let waiting = reply.into_iter().chain(self.inbox.take_followers(item.id)).collect();
             tell_all(waiting, || Err(error.clone()));
             return Box::pin(self.next_prompt()).await;
         }
-        options.agent = self.shared.inbox_agent(item.id);
+        options.agent = self.inbox.agent(item.id).cloned();
         // What was said in this process may have been a steer, for which nobody waits.
         options.is_left &= item.id < self.opened_at;
         let is_awaited = reply.is_some();
@@ -545,14 +541,8 @@ impl SessionState {
         waiting: Waiting,
     ) -> Result<()> {
         let Waiting { caller: reply, joined } = waiting;
-        draft.head.run_terms = options.terms().map(|terms| match recorded {
-            Some((entry, recorded)) if *recorded == *terms => entry,
-            _ => draft.push(EntryKind::Terms { run, terms }),
-        });
-        draft.head.open_run = Some(run);
-        draft.head.interrupted = None;
-        draft.head.run_fingerprint = self.shared.agent().and_then(|agent| agent.fingerprint.clone());
-        draft.head.state = StoredState::Working;
+        let fingerprint = self.shared.agent().and_then(|agent| agent.fingerprint.clone());
+        draft.begin_run(run, options.terms(), recorded, fingerprint);
         let judges = options.judges(&self.definition.agent);
         let begun = match judges.and_then(|judges| Ok((judges, self.write_instructions(run)?))) {
             Ok(begun) => self.append(draft, options.key.clone()).await.map(|()| begun),
@@ -787,8 +777,8 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.repeat(last);
         self.tracker.tell(TrackerMessage::Billed(draft.billed()));
-        for entry in draft.entries.into_iter().filter(|entry| is_message(&entry.kind)) {
-            self.tracker.tell(TrackerMessage::Appended(entry));
+        for entry in draft.entries().iter().filter(|entry| is_message(&entry.kind)) {
+            self.tracker.tell(TrackerMessage::Appended(Arc::clone(entry)));
         }
     }
 
@@ -828,9 +818,9 @@ impl SessionState {
         }
         let delivered = u32::try_from(items.len()).unwrap_or(u32::MAX);
         let is_last = boundary == Boundary::End && delivered == 0 && handed.is_none();
-        if is_last && !draft.entries.is_empty() && !self.has_hand_off() {
+        if is_last && !draft.is_empty() && !self.has_hand_off() {
             // One write for the answer and the end of the run.
-            return self.start_closing(RunOutcome::Completed, draft.entries);
+            return self.start_closing(RunOutcome::Completed, draft.entries().to_vec());
         }
         if !self.append_for_run(draft).await {
             return;
@@ -886,7 +876,7 @@ impl SessionState {
         for message in messages {
             draft.message_of_run(message, self.definition.window.tokens);
         }
-        if !draft.entries.is_empty() && !self.append_for_run(draft).await {
+        if !draft.is_empty() && !self.append_for_run(draft).await {
             return;
         }
         if is_cut_off && self.log.is_waiting() {
@@ -909,7 +899,7 @@ impl SessionState {
     /// session is opened again.
     async fn leave_waiting(&mut self) {
         let draft = self.log.recovery_of_waiting(self.deps.now_ms());
-        if !draft.entries.is_empty() && !self.append_for_run(draft).await {
+        if !draft.is_empty() && !self.append_for_run(draft).await {
             return;
         }
         let Some(run) = self.run.take() else { return };
@@ -953,7 +943,7 @@ impl SessionState {
         let draft = self.log.recovery_of_waiting(self.deps.now_ms());
         self.refresh_settings();
         let instructions = self.write_instructions(run)?;
-        if !draft.entries.is_empty() {
+        if !draft.is_empty() {
             self.append(draft, None).await?;
         }
         self.close_children().await;
@@ -1003,7 +993,7 @@ impl SessionState {
     async fn close_calls(&mut self, calls: Vec<ToolCall>) -> bool {
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.close_calls(calls);
-        draft.entries.is_empty() || self.append_for_run(draft).await
+        draft.is_empty() || self.append_for_run(draft).await
     }
 
     /// The run is over; its end is recorded with the size that the tracker measures, and `last` with it.
@@ -1047,12 +1037,12 @@ impl SessionState {
             | RunOutcome::Interrupted => None,
         };
         if let Some(failure) = passing {
-            draft.head.interrupted = Some(run.stamp.run);
+            draft.set_interrupted(Some(run.stamp.run));
             self.hold_back_left(&Error::Model(failure.clone()));
         }
         let result = match &outcome {
             RunOutcome::Completed => {
-                Ok(run.told.reply(run.stamp.run, context, self.log.untold_compactions()))
+                Ok(run.told.reply(run.stamp.run, context, told_compactions(self.log.untold_compactions())))
             }
             // A sub-agent's run is aborted when the session above it is deleted.
             RunOutcome::Aborted if !self.shared.is_deleting() => Err(Error::Aborted),

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::Message;
+use greenroom_kernel::log::Amendment;
 use greenroom_kernel::usage::{ContextUsage, Measured, Tracker};
 use greenroom_store::Batch;
 
@@ -16,7 +17,7 @@ use super::{questions, state_by_log};
 use crate::agent::{Agent, team};
 use crate::core::deps::{Deps, blocking};
 use crate::core::door::Door;
-use crate::core::message::{Amendment, SessionMessage};
+use crate::core::message::SessionMessage;
 use crate::core::shared::SessionShared;
 use crate::events::event;
 use crate::values::error::{Error, Result};
@@ -43,7 +44,7 @@ pub(crate) async fn state(
     let context = Tracker::open(log.path(), config.frame(), ratio).context_usage(config.limits.window);
     let state = state_by_log(id, &log, definition.model(), context);
     // Its actors said so before they slept.
-    let held_back = shared.held_back().map_or(state.held_back, |items| items.len());
+    let held_back = shared.published().held_back.map_or(state.held_back, |items| items.len());
     Ok(State { held_back, ..state })
 }
 
@@ -98,11 +99,11 @@ pub(crate) async fn amend(
     let log = read_log(deps, &shared.id).await?;
     let mut draft = log.draft(deps.now_ms());
     let waiting = log.inbox().iter().map(|item| item.id).collect();
-    let withdrawn = match draft.amend(amendment, waiting) {
+    let withdrawn = match draft.amend(amendment, waiting, greenroom_tools::fits) {
         Ok(withdrawn) => withdrawn,
         Err(error) => return Err(questions::refused(deps, &shared.id, error).await),
     };
-    if draft.entries.is_empty() {
+    if draft.is_empty() {
         return Ok(withdrawn);
     }
     let created_at_ms = match log.is_empty() {
@@ -116,9 +117,9 @@ pub(crate) async fn amend(
     }
     let open_run = log.head().open_run;
     let events =
-        event::of_entries(&shared.id, shared.parent.as_ref(), created_at_ms, &draft.entries, open_run);
+        event::of_entries(&shared.id, shared.parent.as_ref(), created_at_ms, draft.entries(), open_run);
     let events: Vec<_> = events.map(Arc::new).collect();
-    let batch = Batch { entries: draft.entries, head: Arc::new(draft.head), key: None };
+    let batch = Batch { entries: draft.entries().to_vec(), head: draft.take_head(), key: None };
     deps.store.append(&shared.id, batch).await?;
     if withdrawn > 0 && shared.is_suspended() {
         parking.tell_withdrawn(&shared.id, &read_log(deps, &shared.id).await?);

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_kernel::bill::Bill;
 use greenroom_kernel::entry::{ChildRecord, ChildStage, EntryId, RunOutcome};
 use greenroom_kernel::{Failure, FailureClass, Message};
 use greenroom_tools::{Pauses, ToolContext, ToolOutput};
@@ -26,7 +27,6 @@ use crate::core::handover::Handover;
 use crate::core::message::{OpenReason, PromptOptions, SessionMail, SessionMessage, SupervisorMessage};
 use crate::core::shared::SessionShared;
 use crate::core::trace::CalledFrom;
-use crate::limits::bill::Bill;
 use crate::limits::waits::Chain;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::{Prompt, Reply};

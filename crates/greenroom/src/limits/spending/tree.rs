@@ -16,8 +16,8 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tracing::Span;
 
-use crate::limits::bill::Bill;
 use crate::values::model_info::model_info;
+use greenroom_kernel::bill::Bill;
 
 #[cfg(test)]
 mod tests;

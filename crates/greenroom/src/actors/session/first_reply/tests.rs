@@ -1,13 +1,13 @@
 //! What became of a prompt is read from the records that follow it.
 
 use greenroom_kernel::entry::{CompactionEnded, CompactionOutcome, Delivery, Trigger};
+use greenroom_kernel::log::Log;
 use greenroom_kernel::message::{AssistantMessage, Part, StopReason, blocks_text};
 use greenroom_kernel::usage::WindowSource;
 use greenroom_kernel::{Failure, FailureClass, Usage};
 use greenroom_store::Batch;
 
 use super::*;
-use crate::core::log::Log;
 
 /// The first entry of the batch that used the key.
 const FIRST: u64 = 10;
@@ -297,15 +297,16 @@ async fn compactions_before_a_prompt_count_since_the_reply_before() {
                 .chain([prompt("q"), ended(4 + notes, RunOutcome::Aborted), compacted(3)])
                 .collect();
         let end = EntryId(kinds.len() as u64);
-        let mut draft = Log::default().draft(1);
+        let mut draft = Log::new(|_, _, _| None).draft(1);
         kinds.into_iter().for_each(|kind| {
             draft.push(kind);
         });
         let store = Store::memory();
-        let batch = Batch { entries: draft.entries, head: draft.head.into(), key: None };
+        let batch = Batch { entries: draft.entries().to_vec(), head: draft.take_head(), key: None };
         store.append("s", batch).await.expect("it is kept");
         let told = |first| {
-            let told = compactions_before(&store, "s", first).expect("it is read").told();
+            let told = compactions_before(&store, "s", first).expect("it is read");
+            let told = told_compactions(told.iter());
             told.iter().map(|told| told.tokens_before).collect::<Vec<_>>()
         };
         assert_eq!(told(end), [2, 3], "{notes}");

@@ -12,7 +12,7 @@ use crate::values::error::{Error, Result};
 
 /// A log in whose inbox so many prompts wait, as entries 0, 1, ….
 fn log(items: u64) -> Log {
-    let mut log = Log::default();
+    let mut log = Log::new(|_, _, _| None);
     let mut draft = log.draft(1);
     for item in 0..items {
         let content = vec![Block::Text(item.to_string())];
@@ -24,7 +24,7 @@ fn log(items: u64) -> Log {
             terms: None,
         });
     }
-    let head = draft.head.clone().into();
+    let head = draft.take_head();
     log.commit(draft, head);
     log
 }
@@ -51,13 +51,13 @@ fn a_withdrawn_item_never_begins_and_leaves_the_log_with_the_next_append() {
 
     let mut draft = log.draft(2);
     inbox.clear_refused(&mut draft);
-    let head = draft.head.clone().into();
+    let head = draft.take_head();
     log.commit(draft, head);
     inbox.committed(&log);
     assert_eq!(log.inbox().len(), 1);
     let mut draft = log.draft(3);
     inbox.clear_refused(&mut draft);
-    assert!(draft.entries.is_empty(), "it is cleared once");
+    assert!(draft.is_empty(), "it is cleared once");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn what_was_refused_is_cleared_as_soon_as_the_store_takes_that() {
     assert!(inbox.may_clear());
     let mut draft = log.draft(2);
     inbox.clear_refused(&mut draft);
-    let head = draft.head.clone().into();
+    let head = draft.take_head();
     log.commit(draft, head);
     inbox.committed(&log);
     assert!(!inbox.may_clear() && !inbox.has_refused());

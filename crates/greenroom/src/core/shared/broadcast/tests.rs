@@ -1,0 +1,162 @@
+//! In which order events are published. A table's row is what happens, and what is published for it: `3` is the durable
+//! event with that number, and `3+2` the second transient one after it; `discard` stands before one that was put in.
+
+use greenroom_kernel::entry::RunOutcome;
+use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
+use greenroom_kernel::{EntryId, ToolStatus};
+
+use super::*;
+
+const RUN: Option<RunId> = Some(EntryId(2));
+const NEXT: Option<RunId> = Some(EntryId(7));
+
+fn warning() -> EventKind {
+    EventKind::Warning { message: "look out".into() }
+}
+
+fn tool_end() -> EventKind {
+    let (call_id, name) = ("c".to_owned(), "look".to_owned());
+    EventKind::ToolEnd { call_id, name, status: ToolStatus::Interrupted, duration_ms: 0 }
+}
+
+fn run_end() -> EventKind {
+    let window = Window { tokens: None, source: WindowSource::Unknown };
+    EventKind::RunEnd {
+        outcome: RunOutcome::Aborted,
+        context: ContextUsage::new(Measured::default(), window),
+    }
+}
+
+fn shown(placed: &Placed) -> String {
+    let what = if placed.kind == EventKind::MessageDiscarded { "discard " } else { "" };
+    format!("{what}{}+{}", placed.seq, placed.n)
+}
+
+/// The events of a session, as they are said to its broadcast.
+struct Told(Broadcast);
+
+impl Told {
+    #[track_caller]
+    fn durable(&mut self, seq: u64, run: Option<RunId>, kind: &EventKind, published: &str) {
+        let (is_due, first) = self.0.durable(seq, run, kind, 50);
+        let itself = is_due.then(|| seq.to_string());
+        let all: Vec<String> = first.iter().map(shown).chain(itself).collect();
+        assert_eq!(all.join(", "), published, "{seq}: {kind:?}");
+    }
+
+    #[track_caller]
+    fn transient(&mut self, run: Option<RunId>, kind: EventKind, published: &str) {
+        let said = format!("{kind:?}");
+        let placed = self.0.transient(run, kind, || 50);
+        let all: Vec<String> = placed.iter().flatten().map(shown).collect();
+        assert_eq!(all.join(", "), published, "{said}");
+    }
+}
+
+#[test]
+fn durable_events_are_published_once_and_transient_ones_count_on_from_them() {
+    let mut told = Told(Broadcast::default());
+    assert_eq!(told.0.start(0, 9), None);
+    told.transient(None, warning(), "0+1");
+    told.durable(0, None, &warning(), "0");
+    told.transient(None, warning(), "0+1");
+    told.transient(None, warning(), "0+2");
+    told.durable(1, None, &warning(), "1");
+    // An agent that took the place of one that died says it again.
+    told.durable(0, None, &warning(), "");
+    told.durable(1, None, &warning(), "");
+    told.transient(None, warning(), "1+1");
+    assert_eq!(told.0.below(), 2);
+    // Entries that have no event leave no gap in what follows.
+    told.durable(5, None, &warning(), "5");
+    told.transient(None, warning(), "5+1");
+    assert_eq!((told.0.below(), told.0.created_at_ms()), (6, Some(9)));
+}
+
+#[test]
+fn an_answer_that_began_is_discarded_before_what_ends_it() {
+    let mut told = Told(Broadcast::default());
+    told.0.start(2, 9);
+    told.transient(RUN, EventKind::RunStart, "1+1");
+    assert_eq!(told.0.run(), RUN);
+    told.transient(RUN, EventKind::MessageStart, "1+2");
+    told.transient(RUN, EventKind::MessageStart, "discard 1+3, 1+4");
+    // Before the durable end, with the place of what came before that.
+    told.durable(2, RUN, &run_end(), "discard 1+5, 2");
+    assert_eq!(told.0.run(), None);
+    told.transient(RUN, tool_end(), "");
+    told.transient(NEXT, EventKind::RunStart, "2+1");
+    told.transient(RUN, tool_end(), "");
+    told.transient(NEXT, tool_end(), "2+2");
+    // What is not published does not count.
+    told.transient(NEXT, EventKind::MessageDiscarded, "");
+    told.transient(NEXT, tool_end(), "2+3");
+}
+
+#[test]
+fn the_next_actor_publishes_what_the_one_before_did_not_live_to() {
+    /// Up to which event the actor before published (`None`: there was none), whether it ended in order, and the log's
+    /// length then.
+    #[track_caller]
+    fn check(before: Option<u64>, is_flushed: bool, entries: u64, due: Option<u64>, below: u64) {
+        let mut broadcast = Broadcast::default();
+        if let Some(published) = before {
+            broadcast.start(0, 9);
+            (0..published).for_each(|seq| _ = broadcast.durable(seq, None, &warning(), 50));
+        }
+        if is_flushed {
+            broadcast.mark_flushed();
+        }
+        assert_eq!(broadcast.start(entries, 9), due, "{before:?} of {entries}");
+        assert_eq!(broadcast.below(), below, "{before:?} of {entries}");
+        assert_eq!(broadcast.first_unpublished(), Some(below), "its end is not in order yet");
+    }
+    check(None, false, 0, None, 0);
+    // What was recorded before this process is not news.
+    check(None, false, 4, None, 4);
+    check(Some(4), false, 4, None, 4);
+    check(Some(2), false, 4, Some(2), 2);
+    // Others may write to a session that ended in order.
+    check(Some(2), true, 4, None, 4);
+    // A shorter log is another one's.
+    check(Some(4), false, 2, None, 2);
+}
+
+#[test]
+fn a_session_of_the_same_id_that_was_created_later_is_another_one() {
+    let mut broadcast = Broadcast::default();
+    broadcast.start(0, 9);
+    broadcast.durable(0, None, &warning(), 50);
+    assert_eq!(broadcast.start(3, 10), None);
+    assert_eq!((broadcast.below(), broadcast.created_at_ms()), (3, Some(10)));
+}
+
+#[test]
+fn what_was_due_when_nobody_held_the_session_is_still_due() {
+    assert_eq!(Broadcast::new(None).first_unpublished(), None, "nothing was read");
+    let mut broadcast = Broadcast::new(Some(3));
+    assert_eq!(broadcast.first_unpublished(), Some(3));
+    assert_eq!(broadcast.start(5, 9), Some(3));
+    broadcast.durable(3, None, &warning(), 50);
+    broadcast.durable(4, None, &warning(), 50);
+    broadcast.mark_flushed();
+    assert_eq!(broadcast.first_unpublished(), None);
+}
+
+#[test]
+fn whoever_comes_late_is_told_what_goes_on() {
+    let mut told = Told(Broadcast::default());
+    assert_eq!(told.0.unrecorded(), None, "nobody knows how far the log is");
+    told.0.start(3, 9);
+    told.transient(RUN, EventKind::RunStart, "2+1");
+    told.transient(RUN, EventKind::StepStart { step: 1, model: "m".into() }, "2+2");
+    told.transient(RUN, warning(), "2+3");
+    let unrecorded = told.0.unrecorded().expect("it was opened");
+    assert_eq!((unrecorded.seq, unrecorded.n, unrecorded.run), (Some(2), 3, RUN));
+    let step = EventKind::StepStart { step: 1, model: "m".into() };
+    assert!(unrecorded.events.contains(&(50, step)), "{:?}", unrecorded.events);
+    assert_eq!((told.0.activity().since_ms, told.0.activity().step), (Some(50), Some(1)));
+    told.durable(3, RUN, &run_end(), "3");
+    let unrecorded = told.0.unrecorded().expect("it was opened");
+    assert_eq!((unrecorded.seq, unrecorded.n, unrecorded.events), (Some(3), 0, Vec::new()));
+}
