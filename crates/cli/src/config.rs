@@ -1,16 +1,17 @@
 //! The configuration: what can be set, what is checked, and how it is shown. Which file may set what is in `layers`.
 //!
+//! It touches errors alone.
+//!
 //! Invariants: an unknown key or a bad value is an error that names the file, the line and the key; a provider's
 //! address is parsed when its file is read, and only the parsed one is used; nothing shows an address's query.
 
-mod edit;
-mod keys;
-mod layers;
+pub(crate) mod keys;
+pub(crate) mod layers;
 mod live;
 mod model;
-mod overrides;
-mod place;
-mod show;
+pub(crate) mod overrides;
+pub(crate) mod place;
+pub(crate) mod surroundings;
 mod words;
 
 use std::collections::BTreeMap;
@@ -30,8 +31,7 @@ pub(crate) use self::layers::{Loaded, Texts, given_prompt, load, load_held, user
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
-pub(crate) use self::show::run;
-use crate::errors::usage;
+use crate::error::usage;
 
 /// The file's name, in the project and in the user's folder.
 pub(crate) const FILE_NAME: &str = "greenroom.yaml";
@@ -486,9 +486,9 @@ fn show_url<S: Serializer>(url: &Option<BaseUrl>, to: S) -> Result<S::Ok, S::Err
 }
 
 /// An address without its query, which may hold a key.
-fn shown_url(url: &BaseUrl) -> String {
+pub(crate) fn shown_url(url: &BaseUrl) -> String {
     format!("{url}{}", if url.has_query() { "?***" } else { "" })
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

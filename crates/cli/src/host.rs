@@ -1,4 +1,7 @@
-//! `greenroom host`: the process that holds the store for all terminals, and how other commands find and start it.
+//! The runtime that commands use: that of the host that holds the store for all terminals, or one in this process; and the
+//! store itself where it is only read.
+//!
+//! It touches `agent` and what is below. No command is known here.
 //!
 //! Invariants: the socket is there as long as the store's lock is held, and who connects while the host ends is sent away
 //! to try again; it ends by itself when nobody is connected and nothing is at work, and when its store is no longer where
@@ -15,102 +18,44 @@ use greenroom_server::Host;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 
-use self::agents::{Agents, Nobody};
+use self::agents::Agents;
 use self::peer::Stranger;
 use self::socket::{HeldLock, Place};
-use crate::interrupt::Interrupts;
-use crate::options::{Color, Global, HostArgs};
-use crate::terminal::Screen;
-use crate::{errors, setup};
+use crate::agent;
+use crate::args::Global;
 
-pub(crate) use self::alive::{Patience, Silence};
-pub(crate) use self::peer::check_possible;
-pub(crate) use self::reaching::{
-    Line, Reached, Unreached, Who, fingerprint, is_free, is_gone, is_gone_client, is_silent,
-    is_silent_client, make_room, make_room_by, reach, reach_line, reach_or_free, reach_or_start,
-    reach_to_change, reach_to_change_and, reach_to_look, still_silent,
+pub(crate) use self::agents::Nobody;
+pub(crate) use self::connect::{
+    Line, Reached, Who, fingerprint, make_room, reach, reach_line, reach_or_free, reach_or_start,
+    reach_to_change, reach_to_change_and, reach_to_look, still_silent, stop,
 };
-pub(crate) use self::socket::OtherUsers;
-pub(crate) use self::starting::Terms;
+pub(crate) use self::error::{Unreached, is_gone, is_gone_client, is_silent, is_silent_client};
+pub(crate) use self::own::Setup;
+pub(crate) use self::peer::check_possible;
+pub(crate) use self::spawn::Terms;
+pub(crate) use self::watchdog::{Patience, Silence};
 
 mod agents;
-mod alive;
+mod connect;
+mod error;
+pub(crate) mod link;
+pub(crate) mod log;
+pub(crate) mod own;
 mod peer;
-mod reaching;
 mod socket;
-mod starting;
+pub(crate) mod source;
+mod spawn;
+pub(crate) mod stored;
+mod watchdog;
 
 /// The log beside the store.
 pub(crate) const LOG_FILE: &str = "host.log";
 /// What a host says when it can be reached.
-const READY: &str = "ready";
+pub(crate) const READY: &str = "ready";
 /// How long a host waits before it accepts again where that failed, and a client before it tries again.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 /// How often a host looks whether its store and its socket are still there.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Runs it, until nobody needs it.
-pub(crate) async fn run(global: &Global, args: &HostArgs) -> Result<u8> {
-    // It belongs to no terminal. Where it leads a group already, it was started by hand.
-    let _ = rustix::process::setsid();
-    if args.stop {
-        return reaching::stop(global, args.force).await;
-    }
-    match begin(global, args).await {
-        Ok(code) => Ok(code),
-        Err(error) => {
-            if !Screen::stdout(Color::Never).is_terminal() {
-                // Whoever started it reads this as the reason.
-                tell_starter(&format!("{} {}", errors::exit_code(&error), errors::line(&error)));
-            }
-            Err(error)
-        }
-    }
-}
-
-async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
-    peer::check_possible().map_err(|reason| errors::usage(format!("there is no host here: {reason}")))?;
-    let interrupts = Interrupts::new()?;
-    let terms = match Terms::told(args) {
-        Some(terms) => terms,
-        // The user's own file: that of the folder is another thing for each client.
-        None => {
-            let terms = Terms::of(&setup::config(global)?.own);
-            Terms { idle_s: args.idle.unwrap_or(terms.idle_s), ..terms }
-        }
-    };
-    let idle_s = terms.idle_s;
-    let builder = Runtime::builder().provider(std::sync::Arc::new(Nobody)).data_dir(setup::data_dir(global)?);
-    let builder = builder.inputs_max(terms.inputs_max).live_sessions_max(terms.live_sessions_max);
-    let runtime = setup::start(global, builder).await?;
-    let answering = Answering::begin(global, &runtime)?;
-    if Screen::stdout(Color::Never).is_terminal() {
-        let line =
-            format!("The host answers; it ends after {idle_s} s without clients and work, or with Ctrl-C.");
-        Screen::stdout(global.color).line(line)?;
-    } else {
-        tell_starter(READY);
-    }
-    tracing::info!("the host answers; it ends after {idle_s} s without clients and work");
-    tokio::select! {
-        biased;
-        () = interrupts.next() => {}
-        () = answering.gone.notified() => {}
-        () = answering.host.idle(Duration::from_secs(idle_s)) => {}
-    }
-    answering.end(runtime, async {}).await?;
-    tracing::info!("the host has ended");
-    Ok(0)
-}
-
-/// Says something to whoever started this, and that this is all.
-fn tell_starter(text: &str) {
-    let _ = Screen::stdout(Color::Never).line(text);
-    // The other end waits for the end of it. Nothing else is ever written there.
-    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
-        let _ = rustix::stdio::dup2_stdout(&null);
-    }
-}
 
 /// Answers other commands on the store's socket, as long as this is kept.
 pub(crate) struct Answering {
@@ -119,7 +64,7 @@ pub(crate) struct Answering {
     /// Whether those who connect are sent away.
     is_ending: Arc<AtomicBool>,
     /// Says that the store is no longer where it was.
-    gone: Arc<Notify>,
+    pub(crate) gone: Arc<Notify>,
     /// `None` where nobody is answered.
     place: Option<Arc<Place>>,
 }
@@ -139,7 +84,7 @@ impl Answering {
     /// # Errors
     /// When no socket can be made.
     pub(crate) fn begin(global: &Global, runtime: &Runtime) -> Result<Self> {
-        let dir = setup::data_dir(global)?;
+        let dir = agent::data_dir(global)?;
         let dir = dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
         let lock = HeldLock::of(&dir)?;
         let listening = match peer::check_possible() {
@@ -149,8 +94,7 @@ impl Answering {
                 None
             }
         };
-        let global =
-            Global { data_dir: Some(dir), config: None, settings: Vec::new(), held: None, ..global.clone() };
+        let global = Global { data_dir: Some(dir), config: None, settings: Vec::new(), ..global.clone() };
         let host = Host::new(runtime, Agents::new(&global), env!("CARGO_PKG_VERSION"));
         let (is_ending, gone) = (Arc::<AtomicBool>::default(), Arc::<Notify>::default());
         let door = |place: &Arc<Place>| Door {
@@ -190,7 +134,7 @@ impl Answering {
     /// store is free.
     pub(crate) async fn end(self, runtime: Runtime, beside: impl Future<Output = ()>) -> Result<()> {
         self.is_ending.store(true, Ordering::Relaxed);
-        setup::end(runtime, beside).await
+        own::end(runtime, beside).await
     }
 }
 

@@ -3,63 +3,36 @@
 //! This crate is the only one that prints, and reads the environment. What is absent: anything that a program
 //! using the library could want; that is in `greenroom`.
 //!
-//! Reading order: `options` (what can be said), a module for each command, `setup` and `config` (what they run
-//! on), `view` and `picture` and `terminal` (what is seen), `errors` (what is said when something fails), `files`
-//! (how files are read), `log` (what `-v` tells).
+//! Its rooms, each of which touches only those below it: `commands` (a file for each command), `host` (the runtime that they
+//! use, in another process or in this one), `agent` (from flags, configuration and environment to an agent), `config` (the
+//! configuration files), `args` (the flags), `error` (what is said when something fails, and the exit code). How text
+//! reaches a terminal is `greenroom-terminal`; the chat is `greenroom-chat`.
 
-mod options;
-
-mod chat;
-mod compact;
-mod completions;
-mod demo;
-mod export;
-mod import;
-mod models;
-mod plan;
-mod rpc;
-mod run;
-mod serve;
-mod sessions;
-mod show;
-mod simulate;
-mod store;
-mod top;
-mod tree;
-
-mod config;
-mod progress;
-mod project;
-mod prompt;
-mod questions;
-mod setup;
-mod simulated;
-mod skills;
-mod source;
-mod surroundings;
+mod commands;
 
 mod host;
-mod interrupt;
-mod link;
-mod run_view;
-mod view;
 
-mod errors;
-mod files;
-mod log;
-mod moment;
-mod picture;
-mod terminal;
-mod text;
+mod agent;
+
+mod config;
+
+mod args;
+
+mod error;
 
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::Parser as _;
+use greenroom_terminal::{screen, time};
 use greenroom_tools::{background, helper, privacy};
 use rustix::process::{Resource, getrlimit};
 
-use crate::options::{Command, Options};
+use crate::args::{Command, Options};
+use crate::commands::{
+    chat, compact, completions, demo, export, import, models, plan, questions, rpc, run, serve, sessions,
+    show, simulate, store, top, tree,
+};
 
 fn main() -> ExitCode {
     if let Some(code) = helper::act_if_asked() {
@@ -73,7 +46,7 @@ fn main() -> ExitCode {
         Ok(hidden) => hidden,
         Err(error) => return end(Err(error.into())),
     };
-    setup::keep_in_mind(hidden);
+    agent::keep_in_mind(hidden);
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(said) => return end_of_parsing(&said),
@@ -82,7 +55,7 @@ fn main() -> ExitCode {
     if is_host && let Err(error) = background::close_inherited() {
         return end(Err(error.into()));
     }
-    log::start(&options.global, is_host);
+    host::log::start(&options.global, is_host);
     if let Err(error) = check_limits() {
         return end(Err(error));
     }
@@ -105,10 +78,10 @@ const MAPPED_MIN: u64 = 512 << 20;
 
 /// Limits of the process that would end it without a word are errors instead, and so is a clock that libraries panic at.
 fn check_limits() -> anyhow::Result<()> {
-    moment::check_clock(std::time::SystemTime::now()).map_err(errors::usage)?;
+    time::check_clock(std::time::SystemTime::now()).map_err(error::usage)?;
     let mapped = getrlimit(Resource::As).current;
     if let Some(mapped) = mapped.filter(|mapped| *mapped < MAPPED_MIN) {
-        return Err(errors::usage(format!(
+        return Err(error::usage(format!(
             "this process may map {} MiB of memory, and needs at least {}; raise it with `ulimit -v`",
             mapped >> 20,
             MAPPED_MIN >> 20
@@ -116,7 +89,7 @@ fn check_limits() -> anyhow::Result<()> {
     }
     let allowed = getrlimit(Resource::Nofile).current;
     match allowed {
-        Some(allowed) if allowed < FILES_MIN => Err(errors::usage(format!(
+        Some(allowed) if allowed < FILES_MIN => Err(error::usage(format!(
             "this process may have {allowed} files open, and needs at least {FILES_MIN}; raise it with `ulimit -n`"
         ))),
         Some(_) | None => Ok(()),
@@ -151,13 +124,13 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Export(args) => export::run(global, args).await,
         Command::Serve(args) => serve::run(global, args).await,
         Command::Rpc(args) => rpc::run(global, args).await,
-        Command::Host(args) => host::run(global, args).await,
+        Command::Host(args) => commands::host::run(global, args).await,
         Command::Simulate(args) => simulate::run(global, args).await,
         Command::Delete(args) => sessions::delete(global, args).await,
         Command::Store(command) => store::run(global, command).await,
         Command::Top(args) => top::run(global, args).await,
         Command::Models(args) => models::run(global, args).await,
-        Command::Config(args) => config::run(global, args),
+        Command::Config(args) => commands::config::run(global, args),
     }
 }
 
@@ -165,17 +138,17 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
 fn end_of_parsing(said: &clap::Error) -> ExitCode {
     match said.print() {
         Err(error) => end(Err(anyhow::Error::new(error).context("write standard output"))),
-        Ok(()) => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(errors::USAGE)),
+        Ok(()) => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(error::USAGE)),
     }
 }
 
 fn end(result: anyhow::Result<u8>) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
-        Err(error) if errors::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal::last_words(&errors::line(&error));
-            ExitCode::from(errors::exit_code(&error))
+            screen::last_words(&error::line(&error));
+            ExitCode::from(error::exit_code(&error))
         }
     }
 }

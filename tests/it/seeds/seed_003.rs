@@ -97,7 +97,7 @@ async fn the_status_lines_say_how_many_messages_and_the_tokens_before_and_after(
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(200_000), chat(60, 1_000)).await;
     let done = session.compact(keep(2_000)).await.unwrap();
-    // The lines themselves are the command's: `crates/cli/src/text.rs`.
+    // The lines themselves are the command's: `crates/terminal/src/text.rs`.
     assert!(done.is_installed() && done.messages_removed == done.messages_before - done.messages_after + 1);
     assert!(done.tokens_before > 60_000 && done.tokens_after < 5_000, "{done:?}");
 }

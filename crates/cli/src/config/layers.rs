@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use greenroom::provider::BaseUrl;
 use greenroom_kernel::settings::COMPACT_PROMPT_BYTES_MAX;
+use greenroom_terminal::files::{self, FileError};
 use serde_norway::Value;
 
 use super::live::refused;
@@ -21,9 +22,8 @@ use super::overrides::Overrides;
 use super::place::line_of;
 use super::words::plain;
 use super::{Config, FILE_NAME, OPENAI, Wrong, check, missing};
-use crate::errors::usage;
-use crate::files::{self, FileError};
-use crate::surroundings::Surroundings;
+use crate::config::surroundings::Surroundings;
+use crate::error::usage;
 
 #[cfg(test)]
 mod tests;
@@ -59,16 +59,16 @@ pub(crate) struct Loaded {
     /// Where each setting comes from that is no default: a file's path, a variable's name, or a flag.
     pub(crate) origins: BTreeMap<Vec<String>, String>,
     /// What stands over the files.
-    pub(super) overrides: Overrides,
+    pub(crate) overrides: Overrides,
     /// The texts of the user's file and of the project's.
-    pub(super) texts: [Option<String>; 2],
+    pub(crate) texts: [Option<String>; 2],
     /// What the project's file says.
-    pub(super) project: Option<Value>,
+    pub(crate) project: Option<Value>,
 }
 
 /// The author of a configuration file, which decides what the file may set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Author {
+pub(crate) enum Author {
     /// The user: their own file, or one that they named.
     User,
     /// Whoever put it into the current folder.
@@ -76,15 +76,15 @@ pub(super) enum Author {
 }
 
 /// One file.
-pub(super) struct Source {
-    pub(super) path: PathBuf,
-    pub(super) text: String,
-    pub(super) author: Author,
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
+    pub(crate) author: Author,
 }
 
 /// What a project's file may do with a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rule {
+pub(crate) enum Rule {
     /// Set it.
     Choose,
     /// Lower it, and not take it away.
@@ -99,7 +99,7 @@ pub(super) enum Rule {
 ///
 /// The model is the project's to choose: a project knows what its work needs, and a name goes only to the provider
 /// that the user has. What that may cost is looked at where the model's price is known (`setup`).
-pub(super) fn rule(key: &str) -> Rule {
+pub(crate) fn rule(key: &str) -> Rule {
     match key {
         "model"
         | "provider"
@@ -161,17 +161,17 @@ pub(crate) fn load_held(
 }
 
 /// The files that say what holds here.
-pub(super) struct Files {
-    pub(super) own: Option<Source>,
-    pub(super) project: Option<Source>,
+pub(crate) struct Files {
+    pub(crate) own: Option<Source>,
+    pub(crate) project: Option<Source>,
     /// Why a project's file was not read, or a variable does nothing.
-    pub(super) warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     /// What stands over them.
-    pub(super) overrides: Overrides,
+    pub(crate) overrides: Overrides,
 }
 
 impl Files {
-    pub(super) fn read(explicit: Option<&Path>, overrides: Overrides) -> Result<Self> {
+    pub(crate) fn read(explicit: Option<&Path>, overrides: Overrides) -> Result<Self> {
         let mut warnings = overrides.warnings.clone();
         let (own, project) = match explicit {
             Some(path) => (Some(user_source(path)?), None),
@@ -192,7 +192,7 @@ impl Files {
     }
 
     /// What they say, checked each by itself: the user's, and the project's.
-    pub(super) fn checked(&self) -> Result<[Option<Value>; 2]> {
+    pub(crate) fn checked(&self) -> Result<[Option<Value>; 2]> {
         let own = self.own.as_ref().map(|source| checked(source, true)).transpose()?;
         let Some(project) = &self.project else { return Ok([own, None]) };
         let mut merged = serde_norway::to_value(Config::default())?;
@@ -203,12 +203,12 @@ impl Files {
         Ok([own, Some(project)])
     }
 
-    pub(super) fn texts(&self) -> [Option<String>; 2] {
+    pub(crate) fn texts(&self) -> [Option<String>; 2] {
         [&self.own, &self.project].map(|source| source.as_ref().map(|source| source.text.clone()))
     }
 
     /// Where they are, whether they are there or not: the user's, and the project's.
-    pub(super) fn places(
+    pub(crate) fn places(
         explicit: Option<&Path>,
         surroundings: &Surroundings,
     ) -> (Option<PathBuf>, Option<PathBuf>) {
@@ -220,7 +220,7 @@ impl Files {
 }
 
 /// The files from which the user's file, with this text, takes prompts.
-pub(super) fn prompt_files(path: &Path, text: &str) -> Vec<PathBuf> {
+pub(crate) fn prompt_files(path: &Path, text: &str) -> Vec<PathBuf> {
     let value: Value = serde_norway::from_str(text).unwrap_or_default();
     let folder = path.parent().unwrap_or(Path::new(""));
     let keys = Config::default().prompts().map(|(key, _)| key);
@@ -241,7 +241,7 @@ fn without_effect(value: &Value, said: impl Fn(&[String], &str) -> String) -> Ve
 }
 
 /// Puts together what the files say; their values were checked.
-pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>) -> Result<Loaded> {
+pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>) -> Result<Loaded> {
     let mut merged = serde_norway::to_value(Config::default())?;
     let mut has_openai = false;
     let (mut origins, mut lacking) = (Origins::default(), Lacking::default());
@@ -372,7 +372,7 @@ impl Origins {
 }
 
 /// Each value that is no section, with the parts of its name.
-pub(super) fn leaves(value: &Value) -> Vec<(Vec<String>, &Value)> {
+pub(crate) fn leaves(value: &Value) -> Vec<(Vec<String>, &Value)> {
     fn walk<'a>(value: &'a Value, parts: &[String], leaves: &mut Vec<(Vec<String>, &'a Value)>) {
         if let Value::Mapping(map) = value
             && !map.is_empty()
@@ -391,7 +391,7 @@ pub(super) fn leaves(value: &Value) -> Vec<(Vec<String>, &Value)> {
 }
 
 /// The value of this name.
-pub(super) fn get<'a>(value: &'a Value, parts: &[String]) -> Option<&'a Value> {
+pub(crate) fn get<'a>(value: &'a Value, parts: &[String]) -> Option<&'a Value> {
     parts.iter().try_fold(value, |value, name| value.get(name.as_str()))
 }
 
@@ -474,7 +474,7 @@ fn project_source(
 
 /// How an edit of a project's file, while a session is open, may change a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tighter {
+pub(crate) enum Tighter {
     /// A smaller number is tighter; none is the loosest.
     Lower,
     /// A larger number is tighter; none is the loosest.
@@ -483,7 +483,7 @@ pub(super) enum Tighter {
 
 /// Which edits of a project's file hold while a session is open: those that tighten. All other settings of the file hold
 /// from the next start.
-pub(super) fn tighter(key: &str) -> Option<Tighter> {
+pub(crate) fn tighter(key: &str) -> Option<Tighter> {
     match (key, rule(key)) {
         ("compaction.threshold", _) | (_, Rule::Lower) => Some(Tighter::Lower),
         ("compaction.reserve_tokens", _) => Some(Tighter::Raise),
@@ -492,7 +492,7 @@ pub(super) fn tighter(key: &str) -> Option<Tighter> {
 }
 
 /// Each setting of a file's value with its name: `limits.steps_max`, `model`.
-pub(super) fn settings_of(value: &Value) -> Vec<(String, &Value)> {
+pub(crate) fn settings_of(value: &Value) -> Vec<(String, &Value)> {
     let Value::Mapping(map) = value else { return Vec::new() };
     let mut settings = Vec::new();
     for (name, value) in map {
@@ -509,18 +509,18 @@ pub(super) fn settings_of(value: &Value) -> Vec<(String, &Value)> {
 }
 
 /// The setting of this name.
-pub(super) fn setting<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
+pub(crate) fn setting<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     key.split('.').try_fold(value, |value, name| value.get(name))
 }
 
 /// Sets the setting of this name.
-pub(super) fn set(value: &mut Value, key: &str, to: Value) {
+pub(crate) fn set(value: &mut Value, key: &str, to: Value) {
     let parts: Vec<&str> = key.split('.').collect();
     set_parts(value, &parts, to);
 }
 
 /// Sets the setting whose name has these parts.
-pub(super) fn set_parts(value: &mut Value, parts: &[&str], to: Value) {
+pub(crate) fn set_parts(value: &mut Value, parts: &[&str], to: Value) {
     let [name, rest @ ..] = parts else {
         *value = to;
         return;
@@ -552,7 +552,7 @@ fn not_readable(path: &Path, error: &FileError) -> anyhow::Error {
 
 /// One file's value, of which every part is what it should be. A prompt that it names by a file is read where the
 /// author is trusted to speak to the model.
-pub(super) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
+pub(crate) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
     let text = &source.text;
     if text.matches(['[', '{']).count() > BRACKETS_MAX {
         return Err(usage(format!("{}: it opens more than {BRACKETS_MAX} brackets", source.path.display())));
@@ -785,7 +785,7 @@ fn is_trusted(own: &Config, surroundings: &Surroundings) -> bool {
 }
 
 /// A folder as the user wrote it, as a path; `None` for one that would depend on where the program runs.
-pub(super) fn expanded(folder: &str, surroundings: &Surroundings) -> Option<PathBuf> {
+pub(crate) fn expanded(folder: &str, surroundings: &Surroundings) -> Option<PathBuf> {
     let path = match folder.strip_prefix("~/") {
         Some(rest) => PathBuf::from(surroundings.variable("HOME")?).join(rest),
         None => PathBuf::from(folder),
@@ -794,12 +794,12 @@ pub(super) fn expanded(folder: &str, surroundings: &Surroundings) -> Option<Path
 }
 
 /// Whether a folder, as the user wrote it, is the same wherever the program runs.
-pub(super) fn is_absolute(folder: &str) -> bool {
+pub(crate) fn is_absolute(folder: &str) -> bool {
     folder.starts_with("~/") || Path::new(folder).is_absolute()
 }
 
 /// Puts `over` on top of `base`, key by key. `null` turns a setting off; a section that is empty changes nothing.
-pub(super) fn merge(base: &mut Value, over: Value) {
+pub(crate) fn merge(base: &mut Value, over: Value) {
     match (base, over) {
         (Value::Mapping(base), Value::Mapping(over)) => {
             for (key, value) in over {
@@ -880,7 +880,7 @@ fn at(source: &Source, parts: &[impl AsRef<str>], reason: &str) -> String {
 }
 
 /// What cannot be read, with the names on the way to it.
-pub(super) fn located(error: &serde_path_to_error::Error<serde_norway::Error>) -> String {
+pub(crate) fn located(error: &serde_path_to_error::Error<serde_norway::Error>) -> String {
     match parts_of(error.path()).join(".") {
         parts if parts.is_empty() => error.inner().to_string(),
         parts => format!("{parts}: {}", error.inner()),
@@ -899,14 +899,14 @@ fn parts_of(path: &serde_path_to_error::Path) -> Vec<String> {
 }
 
 /// The user's own file. A variable that is no absolute path does not count: the current folder would be asked.
-pub(super) fn own_file(surroundings: &Surroundings) -> Option<PathBuf> {
+pub(crate) fn own_file(surroundings: &Surroundings) -> Option<PathBuf> {
     let variable = |name| surroundings.variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = variable("XDG_CONFIG_HOME");
     Some(base.or_else(|| Some(variable("HOME")?.join(".config")))?.join("greenroom").join(FILE_NAME))
 }
 
 /// The user's own file, as it is told where to add something.
-pub(super) fn own_file_shown() -> String {
+pub(crate) fn own_file_shown() -> String {
     own_file(&Surroundings::here()).map_or_else(
         || format!("greenroom/{FILE_NAME} in your configuration directory"),
         |path| path.display().to_string(),

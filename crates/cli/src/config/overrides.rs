@@ -10,8 +10,8 @@ use serde_norway::Value;
 
 use super::keys::{self, Setting};
 use super::layers::{Author, Source, checked, set_parts};
-use crate::errors::usage;
-use crate::surroundings::Surroundings;
+use crate::config::surroundings::Surroundings;
+use crate::error::usage;
 
 /// What every variable of ours begins with.
 const PREFIX: &str = "GREENROOM_";
@@ -22,22 +22,22 @@ const NO_SETTINGS: [&str; 4] =
 /// What the environment and the command line set.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Overrides {
-    pub(super) settings: Vec<Override>,
+    pub(crate) settings: Vec<Override>,
     /// What the user must know: one line each.
-    pub(super) warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     /// Where the files are looked for.
-    pub(super) surroundings: Surroundings,
+    pub(crate) surroundings: Surroundings,
 }
 
 /// One setting that stands over the files.
 #[derive(Debug, Clone)]
-pub(super) struct Override {
+pub(crate) struct Override {
     /// Where it comes from: a variable's name, or the flag.
-    pub(super) origin: String,
+    pub(crate) origin: String,
     /// The parts of its name.
     parts: Vec<String>,
     /// The setting, with nothing beside it.
-    pub(super) value: Value,
+    pub(crate) value: Value,
 }
 
 impl Overrides {
@@ -80,7 +80,7 @@ impl Overrides {
 
 impl Override {
     /// What is wrong with the setting of these parts, in words that name where this comes from.
-    pub(super) fn wrong(&self, parts: &[String], reason: &str) -> String {
+    pub(crate) fn wrong(&self, parts: &[String], reason: &str) -> String {
         let below = parts.strip_prefix(self.parts.as_slice()).unwrap_or(parts);
         let below = if below.is_empty() { String::new() } else { format!("{}: ", below.join(".")) };
         format!("{}: {below}{reason}", self.origin)
@@ -129,7 +129,7 @@ fn of_text(origin: &str, parts: &[&str], text: &str, folder: &Path) -> Result<Ov
 ///
 /// # Errors
 /// When the setting cannot be that.
-pub(super) fn read(origin: &str, parts: &[&str], text: &str, folder: &Path) -> Result<Value> {
+pub(crate) fn read(origin: &str, parts: &[&str], text: &str, folder: &Path) -> Result<Value> {
     let path = folder.join(origin);
     let place = path.display().to_string();
     let with = |value: Value| {
@@ -156,7 +156,7 @@ pub(super) fn read(origin: &str, parts: &[&str], text: &str, folder: &Path) -> R
     })?)
 }
 
-pub(super) fn is_quoted_or_null(text: &str) -> bool {
+pub(crate) fn is_quoted_or_null(text: &str) -> bool {
     let text = text.trim();
     let is_in = |quote| text.len() > 1 && text.starts_with(quote) && text.ends_with(quote);
     is_in('"') || is_in('\'') || matches!(text, "" | "null" | "~")

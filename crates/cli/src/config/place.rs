@@ -3,14 +3,14 @@
 //! Invariants: what is told is a line of the text; a setting that is not found is told by the section nearest to it.
 
 /// The lines of a section: those below its own that are indented further, blank ones and comments among them.
-pub(super) struct Block {
-    pub(super) lines: std::ops::Range<usize>,
-    pub(super) indent: usize,
+pub(crate) struct Block {
+    pub(crate) lines: std::ops::Range<usize>,
+    pub(crate) indent: usize,
 }
 
 /// The line on which the setting of these names stands, from 1, else the line of the innermost section around it that is
 /// there.
-pub(super) fn line_of(text: &str, parts: &[impl AsRef<str>]) -> Option<usize> {
+pub(crate) fn line_of(text: &str, parts: &[impl AsRef<str>]) -> Option<usize> {
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let mut block = Block { lines: 0..lines.len(), indent: 0 };
     let mut place = None;
@@ -37,7 +37,7 @@ fn has_inline(line: &str, key: &str) -> bool {
     line.split([',', '{']).any(|part| part.split_once(':').is_some_and(|(name, _)| is_name(name, key)))
 }
 
-pub(super) fn find(lines: &[String], block: &Block, part: &str) -> Option<usize> {
+pub(crate) fn find(lines: &[String], block: &Block, part: &str) -> Option<usize> {
     block.lines.clone().find(|at| {
         let line = &lines[*at];
         let named = line.trim_start().split_once(':').is_some_and(|(name, _)| is_name(name, part));
@@ -50,7 +50,7 @@ fn is_name(written: &str, name: &str) -> bool {
 }
 
 /// Where what belongs to a line ends.
-pub(super) fn below(lines: &[String], at: usize, own: usize, end: usize) -> usize {
+pub(crate) fn below(lines: &[String], at: usize, own: usize, end: usize) -> usize {
     // A list may stand as far to the left as its name.
     let is_item = |line: &str| indent(line) == own && line.trim_start().starts_with('-');
     let is_next = |line: &str| !is_silent(line) && indent(line) <= own && !is_item(line);
@@ -61,12 +61,12 @@ pub(super) fn below(lines: &[String], at: usize, own: usize, end: usize) -> usiz
     next - silent
 }
 
-pub(super) fn indent(line: &str) -> usize {
+pub(crate) fn indent(line: &str) -> usize {
     line.len() - line.trim_start_matches(' ').len()
 }
 
 /// Whether a line is blank or a comment.
-pub(super) fn is_silent(line: &str) -> bool {
+pub(crate) fn is_silent(line: &str) -> bool {
     let line = line.trim();
     line.is_empty() || line.starts_with('#')
 }

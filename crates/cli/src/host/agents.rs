@@ -21,14 +21,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-use super::socket;
+use crate::agent::simulated::Simulated;
+use crate::agent::skills::Skills;
+use crate::agent::{self, ClientSettings, FOLDER, Made, check_reachable, has_some, load_config_or};
+use crate::args::{Global, ModelArgs, ServerArgs};
+use crate::config::surroundings::{Handed, Surroundings};
 use crate::config::{Loaded, ProviderConfig, Texts};
-use crate::errors;
-use crate::options::{Global, ModelArgs};
-use crate::setup::{self, ClientSettings, FOLDER, Made, check_reachable, has_some, load_config};
-use crate::simulated::Simulated;
-use crate::skills::Skills;
-use crate::surroundings::{Handed, Surroundings};
+use crate::error;
 
 /// How many warnings wait for a slow client.
 const NEWS_MAX: usize = 16;
@@ -68,7 +67,7 @@ impl Definition {
         let folder = ("surroundings.folder", Some(&self.surroundings.folder));
         for (name, path) in [folder, ("config", self.config.as_ref())] {
             if let Some(path) = path.filter(|path| !path.is_absolute()) {
-                return Err(errors::usage(format!(
+                return Err(error::usage(format!(
                     "the definition: `{name}` is {path:?}; it must be an absolute path, such as `/home/me/work`"
                 )));
             }
@@ -77,11 +76,13 @@ impl Definition {
     }
 
     /// What stands for it in the store: the same for the same folder, files, flags, server and key, whatever the model is.
-    /// Neither can be told from it.
+    /// It is a digest, so that no two definitions share it and none can be told from it.
+    ///
+    /// The form that is digested names no field of ours, so that renaming one changes no stored fingerprint.
     pub(super) fn fingerprint(&self) -> String {
         let Self { surroundings, config, settings, model, held: _, checks_server: _ } = self;
         let ModelArgs { server, workspace, no_tools, allow_write, allow_shell, simulate, .. } = &**model;
-        let may = (workspace, no_tools, allow_write, allow_shell, simulate);
+        let ServerArgs { provider, base_url, api_key_env } = server;
         let matters = |name: &str| {
             !HARMLESS.contains(&name) && !name.starts_with("GREENROOM_HOST_") && name != "GREENROOM_MODEL"
         };
@@ -90,10 +91,12 @@ impl Definition {
             surroundings.variables_that(matters),
             config,
             settings,
-            server,
-            may
+            [provider, base_url, api_key_env],
+            workspace,
+            [no_tools, allow_write, allow_shell, simulate],
         ]);
-        format!("{:016x}", socket::hash(parts.to_string().as_bytes()))
+        let digest = ring::digest::digest(&ring::digest::SHA256, parts.to_string().as_bytes());
+        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
@@ -132,7 +135,7 @@ impl Known {
 
     fn skills(&self, surroundings: &Surroundings, model: &ModelArgs, loaded: &Loaded) -> Option<Skills> {
         let root = self.labels.get(FOLDER).map(Path::new).filter(|_| !model.no_tools);
-        setup::skills(&loaded.config, model, root, surroundings)
+        agent::skills(&loaded.config, model, root, surroundings)
     }
 }
 
@@ -174,17 +177,17 @@ impl Agents {
             flags
         };
         let definition: Definition = serde_json::from_value(definition)
-            .map_err(|error| errors::usage(format!("the definition: {error}")))?;
+            .map_err(|error| error::usage(format!("the definition: {error}")))?;
         definition.check()?;
         let fingerprint = definition.fingerprint();
         let Definition { surroundings, config, held, settings, model, checks_server } = definition;
         let surroundings = Surroundings::of(surroundings);
-        let global = Global { config, held, settings, ..self.0.global.clone() };
-        let loaded = load_config(&global, &surroundings)?;
+        let global = Global { config, settings, ..self.0.global.clone() };
+        let loaded = load_config_or(&global, &surroundings, held.as_ref())?;
         if let Some(defined) = self.known(&flags, &surroundings, &model, &loaded) {
             return Ok(defined);
         }
-        let made = Made::new(&global, &model, &surroundings).await?;
+        let made = Made::new(&global, &model, &surroundings, held.as_ref()).await?;
         let labels: BTreeMap<String, String> =
             [(FOLDER.to_owned(), made.folder.display().to_string())].into();
         if checks_server {
@@ -292,12 +295,12 @@ fn problem(error: &anyhow::Error) -> Problem {
         return Problem::from(error);
     }
     let kind =
-        if errors::exit_code(error) == errors::USAGE { ProblemKind::Invalid } else { ProblemKind::Other };
-    Problem::new(kind, errors::line(error))
+        if error::exit_code(error) == error::USAGE { ProblemKind::Invalid } else { ProblemKind::Other };
+    Problem::new(kind, error::line(error))
 }
 
 /// The provider of a runtime whose agents all bring their own.
-pub(super) struct Nobody;
+pub(crate) struct Nobody;
 
 impl Provider for Nobody {
     fn name(&self) -> &'static str {

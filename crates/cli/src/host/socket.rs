@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use greenroom_terminal::screen::variable;
 use greenroom_tools::origin;
 use parking_lot::Mutex;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
 
 use super::AGAIN_AFTER;
+use super::error::{Unreached, other_users};
 use super::peer::{self, Stranger};
-use super::reaching::Unreached;
-use crate::errors::{self, usage};
-use crate::terminal::variable;
+use crate::error::{self, usage};
 
 /// The socket's name beside the store.
 const NAME: &str = "host.sock";
@@ -86,8 +86,8 @@ fn is_private(folder: &Path) -> bool {
         })
 }
 
-/// FNV-1a: the same in every build, as both sides must find the same name.
-pub(super) fn hash(bytes: &[u8]) -> u64 {
+/// FNV-1a: the same in every build, as both sides must find the same name. It keeps nothing apart but names of sockets.
+fn hash(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
@@ -243,7 +243,7 @@ pub(super) async fn connect(data_dir: &Path, path: &Path) -> Result<Connected> {
         };
         let refused = |reason: &dyn std::fmt::Display| {
             let reason = format!("what answers at {} is not spoken with: {reason}", path.display());
-            Unreached::refused(errors::STORE, &reason).into()
+            Unreached::refused(error::STORE, &reason).into()
         };
         if origin::is_of_command() {
             return Err(refused(&peer::OF_COMMAND));
@@ -263,7 +263,7 @@ pub(super) async fn connect(data_dir: &Path, path: &Path) -> Result<Connected> {
                     &"the process that listened there has ended, and another one has its socket",
                 ));
             }
-            Err(Stranger::OtherUser) => return Err(OtherUsers(path.to_owned()).into()),
+            Err(Stranger::OtherUser) => return Err(other_users(path).into()),
             Err(stranger @ Stranger::OfCommand(_)) => {
                 let advice = "end that command, or remove the socket";
                 return Err(refused(&format!("{stranger}, and no host is; {advice}")));
@@ -292,31 +292,8 @@ async fn connect_to(path: &Path) -> Result<Result<UnixStream, Connected>> {
             // It was accepted by nobody before the listener was closed, or there is no place in its queue.
             ConnectionReset | ConnectionAborted | BrokenPipe | NotConnected | TimedOut | WouldBlock
             | Interrupted => Ok(Err(Connected::Again)),
-            PermissionDenied => Err(OtherUsers(path.to_owned()).into()),
+            PermissionDenied => Err(other_users(path).into()),
             _ => Err(Unreached::unusable("connect to", path, &error).into()),
         },
     }
 }
-
-/// The socket is another user's, or the folder that it would be in is.
-#[derive(Debug)]
-pub(crate) struct OtherUsers(PathBuf);
-
-impl std::fmt::Display for OtherUsers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self(path) = self;
-        match path.symlink_metadata() {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                let folder = path.parent().unwrap_or(path).display();
-                write!(f, "the store in {folder} is closed to you; name another one with --data-dir")
-            }
-            Ok(_) | Err(_) => write!(
-                f,
-                "{} is another user's socket; remove it, or name another store with --data-dir",
-                path.display()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for OtherUsers {}

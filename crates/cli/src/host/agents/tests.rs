@@ -6,6 +6,10 @@ use serde_json::json;
 
 use super::Definition;
 
+fn fingerprint(definition: &serde_json::Value) -> String {
+    serde_json::from_value::<Definition>(definition.clone()).unwrap().fingerprint()
+}
+
 /// `GREENROOM_WRITE_SCHEMAS=1 cargo test -p greenroom-cli definition` writes it anew.
 #[test]
 fn the_checked_in_schema_is_that_of_the_definition() {
@@ -38,4 +42,45 @@ fn a_definition_needs_a_folder_and_a_umask_and_may_say_the_rest() {
         part.pointer_mut(above).unwrap().as_object_mut().unwrap().remove(name);
         assert!(serde_json::from_value::<Definition>(part).is_err(), "{missing}");
     }
+}
+
+#[test]
+fn what_an_agent_may_do_and_where_it_asks_are_in_its_fingerprint_and_its_model_is_not() {
+    let plain = json!({
+        "surroundings": { "folder": "/project", "umask": 18, "variables": { "OPENAI_API_KEY": "k1", "TERM": "xterm" } },
+        "model": { "server": { "base_url": "https://one.example/v1" } },
+    });
+    let known = fingerprint(&plain);
+    // A stored one still stands for the same agent after a field of ours was renamed.
+    assert_eq!(known, "4c909913fb7b50312d8540cd26cac04c7216300c96a7965d45e48a7e1ee86918");
+    for (place, value, is_same) in [
+        ("/model/model", json!("other"), true),
+        ("/model/seed", json!(7), true),
+        ("/surroundings/variables/TERM", json!("dumb"), true),
+        ("/surroundings/folder", json!("/other"), false),
+        ("/surroundings/variables/OPENAI_API_KEY", json!("k2"), false),
+        ("/surroundings/variables/OPENAI_BASE_URL", json!("https://two.example"), false),
+        ("/config", json!("/project/other.yaml"), false),
+        ("/settings", json!(["limits.inputs_max=1"]), false),
+        ("/model/server/provider", json!("local"), false),
+        ("/model/server/base_url", json!("https://two.example/v1"), false),
+        ("/model/server/api_key_env", json!("KEY"), false),
+        ("/model/workspace", json!("/project/below"), false),
+        ("/model/no_tools", json!(true), false),
+        ("/model/allow_write", json!(true), false),
+        ("/model/allow_shell", json!(true), false),
+        ("/model/simulate", json!(true), false),
+    ] {
+        let mut other = plain.clone();
+        let (above, name) = place.rsplit_once('/').unwrap();
+        other.pointer_mut(above).unwrap().as_object_mut().unwrap().insert(name.to_owned(), value);
+        assert_eq!(fingerprint(&other) == known, is_same, "{place}");
+    }
+    // What stands in one place of the form cannot stand for another one.
+    let named = |flag: &str| {
+        let mut definition = plain.clone();
+        definition["model"]["server"] = json!({ flag: "x" });
+        fingerprint(&definition)
+    };
+    assert_ne!(named("provider"), named("api_key_env"));
 }

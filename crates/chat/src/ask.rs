@@ -1,0 +1,450 @@
+//! A tool's question, answered in place: a text, a choice by number or arrow keys, several choices, or a form field by
+//! field.
+//!
+//! Invariants: nothing is answered before Enter, and no choice before the user went to it: a question may appear under
+//! the hands of who types something else; an answer has the type that the question wants, or is refused here with
+//! what is wrong, and what was typed stays.
+
+use greenroom::{EntryId, QuestionKind};
+use greenroom_kernel::question::QuestionEnd;
+use greenroom_terminal::input::{KeyCode, KeyEvent, KeyModifiers};
+use greenroom_terminal::row::{Look, Row};
+use serde_json::{Map, Number, Value};
+
+use super::editor::{Edit, Editor};
+
+#[cfg(test)]
+mod tests;
+
+/// So many choices are seen at once.
+const CHOICES_SHOWN: usize = 8;
+
+/// What a key came to.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Asked {
+    /// Nothing yet.
+    Waits,
+    /// The answer.
+    Answered(Value),
+    /// The user wants to do something else first.
+    Later,
+    /// It is no key for a question.
+    NotMine,
+}
+
+/// One field of a form.
+#[derive(Debug, Clone)]
+struct Field {
+    name: String,
+    description: String,
+    /// As JSON schema names it.
+    kind: String,
+    choices: Vec<String>,
+    is_required: bool,
+    editor: Editor,
+}
+
+#[derive(Debug, Clone)]
+enum Form {
+    Text(Editor),
+    Choice {
+        choices: Vec<String>,
+        several: bool,
+        /// Where the user went; at first nowhere.
+        at: Option<usize>,
+        chosen: Vec<bool>,
+    },
+    Fields {
+        fields: Vec<Field>,
+        at: usize,
+    },
+    /// A schema that is no plain object: the user writes JSON.
+    Json(Editor),
+}
+
+/// A question that is being answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    pub(crate) id: EntryId,
+    tool: String,
+    text: String,
+    details: Vec<String>,
+    form: Form,
+    problem: Option<String>,
+}
+
+impl Ask {
+    /// A question of this tool.
+    pub(crate) fn new(
+        id: EntryId,
+        tool: &str,
+        text: &str,
+        details: Option<&str>,
+        kind: &QuestionKind,
+    ) -> Self {
+        let form = match kind {
+            QuestionKind::Text => Form::Text(Editor::default()),
+            QuestionKind::Choice { choices, several } => Form::Choice {
+                choices: choices.clone(),
+                several: *several,
+                at: None,
+                chosen: vec![false; choices.len()],
+            },
+            QuestionKind::Form { schema } => match fields(schema) {
+                Some(fields) => Form::Fields { fields, at: 0 },
+                None => Form::Json(Editor::default()),
+            },
+        };
+        Self {
+            id,
+            tool: tool.to_owned(),
+            text: text.to_owned(),
+            details: details.map(|details| details.lines().map(str::to_owned).collect()).unwrap_or_default(),
+            form,
+            problem: None,
+        }
+    }
+
+    /// What is asked.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Why the answer was refused.
+    pub(crate) fn refuse(&mut self, problem: &str) {
+        self.problem = Some(problem.to_owned());
+    }
+
+    /// A key.
+    pub(crate) fn key(&mut self, key: KeyEvent) -> Asked {
+        self.problem = None;
+        if key.code == KeyCode::Esc {
+            return Asked::Later;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) && matches!(key.code, KeyCode::Char('c' | 'd' | 'z'))
+        {
+            return Asked::NotMine;
+        }
+        match &mut self.form {
+            Form::Text(editor) | Form::Json(editor) if key.code != KeyCode::Enter => {
+                edit(editor, key);
+                Asked::Waits
+            }
+            Form::Text(editor) => match editor.text() {
+                text if text.trim().is_empty() => Asked::Waits,
+                text => Asked::Answered(Value::from(text)),
+            },
+            Form::Json(editor) => match serde_json::from_str(&editor.text()) {
+                Ok(value) => Asked::Answered(value),
+                Err(error) => {
+                    self.problem = Some(format!("that is no JSON: {error}"));
+                    Asked::Waits
+                }
+            },
+            Form::Choice { choices, several, at, chosen } => match choose(choices, *several, at, chosen, key)
+            {
+                Some(asked) => asked,
+                None => {
+                    self.problem = Some("a number or ↑ ↓ chooses; Esc for something else".to_owned());
+                    Asked::Waits
+                }
+            },
+            Form::Fields { fields, at } => match fill(fields, at, key) {
+                Ok(asked) => asked,
+                Err(problem) => {
+                    self.problem = Some(problem);
+                    Asked::Waits
+                }
+            },
+        }
+    }
+
+    /// What was pasted.
+    pub(crate) fn paste(&mut self, text: &str) {
+        match &mut self.form {
+            Form::Text(editor) | Form::Json(editor) => editor.paste(text),
+            Form::Fields { fields, at } => {
+                if let Some(field) = fields.get_mut(*at) {
+                    field.editor.paste(text);
+                }
+            }
+            Form::Choice { .. } => {}
+        }
+    }
+
+    /// What stays to be seen when the question has ended.
+    pub(crate) fn ended(&self, end: &QuestionEnd, width: usize) -> Vec<Row> {
+        let indent = Row::plain("    ");
+        let mut rows = Row::new(&self.text, Look::BOLD).wrap(width, &Row::new("  ? ", Look::WARN), &indent);
+        let text = match end {
+            QuestionEnd::Answered(answer) => {
+                let value = match &answer.value {
+                    Value::String(text) => text.clone(),
+                    value @ (Value::Null
+                    | Value::Bool(_)
+                    | Value::Number(_)
+                    | Value::Array(_)
+                    | Value::Object(_)) => value.to_string(),
+                };
+                let by = answer.by.as_ref().map(|by| format!(" (by {by})")).unwrap_or_default();
+                format!("{value}{by}")
+            }
+            QuestionEnd::Expired => "nobody answered in time".to_owned(),
+            QuestionEnd::Withdrawn => "withdrawn".to_owned(),
+        };
+        rows.extend(Row::new(&text, Look::PLAIN).wrap(width, &Row::new("  → ", Look::GOOD), &indent));
+        rows
+    }
+
+    /// The question, and how it is answered; and where the cursor stands.
+    pub(crate) fn layout(&self, width: usize) -> (Vec<Row>, (usize, usize)) {
+        let (indent, none) = (Row::plain("    "), Row::default());
+        let mark = Row::new("  ? ", Look::WARN);
+        let mut rows = Row::new(&self.text, Look::BOLD).wrap(width, &mark, &indent);
+        for line in &self.details {
+            rows.extend(Row::new(line, Look::DIM).wrap(width, &indent, &indent));
+        }
+        let mut cursor = (rows.len(), 0);
+        let write = |editor: &Editor, rows: &mut Vec<Row>| {
+            let layout = editor.layout(width.saturating_sub(2).max(4), 6);
+            let at = (rows.len() + layout.cursor.0, layout.cursor.1 + 2);
+            rows.extend(layout.rows.into_iter().map(|row| Row::plain("  ").then(row)));
+            at
+        };
+        let hint = match &self.form {
+            Form::Text(editor) => {
+                cursor = write(editor, &mut rows);
+                "Enter answers · Esc: later"
+            }
+            Form::Json(editor) => {
+                cursor = write(editor, &mut rows);
+                "JSON; Enter answers · Esc: later"
+            }
+            Form::Choice { choices, several, at, chosen } => {
+                let first = at.map_or(0, |at| (at + 1).saturating_sub(CHOICES_SHOWN));
+                cursor = (rows.len(), 2);
+                for (index, choice) in choices.iter().enumerate().skip(first).take(CHOICES_SHOWN) {
+                    let is_at = *at == Some(index);
+                    if is_at {
+                        cursor = (rows.len(), 2);
+                    }
+                    let tick = match (several, chosen.get(index)) {
+                        (true, Some(true)) => "☑ ",
+                        (true, _) => "☐ ",
+                        (false, _) => "",
+                    };
+                    let pointer = if is_at { "  ❯ " } else { "    " };
+                    let look = if is_at { Look::BOLD } else { Look::PLAIN };
+                    let row = Row::new(pointer, Look::WARN)
+                        .and(&format!("{tick}{}. ", index + 1), Look::DIM)
+                        .and(choice, look);
+                    rows.push(row.cut(width));
+                }
+                if *several {
+                    "numbers or ↑ ↓ and Space, then Enter · Esc: later"
+                } else {
+                    "a number or ↑ ↓, then Enter · Esc: later"
+                }
+            }
+            Form::Fields { fields, at } => {
+                for (index, field) in fields.iter().enumerate() {
+                    let need = if field.is_required { "" } else { ", may be left empty" };
+                    let what = if field.choices.is_empty() {
+                        field.kind.clone()
+                    } else {
+                        format!("one of {}", field.choices.join(", "))
+                    };
+                    let name = Row::plain("    ").and(&field.name, Look::BOLD);
+                    let name = name.and(&format!(" ({what}{need}) {}", field.description), Look::DIM);
+                    if index == *at {
+                        rows.extend(name.wrap(width, &none, &indent));
+                        cursor = write(&field.editor, &mut rows);
+                    } else if index < *at {
+                        let row = Row::plain("    ").and(&field.name, Look::BOLD);
+                        rows.push(row.and(&format!(": {}", field.editor.text()), Look::PLAIN).cut(width));
+                    }
+                }
+                "Enter: next · ↑ back · Esc: later"
+            }
+        };
+        if let Some(problem) = &self.problem {
+            rows.extend(Row::new(problem, Look::BAD).wrap(width, &indent, &indent));
+        }
+        let hint = format!("{hint} · asked by {}", self.tool);
+        rows.push(indent.and(&hint, Look::DIM).cut(width));
+        (rows, cursor)
+    }
+}
+
+/// `None` for keys that choose nothing.
+fn choose(
+    choices: &[String],
+    several: bool,
+    at: &mut Option<usize>,
+    chosen: &mut [bool],
+    key: KeyEvent,
+) -> Option<Asked> {
+    let last = choices.len().saturating_sub(1);
+    match (key.code, *at) {
+        (KeyCode::Up | KeyCode::BackTab, now) => {
+            *at = Some(now.and_then(|now| now.checked_sub(1)).unwrap_or(last));
+        }
+        (KeyCode::Down | KeyCode::Tab, now) => {
+            *at = Some(now.filter(|now| *now < last).map_or(0, |now| now + 1));
+        }
+        (KeyCode::Home, _) => *at = Some(0),
+        (KeyCode::End, _) => *at = Some(last),
+        (KeyCode::Char(' '), Some(now)) if several => toggle(chosen, now),
+        (KeyCode::Char(digit @ '0'..='9'), now) => {
+            let digit = digit.to_digit(10).and_then(|digit| usize::try_from(digit).ok())?;
+            // Of many choices, a second digit goes on with the number: 4 and 2 are choice 42.
+            let longer = now.map(|now| (now + 1) * 10 + digit).filter(|number| *number <= choices.len());
+            let number = longer.unwrap_or(digit);
+            let place = number.checked_sub(1).filter(|place| *place <= last)?;
+            *at = Some(place);
+            if several && choices.len() < 10 {
+                toggle(chosen, place);
+            }
+        }
+        (KeyCode::Enter, _) if several => {
+            let values = choices.iter().zip(chosen.iter()).filter(|(_, is_chosen)| **is_chosen);
+            let values: Vec<Value> = values.map(|(choice, _)| Value::from(choice.as_str())).collect();
+            return (!values.is_empty()).then(|| Asked::Answered(Value::from(values)));
+        }
+        (KeyCode::Enter, now) => {
+            let choice = choices.get(now?)?;
+            return Some(Asked::Answered(Value::from(choice.as_str())));
+        }
+        (KeyCode::Char(_), _) => return None,
+        _ => {}
+    }
+    Some(Asked::Waits)
+}
+
+fn toggle(chosen: &mut [bool], place: usize) {
+    if let Some(is_chosen) = chosen.get_mut(place) {
+        *is_chosen = !*is_chosen;
+    }
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
+fn fill(fields: &mut [Field], at: &mut usize, key: KeyEvent) -> Result<Asked, String> {
+    match key.code {
+        KeyCode::Up | KeyCode::BackTab => *at = at.saturating_sub(1),
+        KeyCode::Enter | KeyCode::Tab => {
+            let Some(field) = fields.get(*at) else { return Ok(Asked::Waits) };
+            value_of(field)?;
+            if *at + 1 < fields.len() {
+                *at += 1;
+                return Ok(Asked::Waits);
+            }
+            let mut object = Map::new();
+            for field in fields.iter() {
+                if let Some(value) = value_of(field)? {
+                    object.insert(field.name.clone(), value);
+                }
+            }
+            return Ok(Asked::Answered(Value::Object(object)));
+        }
+        _ => {
+            if let Some(field) = fields.get_mut(*at) {
+                edit(&mut field.editor, key);
+            }
+        }
+    }
+    Ok(Asked::Waits)
+}
+
+/// What was typed into a field, as its type wants it.
+fn value_of(field: &Field) -> Result<Option<Value>, String> {
+    let text = field.editor.text();
+    let text = text.trim();
+    let name = &field.name;
+    if text.is_empty() {
+        return if field.is_required { Err(format!("{name} is needed")) } else { Ok(None) };
+    }
+    if !field.choices.is_empty() {
+        let chosen = field.choices.iter().find(|choice| choice.eq_ignore_ascii_case(text));
+        return match chosen {
+            Some(choice) => Ok(Some(Value::from(choice.as_str()))),
+            None => Err(format!("{name} is one of {}", field.choices.join(", "))),
+        };
+    }
+    let value = match field.kind.as_str() {
+        "string" => Some(Value::from(text)),
+        "boolean" => match text.to_ascii_lowercase().as_str() {
+            "y" | "yes" | "true" => Some(Value::from(true)),
+            "n" | "no" | "false" => Some(Value::from(false)),
+            _ => return Err(format!("{name} is yes or no")),
+        },
+        "integer" => text.parse::<i64>().ok().map(Value::from),
+        "number" => text.parse::<f64>().ok().and_then(Number::from_f64).map(Value::Number),
+        _ => serde_json::from_str(text).ok(),
+    };
+    match value {
+        Some(value) => Ok(Some(value)),
+        None => Err(format!("{name} is of the type {}", field.kind)),
+    }
+}
+
+/// The fields of a schema that is an object; `None` of any other.
+fn fields(schema: &Value) -> Option<Vec<Field>> {
+    let properties = schema.get("properties")?.as_object()?;
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .map(|names| names.iter().filter_map(Value::as_str).collect())
+        .unwrap_or_default();
+    let fields: Vec<Field> = properties
+        .iter()
+        .map(|(name, property)| {
+            let text = |name: &str| property.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let kind = match property.get("type") {
+                Some(Value::String(kind)) => kind.clone(),
+                // An option: the type, or null.
+                Some(Value::Array(kinds)) => {
+                    let kind = kinds.iter().filter_map(Value::as_str).find(|kind| *kind != "null");
+                    kind.unwrap_or("JSON").to_owned()
+                }
+                _ => "JSON".to_owned(),
+            };
+            let choices = property.get("enum").and_then(Value::as_array);
+            let choices = choices.map(|choices| choices.iter().filter_map(Value::as_str).map(str::to_owned));
+            Field {
+                description: text("description"),
+                kind,
+                choices: choices.map(Iterator::collect).unwrap_or_default(),
+                is_required: required.contains(&name.as_str()),
+                name: name.clone(),
+                editor: Editor::default(),
+            }
+        })
+        .collect();
+    (!fields.is_empty()).then_some(fields)
+}
+
+/// The keys of a small field.
+#[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
+fn edit(editor: &mut Editor, key: KeyEvent) {
+    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+    let edit = match key.code {
+        KeyCode::Char('a') if is_control => Edit::Home,
+        KeyCode::Char('e') if is_control => Edit::End,
+        KeyCode::Char('u') if is_control => Edit::KillToStart,
+        KeyCode::Char('k') if is_control => Edit::KillToEnd,
+        KeyCode::Char('w') if is_control => Edit::DeleteWordLeft,
+        KeyCode::Char('y') if is_control => Edit::Yank,
+        KeyCode::Char(c) if !is_control => {
+            editor.insert(c.encode_utf8(&mut [0; 4]));
+            return;
+        }
+        KeyCode::Left => Edit::Left,
+        KeyCode::Right => Edit::Right,
+        KeyCode::Home => Edit::Home,
+        KeyCode::End => Edit::End,
+        KeyCode::Backspace => Edit::Backspace,
+        KeyCode::Delete => Edit::Delete,
+        _ => return,
+    };
+    editor.edit(edit);
+}

@@ -1,0 +1,273 @@
+//! Tool calls as a chat shows them: a line each, what an edit changes, and the whole on request.
+//!
+//! Invariants: what is shown of a call is bounded; the whole of the newest ones is kept, so that it can be shown later.
+
+use std::collections::VecDeque;
+
+use greenroom_kernel::ToolStatus;
+use greenroom_terminal::format;
+use greenroom_terminal::row::{Look, Row};
+use serde_json::Value;
+use similar::{ChangeTag, TextDiff};
+
+#[cfg(test)]
+mod tests;
+
+/// How many lines of a change are shown at once.
+const DIFF_LINES_MAX: usize = 16;
+/// How many lines around a change are shown.
+const AROUND: usize = 2;
+/// Of how many calls and thoughts the whole is kept.
+const KEPT_MAX: usize = 50;
+/// A turning wheel, a step at a time.
+const WHEEL: [&str; 8] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧"];
+/// How long a step takes, in milliseconds.
+pub(crate) const WHEEL_MS: u64 = 100;
+
+/// The wheel at this time.
+pub(crate) fn wheel(now_ms: u64) -> &'static str {
+    let step = usize::try_from(now_ms / WHEEL_MS % WHEEL.len() as u64).unwrap_or(0);
+    WHEEL.get(step).copied().unwrap_or("·")
+}
+
+/// A call that has not ended.
+#[derive(Debug, Clone)]
+pub(crate) struct Running {
+    pub(crate) call_id: String,
+    name: String,
+    arguments: String,
+    started_ms: u64,
+    /// What the tool said last of its progress.
+    progress: String,
+    /// What a tool said of a change in a file: how many lines, and those that came.
+    told: Option<(usize, Vec<String>)>,
+}
+
+/// Something that can be shown whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Kept {
+    call_id: String,
+    title: String,
+    arguments: String,
+    changes: Vec<Row>,
+    text: String,
+    is_shown: bool,
+    /// Whether it failed, and nothing was said of why.
+    is_unexplained: bool,
+}
+
+/// The calls of a session, as far as this chat has seen them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Calls {
+    running: Vec<Running>,
+    kept: VecDeque<Kept>,
+}
+
+impl Calls {
+    /// A call begins.
+    pub(crate) fn start(&mut self, call_id: &str, name: &str, arguments: &str, now_ms: u64) {
+        // One that is run again after a restart begins twice.
+        self.running.retain(|running| running.call_id != call_id);
+        self.running.push(Running {
+            call_id: call_id.to_owned(),
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+            started_ms: now_ms,
+            progress: String::new(),
+            told: None,
+        });
+    }
+
+    /// A call reports progress.
+    pub(crate) fn update(&mut self, call_id: &str, line: &str) {
+        if let Some(running) = self.running.iter_mut().find(|running| running.call_id == call_id) {
+            match (&mut running.told, line.strip_prefix("diff ").and_then(|count| count.parse().ok())) {
+                (None, Some(count)) if running.name == "write" => running.told = Some((count, Vec::new())),
+                (Some((count, lines)), _) if lines.len() < *count => lines.push(line.to_owned()),
+                _ => running.progress = line.to_owned(),
+            }
+        }
+    }
+
+    /// A call has ended, after so long, where that is known. Gives what stays to be seen of it.
+    pub(crate) fn end(
+        &mut self,
+        call_id: &str,
+        name: &str,
+        status: ToolStatus,
+        duration_ms: Option<u64>,
+        width: usize,
+    ) -> Vec<Row> {
+        let place = self.running.iter().position(|running| running.call_id == call_id);
+        let running = place.map(|place| self.running.remove(place));
+        let (arguments, told) = running.map(|running| (running.arguments, running.told)).unwrap_or_default();
+        let (mark, look, what) = match status {
+            ToolStatus::Ok => ("✓", Look::GOOD, ""),
+            ToolStatus::Error => ("✗", Look::BAD, " failed"),
+            ToolStatus::Interrupted => ("✗", Look::WARN, " interrupted"),
+        };
+        let time = duration_ms.map(|ms| format!(" {}", format::duration(ms)));
+        let after = format!("{what}{}", time.unwrap_or_default());
+        let room = width.saturating_sub(5 + after.chars().count()).max(10);
+        let title = format::call(name, &arguments, room);
+        let mut rows = vec![
+            Row::plain("  ").and(mark, look).and(&format!(" {title}"), Look::PLAIN).and(&after, Look::DIM),
+        ];
+        let changes = match told.filter(|(count, lines)| lines.len() == *count) {
+            Some((_, lines)) => lines.iter().map(|line| told_change(line)).collect(),
+            None => changes(name, &arguments),
+        };
+        if status == ToolStatus::Ok {
+            rows.extend(changes.iter().take(DIFF_LINES_MAX).map(|row| row.cut(width)));
+            if let Some(more) = changes.len().checked_sub(DIFF_LINES_MAX).filter(|more| *more > 0) {
+                let more = format::count(more as u64, "more line");
+                rows.push(Row::new(&format!("      … {more} · Ctrl-O shows all"), Look::DIM));
+            }
+        }
+        self.keep(call_id, &title, changes, String::new());
+        if let Some(kept) = self.kept.back_mut() {
+            kept.arguments = arguments;
+            kept.is_unexplained = status == ToolStatus::Error;
+        }
+        rows
+    }
+
+    /// The result of a call. Gives why it failed, if it did.
+    pub(crate) fn result(&mut self, call_id: &str, text: &str, width: usize) -> Option<Row> {
+        let is_newest = self.kept.back().is_some_and(|kept| kept.call_id == call_id);
+        let kept = self.kept.iter_mut().rev().find(|kept| kept.call_id == call_id)?;
+        text.clone_into(&mut kept.text);
+        if !std::mem::take(&mut kept.is_unexplained) {
+            return None;
+        }
+        // What a command printed comes before how it ended.
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let last = lines.clone().next_back().filter(|line| line.starts_with('[') && line.ends_with(']'));
+        let reason = last.or_else(|| lines.next())?.trim_matches(['[', ']']);
+        // The call's own line may be further up.
+        let call = if is_newest { String::new() } else { format!("{}: ", kept.title) };
+        Some(Row::new(&format!("      {call}{reason}"), Look::DIM).cut(width))
+    }
+
+    /// What the model thought.
+    pub(crate) fn thought(&mut self, title: &str, text: &str) {
+        self.keep("", title, Vec::new(), text.to_owned());
+    }
+
+    /// Shows the newest one whole that was not shown so; `None` where all were.
+    pub(crate) fn expand(&mut self, width: usize) -> Option<Vec<Row>> {
+        let kept = self.kept.iter_mut().rev().find(|kept| !kept.is_shown)?;
+        kept.is_shown = true;
+        let mut rows = vec![Row::new(&format!("  ▾ {}", kept.title), Look::BOLD)];
+        let indent = Row::plain("    ");
+        let is_changing = !kept.changes.is_empty();
+        for line in whole_arguments(&kept.arguments, is_changing) {
+            rows.extend(Row::plain(&line).wrap_exactly(width, &indent));
+        }
+        rows.extend(kept.changes.iter().flat_map(|row| row.wrap_exactly(width, &Row::default())));
+        let lines = kept.text.lines();
+        rows.extend(lines.flat_map(|line| Row::new(line, Look::DIM).wrap_exactly(width, &indent)));
+        if kept.text.is_empty() && kept.changes.is_empty() {
+            rows.push(indent.and("nothing came of it yet", Look::DIM));
+        }
+        Some(rows)
+    }
+
+    /// The calls under way, a row each.
+    pub(crate) fn rows(&self, width: usize, now_ms: u64) -> Vec<Row> {
+        let row = |running: &Running| {
+            let seconds = now_ms.saturating_sub(running.started_ms) / 1_000;
+            let time = if seconds > 0 { format!(" {seconds} s") } else { String::new() };
+            let call = format::call(&running.name, &running.arguments, width.saturating_sub(12).max(10));
+            let mut row = Row::plain("  ")
+                .and(wheel(now_ms), Look::NOTE)
+                .and(&format!(" {call}"), Look::PLAIN)
+                .and(&time, Look::DIM);
+            if !running.progress.is_empty() {
+                row.push(&format!(" … {}", running.progress), Look::DIM);
+            }
+            row.cut(width)
+        };
+        self.running.iter().map(row).collect()
+    }
+
+    /// Nothing runs any more.
+    pub(crate) fn clear(&mut self) {
+        self.running.clear();
+    }
+
+    fn keep(&mut self, call_id: &str, title: &str, changes: Vec<Row>, text: String) {
+        let (call_id, title) = (call_id.to_owned(), title.to_owned());
+        self.kept.push_back(Kept {
+            call_id,
+            title,
+            arguments: String::new(),
+            changes,
+            text,
+            is_shown: false,
+            is_unexplained: false,
+        });
+        if self.kept.len() > KEPT_MAX {
+            self.kept.pop_front();
+        }
+    }
+}
+
+/// The arguments of a call, whole: a line's title may be cut. Texts that a change shows are left out.
+fn whole_arguments(arguments: &str, is_changing: bool) -> Vec<String> {
+    let Ok(Value::Object(arguments)) = serde_json::from_str::<Value>(arguments) else {
+        return arguments.lines().map(str::to_owned).collect();
+    };
+    let is_shown = |name: &str| !is_changing || !matches!(name, "old" | "new" | "content");
+    let mut lines = Vec::new();
+    for (name, value) in arguments.iter().filter(|(name, _)| is_shown(name)) {
+        match value.as_str() {
+            Some(text) => {
+                let mut text = text.lines();
+                lines.push(format!("{name}: {}", text.next().unwrap_or_default()));
+                lines.extend(text.map(|line| format!("  {line}")));
+            }
+            None => lines.push(format!("{name}: {value}")),
+        }
+    }
+    lines
+}
+
+/// A line of a change, as the tool told it.
+fn told_change(line: &str) -> Row {
+    let (mark, text) = line.split_at(line.chars().next().map_or(0, char::len_utf8));
+    let look = match mark {
+        "-" => Look::BAD,
+        "+" => Look::GOOD,
+        _ => Look::DIM,
+    };
+    Row::new(&format!("      {mark} {text}"), look)
+}
+
+/// What a call changes, where that can be read from its arguments: lines that go, and lines that come.
+fn changes(name: &str, arguments: &str) -> Vec<Row> {
+    let Ok(arguments) = serde_json::from_str::<Value>(arguments) else { return Vec::new() };
+    let text = |name: &str| arguments.get(name).and_then(Value::as_str);
+    let (old, new) = match name {
+        "edit" => (text("old"), text("new")),
+        "write" => (Some(""), text("content")),
+        _ => return Vec::new(),
+    };
+    let (Some(old), Some(new)) = (old, new) else { return Vec::new() };
+    let diff = TextDiff::from_lines(old, new);
+    let mut rows = Vec::new();
+    for (index, group) in diff.grouped_ops(AROUND).iter().enumerate() {
+        if index > 0 {
+            rows.push(Row::new("      ⋮", Look::DIM));
+        }
+        for change in group.iter().flat_map(|operation| diff.iter_changes(operation)) {
+            let (mark, look) = match change.tag() {
+                ChangeTag::Delete => ("-", Look::BAD),
+                ChangeTag::Insert => ("+", Look::GOOD),
+                ChangeTag::Equal => (" ", Look::DIM),
+            };
+            rows.push(Row::new(&format!("      {mark} {}", change.value().trim_end_matches('\n')), look));
+        }
+    }
+    rows
+}

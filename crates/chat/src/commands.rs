@@ -1,0 +1,326 @@
+//! The slash commands: one table for reading them, for completing them and for `/help`; and the user's own ones.
+//!
+//! Invariants: a command that is not understood does nothing and says what it wants; a custom command is a prompt's text
+//! and can do nothing else, whoever wrote it.
+
+use std::path::{Path, PathBuf};
+
+use greenroom_terminal::files;
+
+use super::backend::HowToCompact;
+
+#[cfg(test)]
+mod tests;
+
+/// The largest file of a custom command, in bytes.
+const CUSTOM_BYTES_MAX: u64 = 64 * 1024;
+/// The most custom commands of a folder.
+const CUSTOM_MAX: usize = 200;
+
+/// What a user can ask of the chat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the command of its name, which the table explains")]
+pub enum Command {
+    Compact(HowToCompact),
+    Plan,
+    UndoCompact,
+    Context,
+    Status,
+    Cost,
+    Model(Option<String>),
+    Effort(Option<String>),
+    New,
+    Resume(Option<String>),
+    Continue,
+    Withdraw,
+    Fork(Option<String>),
+    Branch(Branching),
+    Tree,
+    Export(Option<String>),
+    Copy,
+    Tools,
+    Title(String),
+    Help,
+    Quit,
+    /// A custom one: its prompt.
+    Prompt(String),
+}
+
+/// How a branch is begun.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Branching {
+    /// The entry to go on from; none where the user is to choose.
+    pub entry: Option<u64>,
+    /// Whether a summary of what is left comes along.
+    pub summary: bool,
+}
+
+/// A line of the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spec {
+    pub(crate) name: &'static str,
+    pub(crate) arguments: &'static str,
+    pub(crate) description: &'static str,
+}
+
+const fn spec(name: &'static str, arguments: &'static str, description: &'static str) -> Spec {
+    Spec { name, arguments, description }
+}
+
+/// All commands that are built in.
+pub(crate) const COMMANDS: [Spec; 21] = [
+    spec(
+        "compact",
+        "[focus] [--keep N] [--force]",
+        "replace the older part of the conversation by a summary",
+    ),
+    spec("plan", "", "what /compact would do"),
+    spec("undo-compact", "", "make the newest compaction no longer count"),
+    spec("context", "", "what fills the window, and where the window is known from"),
+    spec("status", "", "session, folder, model, tokens"),
+    spec("cost", "", "what the session has cost so far"),
+    spec("model", "[name]", "answer with another model from the next prompt on"),
+    spec("effort", "[level]", "how long the model thinks: none to xhigh, or default"),
+    spec("new", "", "begin a new session"),
+    spec("resume", "[id]", "go on with another session"),
+    spec("continue", "", "go on with a prompt that has no complete answer"),
+    spec("withdraw", "", "take back what waits for its turn"),
+    spec("fork", "[name]", "go on in a copy of this session"),
+    spec(
+        "branch",
+        "[entry] [--summary]",
+        "go on from an earlier place of this session, with a summary of what is left",
+    ),
+    spec("tree", "", "the branches of this session"),
+    spec("export", "[file]", "write the session as a file"),
+    spec("copy", "", "copy the last answer to the clipboard"),
+    spec("tools", "", "the tools that the model has"),
+    spec("title", "<text>", "name this session"),
+    spec("help", "", "this"),
+    spec("quit", "", "leave; the session stays"),
+];
+
+/// A command of the user's or of the project's own: a file `NAME.md`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Custom {
+    pub(crate) name: String,
+    /// The first line of its file.
+    pub(crate) description: String,
+    body: String,
+}
+
+/// Reads a line that begins with a slash.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
+    let line = line.trim().strip_prefix('/').unwrap_or(line).trim_end();
+    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let rest = rest.trim();
+    let optional = || (!rest.is_empty()).then(|| rest.to_owned());
+    let command = match name {
+        "compact" => return compact(rest),
+        "model" => return Ok(Command::Model(optional())),
+        "effort" => return Ok(Command::Effort(optional())),
+        "resume" => return Ok(Command::Resume(optional())),
+        "fork" => return Ok(Command::Fork(optional())),
+        "export" => return Ok(Command::Export(optional())),
+        "branch" => return branch(rest),
+        "title" if rest.is_empty() => return Err("/title wants a text".to_owned()),
+        "title" => return Ok(Command::Title(rest.to_owned())),
+        "plan" => Command::Plan,
+        "undo-compact" => Command::UndoCompact,
+        "context" => Command::Context,
+        "status" => Command::Status,
+        "cost" => Command::Cost,
+        "new" | "clear" => Command::New,
+        "continue" => Command::Continue,
+        "withdraw" => Command::Withdraw,
+        "tree" => Command::Tree,
+        "copy" => Command::Copy,
+        "tools" => Command::Tools,
+        "help" | "?" => Command::Help,
+        "quit" | "exit" | "q" => Command::Quit,
+        other => {
+            return match custom.iter().find(|custom| custom.name == other) {
+                Some(custom) => Ok(Command::Prompt(custom.expand(rest))),
+                None => Err(unknown(other, custom)),
+            };
+        }
+    };
+    if rest.is_empty() { Ok(command) } else { Err(format!("/{name} takes nothing after it")) }
+}
+
+fn compact(rest: &str) -> Result<Command, String> {
+    const WRONG: &str = "--keep wants a number of tokens, such as 20000";
+    let (mut focus, mut how) = (Vec::new(), HowToCompact::default());
+    let mut words = rest.split_whitespace();
+    while let Some(word) = words.next() {
+        if word == "--" {
+            focus.extend(words.by_ref());
+            break;
+        }
+        let Some(flag) = word.strip_prefix("--") else {
+            focus.push(word);
+            continue;
+        };
+        match flag.split_once('=').map_or((flag, None), |(flag, value)| (flag, Some(value))) {
+            ("force", None) => how.force = true,
+            ("keep" | "keep-recent", value) => {
+                how.keep_recent = Some(value.or_else(|| words.next()).and_then(tokens).ok_or(WRONG)?);
+            }
+            _ => {
+                return Err(format!(
+                    "/compact does not know {word}; it takes --keep N and --force, and after a -- all is the focus"
+                ));
+            }
+        }
+    }
+    how.focus = (!focus.is_empty()).then(|| focus.join(" "));
+    Ok(Command::Compact(how))
+}
+
+fn branch(rest: &str) -> Result<Command, String> {
+    const WRONG: &str = "/branch takes the number of an entry, as /tree shows it, and --summary";
+    let mut how = Branching::default();
+    for word in rest.split_whitespace() {
+        match word {
+            "--summary" => how.summary = true,
+            _ if how.entry.is_some() => return Err(WRONG.to_owned()),
+            number => how.entry = Some(number.trim_start_matches('#').parse().map_err(|_| WRONG)?),
+        }
+    }
+    Ok(Command::Branch(how))
+}
+
+/// `20000`, `20_000` or `20k`.
+fn tokens(text: &str) -> Option<u64> {
+    let text = text.replace(['_', ','], "");
+    match text.strip_suffix(['k', 'K']) {
+        Some(thousands) => thousands.parse::<u64>().ok()?.checked_mul(1_000),
+        None => text.parse().ok(),
+    }
+}
+
+fn unknown(name: &str, custom: &[Custom]) -> String {
+    let names = COMMANDS.iter().map(|spec| spec.name).chain(custom.iter().map(|own| own.name.as_str()));
+    let near = names.map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
+    let near = near.filter(|(distance, _)| *distance <= 2);
+    match near {
+        Some((_, known)) => format!("there is no command /{name}; did you mean /{known}?"),
+        None => format!("there is no command /{name}; /help lists them"),
+    }
+}
+
+/// The commands whose names begin like this, with what they do.
+pub(crate) fn completions(typed: &str, custom: &[Custom]) -> Vec<(String, String)> {
+    let built_in = COMMANDS.iter().map(|spec| {
+        let arguments =
+            if spec.arguments.is_empty() { String::new() } else { format!("{} ", spec.arguments) };
+        (spec.name.to_owned(), format!("{arguments}{}", spec.description))
+    });
+    let own = custom.iter().map(|own| (own.name.clone(), own.description.clone()));
+    built_in.chain(own).filter(|(name, _)| name.starts_with(typed)).collect()
+}
+
+impl Custom {
+    /// The prompt: `$ARGUMENTS` is all that stands after the name, `$1` its first word.
+    fn expand(&self, arguments: &str) -> String {
+        let words: Vec<&str> = arguments.split_whitespace().collect();
+        let mut out = String::with_capacity(self.body.len() + arguments.len());
+        let mut rest = self.body.as_str();
+        let mut is_used = false;
+        while let Some(place) = rest.find('$') {
+            let (before, after) = rest.split_at(place);
+            out.push_str(before);
+            let digit = after.chars().nth(1).and_then(|c| c.to_digit(10)).filter(|digit| *digit > 0);
+            if let Some(after) = after.strip_prefix("$ARGUMENTS") {
+                out.push_str(arguments);
+                (rest, is_used) = (after, true);
+            } else if let Some(digit) = digit {
+                let word = usize::try_from(digit).ok().and_then(|digit| words.get(digit - 1));
+                out.push_str(word.copied().unwrap_or_default());
+                (rest, is_used) = (after.get(2..).unwrap_or_default(), true);
+            } else {
+                out.push('$');
+                rest = after.get(1..).unwrap_or_default();
+            }
+        }
+        out.push_str(rest);
+        if !is_used && !arguments.is_empty() {
+            out.push_str("\n\n");
+            out.push_str(arguments);
+        }
+        out.trim().to_owned()
+    }
+}
+
+/// The custom commands of these folders; the first that has a name wins. What cannot be read is left out.
+pub(crate) fn load(folders: &[CommandFolder]) -> Vec<Custom> {
+    let mut found: Vec<Custom> = Vec::new();
+    for folder in folders {
+        if folder.leads_out() {
+            continue;
+        }
+        let Ok(files) = std::fs::read_dir(&folder.path) else { continue };
+        let mut paths: Vec<_> = files.flatten().map(|file| file.path()).collect();
+        paths.sort();
+        for path in paths.into_iter().take(CUSTOM_MAX) {
+            let Some(custom) = read(&path, folder.project.is_none()) else { continue };
+            let is_taken = COMMANDS.iter().any(|spec| spec.name == custom.name)
+                || found.iter().any(|known| known.name == custom.name);
+            if !is_taken {
+                found.push(custom);
+            }
+        }
+    }
+    found
+}
+
+/// A folder with custom commands.
+pub(crate) struct CommandFolder {
+    pub(crate) path: PathBuf,
+    /// The project that it is of; none for the user's own. Nothing that a project's files link to is read: it could be
+    /// anything of the user's.
+    pub(crate) project: Option<PathBuf>,
+}
+
+impl CommandFolder {
+    /// Whether a link leads from the project to another place.
+    fn leads_out(&self) -> bool {
+        let Some(project) = &self.project else { return false };
+        let inside = self.path.strip_prefix(project).unwrap_or(&self.path);
+        let mut here = project.clone();
+        inside.components().any(|part| {
+            here.push(part);
+            std::fs::symlink_metadata(&here).is_ok_and(|metadata| metadata.is_symlink())
+        })
+    }
+}
+
+fn read(path: &Path, follows: bool) -> Option<Custom> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".md")?;
+    let is_plain = !name.is_empty()
+        && name.len() <= 40
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    if !is_plain {
+        return None;
+    }
+    let (file, _) = files::open(path, follows).ok()?;
+    let body = String::from_utf8(files::read_all(file, CUSTOM_BYTES_MAX).ok()?).ok()?;
+    let (description, body) = described(&body);
+    Some(Custom { name: name.to_owned(), description, body })
+}
+
+/// A file may begin with `---`, `description: …`, `---`; else its first line says what it does.
+fn described(text: &str) -> (String, String) {
+    if let Some(rest) = text.strip_prefix("---\n")
+        && let Some((head, body)) = rest.split_once("\n---")
+    {
+        let description = head.lines().find_map(|line| line.strip_prefix("description:"));
+        let description = description.unwrap_or_default().trim().trim_matches('"');
+        return (description.to_owned(), body.trim_start_matches('-').trim_start().to_owned());
+    }
+    let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    (first.trim_start_matches('#').trim().to_owned(), text.to_owned())
+}

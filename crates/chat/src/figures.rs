@@ -1,0 +1,132 @@
+//! The figures of a session as a chat shows them: what fills the window, what a compaction would do, what was used.
+//!
+//! Invariants: at a terminal and without one they are the same.
+
+use std::path::Path;
+
+use greenroom::{State, Status};
+use greenroom_kernel::usage::{ContextUsage, WindowSource};
+use greenroom_server::operations::{Branch, ContextParts, Planned};
+use greenroom_terminal::format;
+use greenroom_terminal::row::{Look, Row};
+use greenroom_terminal::screen::one_line;
+use greenroom_terminal::text::{self, thousands};
+
+use super::status;
+
+/// How much of what was said is shown of a branch, in columns.
+const TEXT_COLUMNS: usize = 60;
+
+/// What a compaction would do.
+pub fn plan(plan: &Planned) -> String {
+    let Some(first_kept) = plan.first_kept else {
+        let reason = plan.reason.as_deref().unwrap_or_default();
+        return format!("no compaction needed: {}", text::nothing_to_compact(reason));
+    };
+    let split = if plan.is_split_turn { ", cutting a turn" } else { "" };
+    format!(
+        "/compact would summarise {} and keep all from entry {first_kept} on{split}\ntokens: {} → {}",
+        format::count(plan.messages_removed, "message"),
+        thousands(plan.tokens_before),
+        text::about(plan.tokens_after_estimate, plan.tokens_after_max),
+    )
+}
+
+/// What fills the window, in so many columns. `trigger` is the size at which a compaction begins, 0 for none.
+pub fn context(parts: &ContextParts, trigger: u64, width: usize) -> Vec<Row> {
+    let usage = parts.context;
+    let percent = usage.percent().unwrap_or(0.0);
+    let bar = format::context(&usage, trigger, width.saturating_sub(40).clamp(8, 40));
+    let mut out = vec![Row::plain("  ").and(&bar, status::look_of(percent)).cut(width)];
+    for part in &parts.parts {
+        let share = usage.window.map_or(0, |window| part.tokens * 100 / window.max(1));
+        let text =
+            format!("  {:<22} {:>9} tokens {share:>3} %", part.category.as_str(), thousands(part.tokens));
+        let count = part.count.map(|count| format!("  {count}")).unwrap_or_default();
+        out.push(Row::plain(&text).and(&count, Look::DIM).cut(width));
+    }
+    if let Some(window) = usage.window {
+        let free = window.saturating_sub(usage.tokens);
+        let share = free * 100 / window.max(1);
+        let text = format!("  {:<22} {:>9} tokens {share:>3} %", "free", thousands(free));
+        out.push(Row::new(&text, Look::DIM).cut(width));
+    }
+    let indent = Row::plain("  ");
+    let known = Row::new(&self::window(&usage), Look::DIM);
+    out.extend(known.wrap(width, &indent, &indent));
+    if trigger > 0 {
+        let text =
+            format!("compaction begins at {} tokens; sizes of parts are estimates", thousands(trigger));
+        out.extend(Row::new(&text, Look::DIM).wrap(width, &indent, &indent));
+    }
+    out
+}
+
+/// The session, its model and what was used so far.
+pub fn status(state: &State, folder: &Path) -> String {
+    let cost = if state.cost_microdollars > 0 {
+        format::about(format::dollars(state.cost_microdollars), state.estimated_tokens)
+    } else {
+        "no known cost".to_owned()
+    };
+    format!(
+        "session {}, {}\nfolder {}\n{}, {}\n{} entries, {}, {} tokens in all, {cost}",
+        state.id,
+        state.status,
+        folder.display(),
+        state.model,
+        window(&state.context),
+        thousands(state.entries),
+        format::count(state.compactions, "compaction"),
+        thousands(state.total_tokens),
+    )
+}
+
+/// What is said of a session whose run does not go on by itself, as a sentence without its end.
+pub fn stands_still(state: &State) -> Option<&'static str> {
+    match (state.status, state.is_unanswered, state.is_held_back) {
+        (Status::Waiting, _, true) => Some(
+            "its run waits for a person, and goes on in a chat with the tools, folder and key that it was begun with; an \
+             interrupt here ends it",
+        ),
+        (Status::Idle | Status::Compacting, true, true) => Some(
+            "its newest prompt has no complete answer, and was for an agent with other tools, another folder or another key; \
+             what you say here is answered with yours",
+        ),
+        (Status::Idle | Status::Compacting, true, false) => {
+            Some("its newest prompt has no complete answer: /continue goes on with it")
+        }
+        _ => None,
+    }
+}
+
+/// The window, and where it is known from.
+pub fn window(context: &ContextUsage) -> String {
+    const UNKNOWN: &str = "a window that nothing knows (--window says it)";
+    let Some(window) = context.window else { return UNKNOWN.to_owned() };
+    let source = match context.window_source {
+        WindowSource::CompactionSetting | WindowSource::Setting => "as configured",
+        WindowSource::Catalog => "from the model catalogue",
+        WindowSource::Learned => "as the provider said when it refused a larger request",
+        WindowSource::Server => "as the server says",
+        WindowSource::Trained => "as the server says of the model; it may take less",
+        WindowSource::Assumed => "assumed: nothing knows this model; --window says it",
+        WindowSource::Unknown => return UNKNOWN.to_owned(),
+    };
+    format!("a window of {} tokens ({source})", thousands(window))
+}
+
+/// A branch of a session in one line.
+pub fn branch(branch: &Branch) -> String {
+    let line = format!(
+        "{}{} {}–{}  {}  {}{}",
+        "  ".repeat(branch.depth),
+        if branch.is_current { "●" } else { "○" },
+        branch.first,
+        branch.last,
+        format::count(branch.messages, "message"),
+        one_line(branch.text.as_deref().unwrap_or_default(), TEXT_COLUMNS),
+        if branch.has_leaf { "  ← here" } else { "" },
+    );
+    line.trim_end().to_owned()
+}

@@ -1,0 +1,638 @@
+//! The chat at a terminal: what the model says is to be done is done here, and what it says is to be seen is drawn.
+//!
+//! Invariants: no key waits for the runtime, and no answer for a key; the terminal is given back however this ends.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use greenroom::event::{EventKind, Record};
+use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, Status as SessionStatus};
+use greenroom_kernel::question::Question;
+use greenroom_server::operations::{ListQuestions, Sent, WaitingInput};
+use greenroom_server::{Client, ClientError, Events, Received};
+use greenroom_terminal::draw::Painter;
+use greenroom_terminal::input::{self, Input, Raw};
+use greenroom_terminal::interrupt::Interrupts;
+use greenroom_terminal::row::{Look, Row};
+use greenroom_terminal::screen::{Screen, one_line, variable};
+use greenroom_terminal::{format, time};
+use greenroom_tools::Progress;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use self::local::Local;
+use self::orders::{Order, Said, obey};
+use super::ask::Ask;
+use super::backend::Backend;
+use super::calls::WHEEL_MS;
+use super::commands::{self, Command};
+use super::follow::Follow;
+use super::history::History;
+use super::model::{Effect, Model};
+use super::program::{Place, Program, Reconnected, Silence};
+use super::{HELD_COLUMNS, NEXT_HOST, SILENCE_MAX, Typed, figures};
+
+mod does;
+mod local;
+mod orders;
+
+/// Frames that only events ask for are at least so far apart.
+const FRAME: Duration = Duration::from_millis(16);
+/// How many of a session's newest entries are looked at when it is opened.
+const PAST_ENTRIES: u64 = 400;
+/// How many rows of the past are shown at most.
+const PAST_ROWS: usize = 4_000;
+
+/// How long a host may take to answer as the user leaves.
+const LEAVE_MAX: Duration = Duration::from_secs(1);
+
+/// What came of something that was asked for.
+enum Done {
+    /// What was said was taken on, or not.
+    Sent(u64, Result<Sent, String>),
+    /// What had not gone out when the user interrupted.
+    TakenBack(Vec<u64>),
+    /// Rows to show.
+    Rows(Vec<Row>),
+    /// A line to show.
+    Note(Look, String),
+    /// A list to choose from.
+    Pick(super::picker::Picker),
+    /// Another session is talked with from now on.
+    Opened(Box<Opened>),
+    /// The same session, with an agent of this model.
+    Changed(Box<Opened>, String),
+    /// The context's size has changed without an event that says so.
+    Context(greenroom_kernel::usage::ContextUsage),
+    /// An answer was refused.
+    Refused(greenroom::EntryId, String),
+    Files(String, Vec<String>),
+    /// A line that a command of the user's own prints now.
+    Prints(String),
+    /// What a command of the user's own printed, for the next prompt.
+    Told(String),
+    /// Nothing is being worked on any more.
+    Rest,
+    /// Events that were missed.
+    Missed(Vec<Event>),
+}
+
+/// A session that was opened.
+#[derive(Debug)]
+pub struct Opened {
+    backend: Backend,
+    events: Events,
+    state: greenroom::State,
+    past: Vec<Event>,
+    /// What went on in it, which the log does not say yet.
+    in_progress: Option<InProgress>,
+    questions: Vec<greenroom::PendingQuestion>,
+    /// What waits from before, where that is held back.
+    held_back: Vec<WaitingInput>,
+}
+
+impl Opened {
+    /// Which session it is.
+    pub fn id(&self) -> &str {
+        self.backend.id()
+    }
+}
+
+/// The chat.
+struct Live {
+    model: Model,
+    painter: Painter,
+    raw: Raw,
+    backend: Backend,
+    events: Events,
+    interrupts: Interrupts,
+    /// Whether the host answers, as that changes.
+    silences: mpsc::UnboundedReceiver<Silence>,
+    /// Whether it was said that the host does not answer: then Ctrl-C leaves.
+    is_silent: bool,
+    /// Where compactions begin, as the configuration says.
+    compaction: CompactionSettings,
+    program: Arc<dyn Program>,
+    /// The model that the user has chosen here.
+    chosen: Option<String>,
+    /// What the user says per prompt besides the text.
+    prompt_settings: ModelSettings,
+    history: History,
+    local: Arc<Local>,
+    folder: PathBuf,
+    done: mpsc::UnboundedSender<Done>,
+    /// What is said goes through here, so that it keeps its order.
+    orders: mpsc::UnboundedSender<Order>,
+    /// Ends the command of the user's own that runs now.
+    work: Option<CancellationToken>,
+    /// Whether it was said how the model is told of such commands.
+    is_told_how: bool,
+    follow: Follow,
+    /// What commands of the user's own printed, and no prompt has told yet.
+    told: Vec<String>,
+}
+
+/// How a chat ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The session that was talked with last, where something was said in it; also where the chat could not go on.
+    pub session_id: Option<String>,
+    /// Why it could not go on.
+    pub result: Result<()>,
+}
+
+/// Talks until the user leaves, or it cannot go on.
+///
+/// # Errors
+/// The terminal cannot be used; it could not be noted in which folder the session was begun.
+pub async fn talk(
+    program: Arc<dyn Program>,
+    place: Place,
+    interrupts: Interrupts,
+    silences: mpsc::UnboundedReceiver<Silence>,
+    opened: Opened,
+    typed: Typed,
+) -> Result<Ended> {
+    let history = History::new(&place.data_dir);
+    let local = Arc::new(Local::new(&place));
+    let custom = commands::load(&local.command_folders());
+    let color = Screen::stdout(place.color).has_color();
+    let size = input::size();
+    let (done, mut results) = mpsc::unbounded_channel();
+    let (orders, ordered) = mpsc::unbounded_channel();
+    tokio::spawn(obey(ordered, done.clone(), Arc::clone(&local)));
+    let raw = Raw::new()?;
+    let mut live = Live {
+        model: Model::new(size, &history.read(), custom),
+        painter: Painter::new(color, size).cutting(input::cuts_rows()),
+        raw,
+        backend: opened.backend.clone(),
+        events: opened.backend.client().events_of(opened.backend.id()),
+        interrupts,
+        silences,
+        is_silent: false,
+        compaction: place.compaction,
+        program,
+        chosen: None,
+        prompt_settings: ModelSettings::default(),
+        history,
+        local,
+        folder: place.folder,
+        done,
+        orders,
+        work: None,
+        is_told_how: false,
+        follow: Follow::default(),
+        told: Vec::new(),
+    };
+    live.program.keep_settings();
+    live.model.set_now(time::now_ms());
+    live.model.status.git_branch = live.local.git_branch();
+    live.welcome(opened);
+    let result = live.hold(&mut results, typed).await;
+    live.model.leave();
+    let frame = live.model.frame();
+    let last = live.painter.paint(&frame, input::size());
+    let _ = input::write(&last);
+    let _ = input::write(&live.painter.clear());
+    let (backend, program) = (live.backend.clone(), Arc::clone(&live.program));
+    drop(live);
+    // A host that answers no more is not waited for.
+    let is_there = match timeout(LEAVE_MAX, program.note_folder(backend.id())).await {
+        Ok(Ok(is_there)) => is_there,
+        Ok(Err(error)) if result.is_ok() => return Err(error),
+        Ok(Err(_)) | Err(_) => true,
+    };
+    let session_id = is_there.then(|| backend.id().to_owned());
+    let _ = timeout(LEAVE_MAX, backend.client().clone().close()).await;
+    Ok(Ended { session_id, result })
+}
+
+/// Opens a session, with what is shown of its past.
+///
+/// # Errors
+/// What the server refuses.
+pub async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
+    let (backend, events) = Backend::open(client, id).await?;
+    let state = backend.state().await?;
+    let in_progress = backend.in_progress().await?;
+    let mut past =
+        if state.entries > 0 { backend.newest(state.entries, PAST_ENTRIES).await? } else { Vec::new() };
+    if let Some(in_progress) = &in_progress {
+        // What came after it is told by its events.
+        past.retain(|event| in_progress.contains(event));
+    }
+    let questions = ListQuestions { session_id: Some(id.to_owned()) };
+    let questions = backend.client().call(questions).await?.questions;
+    let held_back = match state.held_back {
+        0 => Vec::new(),
+        _ => backend.waiting().await?,
+    };
+    Ok(Opened { backend, events, state, past, in_progress, questions, held_back })
+}
+
+impl Live {
+    async fn hold(&mut self, results: &mut mpsc::UnboundedReceiver<Done>, typed: Typed) -> Result<()> {
+        let mut inputs = typed.inputs.unwrap_or_else(input::inputs);
+        for input in typed.before {
+            if !self.input(input)? {
+                return Ok(());
+            }
+        }
+        let mut drawn = Instant::now();
+        self.draw()?;
+        // Whether something came that is not drawn yet.
+        let mut is_changed = false;
+        loop {
+            // Whatever is there already is taken in before anything is drawn.
+            let mut is_urgent = false;
+            while let Ok(input) = inputs.try_recv() {
+                if !self.input(input)? {
+                    return Ok(());
+                }
+                is_urgent = true;
+            }
+            // A key is taken in between, however fast events come and however long they take.
+            let mut has_more = false;
+            let began = Instant::now();
+            while let Some(received) = self.events.try_next() {
+                self.received(received);
+                is_changed = true;
+                if began.elapsed() >= FRAME {
+                    has_more = true;
+                    break;
+                }
+            }
+            while let Ok(done) = results.try_recv() {
+                self.done(done);
+                is_urgent = true;
+            }
+            if std::mem::take(&mut is_urgent) || (is_changed && drawn.elapsed() >= FRAME) {
+                self.draw()?;
+                (drawn, is_changed) = (Instant::now(), false);
+            }
+            let wait = if has_more {
+                Duration::ZERO
+            } else if is_changed {
+                FRAME.saturating_sub(drawn.elapsed())
+            } else if self.model.is_moving() {
+                Duration::from_millis(WHEEL_MS)
+            } else {
+                Duration::from_secs(3_600)
+            };
+            tokio::select! {
+                biased;
+                () = self.interrupts.next() => {
+                    if self.interrupts.is_ending() {
+                        return Ok(());
+                    }
+                    self.interrupts.settle().await;
+                    self.perform(Effect::Interrupt);
+                }
+                input = inputs.recv() => {
+                    let Some(input) = input else { return Ok(()) };
+                    if !self.input(input)? {
+                        return Ok(());
+                    }
+                    is_urgent = true;
+                }
+                done = results.recv() => {
+                    if let Some(done) = done {
+                        self.done(done);
+                    }
+                    is_urgent = true;
+                }
+                received = self.events.next(), if !is_changed => {
+                    match received {
+                        Some(received) => self.received(received),
+                        None => {
+                            if !self.reconnect(&mut inputs).await? {
+                                return Ok(());
+                            }
+                        }
+                    }
+                    is_changed = true;
+                }
+                Some(silence) = self.silences.recv() => {
+                    self.is_silent = silence.is_silent;
+                    self.model.note(Look::WARN, &silence.text);
+                    is_changed = true;
+                }
+                () = tokio::time::sleep(wait) => is_urgent = true,
+            }
+            if is_urgent {
+                self.draw()?;
+                (drawn, is_changed) = (Instant::now(), false);
+            }
+        }
+    }
+
+    /// The host is gone: another one is started, and the session goes on there. `false`: the user left meanwhile.
+    async fn reconnect(&mut self, inputs: &mut mpsc::Receiver<Input>) -> Result<bool> {
+        let (program, id, chosen) =
+            (Arc::clone(&self.program), self.backend.id().to_owned(), self.chosen.clone());
+        let Some(mut opening) = program.reconnect(&id, chosen.as_deref()) else {
+            anyhow::bail!("the connection to the runtime ended");
+        };
+        self.is_silent = false;
+        self.model.past_ends();
+        self.model.note(Look::WARN, NEXT_HOST);
+        self.draw()?;
+        let mut is_said = false;
+        // What is typed meanwhile is for the session.
+        let mut aside = Vec::new();
+        let Reconnected { mut opened, warnings } = loop {
+            tokio::select! {
+                biased;
+                () = self.interrupts.next() => return Ok(false),
+                opened = &mut opening => break opened?,
+                input = inputs.recv() => match input {
+                    None => return Ok(false),
+                    // Before anything was said of the host, Ctrl-C is meant for the session.
+                    Some(input) if input.leaves() && (is_said || !input.is_interrupt()) => return Ok(false),
+                    Some(input) => aside.push(input),
+                },
+                () = tokio::time::sleep(SILENCE_MAX), if !is_said => {
+                    is_said = true;
+                    if let Some(text) = self.program.still_silent() {
+                        self.model.note(Look::WARN, &text);
+                    }
+                }
+            }
+            self.draw()?;
+        };
+        for warning in &warnings {
+            self.model.note(Look::WARN, warning);
+        }
+        self.program.keep_settings();
+        // What was seen already is not told again.
+        opened.past = self
+            .follow
+            .missed(std::mem::take(&mut opened.past))
+            .iter()
+            .map(|event| (**event).clone())
+            .collect();
+        self.welcome(opened);
+        for input in aside {
+            if !self.input(input)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn draw(&mut self) -> Result<()> {
+        self.model.set_now(time::now_ms());
+        let size = input::size();
+        self.model.resize(size);
+        let frame = self.model.frame();
+        Ok(input::write(&self.painter.paint(&frame, size))?)
+    }
+
+    /// What the user does. `false`: the chat is over.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others are done elsewhere")]
+    fn input(&mut self, input: Input) -> Result<bool> {
+        self.model.set_now(time::now_ms());
+        if self.is_silent && input.leaves() {
+            return Ok(false);
+        }
+        let effects = match input {
+            Input::Key(key) => self.model.key(key),
+            Input::Paste(text) => self.model.paste(&text),
+            Input::Resized => Vec::new(),
+            Input::Ended(_) => return Ok(false),
+        };
+        for effect in effects {
+            match effect {
+                Effect::Quit | Effect::Command(Command::Quit) => return Ok(false),
+                Effect::Suspend => {
+                    input::write(&self.painter.clear())?;
+                    self.raw.suspend()?;
+                }
+                Effect::Redraw => input::write(&(self.painter.clear() + "\x1b[H\x1b[2J"))?,
+                effect => self.perform(effect),
+            }
+        }
+        Ok(true)
+    }
+
+    fn received(&mut self, received: Received) {
+        self.model.set_now(time::now_ms());
+        match received {
+            Received::Event(event) => {
+                if let Some(event) = self.follow.event(event) {
+                    self.model.event(&event);
+                    if matches!(&event.kind, EventKind::Recorded { record: Record::LeafMoved { .. }, .. }) {
+                        self.ask_for_context();
+                    }
+                }
+            }
+            Received::Warning(warning) => self.model.note(Look::WARN, &warning),
+            Received::Gap { .. } => {
+                let Some(from_seq) = self.follow.gap() else { return };
+                let (backend, done) = (self.backend.clone(), self.done.clone());
+                tokio::spawn(async move {
+                    // A connection that has ended is found elsewhere.
+                    let events = backend.since(from_seq).await.unwrap_or_default();
+                    let _ = done.send(Done::Missed(events));
+                });
+            }
+        }
+    }
+
+    /// No event says how large the context is now.
+    fn ask_for_context(&self) {
+        let (backend, done) = (self.backend.clone(), self.done.clone());
+        tokio::spawn(async move {
+            // A connection that has ended is found elsewhere.
+            if let Ok(state) = backend.state().await {
+                let _ = done.send(Done::Context(state.context));
+            }
+        });
+    }
+
+    fn done(&mut self, done: Done) {
+        self.model.set_now(time::now_ms());
+        match done {
+            Done::Sent(ticket, result) => self.model.sent(ticket, result),
+            Done::TakenBack(tickets) => self.model.taken_back(&tickets),
+            Done::Rows(rows) => self.model.show(rows),
+            Done::Note(look, text) => self.model.note(look, &text),
+            Done::Pick(picker) => self.model.pick(picker),
+            Done::Context(context) => self.model.context(context),
+            Done::Refused(id, problem) => self.model.answer_refused(id, &problem),
+            Done::Files(fragment, files) => self.model.files(&fragment, files),
+            Done::Prints(line) => self.model.prints(line),
+            Done::Told(text) => self.told.push(text),
+            Done::Rest => {
+                self.work = None;
+                self.model.works(None);
+            }
+            Done::Missed(events) => {
+                for event in self.follow.missed(events) {
+                    self.model.event(&event);
+                }
+            }
+            Done::Changed(opened, model) => {
+                // Another host is told the same.
+                self.chosen = Some(model);
+                let Opened { backend, events, state, .. } = *opened;
+                (self.backend, self.events) = (backend, events);
+                let text = format!("{}, {}", state.model, figures::window(&state.context));
+                self.stands(&state);
+                self.model.note(Look::DIM, &format!("from the next prompt on: {text}"));
+            }
+            Done::Opened(opened) => {
+                let (program, left) = (Arc::clone(&self.program), self.backend.id().to_owned());
+                // Where it fails, the session is not found by its folder.
+                tokio::spawn(async move { program.note_folder(&left).await });
+                self.model.begin_session();
+                self.model.note(Look::NOTE, &format!("session {}", opened.backend.id()));
+                self.welcome(*opened);
+            }
+        }
+    }
+
+    /// Shows where a session stands, and the end of what was said in it.
+    fn welcome(&mut self, opened: Opened) {
+        let Opened { backend, events, state, past, in_progress, questions, held_back } = opened;
+        (self.backend, self.events) = (backend, events);
+        let newest = past.last().map(|event| event.seq).max(state.entries.checked_sub(1));
+        let going_on = in_progress.as_ref().map(|told| told.events.clone()).unwrap_or_default();
+        self.follow = in_progress.map_or_else(|| Follow::after(newest), Follow::within);
+        self.stands(&state);
+        if state.entries == 0 {
+            let line = format!("{}, {}", state.model, figures::window(&state.context));
+            self.model.note(Look::BOLD, &line);
+            self.model.note(Look::DIM, "/help lists the commands; Ctrl-C twice leaves");
+        }
+        for event in &past {
+            self.model.past(event);
+        }
+        self.model.past_ends();
+        if state.entries > 0 {
+            let (entries, id) = (state.entries, self.backend.id().to_owned());
+            let is_part = entries > PAST_ENTRIES;
+            self.model.keep_newest(PAST_ROWS, is_part, || {
+                format!(
+                    "… this is the end of it, {} in all: `greenroom show {id}` or /export show the rest",
+                    format::count(entries, "entry")
+                )
+            });
+            let compacted = format::count(state.compactions, "compaction");
+            self.model.note(Look::DIM, &format!("session {} goes on; {compacted}", self.backend.id()));
+        }
+        match state.status {
+            _ if !going_on.is_empty() => {
+                for event in &going_on {
+                    // So it is seen how long it has gone on already.
+                    self.model.set_now(event.at_ms);
+                    self.model.event(event);
+                }
+                self.model.set_now(time::now_ms());
+            }
+            SessionStatus::Working | SessionStatus::Waiting => self.model.joins_run(),
+            SessionStatus::Idle | SessionStatus::Compacting => {}
+            _ => {}
+        }
+        if let Some(text) = figures::stands_still(&state) {
+            self.model.note(Look::WARN, text);
+        }
+        for input in held_back {
+            let text = one_line(&input.text, HELD_COLUMNS);
+            self.model.note(Look::WARN, &format!("it waits from before: {text}"));
+        }
+        if state.held_back > 0 {
+            self.model.note(Look::WARN, "/continue begins what waits, /withdraw takes it back");
+        }
+        for asked in questions {
+            let Question { text, details, kind, .. } = &asked.question;
+            self.model.ask(Ask::new(asked.id, &asked.tool, text, details.as_deref(), kind));
+        }
+    }
+
+    /// What the status line shows of a session.
+    fn stands(&mut self, state: &greenroom::State) {
+        let window = state.context.window.unwrap_or(0);
+        self.model.status.model.clone_from(&state.model);
+        let trigger = self.compaction.trigger_tokens(window).filter(|_| self.compaction.enabled);
+        self.model.status.trigger = trigger.unwrap_or(0);
+        self.model.status.cost_microdollars = state.cost_microdollars;
+        self.model.status.estimated_tokens = state.estimated_tokens;
+        self.model.quiet_context(state.context);
+    }
+
+    /// Does what is to be done.
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { ticket, kind, text, names, is_typed } => {
+                self.program.keep_settings();
+                let (backend, settings) = (self.backend.clone(), self.prompt_settings.clone());
+                let told = std::mem::take(&mut self.told);
+                let said = Said { backend, ticket, kind, text, names, is_typed, settings, told };
+                let _ = self.orders.send(Order::Send(Box::new(said)));
+            }
+            Effect::Interrupt => {
+                // What it has printed is told when it has ended.
+                if let Some(work) = &self.work {
+                    work.cancel();
+                }
+                let _ = self.orders.send(Order::Interrupt(self.backend.clone()));
+            }
+            Effect::Answer { id, value } => {
+                let (backend, done) = (self.backend.clone(), self.done.clone());
+                tokio::spawn(async move {
+                    if let Err(error) = backend.answer(id, value, variable("USER")).await {
+                        let _ = done.send(Done::Refused(id, error.to_string()));
+                    }
+                });
+            }
+            Effect::Remember(prompt) => {
+                let history = self.history.clone();
+                // A chat that cannot keep its history works all the same.
+                tokio::task::spawn_blocking(move || history.add(&prompt));
+            }
+            Effect::Files(fragment) => {
+                let (local, done) = (Arc::clone(&self.local), self.done.clone());
+                tokio::spawn(async move {
+                    let files = local.matching(&fragment).await;
+                    let _ = done.send(Done::Files(fragment, files));
+                });
+            }
+            Effect::Shell { command, is_told } => self.shell(command, is_told),
+            Effect::Command(command) => self.command(command),
+            Effect::Quit | Effect::Suspend | Effect::Redraw => {}
+        }
+    }
+
+    fn shell(&mut self, command: String, is_told: bool) {
+        if !self.local.may_run() {
+            self.model.note(Look::WARN, "commands run only in a chat with --allow-shell");
+            return;
+        }
+        self.model.note(Look::BOLD, &format!("! {command}"));
+        self.model.works(Some(&command));
+        let (local, done) = (Arc::clone(&self.local), self.done.clone());
+        let (cancel, is_said) = (CancellationToken::new(), self.is_told_how || !is_told);
+        self.is_told_how |= is_told;
+        self.work = Some(cancel.clone());
+        let printing = done.clone();
+        let progress = Progress::new(move |line| drop(printing.send(Done::Prints(line))));
+        tokio::spawn(async move {
+            let output = local.run(&command, cancel, progress).await;
+            let rows = output.lines().map(|line| Row::new(&format!("    {line}"), Look::DIM)).collect();
+            let _ = done.send(Done::Rows(rows));
+            if is_told {
+                let _ = done.send(Done::Told(format!("I ran `{command}`. It printed:\n```\n{output}\n```")));
+            }
+            if !is_said {
+                let text = "the next prompt tells it to the model; with !! it would not";
+                let _ = done.send(Done::Note(Look::DIM, text.to_owned()));
+            }
+            let _ = done.send(Done::Rest);
+        });
+    }
+}

@@ -1,0 +1,452 @@
+//! What the slash commands do.
+//!
+//! Invariants: each is done in a task of its own, so that the user can go on typing; what it comes to is shown as rows, and
+//! what goes wrong as a line.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use greenroom::{Order as ListOrder, ReasoningEffort};
+use greenroom_kernel::size::{Estimator, text_tokens};
+use greenroom_server::operations::{Branch, ListSessions, ModelSummary, Speech, ToolSummary};
+use greenroom_server::{ClientError, ProblemKind};
+use greenroom_terminal::row::{Look, Row};
+use greenroom_terminal::text::thousands;
+use greenroom_terminal::{format, screen, time};
+
+use super::{Done, Live, open};
+use crate::backend::{Backend, HowToCompact};
+use crate::commands::{Branching, COMMANDS, Command, Custom};
+use crate::figures;
+use crate::picker::{Item, Picker, Purpose};
+use crate::program::Program;
+
+/// How many sessions and prompts are offered.
+const OFFERED_MAX: usize = 500;
+/// How much text a terminal takes for its clipboard, in bytes.
+const COPY_BYTES_MAX: usize = 100_000;
+
+/// What a command comes to.
+type Outcome = Result<Vec<Done>, Problem>;
+
+/// Why a command came to nothing, as the user is told.
+struct Problem(String);
+
+impl From<ClientError> for Problem {
+    fn from(error: ClientError) -> Self {
+        // A session has no log before something is said in it.
+        if error.kind() == Some(ProblemKind::NoSession) {
+            return Self("nothing was said in this session yet".to_owned());
+        }
+        Self(error.to_string())
+    }
+}
+
+impl From<String> for Problem {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+fn rows(rows: Vec<Row>) -> Outcome {
+    Ok(vec![Done::Rows(rows)])
+}
+
+fn note(look: Look, text: impl Into<String>) -> Outcome {
+    Ok(vec![Done::Note(look, text.into())])
+}
+
+impl Live {
+    /// Does a slash command.
+    pub(super) fn command(&mut self, command: Command) {
+        let backend = self.backend.clone();
+        let width = self.model.width();
+        match command {
+            Command::Compact(how) => self.spawn(async move { compact(&backend, how).await }),
+            Command::Plan => self.spawn(async move { plan(&backend).await }),
+            Command::UndoCompact => self.spawn(async move {
+                let context = backend.undo_compaction().await?;
+                Ok(vec![Done::Context(context)])
+            }),
+            Command::Context => {
+                let trigger = self.model.status.trigger;
+                self.spawn(async move { context(&backend, trigger, width).await });
+            }
+            Command::Status => {
+                let folder = self.folder.clone();
+                self.spawn(async move { state(&backend, folder).await });
+            }
+            Command::Cost => self.spawn(async move { cost(&backend).await }),
+            Command::Model(name) => self.model_command(name),
+            Command::Effort(level) => self.effort(level),
+            Command::New => self.begin(),
+            Command::Resume(Some(id)) => self.switch(id),
+            Command::Resume(None) => self.spawn(async move { sessions(&backend).await }),
+            Command::Continue => {
+                let settings = self.prompt_settings.clone();
+                self.spawn(async move {
+                    backend.resume(settings).await?;
+                    Ok(Vec::new())
+                });
+            }
+            Command::Withdraw => self.spawn(async move {
+                let count = backend.withdraw().await? as u64;
+                note(Look::DIM, format!("{} taken back", format::count(count, "input")))
+            }),
+            Command::Fork(name) => {
+                let program = Arc::clone(&self.program);
+                self.spawn(async move {
+                    let id = match name {
+                        Some(name) => name,
+                        None => new_id(&*program).await?,
+                    };
+                    backend.fork(id.clone()).await?;
+                    let opened = open(backend.client().clone(), &id).await?;
+                    Ok(vec![Done::Opened(Box::new(opened))])
+                });
+            }
+            Command::Branch(Branching { entry: None, summary }) => {
+                self.spawn(async move { places(&backend, summary).await });
+            }
+            Command::Branch(Branching { entry: Some(entry), summary }) => {
+                self.spawn(async move { branch(&backend, entry, summary).await });
+            }
+            Command::Tree => self.spawn(async move { show_tree(&backend, width).await }),
+            Command::Export(path) => {
+                let folder = self.folder.clone();
+                self.spawn(async move { export(&backend, folder, path).await });
+            }
+            Command::Copy => self.copy(),
+            Command::Tools => self.spawn(async move { tools(&backend, width).await }),
+            Command::Title(title) => self.spawn(async move {
+                backend.set_title(title.clone()).await?;
+                note(Look::DIM, format!("this session is called {title}"))
+            }),
+            Command::Help => {
+                let rows = help(self.model.custom(), width);
+                self.model.show(rows);
+            }
+            // These two are done before they come here.
+            Command::Prompt(_) | Command::Quit => {}
+        }
+    }
+
+    fn spawn(&self, work: impl Future<Output = Outcome> + Send + 'static) {
+        let done = self.done.clone();
+        tokio::spawn(async move {
+            let results = work.await.unwrap_or_else(|Problem(text)| vec![Done::Note(Look::BAD, text)]);
+            for result in results {
+                // A chat that is over shows nothing more.
+                let _ = done.send(result);
+            }
+        });
+    }
+
+    fn switch(&self, id: String) {
+        let (backend, program) = (self.backend.clone(), Arc::clone(&self.program));
+        self.spawn(async move {
+            let id = resolve(&backend, &id).await?.unwrap_or(id);
+            let opened = Done::Opened(Box::new(open(backend.client().clone(), &id).await?));
+            let folder = program.other_folder(&id).await.map(|text| Done::Note(Look::WARN, text));
+            Ok([opened].into_iter().chain(folder).collect())
+        });
+    }
+
+    /// Begins a new session.
+    fn begin(&self) {
+        let (backend, program) = (self.backend.clone(), Arc::clone(&self.program));
+        self.spawn(async move {
+            let mut id = new_id(&*program).await?;
+            if id == backend.id() {
+                // Nothing was said in this one, so that its name is still free.
+                id.push_str("-b");
+            }
+            let opened = open(backend.client().clone(), &id).await?;
+            Ok(vec![Done::Opened(Box::new(opened))])
+        });
+    }
+
+    fn effort(&mut self, level: Option<String>) {
+        let Some(level) = level else {
+            let now = self.prompt_settings.reasoning_effort.map_or("default", ReasoningEffort::as_str);
+            let levels = ["default", "none", "minimal", "low", "medium", "high", "xhigh"];
+            let item = |level: &str| Item {
+                value: level.to_owned(),
+                label: level.to_owned(),
+                detail: if level == now { "now".to_owned() } else { String::new() },
+            };
+            let items = levels.into_iter().map(item).collect();
+            self.model.pick(Picker::new(Purpose::Effort, "How long the model thinks", items));
+            return;
+        };
+        let effort = match level.as_str() {
+            "default" => None,
+            level => match level.parse::<ReasoningEffort>() {
+                Ok(effort) => Some(effort),
+                Err(error) => return self.model.note(Look::WARN, &error.to_string()),
+            },
+        };
+        self.prompt_settings.reasoning_effort = effort;
+        self.model.status.effort = effort.map(|effort| effort.as_str().to_owned());
+        self.model.note(Look::DIM, &format!("from the next prompt on: effort {level}"));
+    }
+
+    fn model_command(&mut self, name: Option<String>) {
+        let backend = self.backend.clone();
+        let now = self.model.status.model.clone();
+        match name {
+            None => self.spawn(async move {
+                let listed = backend.models().await?;
+                let item = |model: ModelSummary| Item {
+                    detail: match (model.window, model.id == now) {
+                        (window, true) => format!("{}now", window.map(sized).unwrap_or_default()),
+                        (Some(window), false) => sized(window),
+                        (None, false) => String::new(),
+                    },
+                    label: model.id.clone(),
+                    value: model.id,
+                };
+                let items: Vec<Item> = listed.models.into_iter().map(item).collect();
+                let mut out = Vec::new();
+                if let Some(problem) = listed.problem {
+                    out.push(Done::Note(Look::WARN, problem));
+                }
+                out.push(Done::Pick(Picker::new(Purpose::Model, "Which model answers", items)));
+                Ok(out)
+            }),
+            Some(name) => self.set_model(&name),
+        }
+    }
+
+    /// Another model answers from the next prompt on.
+    fn set_model(&mut self, name: &str) {
+        if self.model.is_busy() {
+            return self.model.note(Look::WARN, "the model can be changed when the run is over");
+        }
+        let program = Arc::clone(&self.program);
+        let (name, id) = (name.to_owned(), self.backend.id().to_owned());
+        self.spawn(async move {
+            let client = program.with_model(&name).await.map_err(Problem)?;
+            let opened = open(client, &id).await?;
+            Ok(vec![Done::Changed(Box::new(opened), name)])
+        });
+    }
+
+    /// The last answer goes to the terminal's clipboard, which a terminal may refuse.
+    fn copy(&mut self) {
+        let text = self.model.last_answer();
+        if text.is_empty() {
+            return self.model.note(Look::DIM, "there is no answer yet");
+        }
+        if text.len() > COPY_BYTES_MAX {
+            return self
+                .model
+                .note(Look::WARN, "the answer is too long for the clipboard; /export writes all");
+        }
+        let encoded = base64::engine::general_purpose::STANDARD.encode(text);
+        let count = text.chars().count();
+        match greenroom_terminal::input::write(&format!("\x1b]52;c;{encoded}\x07")) {
+            Ok(()) => {
+                self.model.note(Look::DIM, &format!("copied {count} characters, if the terminal allows it"))
+            }
+            Err(error) => self.model.note(Look::BAD, &error.to_string()),
+        }
+    }
+}
+
+/// A name that no session has yet.
+async fn new_id(program: &dyn Program) -> Result<String, Problem> {
+    program.new_session().await.map_err(Problem)
+}
+
+fn sized(window: u64) -> String {
+    format!("{} tokens ", format::short(window))
+}
+
+/// The session that the user means: by its id, or by a beginning that no other has.
+async fn resolve(backend: &Backend, given: &str) -> Result<Option<String>, Problem> {
+    let list = ListSessions { after: None, ..ListSessions::default() };
+    let sessions = backend.sessions(list).await?.sessions;
+    if sessions.iter().any(|session| session.id == given) {
+        return Ok(None);
+    }
+    let mut like = sessions.iter().filter(|session| session.id.starts_with(given)).map(|session| &session.id);
+    match (like.next(), like.next()) {
+        (Some(id), None) => Ok(Some(id.clone())),
+        (Some(_), Some(_)) => {
+            Err(Problem(format!("several sessions begin with {given}; /resume lists them")))
+        }
+        (None, _) => {
+            Err(Problem(format!("there is no session {given}; /resume lists them, /new begins one")))
+        }
+    }
+}
+
+async fn compact(backend: &Backend, how: HowToCompact) -> Outcome {
+    let compacted = backend.compact(how).await?;
+    // What was begun is told by its events.
+    if compacted.started.is_some() {
+        return Ok(Vec::new());
+    }
+    note(Look::DIM, format::compaction(&compacted))
+}
+
+async fn plan(backend: &Backend) -> Outcome {
+    note(Look::DIM, figures::plan(&backend.plan().await?))
+}
+
+async fn context(backend: &Backend, trigger: u64, width: usize) -> Outcome {
+    rows(figures::context(&backend.context().await?, trigger, width))
+}
+
+async fn state(backend: &Backend, folder: PathBuf) -> Outcome {
+    note(Look::DIM, figures::status(&backend.state().await?, &folder))
+}
+
+async fn cost(backend: &Backend) -> Outcome {
+    let state = backend.state().await?;
+    let cost = match state.cost_microdollars {
+        0 => "no price is known for what was used".to_owned(),
+        cost => format!("{} so far", format::about(format::dollars(cost), state.estimated_tokens)),
+    };
+    let estimated = match state.estimated_tokens {
+        0 => String::new(),
+        tokens => {
+            format!(
+                ", {} of them estimated where the server reported no usage that can be",
+                thousands(tokens)
+            )
+        }
+    };
+    note(Look::DIM, format!("{cost}; {} tokens in all{estimated}", thousands(state.total_tokens)))
+}
+
+async fn sessions(backend: &Backend) -> Outcome {
+    let list = ListSessions {
+        order: Some(ListOrder::Newest),
+        roots: true,
+        limit: Some(OFFERED_MAX),
+        ..Default::default()
+    };
+    let found = backend.sessions(list).await?.sessions;
+    let now = time::now_ms();
+    let items = found.into_iter().map(|session| {
+        let title = session.shown_title().unwrap_or("nothing was said yet");
+        let title = screen::one_line(title, 60);
+        let here = if session.id == backend.id() { ", this one" } else { "" };
+        let detail = format!(
+            "{}, {}, {}{here}",
+            time::ago(session.updated_at_ms, now),
+            format::count(session.entries, "entry"),
+            session.id
+        );
+        Item { value: session.id, label: title, detail }
+    });
+    Ok(vec![Done::Pick(Picker::new(Purpose::Resume, "Go on with", items.collect()))])
+}
+
+/// The prompts of the conversation, newest first: the conversation can go on before each.
+async fn places(backend: &Backend, summary: bool) -> Outcome {
+    let said = backend.show().await?.conversation;
+    let mut items = Vec::new();
+    let mut before = None;
+    for said in &said {
+        if let (Speech::User { text, .. }, Some(before)) = (&said.speech, before) {
+            let label = format!("before: {}", screen::one_line(text, 60));
+            items.push(Item { value: format!("{before}"), label, detail: format!("after entry {before}") });
+        }
+        before = Some(said.entry_id);
+    }
+    items.reverse();
+    items.truncate(OFFERED_MAX);
+    if items.is_empty() {
+        return note(Look::DIM, "there is no earlier place yet");
+    }
+    Ok(vec![Done::Pick(Picker::new(Purpose::Branch { summary }, "Go on from", items))])
+}
+
+async fn branch(backend: &Backend, entry: u64, summary: bool) -> Outcome {
+    match backend.branch(greenroom::EntryId(entry), summary).await {
+        // Both are told by their events, here and in all other chats.
+        Err(error) if error.kind() == Some(ProblemKind::BranchSummary) => Ok(Vec::new()),
+        done => done.map(|()| Vec::new()).map_err(Problem::from),
+    }
+}
+
+async fn show_tree(backend: &Backend, width: usize) -> Outcome {
+    let branches = backend.tree().await?.branches;
+    if branches.is_empty() {
+        return note(Look::DIM, "nothing was said yet");
+    }
+    let row = |branch: &Branch| {
+        let look = if branch.is_current { Look::BOLD } else { Look::DIM };
+        Row::new(&format!("  {}", figures::branch(branch)), look).cut(width)
+    };
+    let mut out: Vec<Row> = branches.iter().map(row).collect();
+    out.push(
+        Row::new("  /branch N goes on after entry N; with --summary, what is left is summarised", Look::DIM)
+            .cut(width),
+    );
+    rows(out)
+}
+
+async fn export(backend: &Backend, folder: PathBuf, path: Option<String>) -> Outcome {
+    let text = backend.export().await?;
+    let path = folder.join(path.unwrap_or_else(|| format!("{}.jsonl", backend.id())));
+    let written = tokio::task::spawn_blocking(move || {
+        let mut open = std::fs::OpenOptions::new();
+        let file = open.write(true).create_new(true).open(&path);
+        let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()));
+        written.map(|()| path.display().to_string()).map_err(|error| {
+            if error.kind() == std::io::ErrorKind::AlreadyExists {
+                format!("{} exists; /export FILE writes another one", path.display())
+            } else {
+                format!("write {}: {error}", path.display())
+            }
+        })
+    });
+    let path = written.await.map_err(|error| error.to_string())??;
+    note(Look::DIM, format!("written to {path}"))
+}
+
+async fn tools(backend: &Backend, width: usize) -> Outcome {
+    let tools = backend.tools().await?.tools;
+    if tools.is_empty() {
+        return note(Look::DIM, "the model has no tools");
+    }
+    let indent = Row::plain("    ");
+    let rows_of = |tool: &ToolSummary| {
+        let tokens = text_tokens(&format!("{}{}", tool.description, tool.parameters), Estimator::Classes);
+        let what = tool.description.split(". ").next().unwrap_or_default().trim_end_matches('.');
+        let row = Row::plain("  ").and(&tool.name, Look::BOLD).and(&format!("  {what}"), Look::PLAIN);
+        row.and(&format!(" ({tokens} tokens)"), Look::DIM).wrap(width, &Row::default(), &indent)
+    };
+    rows(tools.iter().flat_map(rows_of).collect())
+}
+
+fn help(custom: &[Custom], width: usize) -> Vec<Row> {
+    let line = |name: &str, arguments: &str, description: &str| {
+        let head = format!("/{name} {arguments}");
+        let row = Row::plain("  ").and(&format!("{head:<26} "), Look::BOLD).and(description, Look::PLAIN);
+        row.wrap(width, &Row::default(), &Row::plain("    "))
+    };
+    let mut out: Vec<Row> =
+        COMMANDS.iter().flat_map(|spec| line(spec.name, spec.arguments, spec.description)).collect();
+    out.extend(custom.iter().flat_map(|own| line(&own.name, "", &own.description)));
+    const KEYS: [&str; 9] = [
+        "Enter says it; while the model works it steers, and Alt+Enter says it afterwards",
+        "Shift+Enter, Ctrl-J or \\ at the end: a new line",
+        "Esc or Ctrl-C: first clears the line, then interrupts; at an empty line Ctrl-C twice leaves",
+        "↑ ↓ earlier prompts · Tab completes · Ctrl-O shows a call, a change or a thought whole",
+        "Ctrl-A E B F K U W Y T, Alt-B F D, Ctrl-_ as in Emacs",
+        "@file puts a file into the prompt, @picture.png a picture",
+        "!command runs a command and tells the model, !!command does not (with --allow-shell)",
+        "Ctrl-Q comes back to a question · Ctrl-L draws anew · Ctrl-Z suspends",
+        "your own commands: commands/NAME.md beside your greenroom.yaml, or .greenroom/commands/NAME.md",
+    ];
+    out.push(Row::default());
+    let indent = Row::plain("  ");
+    out.extend(KEYS.iter().flat_map(|text| Row::new(text, Look::DIM).wrap(width, &indent, &indent)));
+    out
+}

@@ -1,0 +1,245 @@
+//! What the chat does with the user's own files and commands: files and images in prompts, and `!command`.
+//!
+//! Invariants: files are reached through the tools, and so within their workspace and by its rules; commands run only where
+//! the model may run them, too.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greenroom::Image;
+use greenroom_kernel::{Block, ToolStatus};
+use greenroom_server::operations::ImageData;
+use greenroom_terminal::files;
+use greenroom_tools::builtin::bash::{self, Containment, Helper};
+use greenroom_tools::{Progress, Registry, ToolContext, Workspace, builtin};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::attached;
+use crate::commands::CommandFolder;
+use crate::program::Place;
+
+/// How many levels of folders are looked through for a file's name.
+const DEPTH: usize = 12;
+/// How many files are looked through for one.
+const FILES_MAX: usize = 200_000;
+/// So long what is there is not looked for again: the user types letter after letter.
+const KNOWN: Duration = Duration::from_secs(3);
+/// How many names are offered.
+const OFFERED_MAX: usize = 50;
+/// The largest picture that is sent, in bytes.
+const IMAGE_BYTES_MAX: u64 = 5 * 1024 * 1024;
+/// Where the project keeps its custom commands, and the user theirs: in the configuration's folder.
+const PROJECT_COMMANDS: &str = ".greenroom/commands";
+const COMMANDS: &str = "commands";
+
+/// The user's own files and commands.
+pub(crate) struct Local {
+    folder: PathBuf,
+    workspace: Workspace,
+    files: Registry,
+    may_run: bool,
+    /// The user's configuration folder.
+    own_folder: Option<PathBuf>,
+    /// The workspace's files, and when they were looked for.
+    known: tokio::sync::Mutex<Option<(Instant, Arc<Vec<String>>)>>,
+}
+
+/// A prompt with all that goes along.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    pub(super) text: String,
+    pub(super) images: Vec<ImageData>,
+    /// What does not go along, and why.
+    pub(super) notes: Vec<String>,
+}
+
+impl Local {
+    /// Those of the folder that the chat works in.
+    pub(crate) fn new(place: &Place) -> Self {
+        let (folder, own_folder) = (place.folder.clone(), place.own_folder.clone());
+        Self { folder, own_folder, may_run: place.may_run, ..Self::of(place.workspace.clone()) }
+    }
+
+    /// Those of a workspace, in which no command may run.
+    pub(super) fn of(workspace: Workspace) -> Self {
+        let files = builtin::read_only(workspace.clone());
+        Self {
+            folder: workspace.root().to_owned(),
+            workspace,
+            files,
+            may_run: false,
+            own_folder: None,
+            known: Default::default(),
+        }
+    }
+
+    /// Where custom commands are looked for: the user's own come first.
+    pub(crate) fn command_folders(&self) -> Vec<CommandFolder> {
+        let own = self.own_folder.as_ref();
+        let own = own.map(|folder| CommandFolder { path: folder.join(COMMANDS), project: None });
+        let path = self.folder.join(PROJECT_COMMANDS);
+        own.into_iter().chain([CommandFolder { path, project: Some(self.folder.clone()) }]).collect()
+    }
+
+    /// The branch of the folder's repository.
+    pub(crate) fn git_branch(&self) -> Option<String> {
+        let repository =
+            self.folder.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
+        let head = String::from_utf8(files::read(&repository.join("HEAD"), 1_024).ok()?).ok()?;
+        let branch = head.trim().strip_prefix("ref: refs/heads/")?;
+        Some(branch.chars().take(40).collect())
+    }
+
+    /// Whether the user's own commands may run.
+    pub(crate) fn may_run(&self) -> bool {
+        self.may_run
+    }
+
+    /// Runs a command, and gives what it printed.
+    pub(crate) async fn run(&self, command: &str, cancel: CancellationToken, progress: Progress) -> String {
+        let containment = tokio::task::spawn_blocking(Containment::detect).await.ok();
+        let options =
+            bash::Options { containment, helper: Helper::this_program().ok(), ..Default::default() };
+        let tools = builtin::files_and_shell(self.workspace.clone(), options);
+        let mut context = ToolContext::new("chat", "own");
+        (context.cancel, context.progress) = (cancel, progress);
+        call_in(&tools, "bash", json!({ "command": command }), context)
+            .await
+            .unwrap_or_else(|problem| problem)
+    }
+
+    /// The files whose paths hold what is typed, the nearest first.
+    pub(crate) async fn matching(&self, typed: &str) -> Vec<String> {
+        let wanted = typed.replace("\\ ", " ").to_lowercase();
+        let files = self.known_files().await;
+        let mut found: Vec<&String> =
+            files.iter().filter(|path| path.to_lowercase().contains(&wanted)).collect();
+        // First those whose names begin like that, and those that are short.
+        found.sort_by_cached_key(|path| {
+            let name = path.rsplit('/').next().unwrap_or(path).to_lowercase();
+            (!name.starts_with(&wanted), !path.to_lowercase().starts_with(&wanted), path.len())
+        });
+        found.into_iter().take(OFFERED_MAX).map(|path| path.replace(' ', "\\ ")).collect()
+    }
+
+    async fn known_files(&self) -> Arc<Vec<String>> {
+        let mut known = self.known.lock().await;
+        if let Some((at, files)) = &*known
+            && at.elapsed() < KNOWN
+        {
+            return Arc::clone(files);
+        }
+        let workspace = self.workspace.clone();
+        let listed = tokio::task::spawn_blocking(move || workspace.files(DEPTH, FILES_MAX)).await;
+        let mut files = listed.ok().and_then(Result::ok).unwrap_or_default();
+        // Such a name cannot be typed.
+        files.retain(|path| !path.contains(char::is_control));
+        let files = Arc::new(files);
+        *known = Some((Instant::now(), Arc::clone(&files)));
+        files
+    }
+
+    /// A prompt with the files and pictures that are named with `@` in `names`. What names no file that can be read stays as it is, and
+    /// the user is told. Only what the user typed may name pictures outside the workspace: a project's command must not
+    /// fetch them.
+    ///
+    /// # Errors
+    /// A picture that cannot be sent.
+    pub(super) async fn with_files(&self, text: &str, names: &str, is_typed: bool) -> Result<Whole, String> {
+        let mut whole = Whole { text: text.to_owned(), ..Whole::default() };
+        for path in mentioned(names) {
+            let is_picture = Path::new(&path).extension().is_some_and(|ending| {
+                let ending = ending.to_string_lossy().to_ascii_lowercase();
+                matches!(ending.as_str(), "png" | "jpg" | "jpeg" | "gif" | "webp")
+            });
+            if is_picture && let Some(image) = self.image(&path, is_typed).await? {
+                whole.images.push(ImageData::from(&image));
+                continue;
+            }
+            match call(&self.files, "read", json!({ "path": path })).await {
+                Ok(content) => whole.text.push_str(&attached::write(&path, &content)),
+                Err(reason) => whole.notes.push(format!("@{path} goes as text: {}", reason.trim())),
+            }
+        }
+        Ok(whole)
+    }
+
+    async fn image(&self, path: &str, is_typed: bool) -> Result<Option<Image>, String> {
+        let (place, root) = (self.folder.join(path), self.workspace.root().to_owned());
+        let path = path.to_owned();
+        let reading = move || {
+            let is_inside = place.canonicalize().is_ok_and(|place| place.starts_with(&root));
+            if !is_inside && !is_typed {
+                return Ok(None);
+            }
+            let Ok(metadata) = std::fs::metadata(&place) else { return Ok(None) };
+            if !metadata.is_file() {
+                return Err(format!("{path} is no file"));
+            }
+            if metadata.len() > IMAGE_BYTES_MAX {
+                return Err(format!("{path} is larger than {} MB", IMAGE_BYTES_MAX / 1024 / 1024));
+            }
+            let bytes = std::fs::read(&place).map_err(|error| format!("read {path}: {error}"))?;
+            Image::new(bytes).map(Some).map_err(|error| format!("{path}: {error}"))
+        };
+        tokio::task::spawn_blocking(reading).await.map_err(|error| error.to_string())?
+    }
+}
+
+/// The paths after `@` at the beginnings of words; a blank in one is written `\ `.
+fn mentioned(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut chars = text.chars().peekable();
+    let mut before = ' ';
+    while let Some(c) = chars.next() {
+        if c == '@' && (before.is_whitespace() || matches!(before, '(' | '[' | '{' | '<' | '"' | '\'' | '`'))
+        {
+            let mut path = String::new();
+            while let Some(next) = chars.next_if(|next| !next.is_whitespace()) {
+                match (next, chars.peek()) {
+                    ('\\', Some(' ')) => path.extend(chars.next()),
+                    _ => path.push(next),
+                }
+            }
+            let path = path
+                .trim_end_matches([',', '.', ':', ';', '?', '!', ')', ']', '}', '>', '"', '\'', '`'])
+                .to_owned();
+            if !path.is_empty() && !found.contains(&path) {
+                found.push(path);
+            }
+            before = ' ';
+            continue;
+        }
+        before = c;
+    }
+    found
+}
+
+async fn call(tools: &Registry, name: &str, arguments: Value) -> Result<String, String> {
+    call_in(tools, name, arguments, ToolContext::new("chat", "own")).await
+}
+
+async fn call_in(
+    tools: &Registry,
+    name: &str,
+    arguments: Value,
+    context: ToolContext,
+) -> Result<String, String> {
+    let tool = tools.get(name).ok_or_else(|| format!("there is no tool {name}"))?;
+    let output = tool.call(arguments, context).await;
+    let text: Vec<&str> = output
+        .content
+        .iter()
+        .filter_map(|block| match block {
+            Block::Text(text) => Some(text.as_str()),
+            Block::Image(_) => None,
+        })
+        .collect();
+    let text = text.join("\n");
+    if output.status == ToolStatus::Ok { Ok(text) } else { Err(text) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,385 @@
+//! Events of the session.
+
+use greenroom::event::{Delta, EventKind, MessageView, Record};
+use greenroom::{EntryId, Event, Role};
+use greenroom_kernel::entry::Trigger;
+use greenroom_kernel::usage::ContextUsage;
+use greenroom_kernel::{FailureClass, RunOutcome};
+use greenroom_terminal::format;
+
+use super::{Ask, Kind, Last, Look, Markdown, Model, Pending, Row, SAID_MAX};
+use crate::status::{FILLING, NEARLY_FULL, look_of};
+use crate::{attached, markdown};
+
+impl Model {
+    /// Something happened in the session.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "events are open-ended")]
+    pub(crate) fn event(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::RunStart => {
+                self.busy_since = Some(self.now_ms);
+                self.starts = None;
+            }
+            EventKind::StepStart { model, .. } => self.status.model.clone_from(model),
+            EventKind::MessageStart => {
+                self.answer = Some((Markdown::new(self.size.width()), String::new()));
+                self.busy_since.get_or_insert(self.now_ms);
+            }
+            EventKind::MessageDelta { delta } => self.delta(delta),
+            EventKind::MessageDiscarded => self.discard(),
+            EventKind::MessageEnd { message, queued, entry_id } => self.message(message, *entry_id, *queued),
+            EventKind::ToolStart { call_id, name, arguments } => {
+                self.writing = None;
+                self.calls.start(call_id, name, arguments, self.now_ms);
+            }
+            EventKind::ToolUpdate { call_id, line, .. } => self.calls.update(call_id, line),
+            EventKind::ToolEnd { call_id, name, status, duration_ms } => {
+                let rows = self.calls.end(call_id, name, *status, Some(*duration_ms), self.size.width());
+                self.put(Last::Call, rows);
+            }
+            EventKind::UsageUpdate { context, cost_microdollars, estimated_tokens, .. } => {
+                self.status.cost_microdollars = *cost_microdollars;
+                self.status.estimated_tokens = *estimated_tokens;
+                self.context(*context);
+            }
+            EventKind::RunEnd { outcome, context } => self.run_end(outcome, *context),
+            EventKind::CompactionStart { tokens_before, trigger, .. } => {
+                let what = format::compacting(*trigger, *tokens_before);
+                self.compacting = Some((what, self.now_ms));
+            }
+            EventKind::CompactionEnd(end) => {
+                self.compacting = None;
+                let undo = if end.is_installed() && end.trigger != Trigger::Branch {
+                    " · /undo-compact"
+                } else {
+                    ""
+                };
+                self.note(Look::NOTE, &format!("{}{undo}", format::compaction(end)));
+                if end.is_installed() {
+                    let tokens = end.tokens_after;
+                    let context = ContextUsage { tokens, ..self.status.context };
+                    self.context(context);
+                }
+            }
+            EventKind::CompactionUndone { .. } => self.note(Look::NOTE, "the compaction was undone"),
+            EventKind::InputQueued { entry_id, .. } => self.queued.push(*entry_id),
+            EventKind::QuestionAsked { entry_id, tool, question, .. } => {
+                let details = question.details.as_deref();
+                self.ask(Ask::new(*entry_id, tool, &question.text, details, &question.kind));
+            }
+            EventKind::QuestionEnded { question, end } => {
+                if let Some(place) = self.asks.iter().position(|ask| ask.id == *question) {
+                    let ask = self.asks.remove(place);
+                    self.is_asked_later = false;
+                    let rows = ask.ended(end, self.size.width());
+                    self.put(Last::Note, rows);
+                }
+            }
+            EventKind::Retry { attempt, failure, .. }
+                if failure.class == FailureClass::Loading && !attempt.is_power_of_two() => {}
+            EventKind::Retry { delay_ms, failure, .. } => {
+                self.discard();
+                let text = match failure.class {
+                    FailureClass::Loading => format!("waiting for the server: {failure}"),
+                    _ => format!("trying again in {}: {failure}", format::duration(*delay_ms)),
+                };
+                self.note(Look::WARN, &text);
+            }
+            EventKind::Fallback { provider, model, failure } => {
+                self.discard();
+                self.note(Look::WARN, &format!("going on with {model} of {provider}: {failure}"));
+            }
+            EventKind::OverflowDetected => {
+                self.note(Look::WARN, "the model was given more than its window takes, and cut it silently");
+            }
+            EventKind::Warning { message } => self.note(Look::WARN, message),
+            EventKind::HandOff { from, to, .. } => {
+                self.note(Look::DIM, &format!("{from} hands over to {to}"))
+            }
+            EventKind::SessionRestarted { reason } => {
+                self.note(Look::WARN, &format!("the session was restarted: {reason}"));
+            }
+            EventKind::SessionFailed { reason } => {
+                self.busy_since = None;
+                self.note(Look::BAD, &format!("the session was given up: {reason}"));
+            }
+            EventKind::SessionDeleted => self.deleted(),
+            EventKind::Recorded { record, .. } => {
+                self.recorded(record);
+                if let Record::LeafMoved { to } = record {
+                    self.note(Look::NOTE, &format::branched(*to));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The session is gone: nothing of it goes on, and nothing more can be said in it.
+    fn deleted(&mut self) {
+        self.past_ends();
+        self.is_interrupting = false;
+        self.give_back(|_| true);
+        self.note(
+            Look::BAD,
+            "this session was deleted, so nothing more can be said in it; /new begins another one",
+        );
+    }
+
+    /// An event of before this chat began: what is told of its calls is in the messages alone.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are shown as when they happen")]
+    pub(crate) fn past(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::MessageEnd { message, queued, entry_id } => {
+                self.message(message, *entry_id, *queued);
+                for call in &message.tool_calls {
+                    self.calls.start(&call.id, &call.name, &call.arguments, self.now_ms);
+                }
+                if let (Role::Tool, Some(call_id)) = (message.role, &message.call_id) {
+                    let name = message.tool_name.as_deref().unwrap_or_default();
+                    let status = message.status.unwrap_or(greenroom_kernel::ToolStatus::Ok);
+                    let width = self.size.width();
+                    let mut rows = self.calls.end(call_id, name, status, None, width);
+                    rows.extend(self.calls.result(call_id, &message.text, width));
+                    self.put(Last::Call, rows);
+                }
+            }
+            EventKind::CompactionStart { .. } | EventKind::QuestionAsked { .. } => {}
+            EventKind::Warning { .. } => {}
+            EventKind::Recorded { record, .. } => self.recorded(record),
+            EventKind::RunEnd { outcome, context } => {
+                self.calls.clear();
+                self.run_end(outcome, *context);
+            }
+            _ => self.event(event),
+        }
+    }
+
+    /// All of the past was told.
+    pub(crate) fn past_ends(&mut self) {
+        self.calls.clear();
+        self.asks.clear();
+        (self.busy_since, self.starts) = (None, None);
+        self.compacting = None;
+    }
+
+    /// Keeps only the newest rows above, behind a line that says that there are more.
+    pub(crate) fn keep_newest(&mut self, rows_max: usize, is_part: bool, line: impl FnOnce() -> String) {
+        let cut = self.above.len().saturating_sub(rows_max);
+        if cut == 0 && !is_part {
+            return;
+        }
+        self.above.drain(..cut);
+        let indent = Row::plain("  ");
+        let rows = Row::new(&line(), Look::DIM).wrap(self.size.width(), &indent, &indent);
+        self.above.splice(0..0, rows);
+    }
+
+    /// The context's size when the chat begins: nobody needs to be told of it.
+    pub(crate) fn quiet_context(&mut self, context: ContextUsage) {
+        let percent = context.percent().unwrap_or(0.0);
+        self.announced = step_of(percent);
+        self.status.context = context;
+    }
+
+    /// The context's size, as it is now. It is announced once when it becomes large.
+    pub(crate) fn context(&mut self, context: ContextUsage) {
+        self.status.context = context;
+        let percent = context.percent().unwrap_or(0.0);
+        let step = step_of(percent);
+        if step > self.announced {
+            let when = match (context.window, self.status.trigger) {
+                (Some(window), trigger) if trigger < window && trigger > context.tokens => {
+                    format!("at {} it is compacted", format::tenths(trigger))
+                }
+                (Some(_), trigger) if trigger > 0 && trigger <= context.tokens => {
+                    "it is compacted next".to_owned()
+                }
+                (_, 0) => "it is not compacted by itself; /compact makes room".to_owned(),
+                _ => "/compact makes room".to_owned(),
+            };
+            self.note(look_of(percent), &format!("the context is {percent:.0} % full; {when}"));
+        }
+        self.announced = step;
+    }
+
+    fn delta(&mut self, delta: &Delta) {
+        match delta {
+            Delta::Reasoning(piece) => {
+                let (text, _) = self.thinking.get_or_insert_with(|| (String::new(), self.now_ms));
+                text.push_str(piece);
+            }
+            Delta::Text(piece) => {
+                self.end_thinking();
+                // One that began before this chat did is shown when it is whole.
+                let Some((markdown, received)) = &mut self.answer else { return };
+                received.push_str(piece);
+                let rows = markdown.push(piece);
+                self.put(Last::Answer, rows);
+            }
+            Delta::ToolArguments { name, .. } => {
+                self.end_thinking();
+                if let Some(name) = name {
+                    self.writing = Some(name.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end_thinking(&mut self) {
+        let Some((text, since)) = self.thinking.take() else { return };
+        let words = text.split_whitespace().count() as u64;
+        let time = format::duration(self.now_ms.saturating_sub(since));
+        let title = format!("thought for {time}, {}", format::count(words, "word"));
+        self.calls.thought(&title, &text);
+        let row = Row::new(&format!("  ∴ {title} · Ctrl-O shows it"), Look::DIM);
+        self.put(Last::Call, vec![row.cut(self.size.width())]);
+    }
+
+    /// What was shown of the answer does not count.
+    fn discard(&mut self) {
+        self.writing = None;
+        self.thinking = None;
+        if let Some((mut markdown, received)) = self.answer.take()
+            && !received.is_empty()
+        {
+            let rows = markdown.finish();
+            self.put(Last::Answer, rows);
+            self.note(
+                Look::WARN,
+                "✗ the answer broke off: what is above does not count, and it is asked for again",
+            );
+        }
+    }
+
+    fn message(&mut self, message: &MessageView, entry: EntryId, queued: Option<EntryId>) {
+        match message.role {
+            Role::User => self.said(&message.text, message.images, queued.unwrap_or(entry)),
+            Role::Assistant => {
+                self.end_thinking();
+                self.writing = None;
+                let width = self.size.width();
+                let (mut markdown, received) =
+                    self.answer.take().unwrap_or_else(|| (Markdown::new(width), String::new()));
+                let mut rows = Vec::new();
+                match message.text.strip_prefix(received.as_str()) {
+                    Some(rest) => {
+                        rows.extend(markdown.push(rest));
+                        rows.extend(markdown.finish());
+                    }
+                    None => {
+                        // Pieces of it were missed.
+                        rows.extend(markdown.finish());
+                        rows.push(Row::new("  ⋮", Look::DIM));
+                        rows.extend(markdown.push(&message.text));
+                        rows.extend(markdown.finish());
+                    }
+                }
+                self.put(Last::Answer, rows);
+                if !message.text.trim().is_empty() {
+                    self.last_answer.clone_from(&message.text);
+                }
+            }
+            Role::Tool => {
+                if let Some(call_id) = &message.call_id {
+                    let reason = self.calls.result(call_id, &message.text, self.size.width());
+                    self.put(Last::Call, reason.into_iter().collect());
+                }
+            }
+            Role::Shell | Role::Custom => self.said(&message.text, 0, entry),
+            Role::BranchSummary => {
+                self.note(Look::DIM, "a summary of the branch that was left:");
+                let rows = markdown::blocks(&message.text, self.size.width());
+                self.put(Last::Answer, rows);
+            }
+            _ => {}
+        }
+    }
+
+    /// The user, or a program, said something: it joins the conversation.
+    fn said(&mut self, whole: &str, images: usize, entry: EntryId) {
+        let text = whole;
+        // The chat's own prompt is shown as it was typed, without the files that went with it.
+        let is_it = |pending: &Pending| match pending.entry {
+            Some(known) => known == entry,
+            // It was heard before it was said to be taken on.
+            None => text.starts_with(pending.text.as_str()),
+        };
+        let place = self.pending.iter().position(is_it);
+        let pending = place.map(|place| self.pending.remove(place));
+        self.queued.retain(|queued| *queued != entry);
+        let (mark, text) = match &pending {
+            Some(pending) if pending.kind == Kind::Steer => ("↪ ", pending.text.as_str()),
+            Some(pending) => ("› ", pending.text.as_str()),
+            None => ("› ", text),
+        };
+        let (_, files) = attached::split(whole);
+        let (text, _) = attached::split(text);
+        let (first, next) = (Row::new(mark, Look::NOTE), Row::plain("  "));
+        let mut rows = Vec::new();
+        for line in text.lines() {
+            let lead = if rows.is_empty() { &first } else { &next };
+            rows.extend(Row::new(line, Look::BOLD).wrap(self.size.width(), lead, &next));
+            if rows.len() > SAID_MAX {
+                break;
+            }
+        }
+        let lines = text.lines().count();
+        if rows.len() > SAID_MAX {
+            rows.truncate(SAID_MAX - 1);
+            let (count, what) = if lines > 1 { (lines, "line") } else { (text.chars().count(), "character") };
+            let all = format::count(count as u64, what);
+            rows.push(Row::new(&format!("  … {all} in all"), Look::DIM));
+        }
+        if images > 0 {
+            let images = format::count(images as u64, "image");
+            rows.push(Row::new(&format!("  [{images}]"), Look::DIM));
+        }
+        let width = self.size.width();
+        rows.extend(files.iter().map(|file| Row::new(&format!("  [{file}]"), Look::DIM).cut(width)));
+        self.put(Last::User, rows);
+    }
+
+    fn run_end(&mut self, outcome: &RunOutcome, context: ContextUsage) {
+        if let Some((mut markdown, _)) = self.answer.take() {
+            let rows = markdown.finish();
+            self.put(Last::Answer, rows);
+        }
+        self.end_thinking();
+        self.calls.clear();
+        (self.busy_since, self.writing, self.starts) = (None, None, None);
+        self.is_interrupting = false;
+        match outcome {
+            RunOutcome::Completed => {}
+            RunOutcome::Aborted => {
+                self.note(Look::WARN, "interrupted; what had come is kept. /continue goes on with it");
+            }
+            RunOutcome::Failed(failure) => self.note(Look::BAD, &format!("it failed: {failure}")),
+            RunOutcome::Interrupted => {
+                self.note(Look::WARN, "the run was cut off; /continue goes on with it")
+            }
+            RunOutcome::Stopped { reason } => {
+                self.note(Look::WARN, &format!("stopped: {reason}. /continue goes on with it"));
+            }
+        }
+        self.context(context);
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others say nothing to the user")]
+    fn recorded(&mut self, record: &Record) {
+        match record {
+            Record::InboxCleared { items } => {
+                self.queued.retain(|entry| !items.contains(entry));
+                self.give_back(|pending| pending.entry.is_some_and(|entry| items.contains(&entry)));
+            }
+            Record::ModelChange { model, .. } => self.status.model.clone_from(model),
+            Record::LeafMoved { to } => self.status.branch = Some(to.map_or(0, |entry| entry.0)),
+            _ => {}
+        }
+    }
+}
+
+/// The last percentage that is announced, up to this one.
+fn step_of(percent: f64) -> f64 {
+    [NEARLY_FULL, FILLING].into_iter().find(|step| percent >= *step).unwrap_or(0.0)
+}

@@ -1,0 +1,376 @@
+//! Keys and pastes.
+
+use std::collections::HashSet;
+
+use greenroom_terminal::screen::one_line;
+
+use super::{
+    Asked, Branching, COMMANDS, Command, Completion, Edit, Effect, KeyCode, KeyEvent, KeyModifiers, Kind,
+    Look, Model, Pending, Picked, Picker, Purpose, commands,
+};
+use crate::picker::Item;
+
+/// How many prompts of earlier are offered.
+const HISTORY_OFFERED_MAX: usize = 1_000;
+/// What the first Ctrl-C at an empty line says.
+const LEAVES: &str = "  Ctrl-C again leaves; the session stays";
+
+impl Model {
+    /// A key was pressed.
+    pub(crate) fn key(&mut self, key: KeyEvent) -> Vec<Effect> {
+        let hint = self.hint.take();
+        if let Some(picker) = &mut self.picker {
+            let purpose = picker.purpose;
+            return match picker.key(key) {
+                Picked::Waits => Vec::new(),
+                Picked::Left => {
+                    self.picker = None;
+                    Vec::new()
+                }
+                Picked::Chosen(value) => {
+                    self.picker = None;
+                    self.picked(purpose, value)
+                }
+            };
+        }
+        if !self.is_asked_later
+            && let Some(ask) = self.asks.first_mut()
+        {
+            match ask.key(key) {
+                Asked::Waits => return Vec::new(),
+                Asked::Answered(value) => return vec![Effect::Answer { id: ask.id, value }],
+                Asked::Later => {
+                    self.is_asked_later = true;
+                    return Vec::new();
+                }
+                Asked::NotMine => {}
+            }
+        }
+        if let Some(effects) = self.completion_key(key) {
+            return effects;
+        }
+        self.command_key(key, hint.as_deref() == Some(LEAVES))
+    }
+
+    /// Text was pasted: all of it is one.
+    pub(crate) fn paste(&mut self, text: &str) -> Vec<Effect> {
+        self.hint = None;
+        if !self.is_asked_later
+            && let Some(ask) = self.asks.first_mut()
+        {
+            ask.paste(text);
+            return Vec::new();
+        }
+        if self.picker.is_none() {
+            // What terminals paste when a picture is dropped on them.
+            let path = text.trim().trim_matches(['\'', '"']).replace("\\ ", " ");
+            let ending = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+            let is_picture = !path.contains('\n')
+                && path.starts_with('/')
+                && matches!(ending.as_str(), "png" | "jpg" | "jpeg" | "gif" | "webp");
+            if is_picture {
+                let path = path.replace(' ', "\\ ");
+                self.editor.insert(&format!("@{path} "));
+            } else {
+                self.editor.paste(text);
+            }
+            self.completion = None;
+        }
+        Vec::new()
+    }
+
+    fn picked(&mut self, purpose: Purpose, value: String) -> Vec<Effect> {
+        vec![Effect::Command(match purpose {
+            Purpose::History => {
+                self.editor.replace(&value);
+                return Vec::new();
+            }
+            Purpose::Resume => Command::Resume(Some(value)),
+            Purpose::Model => Command::Model(Some(value)),
+            Purpose::Effort => Command::Effort(Some(value)),
+            Purpose::Branch { summary } => match value.parse() {
+                Ok(entry) => Command::Branch(Branching { entry: Some(entry), summary }),
+                Err(_) => return Vec::new(),
+            },
+        })]
+    }
+
+    /// Keys that mean something to an offered completion; `None` for others.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
+    fn completion_key(&mut self, key: KeyEvent) -> Option<Vec<Effect>> {
+        let completion = self.completion.as_mut()?;
+        let last = completion.items.len().saturating_sub(1);
+        match key.code {
+            KeyCode::Up => {
+                completion.at = completion.at.checked_sub(1).unwrap_or(last);
+                completion.is_chosen = true;
+            }
+            KeyCode::Down => {
+                completion.at = if completion.at >= last { 0 } else { completion.at + 1 };
+                completion.is_chosen = true;
+            }
+            KeyCode::Esc => self.completion = None,
+            KeyCode::Tab => self.accept(),
+            KeyCode::Enter if key.modifiers.is_empty() => {
+                let is_command = completion.is_command;
+                let (name, _) = completion.items.get(completion.at)?;
+                let takes = COMMANDS.iter().find(|spec| spec.name == name).map_or("", |spec| spec.arguments);
+                let needs = takes.starts_with('<');
+                // A beginning that several commands have is no command: Enter only writes the marked one out.
+                let is_clear =
+                    completion.is_chosen || last == 0 || completion.bytes == name.len() + "/".len();
+                self.accept();
+                if is_command && !needs && is_clear {
+                    return Some(self.enter());
+                }
+            }
+            _ => return None,
+        }
+        Some(Vec::new())
+    }
+
+    fn accept(&mut self) {
+        let Some(Completion { bytes, items, at, is_command, .. }) = self.completion.take() else { return };
+        if let Some((text, _)) = items.get(at) {
+            let text = if is_command { format!("/{text} ") } else { text.clone() };
+            self.editor.complete(bytes, &text);
+        }
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
+    fn command_key(&mut self, key: KeyEvent, is_second: bool) -> Vec<Effect> {
+        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        let is_alt = key.modifiers.contains(KeyModifiers::ALT);
+        let edit = match key.code {
+            KeyCode::Char('c') if is_control => return self.cancel(true, is_second),
+            KeyCode::Esc => return self.cancel(false, is_second),
+            KeyCode::Char('d') if is_control && self.editor.is_empty() => return vec![Effect::Quit],
+            KeyCode::Char('z') if is_control => return vec![Effect::Suspend],
+            KeyCode::Char('l') if is_control => return vec![Effect::Redraw],
+            KeyCode::Char('r') if is_control => {
+                self.search_history();
+                return Vec::new();
+            }
+            KeyCode::Char('q') if is_control => {
+                self.is_asked_later = false;
+                return Vec::new();
+            }
+            KeyCode::Char('o') if is_control => {
+                match self.calls.expand(self.size.width()) {
+                    Some(rows) => self.show(rows),
+                    None => self.hint = Some("  there is nothing more to expand".to_owned()),
+                }
+                return Vec::new();
+            }
+            KeyCode::Enter if is_alt => return self.submit(true),
+            KeyCode::Enter if key.modifiers.contains(KeyModifiers::SHIFT) => return self.newline(),
+            KeyCode::Char('j') if is_control => return self.newline(),
+            KeyCode::Enter => return self.enter(),
+            KeyCode::Tab => {
+                self.offer();
+                if self.completion.as_ref().is_some_and(|completion| completion.items.len() == 1) {
+                    self.accept();
+                }
+                return self.files_effect();
+            }
+            KeyCode::Char('a') if is_control => Edit::Home,
+            KeyCode::Char('e') if is_control => Edit::End,
+            KeyCode::Char('b') if is_control => Edit::Left,
+            KeyCode::Char('f') if is_control => Edit::Right,
+            KeyCode::Char('p') if is_control => Edit::Up,
+            KeyCode::Char('n') if is_control => Edit::Down,
+            KeyCode::Char('h') if is_control => Edit::Backspace,
+            KeyCode::Char('d') if is_control => Edit::Delete,
+            KeyCode::Char('k') if is_control => Edit::KillToEnd,
+            KeyCode::Char('u') if is_control => Edit::KillToStart,
+            KeyCode::Char('w') if is_control => Edit::DeleteWordLeft,
+            KeyCode::Char('y') if is_control => Edit::Yank,
+            KeyCode::Char('t') if is_control => Edit::Transpose,
+            // Terminals send the same for Ctrl-_, Ctrl-/ and Ctrl-7.
+            KeyCode::Char('_' | '/' | '7') if is_control => Edit::Undo,
+            KeyCode::Char('b') if is_alt => Edit::WordLeft,
+            KeyCode::Char('f') if is_alt => Edit::WordRight,
+            KeyCode::Char('d') if is_alt => Edit::DeleteWordRight,
+            KeyCode::Backspace if is_alt || is_control => Edit::DeleteWordLeft,
+            KeyCode::Backspace => Edit::Backspace,
+            KeyCode::Delete => Edit::Delete,
+            KeyCode::Left if is_alt || is_control => Edit::WordLeft,
+            KeyCode::Right if is_alt || is_control => Edit::WordRight,
+            KeyCode::Left => Edit::Left,
+            KeyCode::Right => Edit::Right,
+            KeyCode::Home => Edit::Home,
+            KeyCode::End => Edit::End,
+            KeyCode::Up => Edit::Up,
+            KeyCode::Down => Edit::Down,
+            KeyCode::Char(c) if !is_control && !is_alt => {
+                self.editor.insert(c.encode_utf8(&mut [0; 4]));
+                self.offer();
+                return self.files_effect();
+            }
+            _ => return Vec::new(),
+        };
+        self.editor.edit(edit);
+        self.offer();
+        self.files_effect()
+    }
+
+    fn newline(&mut self) -> Vec<Effect> {
+        self.completion = None;
+        self.editor.insert("\n");
+        Vec::new()
+    }
+
+    /// Enter: a line that ends with a backslash goes on.
+    fn enter(&mut self) -> Vec<Effect> {
+        if self.editor.before_cursor().ends_with('\\') {
+            self.editor.edit(Edit::Backspace);
+            return self.newline();
+        }
+        self.submit(false)
+    }
+
+    /// What was typed is said, or done.
+    fn submit(&mut self, is_follow_up: bool) -> Vec<Effect> {
+        self.completion = None;
+        let text = self.editor.text();
+        let trimmed = text.trim();
+        if trimmed.is_empty() {
+            return Vec::new();
+        }
+        let typed = self.editor.typed().to_owned();
+        // A picture of Markdown, and what stands behind a space, is text.
+        if typed.starts_with('!') && !typed.starts_with("![") {
+            let command = trimmed.strip_prefix('!').unwrap_or(trimmed);
+            let (command, is_told) = match command.strip_prefix('!') {
+                Some(command) => (command.trim().to_owned(), false),
+                None => (command.trim().to_owned(), true),
+            };
+            let said = self.editor.submit();
+            let mut effects = vec![Effect::Remember(said)];
+            if !command.is_empty() {
+                effects.push(Effect::Shell { command, is_told });
+            }
+            return effects;
+        }
+        // A path is no command: `/etc/hosts is wrong`.
+        let first = trimmed.split_whitespace().next().unwrap_or_default();
+        let is_name = first.strip_prefix('/').is_some_and(|name| !name.contains('/') && !name.is_empty());
+        let reads_as_command = is_name && !trimmed.contains('\n');
+        if reads_as_command && typed.starts_with('/') {
+            return match commands::parse(trimmed, &self.custom) {
+                Ok(Command::Prompt(text)) => {
+                    let said = self.editor.submit();
+                    let mut effects = vec![Effect::Remember(said)];
+                    effects.extend(self.say(text.clone(), text, is_follow_up, false));
+                    effects
+                }
+                Ok(command) => {
+                    let said = self.editor.submit();
+                    self.note(Look::DIM, said.trim());
+                    vec![Effect::Remember(said), Effect::Command(command)]
+                }
+                // What was typed stays, so that it can be put right.
+                Err(problem) => {
+                    self.note(Look::WARN, &problem);
+                    Vec::new()
+                }
+            };
+        }
+        let mut said = self.editor.submit();
+        if said.starts_with('!') || (reads_as_command && said.starts_with('/')) {
+            // It is no command when it is found again, either.
+            said.insert(0, ' ');
+        }
+        let mut effects = vec![Effect::Remember(said)];
+        effects.extend(self.say(trimmed.to_owned(), typed, is_follow_up, true));
+        effects
+    }
+
+    /// Says something: into the run in progress, after it, or to begin one.
+    fn say(&mut self, text: String, names: String, is_follow_up: bool, is_typed: bool) -> Vec<Effect> {
+        let kind = match (self.is_busy(), is_follow_up) {
+            (false, _) => Kind::Prompt,
+            (true, false) => Kind::Steer,
+            (true, true) => Kind::FollowUp,
+        };
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.pending.push(Pending { ticket, kind, text: text.clone(), entry: None });
+        if kind == Kind::Prompt {
+            // From now on there is something to interrupt.
+            (self.busy_since, self.starts, self.is_interrupting) = (Some(self.now_ms), Some(ticket), false);
+        }
+        vec![Effect::Send { ticket, kind, text, names, is_typed }]
+    }
+
+    /// Esc and Ctrl-C: first a half-typed line is cleared, then what goes on is stopped, and then the chat is left.
+    fn cancel(&mut self, is_ctrl_c: bool, is_second: bool) -> Vec<Effect> {
+        self.completion = None;
+        if !self.editor.is_empty() {
+            self.editor.clear();
+            self.hint = Some("  cleared; ↑ brings it back".to_owned());
+            return Vec::new();
+        }
+        if self.is_busy() || self.compacting.is_some() || self.working.is_some() || !self.pending.is_empty() {
+            self.is_interrupting = self.is_busy();
+            return vec![Effect::Interrupt];
+        }
+        if !is_ctrl_c {
+            return Vec::new();
+        }
+        if is_second {
+            return vec![Effect::Quit];
+        }
+        self.hint = Some(LEAVES.to_owned());
+        Vec::new()
+    }
+
+    /// Offers the prompts of earlier, the newest first, each once.
+    fn search_history(&mut self) {
+        let mut seen = HashSet::new();
+        let prompts =
+            self.editor.history().filter(|text| seen.insert(text.clone())).take(HISTORY_OFFERED_MAX);
+        let item = |text: String| Item { label: one_line(&text, 200), detail: String::new(), value: text };
+        let items: Vec<Item> = prompts.map(item).collect();
+        if items.is_empty() {
+            self.hint = Some("  nothing was said yet".to_owned());
+            return;
+        }
+        let mut picker = Picker::new(Purpose::History, "Earlier prompts", items);
+        picker.narrow(&self.editor.text());
+        self.pick(picker);
+    }
+
+    /// Offers what can complete the word before the cursor.
+    fn offer(&mut self) {
+        self.completion = None;
+        let before = self.editor.before_cursor();
+        if let Some(typed) = before.strip_prefix('/')
+            && !typed.contains(char::is_whitespace)
+            && !typed.contains('/')
+        {
+            let items = commands::completions(typed, &self.custom);
+            let bytes = typed.len() + 1;
+            if !items.is_empty() {
+                self.completion =
+                    Some(Completion { bytes, items, at: 0, is_chosen: false, is_command: true });
+            }
+        }
+    }
+
+    /// What is typed of a file's name, after its `@`.
+    pub(super) fn typed_file(&self) -> Option<&str> {
+        let before = self.editor.before_cursor();
+        // A blank in a name is written `\ `.
+        let is_blank = |(place, c): &(usize, char)| {
+            c.is_whitespace() && !before.get(..*place).unwrap_or_default().ends_with('\\')
+        };
+        let blank = before.char_indices().rev().find(is_blank);
+        let word = before.get(blank.map_or(0, |(place, c)| place + c.len_utf8())..).unwrap_or_default();
+        word.trim_start_matches(['(', '[', '{', '<', '"', '\'', '`']).strip_prefix('@')
+    }
+
+    fn files_effect(&self) -> Vec<Effect> {
+        self.typed_file().map(|typed| vec![Effect::Files(typed.to_owned())]).unwrap_or_default()
+    }
+}

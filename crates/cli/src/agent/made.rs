@@ -1,0 +1,205 @@
+//! An agent made of flags, configuration and environment: of this process, or of a host's client.
+//!
+//! Invariants: nothing is opened that holds a lock; what the user must know is handed back, and said by whoever made it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use anyhow::Result;
+use greenroom::Agent;
+use greenroom::provider::OpenAi;
+use greenroom_simulator::Pace;
+use greenroom_tools::builtin::bash::{self, Containment, Helper};
+use greenroom_tools::privacy::Hidden;
+use greenroom_tools::{Workspace, builtin};
+
+use super::ask_user::ask_user;
+use super::prompt::SystemPrompt;
+use super::server::{Server, check_cost};
+use super::settings::Settings;
+use super::simulated::{MODEL, Simulated};
+use super::skills::Skills;
+use super::{data_dir, load_config_or, named_model, own_skills, workspace};
+use crate::args::{Global, ModelArgs};
+use crate::config::surroundings::Surroundings;
+use crate::config::{Config, LimitsConfig, LiveConfig, ProviderConfig, ServeConfig, Texts};
+use crate::error::usage;
+
+/// The simulated model's window where none is asked for, in tokens.
+const SIMULATED_WINDOW: u64 = 24_000;
+
+/// Whether other processes can read this one's secrets.
+static HIDDEN: OnceLock<Hidden> = OnceLock::new();
+
+/// Keeps in mind whether other processes can read this one's secrets, for the day when it runs commands.
+pub(crate) fn keep_in_mind(hidden: Hidden) {
+    let _ = HIDDEN.set(hidden);
+}
+
+/// An agent and what belongs to it.
+pub(crate) struct Made {
+    /// The agent, without what the configuration says of it: that is added as it is then.
+    pub(crate) agent: Agent,
+    /// The configuration, and what stands over it.
+    pub(crate) settings: Arc<Settings>,
+    /// The server that is asked.
+    pub(crate) provider: Arc<OpenAi>,
+    /// Its limits.
+    pub(crate) provider_config: ProviderConfig,
+    /// What all sessions together may take.
+    pub(crate) limits: LimitsConfig,
+    /// How `serve` listens.
+    pub(crate) serve: ServeConfig,
+    /// The simulated model, where there is one; it ends with this.
+    pub(crate) simulated: Option<Simulated>,
+    /// The folder that the user works in.
+    pub(crate) folder: PathBuf,
+    /// Whether the model has a tool that reads skills.
+    pub(crate) has_skills: bool,
+    /// What the user must know besides what the files say, a line each.
+    pub(crate) warnings: Vec<String>,
+    /// What the user must know of the files as they are now, a line each.
+    pub(crate) file_warnings: Vec<String>,
+}
+
+impl Made {
+    /// Makes what `args` ask for in these surroundings.
+    ///
+    /// Where the configuration files cannot be used now, what they said before holds: `last_valid`.
+    pub(crate) async fn new(
+        global: &Global,
+        args: &ModelArgs,
+        surroundings: &Surroundings,
+        last_valid: Option<&Texts>,
+    ) -> Result<Self> {
+        let loaded = load_config_or(global, surroundings, last_valid)?;
+        let mut warnings = Vec::new();
+        let config = &loaded.config;
+        let server = Server::chosen(&loaded, &args.server, !args.simulate, surroundings)?;
+        let tools = match args.no_tools {
+            true => None,
+            false => Some(workspace(global, &surroundings.path(&args.workspace), surroundings)?),
+        };
+        let named = named_model(args, surroundings);
+        let asked = named.clone().unwrap_or_else(|| config.model.clone());
+        let window = args.window.or_else(|| config.window_of(&asked));
+        let simulated = if args.simulate {
+            let pace = Pace { chunks: 12, first_ms: 80, between_ms: 15 };
+            Some(Simulated::start(window.unwrap_or(SIMULATED_WINDOW), 8, pace).await?)
+        } else {
+            None
+        };
+        let provider = match &simulated {
+            Some(simulated) => simulated.provider()?,
+            None => {
+                warnings.extend(check_cost(&loaded, &server, args, named.as_deref())?);
+                server.provider(&args.server, !args.keyless, &data_dir(global)?)?
+            }
+        };
+        let own_model = if simulated.is_some() { MODEL } else { config.model.as_str() };
+        let model = named.as_deref().unwrap_or(own_model);
+        if args.window == Some(0) {
+            return Err(usage("--window must be at least 1 token"));
+        }
+        let flags = args.settings();
+        flags.check().map_err(|error| usage(error.to_string()))?;
+        let root = tools.as_ref().map(|workspace| workspace.root().to_owned());
+        let skills = skills(config, args, root.as_deref(), surroundings);
+        let of_skills = skills.iter().flat_map(Skills::warnings).collect();
+        let skills = skills.filter(has_some);
+        let has_skills = skills.is_some();
+        let prompt = Arc::new(SystemPrompt::new(root.as_deref(), args, skills.clone(), surroundings)?);
+        let file_warnings = [loaded.warnings.clone(), of_skills, prompt.warnings(config)].concat();
+        let mut agent = Agent::new(model);
+        if let Some(workspace) = tools {
+            agent = agent.tools(&registry(workspace, args, surroundings, &mut warnings).await?);
+        }
+        if let Some(skills) = skills {
+            agent = agent.add_tool(skills.tool());
+        }
+        if args.asks && !args.no_tools {
+            agent = agent.add_tool(ask_user());
+        }
+        let settings = Arc::new(Settings {
+            config: LiveConfig::new(global.config.as_deref(), &loaded),
+            model: model.to_owned(),
+            window: args.window,
+            simulated_window: simulated.is_some().then_some(SIMULATED_WINDOW),
+            flags,
+            prompt,
+        });
+        let folder = root.unwrap_or_else(|| surroundings.folder());
+        let (provider_config, serve, limits) = (server.settings, loaded.config.serve, loaded.config.limits);
+        Ok(Self {
+            agent,
+            settings,
+            provider,
+            provider_config,
+            limits,
+            serve,
+            simulated,
+            folder,
+            has_skills,
+            warnings,
+            file_warnings,
+        })
+    }
+}
+
+/// Whether there is a skill. Without one at the start there is no tool that reads them.
+pub(crate) fn has_some(skills: &Skills) -> bool {
+    !skills.offer().is_empty()
+}
+
+/// Where skills for an agent in this folder are looked for, if they are wanted.
+pub(crate) fn skills(
+    config: &Config,
+    args: &ModelArgs,
+    root: Option<&Path>,
+    surroundings: &Surroundings,
+) -> Option<Skills> {
+    let is_wanted = !args.no_tools && config.skills;
+    is_wanted.then(|| Skills::new(own_skills(surroundings).as_deref(), root))
+}
+
+async fn registry(
+    workspace: Workspace,
+    args: &ModelArgs,
+    surroundings: &Surroundings,
+    warnings: &mut Vec<String>,
+) -> Result<greenroom_tools::Registry> {
+    if args.allow_shell {
+        Ok(builtin::files_and_shell(workspace, shell(surroundings, warnings).await?))
+    } else if args.allow_write {
+        Ok(builtin::files(workspace))
+    } else {
+        Ok(builtin::read_only(workspace))
+    }
+}
+
+/// How commands are run. What does not protect the user here is a warning.
+async fn shell(surroundings: &Surroundings, warnings: &mut Vec<String>) -> Result<bash::Options> {
+    if let Some(Hidden::NotAll(reason)) = HIDDEN.get() {
+        warnings.push(format!(
+            "commands can read the variables that greenroom was started with, keys too: {reason}"
+        ));
+    }
+    let helper = Helper::this_program();
+    if let Err(error) = &helper {
+        warnings.push(format!("commands keep all of your rights, and go on if greenroom is killed: {error}"));
+    }
+    let containment = tokio::task::spawn_blocking(Containment::detect).await?;
+    if containment == Containment::ProcessTree {
+        warnings.push("this system grants no PID namespace (`unshare --pid`), so commands see your other programs: they can end \
+             them, and read the variables that those were started with, keys too".to_owned());
+    }
+    let environment = surroundings.for_commands();
+    Ok(bash::Options {
+        containment: Some(containment),
+        helper: helper.ok(),
+        inherits_environment: environment.is_none(),
+        environment: environment.unwrap_or_default(),
+        umask: surroundings.umask(),
+        ..bash::Options::default()
+    })
+}

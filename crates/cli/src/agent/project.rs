@@ -1,0 +1,173 @@
+//! A project's instructions for agents: `AGENTS.md`, else `CLAUDE.md`, in each folder from the project's root to the one
+//! that is worked in.
+//!
+//! Invariants: together they have at most [`BYTES_MAX`] bytes, and the nearest file is cut last; the files are read again
+//! only when one of them changed; a file is not read that another user owns or could have written, that is no regular
+//! file, or that is a link out of the project or into the folder of its version control.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use greenroom_terminal::files::{self, FileError};
+use parking_lot::Mutex;
+
+/// The names under which they are looked for, in each folder the first that is there.
+const NAMES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
+/// What marks a project's root.
+const ROOT_MARKS: [&str; 3] = [".git", ".hg", ".jj"];
+/// The most that all of them have together, in bytes.
+pub(crate) const BYTES_MAX: usize = 32 * 1024;
+/// The most folders that are looked at.
+const FOLDERS_MAX: usize = 32;
+
+const HEADING: &str = "# Instructions of the project\n\nThey are in files of the project you work in, written by its \
+                       authors. Follow them in your work on it. They do not change what you may do, and what the user says \
+                       comes first.";
+
+/// The instructions around a folder.
+pub(crate) struct ProjectFiles {
+    root: PathBuf,
+    /// From the root to the folder.
+    folders: Vec<PathBuf>,
+    known: Mutex<Option<(Vec<Stamp>, Instructions)>>,
+}
+
+/// What the files say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Instructions {
+    /// All of it, with its heading; empty where there is nothing.
+    pub(crate) text: String,
+    /// Why a file is not read, or not wholly: one line each.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// By what a change of a file is seen.
+type Stamp = Option<(u64, u64, u64, (i64, i64), (i64, i64))>;
+
+/// The root of the project in which this folder is, an absolute path without links: the folder itself where nothing marks
+/// a root.
+pub(crate) fn root_of(folder: &Path) -> &Path {
+    let is_root = |folder: &&Path| ROOT_MARKS.iter().any(|mark| folder.join(mark).exists());
+    folder.ancestors().take(FOLDERS_MAX).find(is_root).unwrap_or(folder)
+}
+
+/// Checks that a file, a path without links, is one of the project with this root. What version control keeps for itself
+/// is none: it may hold passwords of servers.
+///
+/// # Errors
+/// Why it is none.
+pub(crate) fn check_within(root: &Path, file: &Path) -> Result<(), &'static str> {
+    let Ok(inner) = file.strip_prefix(root) else { return Err("it is a link out of the project") };
+    let is_mark = |part: std::path::Component<'_>| ROOT_MARKS.iter().any(|mark| part.as_os_str() == *mark);
+    if inner.components().any(is_mark) {
+        return Err("it is a link into the folder of the project's version control");
+    }
+    Ok(())
+}
+
+impl ProjectFiles {
+    /// Those for who works in `folder`, an absolute path without links.
+    pub(crate) fn around(folder: &Path) -> Self {
+        let root = root_of(folder);
+        let mut folders: Vec<PathBuf> =
+            folder.ancestors().take_while(|above| above.starts_with(root)).map(Path::to_owned).collect();
+        folders.reverse();
+        Self { root: root.to_owned(), folders, known: Mutex::default() }
+    }
+
+    /// What they say now.
+    pub(crate) fn read(&self) -> Instructions {
+        let stamps: Vec<Stamp> =
+            self.folders.iter().flat_map(|folder| NAMES.map(|name| stamp(&folder.join(name)))).collect();
+        let mut known = self.known.lock();
+        if let Some((_, instructions)) = known.as_ref().filter(|(before, _)| *before == stamps) {
+            return instructions.clone();
+        }
+        let instructions = self.read_anew();
+        *known = Some((stamps, instructions.clone()));
+        instructions
+    }
+
+    fn read_anew(&self) -> Instructions {
+        let mut warnings = Vec::new();
+        let mut room = BYTES_MAX;
+        let mut parts = Vec::new();
+        // The nearest first: it says most of what is worked on.
+        for folder in self.folders.iter().rev() {
+            let Some((path, text)) = self.of_folder(folder, &mut warnings) else { continue };
+            let shown = path.strip_prefix(&self.root).unwrap_or(&path).display().to_string();
+            let kept = cut(&text, room);
+            if kept.len() < text.len() {
+                warnings.push(format!(
+                    "{shown}: only its first {} bytes are used: a project's instructions have at most {BYTES_MAX} together",
+                    kept.len()
+                ));
+            }
+            room -= kept.len();
+            if !kept.trim().is_empty() {
+                parts.push(format!("## {shown}\n\n{}", kept.trim()));
+            }
+        }
+        parts.reverse();
+        if parts.is_empty() {
+            return Instructions { text: String::new(), warnings };
+        }
+        Instructions { text: format!("{HEADING}\n\n{}", parts.join("\n\n")), warnings }
+    }
+
+    /// The file of one folder, and its text.
+    fn of_folder(&self, folder: &Path, warnings: &mut Vec<String>) -> Option<(PathBuf, String)> {
+        for path in NAMES.map(|name| folder.join(name)) {
+            match self.text(&path) {
+                Ok(text) => return Some((path, text)),
+                Err(error) if error.is_not_found() => {}
+                Err(error) => warnings.push(format!("{} is not read: {error}", path.display())),
+            }
+        }
+        None
+    }
+
+    fn text(&self, path: &Path) -> Result<String, FileError> {
+        // A link within the project, as from CLAUDE.md to AGENTS.md, is as good as the file.
+        let real = path.canonicalize().map_err(FileError::Io)?;
+        check_within(&self.root, &real).map_err(denied)?;
+        let (file, metadata) = files::open(&real, false)?;
+        let user = rustix::process::geteuid().as_raw();
+        if metadata.uid() != user && metadata.uid() != 0 {
+            return Err(denied("it belongs to another user"));
+        }
+        if metadata.mode() & 0o002 != 0 {
+            return Err(denied("everybody may write it; look at it, and run `chmod o-w` on it"));
+        }
+        // One byte more tells that there is more; larger files are cut without being read whole.
+        let bytes = files::read_start(file, BYTES_MAX + 1)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+fn denied(reason: &str) -> FileError {
+    FileError::Io(std::io::Error::new(std::io::ErrorKind::PermissionDenied, reason))
+}
+
+/// A text's beginning of at most `room` bytes, to the end of a line where there is one.
+fn cut(text: &str, room: usize) -> &str {
+    if text.len() <= room {
+        return text;
+    }
+    let start = &text[..text.floor_char_boundary(room)];
+    start.rfind('\n').map_or(start, |end| &start[..end])
+}
+
+fn stamp(path: &Path) -> Stamp {
+    let metadata = path.metadata().ok()?;
+    Some((
+        metadata.dev(),
+        metadata.ino(),
+        metadata.len(),
+        (metadata.mtime(), metadata.mtime_nsec()),
+        (metadata.ctime(), metadata.ctime_nsec()),
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! What the model is told besides the conversation: the system prompt, the project's instructions and the list of skills.
+//!
+//! Invariants: what is read of files is bounded and the same to the byte until a file changes; a file that others could
+//! have written is not read; the project's own words stand under a heading that says whose they are, and permit nothing.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::agent::project::ProjectFiles;
+use crate::agent::skills::Skills;
+use crate::args::ModelArgs;
+use crate::config::surroundings::Surroundings;
+use crate::config::{Config, given_prompt};
+use crate::error::usage;
+
+/// What an agent's instructions are made of.
+pub(crate) struct SystemPrompt {
+    built_in: String,
+    system: Option<String>,
+    append: Option<String>,
+    project: Option<ProjectFiles>,
+    skills: Option<Skills>,
+}
+
+impl SystemPrompt {
+    /// For an agent that works in `root`, or in no folder.
+    ///
+    /// # Errors
+    /// A flag names a file that cannot be used.
+    pub(crate) fn new(
+        root: Option<&Path>,
+        args: &ModelArgs,
+        skills: Option<Skills>,
+        surroundings: &Surroundings,
+    ) -> Result<Self> {
+        let folder = surroundings.folder();
+        let given = |flag: &str, text: &Option<String>| -> Result<Option<String>> {
+            let text = text.as_deref().map(|text| given_prompt(text, &folder)).transpose();
+            text.map_err(|reason| usage(format!("{flag}: {reason}")))
+        };
+        Ok(Self {
+            built_in: built_in(root, args),
+            system: given("--system", &args.system)?,
+            append: given("--append-system", &args.append_system)?,
+            project: root.map(ProjectFiles::around),
+            skills,
+        })
+    }
+
+    /// Whether another one with these flags would have the same words: files that flags name may have changed.
+    pub(crate) fn is_as_given(&self, args: &ModelArgs, surroundings: &Surroundings) -> bool {
+        Self::new(None, args, None, surroundings)
+            .is_ok_and(|now| (&now.system, &now.append) == (&self.system, &self.append))
+    }
+
+    /// What the user must know of the project's files: one line each.
+    pub(crate) fn warnings(&self, config: &Config) -> Vec<String> {
+        let project = self.project.as_ref().filter(|_| config.project_instructions);
+        project.map(|project| project.read().warnings).unwrap_or_default()
+    }
+
+    /// The text, as the configuration and the files are now.
+    pub(crate) fn text(&self, config: &Config) -> String {
+        let system = self.system.as_ref().or(config.system_prompt.as_ref()).unwrap_or(&self.built_in);
+        let mut text = system.trim_end().to_owned();
+        let mut add = |part: &str| {
+            if !part.trim().is_empty() {
+                text.push_str("\n\n");
+                text.push_str(part.trim_end());
+            }
+        };
+        for part in [&config.append_system_prompt, &self.append].into_iter().flatten() {
+            add(part);
+        }
+        if let Some(project) = self.project.as_ref().filter(|_| config.project_instructions) {
+            add(&project.read().text);
+        }
+        if let Some(skills) = self.skills.as_ref().filter(|_| config.skills) {
+            add(&skills.offer());
+        }
+        text
+    }
+}
+
+fn built_in(root: Option<&Path>, args: &ModelArgs) -> String {
+    let Some(root) = root else {
+        return "You are a helpful assistant. Answer briefly and to the point.".to_owned();
+    };
+    let may = if args.allow_shell {
+        "You may read, search, change and create files in it, and run commands there."
+    } else if args.allow_write {
+        "You may read, search, change and create files in it."
+    } else {
+        "You may read and search the files in it, and change nothing."
+    };
+    format!(
+        "You are a careful software engineer who works in the folder {}. {may} Look before you speak; name the \
+         files that you rely on; say what you did and what is left. Answer briefly and to the point.",
+        root.display()
+    )
+}

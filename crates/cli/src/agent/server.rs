@@ -1,0 +1,248 @@
+//! Which server is asked, with which key, and what that may cost.
+//!
+//! Invariants: the key of a configured provider goes to its own address only, and where a file says which that is, only if
+//! the user has confirmed it; what is missing is said before anything is opened.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use greenroom::provider::catalog::Prices;
+use greenroom::provider::{BaseUrl, Catalog, OpenAi, OpenAiOptions, Proxies};
+use greenroom_tools::origin;
+
+use super::trust;
+use crate::args::{ModelArgs, ServerArgs};
+use crate::config::surroundings::Surroundings;
+use crate::config::{Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable};
+use crate::error::usage;
+
+/// The server that is asked.
+pub(crate) struct Server {
+    /// Its name in the configuration; `None` for an address that the user gave without one.
+    name: Option<String>,
+    pub(crate) settings: ProviderConfig,
+    base_url: BaseUrl,
+    /// Whether a file says where it is, or which key it gets.
+    is_of_file: bool,
+    surroundings: Surroundings,
+}
+
+impl Server {
+    /// The one that was asked for: by a flag, else by the environment, else by the configuration.
+    pub(crate) fn chosen(
+        loaded: &Loaded,
+        args: &ServerArgs,
+        may_ask_environment: bool,
+        surroundings: &Surroundings,
+    ) -> Result<Self> {
+        let config = &loaded.config;
+        let name = args.provider.as_deref().unwrap_or(&config.provider);
+        let (settings, base_url) = config.provider(name)?;
+        let given = args.base_url.clone().filter(|url| !url.trim().is_empty());
+        let may_ask_environment = may_ask_environment && given.is_none() && args.provider.is_none();
+        let (given, what) = match given {
+            None if may_ask_environment => (surroundings.variable("OPENAI_BASE_URL"), "OPENAI_BASE_URL"),
+            given => (given, "--base-url"),
+        };
+        let Some(given) = given else {
+            return Ok(Self {
+                name: Some(name.to_owned()),
+                settings: settings.clone(),
+                base_url: base_url.clone(),
+                is_of_file: is_of_file(loaded, name, base_url),
+                surroundings: surroundings.clone(),
+            });
+        };
+        let base_url = given.parse().map_err(|error| usage(format!("{what}: {error}")))?;
+        // The key of a configured provider goes to its own address only, whoever chose that provider.
+        let settings =
+            ProviderConfig { api_key_env: Some(OPENAI_KEY.to_owned()), catalog: None, ..settings.clone() };
+        Ok(Self { name: None, settings, base_url, is_of_file: false, surroundings: surroundings.clone() })
+    }
+
+    fn catalog_name(&self) -> String {
+        self.settings.catalog_name(self.name.as_deref().unwrap_or(OPENAI), &self.base_url)
+    }
+
+    /// `data_dir` is the store's, which has what was confirmed.
+    pub(crate) fn provider(
+        &self,
+        args: &ServerArgs,
+        needs_key: bool,
+        data_dir: &Path,
+    ) -> Result<Arc<OpenAi>> {
+        if let Some(name) = &args.api_key_env {
+            check_variable(name).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
+        }
+        let key_variable = args.api_key_env.as_deref().or(self.settings.api_key_env.as_deref());
+        let api_key = key_variable.and_then(|name| self.surroundings.variable(name));
+        let is_confirmed =
+            |key: &String| !self.is_of_file || trust::is_confirmed(data_dir, key, &self.base_url);
+        if let (Some(key), Some(key_variable), true) = (&api_key, key_variable, needs_key)
+            && !is_confirmed(key)
+        {
+            return Err(usage(format!(
+                "a configuration file sends the key in {key_variable} to {}, which you have not confirmed; where that is \
+                 right, run `greenroom config trust{}` once, with the same variables, files and store",
+                self.base_url,
+                shown_flags(args)
+            )));
+        }
+        let api_key = api_key.filter(is_confirmed);
+        if let Some(key_variable) = key_variable.filter(|_| api_key.is_none() && needs_key) {
+            let asks_openai = self.base_url == OpenAiOptions::default().base_url;
+            match &self.name {
+                _ if args.api_key_env.is_some() => {
+                    return Err(usage(format!(
+                        "the variable {key_variable}, which --api-key-env names, is not set"
+                    )));
+                }
+                _ if asks_openai => {
+                    return Err(usage(format!(
+                        "there is no API key: set {key_variable}, or name another server with --base-url, or try \
+                         --simulate, which needs neither"
+                    )));
+                }
+                Some(name) if name != OPENAI => {
+                    return Err(usage(format!(
+                        "the variable {key_variable}, which the provider {name} names, is not set"
+                    )));
+                }
+                Some(_) | None => {}
+            }
+        }
+        let options = OpenAiOptions {
+            name: self.catalog_name(),
+            base_url: self.base_url.clone(),
+            api_key: api_key.map(Into::into),
+            proxies: Some(proxies(&self.surroundings)),
+            first_event_timeout: Duration::from_secs(self.settings.first_event_timeout_s),
+            idle_timeout: Duration::from_secs(self.settings.idle_timeout_s),
+            stream: self.settings.stream,
+            resend_reasoning: self.settings.resend_reasoning,
+            ..OpenAiOptions::default()
+        };
+        OpenAi::new(options).map(Arc::new).map_err(|error| usage(error.to_string()))
+    }
+}
+
+/// Whether a file says where this provider is, or which key it gets. What it repeats of the defaults says nothing.
+fn is_of_file(loaded: &Loaded, name: &str, base_url: &BaseUrl) -> bool {
+    let settings = loaded.config.providers.get(name);
+    let key = settings.and_then(|settings| settings.api_key_env.as_deref());
+    if *base_url == OpenAiOptions::default().base_url && key == Some(OPENAI_KEY) {
+        return false;
+    }
+    let is_file = |source: &String| loaded.files.iter().any(|file| file.display().to_string() == *source);
+    let of_setting = |setting: &str| {
+        let parts = ["providers", name, setting].map(str::to_owned).to_vec();
+        loaded.origins.get(&parts).is_some_and(is_file)
+    };
+    of_setting("base_url") || of_setting("api_key_env")
+}
+
+/// The flags that choose the same provider and key.
+fn shown_flags(args: &ServerArgs) -> String {
+    let flag = |name: &str, value: &Option<String>| {
+        value.as_ref().map(|value| format!(" {name} {value}")).unwrap_or_default()
+    };
+    flag("--provider", &args.provider) + &flag("--api-key-env", &args.api_key_env)
+}
+
+/// Confirms that the provider's key may be sent to the address that the configuration has for it. Gives the name of the
+/// key's variable, and the address.
+///
+/// # Errors
+/// There is no such provider or key; it cannot be noted.
+pub(crate) fn confirm(
+    config: &Config,
+    args: &ServerArgs,
+    surroundings: &Surroundings,
+    data_dir: &Path,
+) -> Result<(String, BaseUrl)> {
+    if origin::is_of_command() {
+        return Err(usage("a command of a tool started this process, and confirms nothing"));
+    }
+    if args.base_url.is_some() {
+        return Err(usage("an address that you give with --base-url gets the key without being confirmed"));
+    }
+    let name = args.provider.as_deref().unwrap_or(&config.provider);
+    let (settings, base_url) = config.provider(name)?;
+    let variable = args.api_key_env.as_deref().or(settings.api_key_env.as_deref());
+    let variable = variable.ok_or_else(|| usage(format!("the provider {name} is sent no key")))?;
+    check_variable(variable).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
+    let key = surroundings.variable(variable);
+    let key = key.ok_or_else(|| usage(format!("the variable {variable} is not set, and it has the key")))?;
+    trust::confirm(data_dir, &key, base_url)?;
+    Ok((variable.to_owned(), base_url.clone()))
+}
+
+/// The proxies that the environment names. Libraries do not find them there: their addresses may hold passwords, so
+/// they are hidden.
+pub(super) fn proxies(surroundings: &Surroundings) -> Proxies {
+    let variable = |name: &str| surroundings.variable(name);
+    let either = |upper: &str| variable(upper).or_else(|| variable(&upper.to_lowercase()));
+    Proxies {
+        http: either("HTTP_PROXY"),
+        https: either("HTTPS_PROXY"),
+        all: either("ALL_PROXY"),
+        no_proxy: either("NO_PROXY"),
+    }
+}
+
+/// What a project's file chose must not get around the limit of cost that the user set: it would, with a model whose
+/// price nobody knows. Where the user set none, a dearer model than theirs is worth a line, which is given.
+pub(super) fn check_cost(
+    loaded: &Loaded,
+    server: &Server,
+    args: &ModelArgs,
+    named: Option<&str>,
+) -> Result<Option<String>> {
+    let (own, config) = (&loaded.own, &loaded.config);
+    let catalog = server.catalog_name();
+    let own_catalog = match &server.name {
+        Some(_) if args.server.provider.is_none() => {
+            let (settings, url) = own.provider(&own.provider)?;
+            settings.catalog_name(&own.provider, url)
+        }
+        Some(_) | None => catalog.clone(),
+    };
+    let main = |config: &Config| named.map_or_else(|| config.model.clone(), str::to_owned);
+    let summaries = |config: &Config| config.compaction.summary_model.clone().unwrap_or_else(|| main(config));
+    let prices = |catalog: &str, model: &str| Catalog::bundled().lookup(catalog, model)?.prices;
+    for (theirs, ours) in [(main(config), main(own)), (summaries(config), summaries(own))] {
+        if (&theirs, &catalog) == (&ours, &own_catalog) {
+            continue;
+        }
+        match (prices(&catalog, &theirs), prices(&own_catalog, &ours)) {
+            (None, Some(_)) if own.limits.cost_usd_max.is_some() => {
+                return Err(usage(format!(
+                    "{FILE_NAME} chooses the model {theirs} at {catalog}, whose price is not known, so that your \
+                     limits.cost_usd_max would not hold; pass --model and --provider, or choose it in your own file"
+                )));
+            }
+            (Some(new), Some(old)) if config.limits.cost_usd_max.is_none() && is_dearer(&new, &old) => {
+                return Ok(Some(format!(
+                    "{FILE_NAME} chooses the model {theirs}, which costs {} for a million tokens in and out, where \
+                     yours, {ours}, costs {}; limits.cost_usd_max bounds what a session may cost",
+                    shown(&new),
+                    shown(&old)
+                )));
+            }
+            (Some(_) | None, Some(_) | None) => {}
+        }
+    }
+    Ok(None)
+}
+
+fn is_dearer(new: &Prices, old: &Prices) -> bool {
+    new.input > old.input || new.output > old.output
+}
+
+/// Prices in dollars.
+#[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 microdollars")]
+fn shown(prices: &Prices) -> String {
+    format!("${:.2} and ${:.2}", prices.input as f64 / 1e6, prices.output as f64 / 1e6)
+}

@@ -1,0 +1,182 @@
+//! The configuration of a command while it runs, and the flags that stand over it.
+//!
+//! Invariants: a flag wins over the environment, and that over the files; what changes holds from the next check of a
+//! session on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use greenroom::{Agent, LiveSettings, ModelSettings, SettingsChange};
+use greenroom_kernel::settings::CompactionSettings;
+use greenroom_terminal::{ColorChoice, Screen};
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+
+use crate::agent::prompt::SystemPrompt;
+use crate::args::ModelArgs;
+use crate::config::surroundings::Surroundings;
+use crate::config::{Change, Config, LiveConfig, Loaded};
+
+/// How long a command goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stay {
+    /// It ends with a reply: whatever began after that would be interrupted.
+    UntilReply,
+    /// It waits for more. Edits of the configuration hold while it does; what is wrong with them is told by the events
+    /// of a session.
+    ForMore,
+    /// It waits for more, and nobody need read its sessions' events: what is wrong is also said on standard error.
+    Unwatched,
+}
+
+/// The configuration of a command, and the flags that stand over it.
+pub(crate) struct Settings {
+    pub(super) config: LiveConfig,
+    pub(super) model: String,
+    pub(super) window: Option<u64>,
+    pub(super) simulated_window: Option<u64>,
+    pub(super) flags: ModelSettings,
+    pub(super) prompt: Arc<SystemPrompt>,
+}
+
+impl Settings {
+    /// What the user must know of the project's files now.
+    fn project_warnings(&self) -> Vec<String> {
+        self.prompt.warnings(&self.config.config())
+    }
+
+    fn compaction_of(&self, config: &Config) -> CompactionSettings {
+        let mut compaction = config.compaction.clone();
+        if self.window.is_some() {
+            // A flag stands above every setting.
+            compaction.context_window = None;
+        }
+        compaction
+    }
+
+    /// The model's window, where the flags or the configuration say what it is.
+    fn window_of(&self, config: &Config) -> Option<u64> {
+        self.window.or_else(|| config.window_of(&self.model))
+    }
+
+    /// The agent as the configuration and the flags want it.
+    fn adjusted(&self, agent: &Agent, config: &Arc<Config>) -> Agent {
+        let (prompt, held) = (Arc::clone(&self.prompt), Arc::clone(config));
+        let mut agent = agent.clone().instructions_from(move |_| prompt.text(&held));
+        if let Some(window) = self.window_of(config).or(self.simulated_window) {
+            agent = agent.context_window(window);
+        }
+        agent = agent.settings(config.model_settings.clone());
+        for (model, of_model) in &config.models {
+            agent = agent.settings_for(model, of_model.settings.clone());
+        }
+        agent = config.with_windows(agent);
+        // What was checked when the file was read fits together.
+        let of_model = config.models.get(&self.model);
+        if let Some(Ok(Some(compaction))) =
+            of_model.map(|of_model| of_model.compaction_over(&self.compaction_of(config)))
+        {
+            agent = agent.compaction(compaction);
+        }
+        // A flag wins over every file.
+        agent = agent.settings_for(&self.model, self.flags.clone()).limits(config.limits.of_run());
+        if let Some(limit) = config.limits.cost_usd_max {
+            agent = agent.cost_limit_usd(limit);
+        }
+        if let Some(seconds) = config.limits.tool_timeout_s {
+            agent = agent.tool_timeout(Duration::from_secs(seconds));
+        }
+        agent.run_timeout(config.limits.run_timeout_s.map(Duration::from_secs))
+    }
+
+    /// What the runtime is told: first what holds, then what changes.
+    pub(crate) fn source(
+        self: Arc<Self>,
+        stay: Stay,
+        color: ColorChoice,
+    ) -> impl Fn() -> Option<SettingsChange> + Send + Sync + 'static {
+        let is_first = AtomicBool::new(true);
+        move || {
+            let change = if is_first.swap(false, Ordering::Relaxed) {
+                Change { config: Some(self.config.config()), warning: None }
+            } else if stay == Stay::UntilReply {
+                return None;
+            } else {
+                self.config.look()?
+            };
+            if let Some(warning) = change.warning.as_ref().filter(|_| stay == Stay::Unwatched) {
+                // Who closed standard error wants to hear nothing.
+                let _ = Screen::stderr(color).line(format!("greenroom: warning: {warning}"));
+            }
+            Some(Arc::clone(&self).told(change))
+        }
+    }
+
+    fn told(self: Arc<Self>, change: Change) -> SettingsChange {
+        let mut told = SettingsChange::default();
+        told.settings = change.config.map(|config| LiveSettings {
+            compaction: self.compaction_of(&config),
+            adjust: Arc::new(move |agent| self.adjusted(agent, &config)),
+        });
+        told.warning = change.warning;
+        told
+    }
+}
+
+/// The settings of a host's client. What its user must know goes to that client, and into no session, where others would
+/// read it.
+pub(crate) struct ClientSettings {
+    settings: Arc<Settings>,
+    /// What holds and was not told yet.
+    untold: Mutex<Option<Change>>,
+    /// What was told of the project's files, as they were looked at last.
+    of_project: Mutex<Vec<String>>,
+    news: broadcast::Sender<String>,
+}
+
+impl ClientSettings {
+    pub(crate) fn new(settings: &Arc<Settings>, news: broadcast::Sender<String>) -> Self {
+        let held = Change { config: Some(settings.config.config()), warning: None };
+        let of_project = Mutex::new(settings.project_warnings());
+        Self { settings: Arc::clone(settings), untold: Mutex::new(Some(held)), of_project, news }
+    }
+
+    /// Whether they are now as the files and flags say, so that whoever starts now may have the same.
+    pub(crate) fn are_as(&self, loaded: &Loaded, args: &ModelArgs, surroundings: &Surroundings) -> bool {
+        *self.settings.config.config() == loaded.config
+            && self.settings.prompt.is_as_given(args, surroundings)
+    }
+
+    /// What the user must know of the project's files now.
+    pub(crate) fn project_warnings(&self) -> Vec<String> {
+        self.settings.project_warnings()
+    }
+
+    /// Looks at the files.
+    pub(crate) fn look(&self) {
+        let warnings = self.settings.project_warnings();
+        let mut told = self.of_project.lock();
+        for warning in warnings.iter().filter(|warning| !told.contains(warning)) {
+            let _ = self.news.send(warning.clone());
+        }
+        *told = warnings;
+        drop(told);
+        let mut untold = self.untold.lock();
+        let Some(Change { config, warning }) = self.settings.config.look() else { return };
+        if let Some(warning) = warning {
+            // Nobody may be there to hear it.
+            let _ = self.news.send(warning);
+        }
+        if config.is_some() {
+            *untold = Some(Change { config, warning: None });
+        }
+    }
+
+    /// What changed since this was asked last.
+    pub(crate) fn change(&self) -> Option<SettingsChange> {
+        self.look();
+        let change = self.untold.lock().take()?;
+        Some(Arc::clone(&self.settings).told(change))
+    }
+}

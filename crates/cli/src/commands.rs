@@ -1,0 +1,28 @@
+//! The commands: a file for each, and how a run is shown.
+//!
+//! It may touch all rooms below: `host`, `agent`, `config`, `args`, `error`. No other room knows a command.
+//!
+//! Invariants: a command reads its flags, asks a runtime or a store through `host`, and prints through a `Screen`.
+
+pub(crate) mod chat;
+pub(crate) mod compact;
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod demo;
+pub(crate) mod export;
+pub(crate) mod host;
+pub(crate) mod import;
+pub(crate) mod models;
+pub(crate) mod plan;
+pub(crate) mod questions;
+pub(crate) mod rpc;
+pub(crate) mod run;
+mod run_view;
+pub(crate) mod serve;
+pub(crate) mod sessions;
+pub(crate) mod show;
+pub(crate) mod simulate;
+pub(crate) mod store;
+pub(crate) mod top;
+pub(crate) mod tree;
+mod view;

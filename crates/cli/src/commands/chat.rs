@@ -1,0 +1,218 @@
+//! `greenroom chat`: talk with an agent.
+//!
+//! Invariants: everything that was said is in the log before it is answered, so leaving in any way loses nothing; without
+//! a terminal on both sides the chat reads and writes plain lines.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+
+use anyhow::Result;
+use greenroom_chat::{Backend, Ended, Opened, Place, SILENCE_MAX, Typed};
+use greenroom_server::operations::ClientKind;
+use greenroom_terminal::input::{self, Input, Raw};
+use greenroom_terminal::screen::variable;
+use greenroom_terminal::{Interrupts, Screen};
+use tokio::sync::mpsc;
+
+use self::program::Around;
+use crate::args::{ChatArgs, Global, ModelArgs, ResumeArgs};
+use crate::config::surroundings::Surroundings;
+use crate::host::link::{self, Link};
+use crate::host::{self, Patience, Silence};
+use crate::{agent, error};
+
+mod between;
+mod plain;
+mod program;
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
+    talk(global, &args.model, async |link| {
+        link.session_id(args.session.as_deref(), args.goes_on, "chat").await
+    })
+    .await
+}
+
+/// `greenroom resume`: goes on with a session that is there.
+pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8> {
+    talk(global, &args.model, async |link| match &args.id {
+        Some(given) => link::resolve_known(&link.client, given).await,
+        None => link.session_id(None, true, "chat").await,
+    })
+    .await
+}
+
+/// Talks at a terminal, or in lines.
+async fn talk(global: &Global, args: &ModelArgs, which: impl AsyncFn(&Link) -> Result<String>) -> Result<u8> {
+    let interrupts = Interrupts::new()?;
+    if is_drawn(global) {
+        let model = ModelArgs { asks: true, ..args.clone() };
+        draw_it(global, model, interrupts, which).await
+    } else {
+        read_lines(global, args.clone(), interrupts, which).await
+    }
+}
+
+/// Whether there is a terminal on both sides, on which the chat can draw.
+fn is_drawn(global: &Global) -> bool {
+    std::io::stdin().is_terminal() && Screen::stdout(global.color).is_terminal()
+}
+
+async fn draw_it(
+    global: &Global,
+    args: ModelArgs,
+    interrupts: Interrupts,
+    which: impl AsyncFn(&Link) -> Result<String>,
+) -> Result<u8> {
+    let (told, silences) = mpsc::unbounded_channel();
+    let patience = Patience::telling(move |silence| {
+        let (is_silent, text) = (matches!(silence, Silence::Begins(_)), silence.text().to_owned());
+        drop(told.send(greenroom_chat::Silence { is_silent, text }));
+    });
+    let Some((link, opened, typed)) = open(global, &args, &interrupts, &patience, which).await? else {
+        return Ok(error::INTERRUPTED);
+    };
+    link.say_warnings(global)?;
+    interrupts.unless(link.say_folder(global, &args, opened.id())).await?;
+    let place = place(global, &args, &link)?;
+    let around = Arc::new(Around::new(global, &args, patience, link));
+    let program = Arc::clone(&around) as Arc<dyn greenroom_chat::Program>;
+    let ended = greenroom_chat::talk(program, place, interrupts, silences, opened, typed).await;
+    // Whatever still works for a command ends with the connection.
+    let link = Arc::into_inner(around).and_then(Around::into_link).filter(|link| !link.is_host());
+    let Ended { session_id, result } = ended?;
+    if let Some(link) = link {
+        link.end().await?;
+    }
+    if let Some(id) = session_id {
+        say_how_to_go_on(global, &args, &id)?;
+    }
+    result.map(|()| 0)
+}
+
+/// Where a chat takes place.
+fn place(global: &Global, args: &ModelArgs, link: &Link) -> Result<Place> {
+    let here = Surroundings::here();
+    Ok(Place {
+        folder: link.folder.clone(),
+        data_dir: agent::data_dir(global)?,
+        workspace: agent::workspace(global, &args.workspace, &here)?,
+        may_run: args.allow_shell,
+        own_folder: agent::own_folder(),
+        compaction: agent::load_config(global, &here)?.config.compaction,
+        color: global.color,
+    })
+}
+
+/// Opens the session that is to be talked with. `None`: the user left meanwhile.
+async fn open(
+    global: &Global,
+    args: &ModelArgs,
+    interrupts: &Interrupts,
+    patience: &Patience,
+    which: impl AsyncFn(&Link) -> Result<String>,
+) -> Result<Option<(Link, Opened, Typed)>> {
+    let opening = Link::open_and(global, args, ClientKind::Chat, patience, None, async |link| {
+        let id = which(link).await?;
+        link.check_not_waiting_for_others(&id).await?;
+        Ok(greenroom_chat::open(link.client.clone(), &id).await?)
+    });
+    let mut opening = std::pin::pin!(opening);
+    // From when the host is waited for: the keys, which the terminal would keep to itself.
+    let mut keys: Option<(Raw, mpsc::Receiver<Input>)> = None;
+    let mut typed = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = interrupts.next() => return Ok(None),
+            opened = &mut opening => {
+                let (link, opened) = opened?;
+                let inputs = keys.map(|(_, inputs)| inputs);
+                return Ok(Some((link, opened, Typed { before: typed, inputs })));
+            }
+            input = next_key(&mut keys) => match input {
+                Some(input) if !input.leaves() => typed.push(input),
+                Some(_) | None => return Ok(None),
+            },
+            () = tokio::time::sleep(SILENCE_MAX), if keys.is_none() => {
+                if let Some(text) = host::still_silent(global) {
+                    Screen::stderr(global.color).line(format!("greenroom: {text}"))?;
+                    keys = Some((Raw::new()?, input::inputs()));
+                }
+            }
+        }
+    }
+}
+
+async fn next_key(keys: &mut Option<(Raw, mpsc::Receiver<Input>)>) -> Option<Input> {
+    match keys {
+        Some((_, inputs)) => inputs.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn read_lines(
+    global: &Global,
+    args: ModelArgs,
+    interrupts: Interrupts,
+    which: impl AsyncFn(&Link) -> Result<String>,
+) -> Result<u8> {
+    let patience = Patience::new(global, &interrupts);
+    let opening = Link::open_and(global, &args, ClientKind::Chat, &patience, None, async |link| {
+        let id = which(link).await?;
+        link.check_not_waiting(&id).await?;
+        let opened = Backend::open(link.client.clone(), &id).await?;
+        Ok((id, opened))
+    });
+    let (link, (id, opened)) = tokio::select! {
+        biased;
+        () = interrupts.next() => return Ok(error::INTERRUPTED),
+        opened = opening => opened?,
+    };
+    link.say_warnings(global)?;
+    interrupts.unless(link.say_folder(global, &args, &id)).await?;
+    let given = args.clone();
+    match plain::talk(global, args, link, interrupts, patience, opened).await? {
+        true => say_how_to_go_on(global, &given, &id),
+        false => Ok(0),
+    }
+}
+
+fn say_how_to_go_on(global: &Global, args: &ModelArgs, id: &str) -> Result<u8> {
+    let (model, dir) = (model_flags(global, args), data_dir_flag(global));
+    let line = format!("`greenroom chat --session {id}{model}{dir}` goes on with this conversation.");
+    Screen::stdout(global.color).line(line)?;
+    Ok(0)
+}
+
+/// The flag that makes another command find the same store: empty where none is needed.
+pub(super) fn data_dir_flag(global: &Global) -> String {
+    match &global.data_dir {
+        Some(dir) if variable("GREENROOM_DATA_DIR").is_none_or(|known| *dir != *known) => {
+            format!(" --data-dir {}", dir.display())
+        }
+        Some(_) | None => String::new(),
+    }
+}
+
+/// The flags with which another command asks the same model in the same way: those that were given, ready for a shell.
+/// A key in an address is left out.
+fn model_flags(global: &Global, args: &ModelArgs) -> String {
+    let address = args.server.base_url.as_ref().map(|url| match url.split_once('?') {
+        Some((url, _)) => format!("{url}?***"),
+        None => url.clone(),
+    });
+    let given = [
+        ("--config", global.config.as_ref().map(|path| path.display().to_string())),
+        ("--provider", args.server.provider.clone()),
+        ("--base-url", address),
+        ("--api-key-env", args.server.api_key_env.clone()),
+        ("--model", args.model.clone()),
+        ("--window", args.window.map(|tokens| tokens.to_string())),
+    ];
+    let mut flags = if args.simulate { " --simulate".to_owned() } else { String::new() };
+    for (flag, value) in given {
+        flags.extend(value.map(|value| format!(" {flag} {}", super::completions::as_word(&value))));
+    }
+    flags
+}

@@ -1,0 +1,445 @@
+//! The chat without a terminal: plain lines in, plain lines out.
+//!
+//! Invariants: everything that was said is in the log before it is answered, so leaving in any way loses nothing.
+
+use std::io::IsTerminal;
+
+use anyhow::Result;
+use greenroom::event::{EventKind, Record};
+use greenroom::{Error, ModelSettings, RunItem, State};
+use greenroom_chat::commands::{self, Command};
+use greenroom_chat::{Backend, HELD_COLUMNS, HowToCompact, NEXT_HOST, figures};
+use greenroom_kernel::entry::Trigger;
+use greenroom_kernel::usage::ContextUsage;
+use greenroom_server::operations::{
+    Abort, Accepted, ClientKind, Operation, PromptOutcome, PromptSession, ResumeSession,
+};
+use greenroom_server::{Events, ProblemKind};
+use greenroom_terminal::files::{self, FileError};
+use greenroom_terminal::screen::one_line;
+use greenroom_terminal::{Interrupts, Look, Screen, format, text};
+use tokio::sync::mpsc;
+
+use super::between::{Between, News};
+use crate::args::{Global, ModelArgs};
+use crate::commands::run_view::{self, Unread};
+use crate::commands::view::View;
+use crate::config::Texts;
+use crate::config::surroundings::Surroundings;
+use crate::host::link::{ATTEMPTS, Link};
+use crate::host::{self, Patience};
+use crate::{agent, error};
+
+/// The longest line that is taken from standard input, in bytes.
+const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+const HELP: &str = "  /compact [focus] [--keep N] [--force]
+                     replace the older part of the conversation by a summary, keeping so many tokens; forced, all but
+                     the last two messages
+  /plan              what /compact would do
+  /undo-compact      make the newest compaction no longer count
+  /context           what fills the window
+  /status            model, tokens, cost
+  /continue          go on with a prompt that has no complete answer, and with what waits from before
+  /withdraw          take back what waits from before
+  /help              this
+  /quit              leave (as do Ctrl-C and Ctrl-D at the prompt)";
+
+/// How much is shown of a warning.
+const WARNING_COLUMNS: usize = 300;
+
+/// A session that was opened, and what is heard of it.
+pub(super) type Opened = (Backend, Events);
+
+/// Talks in plain lines until the input ends. Gives whether the session is there now.
+pub(super) async fn talk(
+    global: &Global,
+    args: ModelArgs,
+    link: Link,
+    interrupts: Interrupts,
+    patience: Patience,
+    (backend, events): Opened,
+) -> Result<bool> {
+    let view = View::new(Screen::stdout(global.color), Some(Screen::stdout(global.color)));
+    let shown = Shown { view, between: Between::new(events) };
+    let (global, mut last_valid) = (global.clone(), None);
+    agent::renew(&global, &mut last_valid);
+    let mut chat = Chat { global, last_valid, args, link, backend, interrupts, patience, shown };
+    let result = chat.hold().await;
+    let noted = chat.link.note_folder(chat.backend.id()).await;
+    let Chat { link, mut shown, .. } = chat;
+    link.end().await?;
+    result?;
+    // What was under way in this process was interrupted.
+    shown.tell_what_came()?;
+    match noted {
+        // What was said is there all the same.
+        Err(error) if host::is_gone(&error) => Ok(true),
+        noted => noted,
+    }
+}
+
+struct Chat {
+    global: Global,
+    /// What the configuration files said when they could be used last.
+    last_valid: Option<Texts>,
+    args: ModelArgs,
+    link: Link,
+    backend: Backend,
+    interrupts: Interrupts,
+    patience: Patience,
+    shown: Shown,
+}
+
+/// What the user sees.
+struct Shown {
+    view: View,
+    between: Between,
+}
+
+impl Shown {
+    /// Tells what happened between runs. Gives whether there was anything to tell.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all else is told as in a run")]
+    fn tell(&mut self, news: &News) -> Result<bool> {
+        let event = match news {
+            News::Event(event) => event,
+            News::Warning(text) => {
+                self.note(Look::WARN, &format!("  {}", one_line(text, WARNING_COLUMNS)))?;
+                return Ok(true);
+            }
+        };
+        match &event.kind {
+            // Nobody waits for it before its end.
+            EventKind::CompactionStart { .. } => return Ok(false),
+            // The command that asked for it says how it went.
+            EventKind::CompactionEnd(end) if end.trigger == Trigger::Manual => return Ok(false),
+            EventKind::Recorded { record: Record::LeafMoved { to }, .. } => {
+                self.note(Look::NOTE, &format!("  {}", format::branched(*to)))?;
+            }
+            EventKind::Recorded { .. } => return Ok(false),
+            // Nothing more can be said in it.
+            EventKind::SessionDeleted => {
+                return Err(Error::Deleted { session: event.session.to_string() }.into());
+            }
+            _ => self.view.event(event)?,
+        }
+        Ok(true)
+    }
+
+    /// Tells what happened between runs and was not told yet.
+    fn tell_what_came(&mut self) -> Result<()> {
+        while let Some(news) = self.between.next_now() {
+            self.tell(&news)?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, look: Look, text: &str) -> Result<()> {
+        self.view.note(look, text)
+    }
+}
+
+impl Chat {
+    async fn hold(&mut self) -> Result<()> {
+        let is_terminal = std::io::stdin().is_terminal();
+        self.welcome().await?;
+        let mut lines = lines();
+        // Whether the host that has ended last was looked after.
+        let mut is_seen_to = false;
+        loop {
+            if is_terminal {
+                self.shown.view.text.text("› ")?;
+            }
+            let line = loop {
+                tokio::select! {
+                    biased;
+                    () = self.interrupts.next() => break None,
+                    news = self.shown.between.next() => {
+                        if self.shown.tell(&news)? && is_terminal {
+                            self.shown.view.text.text("› ")?;
+                        }
+                    }
+                    line = lines.recv() => break line,
+                    () = self.link.client.closed(), if !is_seen_to => {
+                        is_seen_to = true;
+                        match self.reconnect().await {
+                            Ok(()) => is_seen_to = false,
+                            Err(error) => self.shown.note(Look::BAD, &format!("  {}", error::line(&error)))?,
+                        }
+                    }
+                }
+            };
+            let Some(line) = line else {
+                if is_terminal {
+                    self.shown.view.text.end_text()?;
+                }
+                return Ok(());
+            };
+            if is_terminal {
+                // The user's own Enter has ended the line.
+                self.shown.view.text.forget_text();
+            }
+            let line = line.map_err(|error| error::usage(format!("read standard input: {error}")))?;
+            let line = line.trim();
+            if line.is_empty() {
+                continue;
+            }
+            match self.act(line).await {
+                Ok(true) if self.interrupts.is_ending() => return Ok(()),
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(error) if error::is_closed_pipe(&error) || error.is::<Unread>() => return Err(error),
+                // Nothing more can be asked of its host.
+                Err(error) if host::is_silent(&error) => return Err(error),
+                // A failed request is no reason to leave: the session stays as it is.
+                Err(error) => self.shown.note(Look::BAD, &format!("  {}", error::line(&error)))?,
+            }
+        }
+    }
+
+    async fn welcome(&mut self) -> Result<()> {
+        let state = self.backend.state().await?;
+        let line = format!("{}, {}. /help lists the commands.", state.model, figures::window(&state.context));
+        self.shown.note(Look::BOLD, &line)?;
+        if state.entries > 0 {
+            let line = format!(
+                "Session {} goes on: {}, {}.",
+                state.id,
+                format::fill(&state.context),
+                format::count(state.compactions, "compaction"),
+            );
+            self.shown.note(Look::DIM, &line)?;
+        }
+        self.say_what_waits(&state).await
+    }
+
+    /// Says what does not go on by itself.
+    async fn say_what_waits(&mut self, state: &State) -> Result<()> {
+        if let Some(text) = figures::stands_still(state) {
+            self.shown.note(Look::WARN, &format!("{}.", text.replacen("its", "Its", 1)))?;
+        }
+        if state.held_back == 0 {
+            return Ok(());
+        }
+        for input in self.backend.waiting().await? {
+            let text = one_line(&input.text, HELD_COLUMNS);
+            self.shown.note(Look::WARN, &format!("It waits from before: {text}"))?;
+        }
+        self.shown.note(Look::WARN, "/continue begins what waits, /withdraw takes it back.")
+    }
+
+    /// Does what a line asks for; `false`: leave. Where the host ends before it took that on, another one is asked.
+    async fn act(&mut self, line: &str) -> Result<bool> {
+        // Whoever says it again after a broken connection is not answered twice.
+        let key = run_view::new_key();
+        let mut attempt = 1;
+        loop {
+            if self.link.client.is_closed() {
+                self.reconnect().await?;
+            }
+            match self.attempt(line, &key).await {
+                Err(error) if attempt < ATTEMPTS && host::is_gone(&error) => {
+                    attempt += 1;
+                    self.reconnect().await?;
+                    if line.starts_with("/undo") {
+                        // It may have been done.
+                        return Err(error);
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn attempt(&mut self, line: &str, key: &str) -> Result<bool> {
+        let session_id = self.backend.id().to_owned();
+        if !line.starts_with('/') {
+            let key = Some(key.to_owned());
+            self.run(PromptSession { key, ..PromptSession::new(session_id, line) }).await?;
+            return Ok(true);
+        }
+        let command = match commands::parse(line, &[]) {
+            Ok(command) => command,
+            Err(wrong) => {
+                self.shown.note(Look::WARN, &format!("  {}", one_line(&wrong, WARNING_COLUMNS)))?;
+                return Ok(true);
+            }
+        };
+        match command {
+            Command::Compact(how) => self.compact(how).await?,
+            Command::Plan => {
+                let plan = figures::plan(&self.backend.plan().await?);
+                self.shown.note(Look::DIM, &indent(&plan))?;
+            }
+            Command::Context => self.context().await?,
+            Command::Status => {
+                let status = figures::status(&self.backend.state().await?, &self.link.folder);
+                self.shown.note(Look::DIM, &indent(&status))?;
+            }
+            Command::UndoCompact => {
+                let context = self.backend.undo_compaction().await?;
+                let text = format!("  The compaction was undone: {}", format::fill(&context));
+                self.shown.note(Look::NOTE, &text)?;
+            }
+            Command::Continue => {
+                let settings = ModelSettings::default();
+                self.run(ResumeSession { session_id, settings, output_schema: None }).await?;
+            }
+            Command::Withdraw => {
+                let count = self.backend.withdraw().await? as u64;
+                let text = format!("  {} taken back", format::count(count, "input"));
+                self.shown.note(Look::DIM, &text)?;
+            }
+            Command::Help => self.shown.note(Look::DIM, HELP)?,
+            Command::Quit => return Ok(false),
+            Command::Cost
+            | Command::Model(_)
+            | Command::Effort(_)
+            | Command::New
+            | Command::Resume(_)
+            | Command::Fork(_)
+            | Command::Branch(_)
+            | Command::Tree
+            | Command::Export(_)
+            | Command::Copy
+            | Command::Tools
+            | Command::Title(_)
+            | Command::Prompt(_) => {
+                let name = one_line(line.split_whitespace().next().unwrap_or_default(), 30);
+                let text = format!("  {name} works in a chat at a terminal; /help lists what works here.");
+                self.shown.note(Look::WARN, &text)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// The host is gone: another one is started, and the session goes on there.
+    async fn reconnect(&mut self) -> Result<()> {
+        if !self.link.is_host() {
+            anyhow::bail!("the connection to the runtime ended");
+        }
+        self.shown.tell_what_came()?;
+        self.shown.note(Look::WARN, &format!("  {NEXT_HOST}"))?;
+        let id = self.backend.id().to_owned();
+        let opening = async {
+            let (global, args, patience) = (&self.global, &self.args, &self.patience);
+            let open = async |link: &Link| Ok(Backend::open(link.client.clone(), &id).await?);
+            Link::open_and(global, args, ClientKind::Chat, patience, self.last_valid.as_ref(), open).await
+        };
+        let (link, (backend, events)) = tokio::select! {
+            biased;
+            () = self.interrupts.next() => return Err(Error::Aborted.into()),
+            opened = opening => opened?,
+        };
+        for warning in &link.warnings {
+            self.shown.note(Look::WARN, &format!("  {warning}"))?;
+        }
+        (self.link, self.backend) = (link, backend);
+        agent::renew(&self.global, &mut self.last_valid);
+        self.shown.between = Between::new(events);
+        let state = self.backend.state().await?;
+        self.say_what_waits(&state).await
+    }
+
+    /// Plays a prompt, or what goes on, to its end.
+    async fn run<O>(&mut self, work: O) -> Result<()>
+    where
+        O: Operation<Output = Accepted, Outcome = PromptOutcome>,
+    {
+        agent::renew(&self.global, &mut self.last_valid);
+        self.shown.tell_what_came()?;
+        let Shown { view, between } = &mut self.shown;
+        if let Some(tokens) = between.compacting() {
+            let line = format!("  compacting {} …; this waits for it", format::short(tokens));
+            view.note(Look::DIM, &line)?;
+        }
+        let played = run_view::play_over(&self.link.client, work, None, &self.interrupts, |item| {
+            let is_told = matches!(&item, RunItem::Event(event) if !between.is_new(event));
+            if is_told { Ok(()) } else { view.item(item) }
+        });
+        let played = played.await?;
+        view.end()?;
+        let is_cut_off = played.is_cut_off();
+        match played.reply {
+            Ok(_) => {}
+            Err(_) if is_cut_off => {
+                let text = "  The host ended before the answer was whole; finished steps are kept. /continue goes on with it.";
+                return view.note(Look::WARN, text);
+            }
+            Err(error) if played.is_interrupted && error.kind() == Some(ProblemKind::Aborted) => {
+                let text = "  Interrupted; what had come is kept. /continue goes on with it.";
+                view.note(Look::WARN, text)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        self.status_line().await
+    }
+
+    /// Where a compaction triggers, in tokens, as the configuration is now.
+    fn trigger(&self, context: &ContextUsage) -> u64 {
+        let window = context.window.unwrap_or(0);
+        let loaded = agent::load_config_or(&self.global, &Surroundings::here(), self.last_valid.as_ref());
+        let trigger = loaded.ok().and_then(|loaded| loaded.config.compaction.trigger_tokens(window));
+        trigger.unwrap_or(window)
+    }
+
+    async fn status_line(&mut self) -> Result<()> {
+        let state = self.backend.state().await?;
+        let trigger = self.trigger(&state.context);
+        let mut parts = vec![
+            format::context(&state.context, trigger, 16),
+            format!("{} tokens in all", format::short(state.total_tokens)),
+        ];
+        if state.cost_microdollars > 0 {
+            parts.push(format::about(format::dollars(state.cost_microdollars), state.estimated_tokens));
+        }
+        parts.push(state.model);
+        self.shown.note(Look::DIM, &format!("  {}", parts.join(" · ")))
+    }
+
+    async fn compact(&mut self, how: HowToCompact) -> Result<()> {
+        self.shown.note(Look::DIM, "  compacting …")?;
+        let compacting = self.backend.compact(how);
+        tokio::pin!(compacting);
+        let compacted = loop {
+            tokio::select! {
+                biased;
+                () = self.interrupts.next() => {
+                    let abort = Abort::current(self.backend.id());
+                    // Without a connection there is nothing to wait for.
+                    let _ = self.link.client.call(abort).await;
+                }
+                compacted = &mut compacting => break compacted,
+            }
+        };
+        self.interrupts.settle().await;
+        self.shown.note(Look::NOTE, &indent(&text::compacted(&compacted?)))
+    }
+
+    async fn context(&mut self) -> Result<()> {
+        let parts = self.backend.context().await?;
+        let trigger = self.trigger(&parts.context);
+        let rows = figures::context(&parts, trigger, self.shown.view.text.width());
+        let text: Vec<String> = rows.iter().map(|row| row.text().trim_end().to_owned()).collect();
+        self.shown.note(Look::DIM, &text.join("\n"))
+    }
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+/// Lines from standard input, read by a thread that ends with the process.
+fn lines() -> mpsc::Receiver<Result<String, FileError>> {
+    let (sender, receiver) = mpsc::channel(64);
+    std::thread::spawn(move || {
+        let mut input = std::io::stdin().lock();
+        while let Some(line) = files::read_line(&mut input, LINE_BYTES_MAX).transpose() {
+            let is_last = line.is_err();
+            if sender.blocking_send(line).is_err() || is_last {
+                return;
+            }
+        }
+    });
+    receiver
+}

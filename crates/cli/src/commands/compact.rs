@@ -1,0 +1,94 @@
+//! `greenroom compact`: the older part of a stored session is replaced by a summary, now.
+//!
+//! Invariants: only the model's view changes; nothing to compact is an answer, not a failure.
+
+use anyhow::Result;
+use greenroom_kernel::entry::CompactionOutcome;
+use greenroom_server::operations::{Abort, CompactSession};
+use greenroom_server::{ClientError, ProblemKind};
+use greenroom_terminal::progress::Progress;
+use greenroom_terminal::{Interrupts, Screen, text};
+use serde_json::json;
+
+use crate::args::{CompactArgs, Global};
+use crate::error;
+use crate::host::Patience;
+use crate::host::link::Link;
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &CompactArgs) -> Result<u8> {
+    let interrupts = Interrupts::new()?;
+    let patience = Patience::new(global, &interrupts);
+    let opening = Link::open_once_for(global, &args.model, &args.id, &patience);
+    let (link, id) = interrupts.unless(opening).await?;
+    link.say_warnings(global)?;
+    let result = compact(global, args, &link, id, &interrupts).await;
+    link.end().await?;
+    result
+}
+
+async fn compact(
+    global: &Global,
+    args: &CompactArgs,
+    link: &Link,
+    id: String,
+    interrupts: &Interrupts,
+) -> Result<u8> {
+    let what = format!("compacting {id}");
+    let progress = Progress::start(global.color, move || what.clone());
+    let operation = CompactSession {
+        session_id: id.clone(),
+        keep_recent: args.keep_recent,
+        focus: args.focus.clone(),
+        force: args.force,
+    };
+    let compacting = async { link.client.work(operation).await?.outcome().await };
+    tokio::pin!(compacting);
+    let mut is_interrupted = false;
+    let compacted = loop {
+        tokio::select! {
+            biased;
+            () = interrupts.next() => {
+                is_interrupted = true;
+                // It ends, or it has ended.
+                let _ = link.client.call(Abort::current(&id)).await;
+            }
+            compacted = &mut compacting => break compacted,
+        }
+    };
+    progress.end().await;
+    if let (true, Err(error @ ClientError::Silent(_))) = (is_interrupted, &compacted) {
+        Screen::stderr(global.color).line(format!("greenroom: {error}"))?;
+        return Ok(error::INTERRUPTED);
+    }
+    let mut screen = Screen::stdout(global.color);
+    let compacted = match compacted {
+        Ok(outcome) => outcome.compacted,
+        Err(error) if error.kind() == Some(ProblemKind::NothingToCompact) => {
+            let text = error.to_string();
+            let reason = text.split_once(": ").map_or(text.as_str(), |(_, reason)| reason);
+            if args.json {
+                screen.pretty_json(&json!({ "session_id": id, "outcome": "nothing", "reason": reason }))?;
+            } else {
+                screen.line(format!("Nothing to compact: {}", text::nothing_to_compact(reason)))?;
+            }
+            return Ok(0);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if args.json {
+        let mut value = json!(compacted);
+        value["session_id"] = json!(id);
+        screen.pretty_json(&value)?;
+    } else {
+        screen.line(text::compacted(&compacted))?;
+    }
+    Ok(match &compacted.outcome {
+        CompactionOutcome::Cancelled { .. } | CompactionOutcome::Interrupted => error::INTERRUPTED,
+        CompactionOutcome::Failed { .. } | CompactionOutcome::Superseded => error::FAILED,
+        CompactionOutcome::Completed
+        | CompactionOutcome::Truncated { .. }
+        | CompactionOutcome::Pruned { .. }
+        | CompactionOutcome::Nothing { .. } => 0,
+    })
+}

@@ -1,0 +1,233 @@
+//! `greenroom config set` and `unset`: one setting of a file, with the rest of its text as it was.
+//!
+//! Invariants: the file is written whole or not at all, and only when what it says then is what it said before with this
+//! one setting changed, and can be used; comments and order stay.
+
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde_norway::Value;
+
+use super::flow;
+use crate::args::Global;
+use crate::config::FILE_NAME;
+use crate::config::layers::{Author, Files, Source, assemble, checked, get, own_file, set_parts};
+use crate::config::overrides::{self, Overrides};
+use crate::config::place::{Block, below, find, indent, is_silent};
+use crate::config::surroundings::Surroundings;
+use crate::error::usage;
+
+/// Sets a setting in the user's own file, in the one that `--config` names, or in the project's; without a value it is
+/// taken out. Gives what was done, for the user.
+pub(super) fn set(
+    global: &Global,
+    key: &str,
+    parts: &[String],
+    text: Option<&str>,
+    is_project: bool,
+) -> Result<String> {
+    let path = match (&global.config, is_project) {
+        (Some(_), true) => {
+            return Err(usage("--project names the file ./greenroom.yaml, and --config another one"));
+        }
+        (Some(path), false) => path.clone(),
+        (None, true) => PathBuf::from(FILE_NAME),
+        (None, false) => own_file(&Surroundings::here()).ok_or_else(|| {
+            usage("there is no configuration directory: set HOME, or name a file with --config")
+        })?,
+    };
+    let author = if is_project { Author::Project } else { Author::User };
+    let before = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(usage(format!("cannot read {}: {error}", path.display()))),
+    };
+    let value = match text {
+        Some(text) => {
+            let names: Vec<&str> = parts.iter().map(String::as_str).collect();
+            let folder = path.parent().unwrap_or(Path::new(""));
+            let read = overrides::read(key, &names, text, folder)?;
+            // What stands for another file's text is not written out.
+            let plain = Value::String(text.to_owned());
+            let is_text =
+                get(&read, parts).is_some_and(Value::is_string) && !overrides::is_quoted_or_null(text);
+            Some(if is_text { plain } else { serde_norway::from_str(text).unwrap_or(plain) })
+        }
+        None => None,
+    };
+    let after = edited(&before, parts, value.as_ref()).ok_or_else(|| {
+        let line = value.as_ref().and_then(|value| flow(value).ok()).unwrap_or_default();
+        usage(format!(
+            "{} cannot be edited here without changing more than that setting; edit it yourself{}",
+            path.display(),
+            if line.is_empty() { String::new() } else { format!(": {key}: {line}") }
+        ))
+    })?;
+    if after == before {
+        let path = path.display();
+        return Ok(match &value {
+            Some(value) => format!("{key} is {} in {path} already.", flow(value)?),
+            None => format!("{key} was not set in {path}."),
+        });
+    }
+    check(global, &path, &after, author)?;
+    write(&path, &after)?;
+    Ok(match &value {
+        Some(value) => format!("{}: {key} is {} now.", path.display(), flow(value)?),
+        None => format!("{}: {key} is no longer set.", path.display()),
+    })
+}
+
+/// Whether the file could be used with this text, by itself and with the other one.
+fn check(global: &Global, path: &Path, text: &str, author: Author) -> Result<()> {
+    let source = Source { path: path.to_owned(), text: text.to_owned(), author };
+    checked(&source, author == Author::User)?;
+    let mut files = Files::read(global.config.as_deref(), Overrides::default())?;
+    match author {
+        Author::User => files.own = Some(source),
+        Author::Project => files.project = Some(source),
+    }
+    let [own, project] = files.checked()?;
+    assemble(&files, own, project)?;
+    Ok(())
+}
+
+/// Replaces the file by one with this text and the same permissions; a link stays one.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = std::fs::metadata(&path).map_or(0o600, |metadata| metadata.permissions().mode() & 0o777);
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let beside = folder.join(format!(".{name}.{}", std::process::id()));
+    let written = || -> std::io::Result<()> {
+        std::fs::create_dir_all(folder)?;
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&beside, &path)
+    };
+    written()
+        .inspect_err(|_| drop(std::fs::remove_file(&beside)))
+        .with_context(|| format!("write {}", path.display()))
+}
+
+/// The text with one setting changed; `None` where that would change more, or where the setting stands in braces.
+pub(super) fn edited(text: &str, parts: &[String], value: Option<&Value>) -> Option<String> {
+    let before: Value = serde_norway::from_str(text).ok()?;
+    let mut wanted = before.clone();
+    let names: Vec<&str> = parts.iter().map(String::as_str).collect();
+    match value {
+        Some(value) => set_parts(&mut wanted, &names, value.clone()),
+        None => {
+            if get(&before, parts).is_none() {
+                return Some(text.to_owned());
+            }
+            remove(&mut wanted, &names);
+        }
+    }
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    put(&mut lines, parts, value)?;
+    let mut after = lines.join("\n");
+    if !after.is_empty() {
+        after.push('\n');
+    }
+    let read: Value = serde_norway::from_str(&after).ok()?;
+    (without_empty(&read) == without_empty(&wanted)).then_some(after)
+}
+
+fn remove(value: &mut Value, names: &[&str]) {
+    let (Value::Mapping(map), [name, rest @ ..]) = (value, names) else { return };
+    if rest.is_empty() {
+        map.remove(*name);
+    } else if let Some(section) = map.get_mut(*name) {
+        remove(section, rest);
+    }
+}
+
+/// Sections that are empty say nothing, and neither does an empty file.
+fn without_empty(value: &Value) -> Value {
+    let none = serde_norway::Mapping::new();
+    let map = match value {
+        Value::Mapping(map) => map,
+        Value::Null => &none,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Sequence(_) | Value::Tagged(_) => {
+            return value.clone();
+        }
+    };
+    let kept = map.iter().map(|(name, value)| (name.clone(), without_empty(value)));
+    let kept: serde_norway::Mapping =
+        kept.filter(|(_, value)| !matches!(value, Value::Mapping(map) if map.is_empty())).collect();
+    Value::Mapping(kept)
+}
+
+fn put(lines: &mut Vec<String>, parts: &[String], value: Option<&Value>) -> Option<()> {
+    let mut block = Block { lines: 0..lines.len(), indent: 0 };
+    for (depth, part) in parts.iter().enumerate() {
+        let is_last = depth + 1 == parts.len();
+        let Some(at) = find(lines, &block, part) else {
+            let Some(value) = value else { return Some(()) };
+            let new = nested(&parts[depth..], value, block.indent)?;
+            // After the last line of the block that says something.
+            let said = block.lines.clone().rev().find(|line| !is_silent(&lines[*line]));
+            let place = said.map_or(block.lines.start, |line| line + 1);
+            lines.splice(place..place, new);
+            return Some(());
+        };
+        let below = below(lines, at, block.indent, block.lines.end);
+        let (head, rest, comment) = split(&lines[at])?;
+        if is_last {
+            match value {
+                Some(value) => {
+                    let comment = if comment.is_empty() { String::new() } else { format!("  {comment}") };
+                    lines[at] = format!("{head} {}{comment}", flow(value).ok()?);
+                    lines.drain(at + 1..below);
+                }
+                None => drop(lines.drain(at..below)),
+            }
+            return Some(());
+        }
+        if !rest.is_empty() {
+            // A section that is empty becomes one with lines of its own; one in braces is the user's to edit.
+            if !matches!(rest.as_str(), "{}" | "null" | "~") {
+                return None;
+            }
+            let comment = if comment.is_empty() { String::new() } else { format!(" {comment}") };
+            lines[at] = format!("{head}{comment}");
+        }
+        let first = (at + 1..below).find(|line| !is_silent(&lines[*line]));
+        let indent = first.map_or(block.indent + 2, |line| indent(&lines[line]));
+        block = Block { lines: at + 1..below, indent };
+    }
+    Some(())
+}
+
+/// The setting and its value in lines of their own.
+fn nested(parts: &[String], value: &Value, indent: usize) -> Option<Vec<String>> {
+    let (last, sections) = parts.split_last()?;
+    let name = |part: &str| {
+        serde_norway::to_string(&Value::String(part.to_owned())).ok().map(|text| text.trim_end().to_owned())
+    };
+    let mut lines = Vec::new();
+    for (depth, section) in sections.iter().enumerate() {
+        lines.push(format!("{}{}:", " ".repeat(indent + 2 * depth), name(section)?));
+    }
+    let indent = " ".repeat(indent + 2 * sections.len());
+    lines.push(format!("{indent}{}: {}", name(last)?, flow(value).ok()?));
+    Some(lines)
+}
+
+/// A line's name with its colon, its value, and its comment. `None` for a value that the comment cannot be told from.
+fn split(line: &str) -> Option<(String, String, String)> {
+    let (name, rest) = line.split_once(':')?;
+    let rest = rest.trim();
+    let (value, comment) = match rest.find('#') {
+        Some(0) => ("", rest),
+        Some(at) if rest[..at].ends_with(char::is_whitespace) && !rest[..at].contains(['"', '\'']) => {
+            (rest[..at].trim_end(), &rest[at..])
+        }
+        Some(_) | None => (rest, ""),
+    };
+    Some((format!("{name}:"), value.to_owned(), comment.to_owned()))
+}

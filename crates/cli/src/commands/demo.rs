@@ -1,0 +1,428 @@
+//! `greenroom demo`: an agent reads a folder until its window has filled several times.
+//!
+//! Invariants: the runtime, the store, the tools and the HTTP are the real ones; only the model is simulated.
+//! Nothing in the folder is changed.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use greenroom::event::EventKind;
+use greenroom::{Agent, Event, RunItem, Runtime, SessionHandle};
+use greenroom_kernel::ToolStatus;
+use greenroom_kernel::usage::ContextUsage;
+use greenroom_simulator::Pace;
+use greenroom_terminal::screen::{one_line, wrapped};
+use greenroom_terminal::text::thousands;
+use greenroom_terminal::{Interrupts, Look, Row, Screen, format, time};
+use greenroom_tools::{Workspace, builtin};
+
+use crate::agent::simulated::{MODEL, Simulated};
+use crate::agent::{self, Stay};
+use crate::args::{DemoArgs, Global};
+use crate::commands::{chat, run_view};
+use crate::config::surroundings::Surroundings;
+use crate::config::{Config, ProviderConfig};
+use crate::error;
+use crate::host::{self, Answering, Unreached, own};
+
+/// Steps with tool calls in one run, at most.
+const STEPS_PER_TURN: u64 = 12;
+/// After this time no further prompt is given.
+const TIME_MAX: Duration = Duration::from_secs(40);
+/// So many prompts may ask for more than fits.
+const FLOORS_MAX: u32 = 3;
+/// A folder that fills less than this share of the window in one run is small.
+const SMALL_SHARE: u64 = 4;
+/// The window for small folders, in tokens.
+const SMALL_WINDOW: u64 = 6_000;
+/// How the simulated model's answers are spread over time, so that one can watch.
+const WATCHABLE: Pace = Pace { chunks: 4, first_ms: 60, between_ms: 12 };
+
+const INSTRUCTIONS: &str = "You are a careful reader of other people's projects. You have tools to list, read and \
+                            search the files of one folder. Look before you speak, and say what you found.";
+
+const PROMPTS: [&str; 6] = [
+    "Get to know this folder: see what is here, and read what explains it.",
+    "Now read how it is made: one file after the other.",
+    "Read on, and look for where the names that matter are used.",
+    "What have you not read yet? Go on there.",
+    "Go deeper: read the folders that you have not looked into.",
+    "Read on through the rest, and keep note of what you find.",
+];
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
+    let interrupts = Interrupts::new()?;
+    let workspace = agent::workspace(global, &args.workspace, &Surroundings::here())?;
+    let pace = if args.fast { Pace::default() } else { WATCHABLE };
+    let simulated = Simulated::start(args.window, STEPS_PER_TURN, pace).await?;
+    let (global, runtime) = &start(global, &simulated).await?;
+    // Other terminals work on the store meanwhile.
+    let answering = Answering::begin(global, runtime)?.part_of("greenroom demo");
+    let agent = Agent::new(MODEL)
+        .instructions(INSTRUCTIONS)
+        .tools(&builtin::read_only(workspace.clone()))
+        .context_window(args.window);
+    let id = own::new_session(runtime, "demo").await?;
+    let session = runtime.open(&id, &agent).await?;
+
+    let mut show = Show::new(Screen::stdout(global.color), args.window);
+    show.intro(&workspace, &simulated, args)?;
+    let played = play(&mut show, runtime, &session, &agent, args, &interrupts).await;
+    show.screen.clear_live()?;
+    // Even after an interruption the session is whole, and there to be looked at.
+    let head = runtime.summary(&id).await?;
+    let end = match &played {
+        Ok(end) => *end,
+        Err(_) => End::Failed,
+    };
+    show.figures(end, args, head.as_ref())?;
+    for violation in simulated.violations() {
+        show.screen.line(format!("the simulated model complains: {violation}"))?;
+    }
+    show.goodbye(global, &id)?;
+    answering.end(runtime.clone(), async {}).await?;
+    played?;
+    Ok(if end == End::Interrupted { error::INTERRUPTED } else { 0 })
+}
+
+/// A runtime with the user's store, in the place of an idle host; where others use that store, with one of its own.
+async fn start(global: &Global, simulated: &Simulated) -> Result<(Global, Runtime)> {
+    let provider = simulated.provider()?;
+    let compaction = Config::default().compaction;
+    let start = async |global: &Global| {
+        let _ = host::make_room(global).await?;
+        let provider = provider.clone();
+        own::runtime(global, provider, &ProviderConfig::default(), &compaction, Stay::UntilReply).await
+    };
+    match start(global).await {
+        Err(error) if error.is::<Unreached>() || error::is_store_in_use(&error) => {
+            let name = format!("greenroom-demo-{}-{}", time::stamp(time::now_ms()), std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
+            made.with_context(|| format!("make {}", dir.display()))?;
+            let line = format!(
+                "greenroom: your store is in use, so the demo keeps its session in {}, which you can remove later",
+                dir.display()
+            );
+            Screen::stderr(global.color).line(line)?;
+            let global = Global { data_dir: Some(dir), ..global.clone() };
+            let runtime = start(&global).await?;
+            Ok((global, runtime))
+        }
+        started => Ok((global.clone(), started?)),
+    }
+}
+
+/// Why the demo is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Done,
+    NothingToRead,
+    OutOfTime,
+    Interrupted,
+    Failed,
+}
+
+/// Gives prompts until there were enough compactions.
+async fn play(
+    show: &mut Show,
+    runtime: &Runtime,
+    session: &SessionHandle,
+    agent: &Agent,
+    args: &DemoArgs,
+    interrupts: &Interrupts,
+) -> Result<End> {
+    let mut is_small = false;
+    let mut floors = 0;
+    for number in 0.. {
+        let prompt = PROMPTS[number.min(PROMPTS.len() - 1)];
+        show.prompt(prompt)?;
+        let played = run_view::play(session.prompt(prompt).stream(), interrupts, |item| {
+            if let RunItem::Event(event) = item { show.event(event) } else { Ok(()) }
+        });
+        let played = played.await?;
+        if played.is_interrupted {
+            return Ok(End::Interrupted);
+        }
+        let reply = match played.reply {
+            // Even what cannot be compacted now can be once it is no longer the newest.
+            Err(error) if error.is_context_overflow() && floors < FLOORS_MAX => {
+                floors += 1;
+                show.notice(&error.to_string())?;
+                continue;
+            }
+            reply => reply?,
+        };
+        show.answer(&reply.text)?;
+        if show.reads == 0 {
+            return Ok(End::NothingToRead);
+        }
+        if show.compactions.len() as u64 >= args.compactions {
+            return Ok(End::Done);
+        }
+        if show.started.elapsed() > TIME_MAX {
+            return Ok(End::OutOfTime);
+        }
+        let is_first_small =
+            !is_small && show.compactions.is_empty() && reply.context.tokens < args.window / SMALL_SHARE;
+        if is_first_small && args.window > SMALL_WINDOW {
+            is_small = true;
+            // The model's own window stays as it is: what an agent uses of it is the agent's to choose.
+            runtime.open(session.id(), &agent.clone().context_window(SMALL_WINDOW)).await?;
+            show.smaller(SMALL_WINDOW)?;
+        }
+    }
+    Ok(End::Done)
+}
+
+/// What is shown, and what it is made of.
+struct Show {
+    screen: Screen,
+    started: Instant,
+    context: Option<ContextUsage>,
+    window: u64,
+    top: u64,
+    doing: String,
+    reads: u64,
+    prompts: u64,
+    model_calls: u64,
+    tool_calls: BTreeMap<String, u64>,
+    run_calls: BTreeMap<String, u64>,
+    failed_calls: u64,
+    /// Before and after.
+    compactions: Vec<(u64, u64)>,
+    sizes: Vec<u64>,
+}
+
+impl Show {
+    fn new(screen: Screen, window: u64) -> Self {
+        Self {
+            screen,
+            started: Instant::now(),
+            context: None,
+            window,
+            top: window,
+            doing: String::new(),
+            reads: 0,
+            prompts: 0,
+            model_calls: 0,
+            tool_calls: BTreeMap::new(),
+            run_calls: BTreeMap::new(),
+            failed_calls: 0,
+            compactions: Vec::new(),
+            sizes: Vec::new(),
+        }
+    }
+
+    fn intro(&mut self, workspace: &Workspace, simulated: &Simulated, args: &DemoArgs) -> Result<()> {
+        let folder = workspace.root().display().to_string();
+        let width = self.screen.width().clamp(40, 120) - 1;
+        let title = Row::styled(Look::BOLD, format!("An agent reads {}.", one_line(&folder, 80)));
+        self.screen.line(title)?;
+        let text = format!(
+            "Its model is simulated, in this process, at {}, with a window of {} tokens. The file tools are real and \
+             change nothing. Whenever the window fills (at ┆), the older part of the conversation is replaced by a \
+             summary.",
+            simulated.address(),
+            thousands(args.window),
+        );
+        for line in wrapped(&text, width, 9) {
+            self.screen.line(line)?;
+        }
+        Ok(())
+    }
+
+    fn prompt(&mut self, prompt: &str) -> Result<()> {
+        self.prompts += 1;
+        let prompt = Row::styled(Look::GOOD, format!("› {prompt}"));
+        self.screen.line("")?;
+        self.screen.line(prompt)?;
+        self.doing = "thinking".to_owned();
+        self.redraw()
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "events are open-ended")]
+    fn event(&mut self, event: &Event) -> Result<()> {
+        match &event.kind {
+            EventKind::StepStart { .. } => {
+                self.model_calls += 1;
+                self.doing = "thinking".to_owned();
+            }
+            EventKind::ToolStart { name, arguments, .. } => {
+                self.doing = format::call(name, arguments, 60);
+                *self.run_calls.entry(name.clone()).or_default() += 1;
+                *self.tool_calls.entry(name.clone()).or_default() += 1;
+                if !self.screen.is_terminal() {
+                    let line = format!("{} {}", self.gauge(), self.doing);
+                    self.screen.line(line)?;
+                }
+            }
+            EventKind::ToolEnd { name, status, .. } => match status {
+                ToolStatus::Ok => self.reads += u64::from(name == "read"),
+                ToolStatus::Error | ToolStatus::Interrupted => self.failed_calls += 1,
+            },
+            EventKind::UsageUpdate { context, .. } => {
+                self.context = Some(*context);
+                self.window = context.window.unwrap_or(self.window);
+                self.sizes.push(context.tokens);
+            }
+            EventKind::CompactionStart { tokens_before, .. } => {
+                self.doing = format!("compacting {}", format::short(*tokens_before));
+            }
+            EventKind::CompactionEnd(end) => {
+                if end.tokens_after < end.tokens_before {
+                    self.compactions.push((end.tokens_before, end.tokens_after));
+                    self.sizes.push(end.tokens_after);
+                    if let Some(context) = &mut self.context {
+                        context.tokens = end.tokens_after;
+                    }
+                }
+                let line = Row::styled(Look::NOTE, format!("  {}", format::compaction(end)));
+                self.screen.line(line)?;
+            }
+            EventKind::Fallback { model, failure, .. } => {
+                self.notice(&format!("going on with {model}: {failure}"))?
+            }
+            EventKind::OverflowDetected => self.notice("the model cut the context silently")?,
+            EventKind::Retry { failure, .. } => self.notice(&format!("trying again: {failure}"))?,
+            EventKind::Warning { message } => self.notice(message)?,
+            EventKind::SessionRestarted { reason } => {
+                self.notice(&format!("the session was restarted: {reason}"))?
+            }
+            _ => return Ok(()),
+        }
+        self.redraw()
+    }
+
+    fn notice(&mut self, text: &str) -> Result<()> {
+        for line in wrapped(text, self.screen.width().clamp(40, 120) - 3, 4) {
+            let line = Row::styled(Look::WARN, format!("  {line}"));
+            self.screen.line(line)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, text: &str) -> Result<()> {
+        if self.screen.is_terminal() && !self.run_calls.is_empty() {
+            let line = Row::styled(Look::DIM, format!("  {}", calls(&self.run_calls)));
+            self.screen.line(line)?;
+        }
+        self.run_calls.clear();
+        for line in wrapped(text, self.screen.width().clamp(40, 120) - 3, 3) {
+            self.screen.line(format!("  {line}"))?;
+        }
+        Ok(())
+    }
+
+    fn smaller(&mut self, window: u64) -> Result<()> {
+        self.top = window;
+        self.window = window;
+        self.sizes.clear();
+        self.notice(&format!(
+            "There is little to read here, so from now on the agent uses only {} tokens of the window, and reads \
+             it again and again.",
+            thousands(window)
+        ))
+    }
+
+    /// The bar that begins each plain line.
+    fn gauge(&self) -> String {
+        let tokens = self.context.map_or(0, |context| context.tokens);
+        format!("{} {:>6}", self.bar(24), format::short(tokens))
+    }
+
+    fn bar(&self, width: usize) -> String {
+        let tokens = self.context.map_or(0, |context| context.tokens);
+        let trigger = Config::default().compaction.trigger_tokens(self.window).unwrap_or(self.window);
+        format::bar(tokens, self.window, trigger, width)
+    }
+
+    fn redraw(&mut self) -> Result<()> {
+        if !self.screen.is_terminal() {
+            return Ok(());
+        }
+        let bar = Row::styled(Look::GOOD, self.bar(32));
+        let fill = self.context.map(|context| format::fill(&context)).unwrap_or_default();
+        let room = self.screen.width().saturating_sub(2 + 32 + 2 + fill.len() + 3);
+        let doing = Row::styled(Look::DIM, one_line(&self.doing, room));
+        Ok(self.screen.live(Row::from("  ").then(bar).then(format!(" {fill}  ")).then(doing))?)
+    }
+
+    fn figures(&mut self, end: End, args: &DemoArgs, head: Option<&greenroom::SessionSummary>) -> Result<()> {
+        let width = self.screen.width().clamp(40, 120) - 2;
+        self.screen.line("")?;
+        let word = match end {
+            End::Done => None,
+            End::NothingToRead => Some(format!(
+                "There is nothing to read in {}: no text files are in it. Run the demo in a folder with some, or name \
+                 one with --workspace.",
+                args.workspace.display()
+            )),
+            End::OutOfTime => {
+                Some("That took long enough: there is little to read in this folder.".to_owned())
+            }
+            End::Interrupted => Some("Interrupted. What had come is kept.".to_owned()),
+            End::Failed => Some("The demo could not go on.".to_owned()),
+        };
+        if let Some(word) = word {
+            let word = Row::styled(Look::WARN, &word);
+            self.screen.line(word)?;
+        }
+        if self.sizes.len() > 1 {
+            let history = format::history(&self.sizes, self.top, width);
+            let history = Row::styled(Look::GOOD, &history);
+            self.screen.line("The context over time, a column for each model call and each compaction:")?;
+            self.screen.line(Row::from("  ").then(history))?;
+        }
+        let usage = head.map(|head| head.usage).unwrap_or_default();
+        let failed = if self.failed_calls > 0 {
+            format!(", {} of them failed", self.failed_calls)
+        } else {
+            String::new()
+        };
+        let calls: u64 = self.tool_calls.values().sum();
+        self.screen.line(format!(
+            "{}, {}, {}{failed}, in {}",
+            format::count(self.prompts, "run"),
+            format::count(self.model_calls, "model call"),
+            format::count(calls, "tool call"),
+            format::duration(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)),
+        ))?;
+        self.screen.line(format!(
+            "{} tokens sent (summaries included), {} received, never more than {} at once",
+            thousands(usage.input_tokens),
+            thousands(usage.output_tokens),
+            thousands(self.top),
+        ))?;
+        let list: Vec<String> = self
+            .compactions
+            .iter()
+            .map(|(before, after)| format!("{} → {}", format::short(*before), format::short(*after)))
+            .collect();
+        let list = if list.is_empty() { String::new() } else { format!(": {}", list.join(", ")) };
+        self.screen.line(format!("{}{list}", format::count(self.compactions.len() as u64, "compaction")))?;
+        Ok(())
+    }
+
+    fn goodbye(&mut self, global: &Global, id: &str) -> Result<()> {
+        let dir = chat::data_dir_flag(global);
+        self.screen.line("")?;
+        self.screen.line(format!(
+            "The session is kept in {}. Look at it, or go on with it:",
+            agent::data_dir(global)?.display()
+        ))?;
+        self.screen.line(format!("  greenroom sessions{dir}"))?;
+        self.screen.line(format!("  greenroom show {id}{dir}"))?;
+        self.screen.line(format!("  greenroom chat --session {id} --simulate --window {}{dir}", self.top))?;
+        Ok(())
+    }
+}
+
+/// `7 read, 2 list`.
+fn calls(calls: &BTreeMap<String, u64>) -> String {
+    let list: Vec<String> = calls.iter().map(|(name, count)| format!("{count} × {name}")).collect();
+    list.join(", ")
+}

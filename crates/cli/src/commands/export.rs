@@ -1,0 +1,64 @@
+//! `greenroom export`: a stored session as a file for other systems.
+//!
+//! Invariants: nothing is changed; an existing file is not overwritten unless that is asked for. A file that lacks
+//! something is never given in silence.
+
+use std::io::Write as _;
+
+use anyhow::{Context as _, Result};
+use greenroom_formats::export_pi;
+use greenroom_terminal::Screen;
+use greenroom_terminal::progress::Progress;
+
+use crate::args::{ExportArgs, Global};
+use crate::error;
+use crate::host::source::Stored;
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
+    let what = format!("reading {}", args.session);
+    let progress = Progress::start(global.color, move || what.clone());
+    let stored = Stored::read(global, &args.session).await;
+    progress.end().await;
+    let stored = stored?;
+    let cwd = std::env::current_dir().unwrap_or_default();
+    let entries = stored.entries.iter().map(|entry| &**entry);
+    let text = export_pi(&stored.id, stored.head.created_at_ms, &cwd.to_string_lossy(), entries);
+    let Some(path) = &args.output else {
+        Screen::stdout(global.color).json_text(&text)?;
+        return say_what_is_missing(global, &stored);
+    };
+    let mut open = std::fs::OpenOptions::new();
+    open.write(true);
+    if args.force {
+        open.create(true).truncate(true)
+    } else {
+        open.create_new(true)
+    };
+    let mut file = match open.open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            return Err(error::usage(format!("{} exists; --force overwrites it", path.display())));
+        }
+        Err(error) => return Err(error).with_context(|| format!("write {}", path.display())),
+    };
+    file.write_all(text.as_bytes()).with_context(|| format!("write {}", path.display()))?;
+    say_what_is_missing(global, &stored)
+}
+
+/// Says what the file does not have, and returns the exit code.
+fn say_what_is_missing(global: &Global, stored: &Stored) -> Result<u8> {
+    let waiting = stored.waiting().len() as u64;
+    if waiting > 0 {
+        Screen::stderr(global.color).line(format!(
+            "greenroom: warning: {} not in the file; `greenroom show {}` prints what waits",
+            if waiting == 1 {
+                "1 prompt waits and is".to_owned()
+            } else {
+                format!("{waiting} prompts wait and are")
+            },
+            stored.id
+        ))?;
+    }
+    stored.say_losses(global)
+}

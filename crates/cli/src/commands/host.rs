@@ -1,0 +1,77 @@
+//! `greenroom host`: holds the store for all terminals, until nobody needs it.
+//!
+//! Invariants: whoever started it reads one line, that it is ready or why not; it ends by itself where nobody is connected
+//! and nothing is at work.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use greenroom::Runtime;
+use greenroom_terminal::{ColorChoice, Interrupts, Screen};
+
+use crate::args::{Global, HostArgs};
+use crate::host::{self, Answering, Nobody, READY, Terms, own};
+use crate::{agent, error};
+
+/// Runs it, until nobody needs it.
+pub(crate) async fn run(global: &Global, args: &HostArgs) -> Result<u8> {
+    // It belongs to no terminal. Where it leads a group already, it was started by hand.
+    let _ = rustix::process::setsid();
+    if args.stop {
+        return host::stop(global, args.force).await;
+    }
+    match begin(global, args).await {
+        Ok(code) => Ok(code),
+        Err(error) => {
+            if !Screen::stdout(ColorChoice::Never).is_terminal() {
+                // Whoever started it reads this as the reason.
+                tell_starter(&format!("{} {}", error::exit_code(&error), error::line(&error)));
+            }
+            Err(error)
+        }
+    }
+}
+
+async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
+    host::check_possible().map_err(|reason| error::usage(format!("there is no host here: {reason}")))?;
+    let interrupts = Interrupts::new()?;
+    let terms = match Terms::told(args) {
+        Some(terms) => terms,
+        // The user's own file: that of the folder is another thing for each client.
+        None => {
+            let terms = Terms::of(&agent::config(global)?.own);
+            Terms { idle_s: args.idle.unwrap_or(terms.idle_s), ..terms }
+        }
+    };
+    let idle_s = terms.idle_s;
+    let builder = Runtime::builder().provider(std::sync::Arc::new(Nobody)).data_dir(agent::data_dir(global)?);
+    let builder = builder.inputs_max(terms.inputs_max).live_sessions_max(terms.live_sessions_max);
+    let runtime = own::start(global, builder).await?;
+    let answering = Answering::begin(global, &runtime)?;
+    if Screen::stdout(ColorChoice::Never).is_terminal() {
+        let line =
+            format!("The host answers; it ends after {idle_s} s without clients and work, or with Ctrl-C.");
+        Screen::stdout(global.color).line(line)?;
+    } else {
+        tell_starter(READY);
+    }
+    tracing::info!("the host answers; it ends after {idle_s} s without clients and work");
+    tokio::select! {
+        biased;
+        () = interrupts.next() => {}
+        () = answering.gone.notified() => {}
+        () = answering.host.idle(Duration::from_secs(idle_s)) => {}
+    }
+    answering.end(runtime, async {}).await?;
+    tracing::info!("the host has ended");
+    Ok(0)
+}
+
+/// Says something to whoever started this, and that this is all.
+fn tell_starter(text: &str) {
+    let _ = Screen::stdout(ColorChoice::Never).line(text);
+    // The other end waits for the end of it. Nothing else is ever written there.
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+}

@@ -1,0 +1,181 @@
+//! `greenroom import`: session files of other systems, taken into the store.
+//!
+//! Invariants: a file becomes one session, all of it or nothing; a session that is there is never changed.
+
+use std::path::Path;
+
+use anyhow::Result;
+use greenroom::{Agent, Runtime};
+use greenroom_formats::{FILE_BYTES_MAX, ImportOptions, Imported, import};
+use greenroom_server::operations::{GetSession, ImportSession};
+use greenroom_server::{Client, ProblemKind};
+use greenroom_simulator::{Echo, Simulator, SimulatorOptions};
+use greenroom_terminal::progress::Progress;
+use greenroom_terminal::{Screen, files};
+use serde_json::json;
+
+use crate::agent::{self, Stay};
+use crate::args::{Global, ImportArgs};
+use crate::commands::plan::last_answer;
+use crate::error;
+use crate::host::{self, own};
+
+/// The longest session id.
+const ID_CHARS_MAX: usize = 64;
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
+    let mut target = Target::reach(global).await?;
+    let mut screen = Screen::stdout(global.color);
+    let mut failed = None;
+    let files = args.files.len();
+    for (number, file) in args.files.iter().enumerate() {
+        let what = format!("importing {} of {files}: {}", number + 1, file.display());
+        let progress = Progress::start(global.color, move || what.clone());
+        let taken = one(global, &mut target, file).await;
+        progress.end().await;
+        let (id, imported) = match taken {
+            Ok(one) => one,
+            // The other files are taken all the same; the last failure is the command's.
+            Err(error) => {
+                if let Some(earlier) = failed.replace(error) {
+                    Screen::stderr(global.color).line(format!("greenroom: {}", error::line(&earlier)))?;
+                }
+                continue;
+            }
+        };
+        if args.json {
+            let line = json!({
+                "session_id": id, "format": imported.format.as_str(), "entries": imported.entries.len(),
+                "messages": imported.messages, "skipped": imported.skipped, "repaired": imported.repaired,
+                "warnings": imported.warnings,
+            });
+            screen.json(&line)?;
+        } else {
+            screen.line(format!(
+                "{id}: {} messages from {} ({}), {} lines left out, {} repairs",
+                imported.messages,
+                file.display(),
+                imported.format.as_str(),
+                imported.skipped,
+                imported.repaired
+            ))?;
+            for warning in &imported.warnings {
+                screen.line(format!("  {warning}"))?;
+            }
+        }
+    }
+    match target {
+        Target::Host(host) => host.close().await,
+        Target::Runtime(runtime) => runtime.shutdown().await?,
+    }
+    failed.map_or(Ok(0), Err)
+}
+
+/// Who takes the files in.
+enum Target {
+    Host(Client),
+    Runtime(Runtime),
+}
+
+impl Target {
+    /// A host, or else the store.
+    async fn reach(global: &Global) -> Result<Self> {
+        if let Some(host) = host::reach_to_change(global).await? {
+            return Ok(Self::Host(host));
+        }
+        // Nothing is asked of a model; a runtime wants one all the same.
+        let model = Simulator::new(SimulatorOptions::new(Echo));
+        let config = agent::config(global)?.config;
+        let (settings, _) = config.provider(&config.provider)?;
+        let compaction = &config.compaction;
+        let runtime = own::runtime(global, model.provider(), settings, compaction, Stay::UntilReply).await?;
+        Ok(Self::Runtime(runtime))
+    }
+
+    /// Takes a file in. Where it was asked for before and nobody knows what came of it, the session that is there is it.
+    async fn take(&self, id: &str, bytes: &[u8], imported: &Imported, has_asked: &mut bool) -> Result<Taken> {
+        if self.has(id).await? {
+            return Ok(if *has_asked { Taken::Here } else { Taken::Before });
+        }
+        match self {
+            Self::Host(host) => {
+                let text = String::from_utf8_lossy(bytes).into_owned();
+                *has_asked = true;
+                host.call(ImportSession { session_id: id.to_owned(), text }).await?;
+            }
+            Self::Runtime(runtime) => {
+                // The file's own model, whose window the conversation was held in.
+                let path = imported.path();
+                let model = last_answer(&path).map_or("imported", |answer| answer.model.as_str());
+                let session = runtime.open(id, Agent::new(model)).await?;
+                session.import(imported.entries.clone(), imported.leaf).await?;
+            }
+        }
+        Ok(Taken::Here)
+    }
+
+    async fn has(&self, id: &str) -> Result<bool> {
+        match self {
+            Self::Runtime(runtime) => Ok(runtime.summary(id).await?.is_some()),
+            Self::Host(host) => match host.call(GetSession { session_id: id.to_owned() }).await {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(false),
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+}
+
+/// Takes one file in; from another host, or into the store, where the host dies meanwhile.
+async fn one(global: &Global, target: &mut Target, file: &Path) -> Result<(String, Imported)> {
+    let bytes = read(file)?;
+    let imported = import(&String::from_utf8_lossy(&bytes), ImportOptions::default())
+        .map_err(|error| error::usage(format!("{}: {error}", file.display())))?;
+    let id = session_id(file, &imported);
+    let mut has_asked = false;
+    loop {
+        match target.take(&id, &bytes, &imported, &mut has_asked).await {
+            Ok(Taken::Here) => return Ok((id, imported)),
+            Ok(Taken::Before) => {
+                return Err(error::usage(format!(
+                    "{}: there is a session {id} already, and it is not changed; `greenroom delete {id}` deletes that \
+                     session",
+                    file.display()
+                )));
+            }
+            Err(error) if host::is_gone(&error) => {
+                *target = Target::reach(global).await?;
+            }
+            Err(error) => return Err(error.context(file.display().to_string())),
+        }
+    }
+}
+
+/// Where a session comes from that has a file's id.
+enum Taken {
+    /// From this file.
+    Here,
+    /// It was there.
+    Before,
+}
+
+/// A session file's bytes: of a regular file that is no larger than what the formats take.
+pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
+    let bytes_max = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX);
+    files::read(file, bytes_max).map_err(|error| error::usage(format!("read {}: {error}", file.display())))
+}
+
+/// The session's own id where it can be one of ours, else the file's name.
+fn session_id(file: &Path, imported: &Imported) -> String {
+    let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let source = imported.session_id.clone().unwrap_or(name);
+    let plain: String = source
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' })
+        .take(ID_CHARS_MAX)
+        .collect();
+    // A dot in front is not allowed, and a dash would make an id look like a flag.
+    let plain = plain.trim_start_matches(['.', '-']);
+    if plain.is_empty() { "imported".to_owned() } else { plain.to_owned() }
+}

@@ -1,0 +1,162 @@
+//! `greenroom models`: the models that the provider serves, with their windows, output limits and prices, and where
+//! each comes from.
+//!
+//! Invariants: no model is asked anything; a store is read if it is there, by its host where it has one, and none is made.
+
+use anyhow::Result;
+use greenroom::FactSource;
+use greenroom_kernel::usage::WindowSource;
+use greenroom_server::Client;
+use greenroom_server::operations::{ClientKind, ForgetLimit, ListModels, ModelSummary};
+use greenroom_terminal::screen::{columns, one_line};
+use greenroom_terminal::{Look, Row, Screen, format};
+use serde_json::{Value, json};
+
+use crate::agent;
+use crate::args::{Global, ModelArgs, ModelsArgs};
+use crate::host::link::ATTEMPTS;
+use crate::host::{self, Reached, Who, own};
+
+/// The widest name that is shown whole.
+const NAME_COLUMNS: usize = 48;
+
+/// Lists the models, or forgets what was learned of one.
+pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
+    let server = args.server.clone();
+    // What is forgotten is in our own store: nobody is asked.
+    let model = ModelArgs { server, no_tools: true, keyless: args.forget.is_some(), ..ModelArgs::bare() };
+    let who = Who {
+        kind: ClientKind::Watch,
+        agent: Some(&model),
+        checks_server: false,
+        patience: None,
+        last_valid: None,
+    };
+    for attempt in 1.. {
+        let reached = if global.no_host { None } else { host::reach_or_free(global, &who).await? };
+        let Some(Reached { client, warnings }) = reached else { break };
+        match show(global, args, &client, &warnings).await {
+            Err(error) if attempt < ATTEMPTS && host::is_gone(&error) => {}
+            shown => return shown,
+        }
+    }
+    let (runtime, agent) = own::for_models(global, args).await?;
+    let client = Client::in_process(&runtime, agent);
+    let result = show(global, args, &client, &[]).await;
+    client.close().await;
+    runtime.shutdown().await?;
+    result
+}
+
+async fn show(global: &Global, args: &ModelsArgs, client: &Client, warnings: &[String]) -> Result<u8> {
+    let mut screen = Screen::stdout(global.color);
+    if let Some(model) = &args.forget {
+        let was_known = client.call(ForgetLimit { model: model.clone() }).await?.was_known;
+        if args.json {
+            screen.pretty_json(&json!({ "model": model, "was_known": was_known }))?;
+            return Ok(0);
+        }
+        let model = one_line(model, NAME_COLUMNS);
+        screen.line(if was_known {
+            format!("Forgot the limit that the server named for {model}.")
+        } else {
+            format!("No limit of {model} was remembered.")
+        })?;
+        return Ok(0);
+    }
+    let known = client.call(ListModels {}).await?;
+    warnings.iter().try_for_each(|warning| agent::warn(global, warning))?;
+    if let Some(problem) = &known.problem {
+        Screen::stderr(global.color).line(format!(
+            "greenroom: {} does not list its models, so these are the catalogue's: {}",
+            one_line(&known.origin, 200),
+            one_line(problem, 300)
+        ))?;
+    }
+    let wanted = args.filter.as_deref().unwrap_or_default().to_lowercase();
+    let models: Vec<&ModelSummary> =
+        known.models.iter().filter(|model| model.id.to_lowercase().contains(&wanted)).collect();
+    if args.json {
+        let list: Vec<Value> = models.iter().map(|model| as_json(model)).collect();
+        let whole = json!({
+            "origin": known.origin,
+            "problem": known.problem,
+            "models": list,
+        });
+        screen.pretty_json(&whole)?;
+        return Ok(0);
+    }
+    let origin = one_line(&known.origin, 200);
+    let title = if known.problem.is_some() {
+        format!("Models of the catalogue; {origin} did not say which it has")
+    } else {
+        format!("Models at {origin}")
+    };
+    screen.line(Row::styled(Look::DIM, title))?;
+    let mut rows = vec![["MODEL", "WINDOW", "FROM", "OUTPUT", "PRICE IN, OUT", "FROM"].map(str::to_owned)];
+    rows.extend(models.iter().map(|model| row(model)));
+    let widths: [usize; 6] =
+        std::array::from_fn(|column| rows.iter().map(|row| columns(&row[column])).max().unwrap_or(0));
+    for (index, row) in rows.iter().enumerate() {
+        let cells = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell}{}  ", " ".repeat(width - columns(cell))));
+        let line: String = cells.collect();
+        let line = line.trim_end();
+        screen.line(if index == 0 { Row::styled(Look::DIM, line) } else { Row::from(line) })?;
+    }
+    Ok(0)
+}
+
+fn row(model: &ModelSummary) -> [String; 6] {
+    let short = |tokens: Option<u64>| tokens.map_or("?".to_owned(), format::short);
+    let source = match model.source {
+        FactSource::Server => "server",
+        FactSource::Catalog => "catalogue",
+        FactSource::Unknown | _ => "",
+    };
+    [
+        one_line(&model.id, NAME_COLUMNS),
+        short(model.window),
+        window_source(model.window_source).to_owned(),
+        short(model.output_tokens),
+        prices(model),
+        source.to_owned(),
+    ]
+}
+
+/// Where a window comes from, in a word or two.
+fn window_source(source: WindowSource) -> &'static str {
+    match source {
+        WindowSource::CompactionSetting | WindowSource::Setting => "settings",
+        WindowSource::Server => "server",
+        WindowSource::Catalog => "catalogue",
+        WindowSource::Trained => "server, of the model",
+        WindowSource::Learned => "a refusal",
+        WindowSource::Assumed => "assumed",
+        WindowSource::Unknown => "",
+    }
+}
+
+/// Prices of a million tokens, in dollars.
+#[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 microdollars")]
+fn prices(model: &ModelSummary) -> String {
+    match (model.input_microdollars_per_million, model.output_microdollars_per_million) {
+        (Some(input), Some(output)) => format!("${:.2}, ${:.2}", input as f64 / 1e6, output as f64 / 1e6),
+        (Some(_) | None, Some(_) | None) => "?".to_owned(),
+    }
+}
+
+fn as_json(model: &ModelSummary) -> Value {
+    json!({
+        "id": model.id,
+        "window": model.window,
+        "window_source": model.window_source,
+        "learned": model.learned_tokens,
+        "output": model.output_tokens,
+        "input_microdollars_per_million": model.input_microdollars_per_million,
+        "output_microdollars_per_million": model.output_microdollars_per_million,
+        "source": model.source,
+    })
+}

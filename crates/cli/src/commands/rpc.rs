@@ -1,0 +1,227 @@
+//! `greenroom rpc`: the runtime for other programs, JSON-RPC on standard input and output.
+//!
+//! Invariants: nothing but the protocol goes to standard output, a whole line at a time; where a host has the store, what
+//! comes is handed on to it, and to the next one where it ends, or done here where there is none; what a host left open is
+//! answered all the same; a host that is silent is named on standard error, and waited for; when it is to end, running runs are interrupted in order.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use anyhow::Result;
+use greenroom::{Delivery, EventType, Filter};
+use greenroom_server::operations::ClientKind;
+use greenroom_server::{LINE_BYTES_MAX, Unanswered};
+use greenroom_terminal::Interrupts;
+use serde_json::json;
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
+use tokio::sync::mpsc;
+
+use crate::agent::{self, Stay};
+use crate::args::{Global, RpcArgs};
+use crate::host::{self, Answering, Line, Patience, Setup, Who};
+
+/// How many bytes may be under way to the runtime in this process.
+const PIPE_BYTES: usize = 1 << 16;
+/// What a program is told where its host has ended.
+const NEXT_HOST: &str = "the host has ended, and what is asked from now on is asked of the next one; sessions must be started \
+                         again before their events are told";
+
+/// What came on standard input: a line, or a part of one that is too long.
+struct Piece {
+    bytes: Vec<u8>,
+    part: Part,
+}
+
+/// Which part of a line it is.
+enum Part {
+    Whole,
+    /// The beginning of a line that is too long.
+    Beginning,
+    Rest,
+}
+
+/// Runs it, until standard input ends or it is interrupted: at the host, where one has the store.
+pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
+    let interrupts = Interrupts::new()?;
+    let patience = Some(Patience::to_the_end(global));
+    let who = Who {
+        kind: ClientKind::Run,
+        agent: Some(&args.model),
+        checks_server: false,
+        patience,
+        last_valid: None,
+    };
+    let mut said = standard_input();
+    let mut is_next = false;
+    loop {
+        let reaching = async {
+            match global.no_host {
+                true => Ok(None),
+                false => host::reach_line(global, &who).await,
+            }
+        };
+        let line = tokio::select! {
+            biased;
+            () = interrupts.next() => return Ok(0),
+            line = reaching => line?,
+        };
+        if std::mem::replace(&mut is_next, true) {
+            tell_of_next_host().await?;
+        }
+        let Some(Line { input, output, warnings, watch: _watch }) = line else {
+            return serve(global, args, &interrupts, said).await;
+        };
+        warnings.iter().try_for_each(|warning| agent::warn(global, warning))?;
+        let is_over = tokio::select! {
+            biased;
+            // The end of the connection aborts the runs that it began.
+            () = interrupts.next() => return Ok(0),
+            is_over = hand_on(input, output, &mut said) => is_over?,
+        };
+        if is_over {
+            return Ok(0);
+        }
+    }
+}
+
+/// What comes on standard input, until that ends.
+fn standard_input() -> mpsc::Receiver<Piece> {
+    let (pieces, said) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let mut input = BufReader::new(tokio::io::stdin());
+        let mut is_new = true;
+        while let Some(bytes) = piece(&mut input).await {
+            let is_whole = bytes.ends_with(b"\n") || (bytes.len() as u64) < LINE_BYTES_MAX;
+            let part = match (is_new, is_whole) {
+                (true, true) => Part::Whole,
+                (true, false) => Part::Beginning,
+                (false, _) => Part::Rest,
+            };
+            let piece = Piece { part, bytes };
+            is_new = is_whole;
+            if pieces.send(piece).await.is_err() {
+                return;
+            }
+        }
+    });
+    said
+}
+
+/// The next line, or as much of it as is looked at. An input that cannot be read has ended.
+async fn piece(input: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = input.take(LINE_BYTES_MAX).read_until(b'\n', &mut bytes).await;
+    read.is_ok_and(|count| count > 0).then_some(bytes)
+}
+
+/// Tells the program that another host has its requests.
+async fn tell_of_next_host() -> Result<()> {
+    let told = json!({ "jsonrpc": "2.0", "method": "client/warning", "params": { "message": NEXT_HOST } });
+    say(&format!("{told}\n")).await
+}
+
+async fn say(text: &str) -> Result<()> {
+    let mut out = tokio::io::stdout();
+    out.write_all(text.as_bytes()).await?;
+    Ok(out.flush().await?)
+}
+
+/// Hands on what comes to a host, and its answers to standard output. Gives whether that is all: else the host has ended,
+/// and who asked was told of it.
+async fn hand_on(
+    mut input: impl AsyncBufRead + Unpin,
+    mut output: impl AsyncWrite + Unpin,
+    said: &mut mpsc::Receiver<Piece>,
+) -> Result<bool> {
+    let (unanswered, is_over) = (RefCell::new(Unanswered::default()), Cell::new(false));
+    let asking = async {
+        while let Some(Piece { bytes, part }) = said.recv().await {
+            match part {
+                Part::Whole => unanswered.borrow_mut().asks(&bytes),
+                Part::Beginning => unanswered.borrow_mut().asks_too_much(&bytes),
+                Part::Rest => {}
+            }
+            if output.write_all(&bytes).await.is_err() {
+                // A host that is gone is found where it is read from.
+                std::future::pending::<()>().await;
+            }
+        }
+        is_over.set(true);
+        let _ = output.shutdown().await;
+        std::future::pending::<()>().await;
+    };
+    let hearing = async {
+        let mut out = tokio::io::stdout();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            // What is no whole line was not said.
+            if input.read_until(b'\n', &mut line).await.is_err() || !line.ends_with(b"\n") {
+                return anyhow::Ok(());
+            }
+            unanswered.borrow_mut().hears(&line);
+            out.write_all(&line).await?;
+            out.flush().await?;
+        }
+    };
+    tokio::select! {
+        () = asking => {}
+        heard = hearing => heard?,
+    }
+    for line in unanswered.into_inner().host_ended() {
+        say(&format!("{line}\n")).await?;
+    }
+    Ok(is_over.get())
+}
+
+/// Has the store in this process, and answers other commands too.
+async fn serve(
+    global: &Global,
+    args: &RpcArgs,
+    interrupts: &Interrupts,
+    mut said: mpsc::Receiver<Piece>,
+) -> Result<u8> {
+    let setup = Setup::new(global, &args.model, Stay::Unwatched).await?;
+    let answering = Answering::begin(global, &setup.runtime)?.part_of("greenroom rpc");
+    let agent = Arc::new(setup.agent.clone());
+    let (mut near, far) = tokio::io::duplex(PIPE_BYTES);
+    tokio::spawn(async move {
+        // The other end may be gone; and the end of this one is the end of the input.
+        while let Some(piece) = said.recv().await {
+            if near.write_all(&piece.bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    let served = greenroom_server::serve(&setup.runtime, agent, far, tokio::io::stdout());
+    let mut begun = setup.runtime.subscribe(Filter::all().kinds([EventType::RunStart]));
+    let noting = async {
+        while let Some(delivery) = begun.next().await {
+            note(&setup, delivery).await;
+        }
+    };
+    let result = tokio::select! {
+        biased;
+        () = interrupts.next() => Ok(()),
+        () = answering.must_end() => Ok(()),
+        result = served => result,
+        () = noting => Ok(()),
+    };
+    while let Some(delivery) = begun.try_next() {
+        note(&setup, delivery).await;
+    }
+    answering.end(setup.runtime, async {}).await?;
+    result?;
+    Ok(0)
+}
+
+/// Notes the folder of a session that was begun here. One that cannot be noted is found by its id.
+async fn note(setup: &Setup, delivery: Delivery) {
+    if let Delivery::Event(event) = delivery
+        && let Ok(session) = setup.runtime.session(&event.session).await
+    {
+        let _ = setup.note_folder(&session).await;
+    }
+}

@@ -1,0 +1,257 @@
+//! One run as a command plays it: its events as they come, and Ctrl-C.
+//!
+//! Invariants: the first interruption ends the run and keeps what had come; the second ends the process; the first one and
+//! the limit of time hold also while the prompt is still being sent.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use greenroom::event::EventKind;
+use greenroom::{EntryId, Error, Event, Reply, RunId, RunItem, RunStream};
+use greenroom_server::operations::{Abort, Accepted, Operation, PromptOutcome};
+use greenroom_server::{Client, ClientError, Problem, Received};
+use greenroom_terminal::Interrupts;
+use tokio::time::{Instant, sleep_until};
+
+use crate::error::{self, CliError};
+use crate::host;
+
+#[cfg(test)]
+mod tests;
+
+/// The run was aborted, since nobody reads its output any more: `greenroom run --json … | head -1`.
+#[derive(Debug)]
+pub(crate) struct Unread(CliError);
+
+impl Unread {
+    fn new() -> Self {
+        let text = "the run was aborted, since nothing reads its output any more";
+        Self(CliError::new(error::INTERRUPTED, text))
+    }
+}
+
+impl std::fmt::Display for Unread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Unread {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// How long a prompt may still take to be sent and taken on after an interruption, so that what it began is aborted in
+/// order.
+const SENT_WITHIN: Duration = Duration::from_secs(2);
+/// What is told of a prompt that was interrupted before it was taken on.
+const NOT_TAKEN_ON: &str = "the prompt was still being sent, so the session may not have it";
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) struct Played<R = Reply> {
+    /// The reply, or why there is none.
+    pub(crate) reply: greenroom::Result<R>,
+    /// Whether the user interrupted it.
+    pub(crate) is_interrupted: bool,
+}
+
+/// Plays a run to its end, and hands on what comes. If `on` fails the run is cancelled.
+pub(crate) async fn play<R>(
+    mut stream: RunStream<R>,
+    interrupts: &Interrupts,
+    mut on: impl FnMut(&RunItem<R>) -> Result<()>,
+) -> Result<Played<R>> {
+    let mut is_interrupted = false;
+    let reply = loop {
+        tokio::select! {
+            biased;
+            () = interrupts.next() => {
+                is_interrupted = true;
+                stream.abort();
+            }
+            item = stream.next() => match item {
+                Some(Ok(RunItem::Reply(reply))) => break Ok(reply),
+                Some(Ok(item)) => on(&item)?,
+                Some(Err(error)) => break Err(error),
+                None => break Err(Error::Closed),
+            },
+        }
+    };
+    interrupts.settle().await;
+    Ok(Played { reply, is_interrupted })
+}
+
+/// Plays a prompt, or what goes on, over a connection to its end, and hands on what comes of its run. If `on` fails the run
+/// is aborted. What was not taken on within `timeout` is not waited for, and the connection ends.
+pub(crate) async fn play_over<O>(
+    client: &Client,
+    work: O,
+    timeout: Option<Duration>,
+    interrupts: &Interrupts,
+    mut on: impl FnMut(&RunItem) -> Result<()>,
+) -> Result<PlayedOver>
+where
+    O: Operation<Output = Accepted, Outcome = PromptOutcome>,
+{
+    let session_id = work.session_id().unwrap_or_default().to_owned();
+    let mut events = client.events_of(&session_id);
+    let mut is_interrupted = false;
+    let working = client.work(work);
+    tokio::pin!(working);
+    let (begun, mut interrupted) = (Instant::now(), None);
+    let work = loop {
+        tokio::select! {
+            biased;
+            () = interrupts.next() => {
+                is_interrupted = true;
+                interrupted.get_or_insert_with(|| Instant::now() + SENT_WITHIN);
+            }
+            work = &mut working => break work,
+            () = until(interrupted) => {
+                client.give_up(NOT_TAKEN_ON);
+                break Err(ClientError::Silent(NOT_TAKEN_ON.to_owned()));
+            }
+            () = until(timeout.map(|timeout| begun + timeout)) => {
+                client.give_up(NOT_TAKEN_ON);
+                let timed_out = Error::TimedOut { timeout: timeout.unwrap_or_default() };
+                break Err(ClientError::Refused(Box::new(Problem::from(&timed_out))));
+            }
+        }
+    };
+    let work = match work {
+        Ok(work) => work,
+        Err(error) => return Ok(PlayedOver { reply: Err(error), is_accepted: false, is_interrupted }),
+    };
+    let entry_id = work.accepted.entry_id;
+    let abort = async || {
+        // Without a connection the run ends, too.
+        let _ = client.call(Abort { session_id: session_id.clone(), entry_id }).await;
+    };
+    if is_interrupted {
+        abort().await;
+    }
+    let mut own = OwnRun { entry: entry_id, run: None, is_over: false };
+    let outcome = work.outcome();
+    tokio::pin!(outcome);
+    let reply = loop {
+        let taken = tokio::select! {
+            biased;
+            () = interrupts.next() => {
+                is_interrupted = true;
+                abort().await;
+                Ok(())
+            }
+            Some(received) = events.next() => own.take(received, &mut on),
+            reply = &mut outcome => break reply,
+        };
+        if let Err(error) = taken {
+            // The reader went away. The run's end is to be in the log.
+            abort().await;
+            let is_aborted = outcome.await.is_err();
+            return Err(if is_aborted && error::is_closed_pipe(&error) {
+                Unread::new().into()
+            } else {
+                error
+            });
+        }
+    };
+    while let Some(received) = events.try_next() {
+        own.take(received, &mut on)?;
+    }
+    interrupts.settle().await;
+    Ok(PlayedOver { reply, is_accepted: true, is_interrupted })
+}
+
+/// Waits for this moment; for ever where there is none.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How a run over a connection ended.
+#[derive(Debug)]
+pub(crate) struct PlayedOver {
+    /// The reply, or why there is none.
+    pub(crate) reply: Result<PromptOutcome, ClientError>,
+    /// Whether the prompt is durable.
+    pub(crate) is_accepted: bool,
+    /// Whether the user interrupted it.
+    pub(crate) is_interrupted: bool,
+}
+
+impl PlayedOver {
+    /// Whether the host died before it took the work on, so that another one can be asked.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_gone() && !self.is_accepted && !self.is_interrupted
+    }
+
+    /// Whether the host died before the work that it had taken on was over.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.is_gone() && !self.is_lost()
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(&self.reply, Err(error) if host::is_gone_client(error))
+    }
+}
+
+/// A key that no other prompt has.
+pub(crate) fn new_key() -> String {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("run-{}-{}", std::process::id(), since_epoch.as_nanos())
+}
+
+/// Which events of a session belong to the run of one prompt.
+struct OwnRun {
+    /// The prompt: its message, or its place in the inbox; of a run that goes on, the note of that.
+    entry: Option<EntryId>,
+    /// The run, once it has begun.
+    run: Option<RunId>,
+    is_over: bool,
+}
+
+impl OwnRun {
+    fn take(&mut self, received: Received, on: &mut impl FnMut(&RunItem) -> Result<()>) -> Result<()> {
+        match received {
+            Received::Event(event) if self.is_told(&event) => on(&RunItem::Event(event)),
+            Received::Gap { from_seq, .. } if !self.is_over => on(&RunItem::Gap { from_seq }),
+            // What changes in the configuration holds for another run.
+            Received::Event(_) | Received::Gap { .. } | Received::Warning(_) => Ok(()),
+        }
+    }
+
+    /// Whether an event is told: those of its run, and before that what the session does on its own.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all other events are of runs")]
+    fn is_told(&mut self, event: &Event) -> bool {
+        if self.is_over {
+            return false;
+        }
+        if let Some(run) = self.run {
+            self.is_over = event.run == Some(run) && matches!(event.kind, EventKind::RunEnd { .. });
+            return event.run.is_none_or(|of| of == run);
+        }
+        if self.entry.is_some() && event.run.map(|run| EntryId(run.0)) == self.entry {
+            self.run = event.run;
+            return true;
+        }
+        match &event.kind {
+            EventKind::MessageEnd { entry_id, queued, .. }
+                if self.entry.is_some() && (Some(*entry_id) == self.entry || *queued == self.entry) =>
+            {
+                self.run = event.run;
+                true
+            }
+            EventKind::CompactionStart { .. }
+            | EventKind::CompactionEnd(_)
+            | EventKind::SessionCompacted { .. }
+            | EventKind::Warning { .. }
+            | EventKind::SessionRestarted { .. }
+            | EventKind::SessionFailed { .. } => true,
+            _ => false,
+        }
+    }
+}

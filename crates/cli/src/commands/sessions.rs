@@ -1,0 +1,299 @@
+//! `greenroom sessions` and `greenroom delete`: what is in the store.
+//!
+//! Invariants: looking makes nothing, not even the store's folder.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::IsTerminal as _;
+
+use anyhow::Result;
+use greenroom::SessionSummary;
+use greenroom::deletion::delete_stored;
+use greenroom_kernel::head::{Head, SessionState};
+use greenroom_server::Client;
+use greenroom_server::operations::{DeleteSession, ListSessions};
+use greenroom_store::StoreError;
+use greenroom_terminal::progress::Progress;
+use greenroom_terminal::screen::{columns, one_line, variable};
+use greenroom_terminal::{Look, Row, Screen, format, time};
+use serde_json::json;
+
+use crate::args::{DeleteArgs, Global, SessionsArgs};
+use crate::host::source::{self, Heads, KnownHead, Use};
+use crate::host::{self, link, stored};
+use crate::{agent, error};
+
+/// The sessions that each called, by id.
+type Called = BTreeMap<String, Vec<KnownHead>>;
+
+/// The shortest beginning of an id whose session is deleted without a question, in characters.
+const BEGINNING_MIN: usize = 4;
+/// Most ids are shown whole; `--json` has all of one.
+const ID_COLUMNS: usize = 65;
+/// How much of a title is shown.
+const TITLE_COLUMNS: usize = 40;
+/// How much of a folder's path is shown.
+const FOLDER_COLUMNS: usize = 48;
+
+/// What a session does, as far as is known.
+pub(crate) fn state(head: &Head, used: Use) -> &'static str {
+    if head.lost_from.is_some() {
+        return "damaged";
+    }
+    let open = if head.questions.is_empty() { used.open() } else { "waiting" };
+    match head.state {
+        SessionState::Failed { .. } => "failed",
+        SessionState::Working => open,
+        SessionState::Idle if head.open_run.is_some() || head.open_compaction.is_some() => open,
+        SessionState::Idle if head.interrupted.is_some() => "interrupted",
+        SessionState::Idle => "idle",
+    }
+}
+
+/// Whether its work is undone. A sub-agent's caller goes on without it.
+fn is_unfinished(id: &str, head: &Head) -> bool {
+    let summary = SessionSummary::new(id.to_owned(), head.clone());
+    summary.is_unfinished && summary.parent.is_none()
+}
+
+/// Lists them, the newest first.
+pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
+    let mut screen = Screen::stdout(global.color);
+    let dir = agent::data_dir(global)?;
+    let heads = source::look(global, async |source| source.heads(global).await).await?;
+    let Heads { sessions, code } = heads.unwrap_or_default();
+    let damaged = sessions.iter().filter(|KnownHead { head, .. }| head.lost_from.is_some()).count() as u64;
+    if damaged > 0 {
+        Screen::stderr(global.color).line(format!(
+            "greenroom: {}; `greenroom store check` says what is lost",
+            if damaged == 1 {
+                "1 session is damaged".to_owned()
+            } else {
+                format!("{damaged} sessions are damaged")
+            }
+        ))?;
+    }
+    let has = |head: &Head, (name, value): &(String, String)| head.labels.get(name) == Some(value);
+    let here = match args.here {
+        true => Some(std::env::current_dir()?.canonicalize()?.display().to_string()),
+        false => None,
+    };
+    // Those that an agent called are listed with their caller.
+    let (roots, called) = split(sessions, args.all);
+    let mut sessions = roots;
+    sessions.retain(|KnownHead { id, head, .. }| {
+        here.as_ref().is_none_or(|here| head.labels.get(agent::FOLDER) == Some(here))
+            && args.labels.iter().all(|label| has(head, label))
+            && (!args.unfinished || is_unfinished(id, head))
+    });
+    sessions.sort_by_key(|known| std::cmp::Reverse(known.head.updated_at_ms));
+    let all = sessions.len();
+    if args.limit > 0 {
+        sessions.truncate(args.limit);
+    }
+    let hidden: usize = if args.all { 0 } else { called.values().map(Vec::len).sum() };
+    let shown = sessions.len();
+    let sessions: Vec<(usize, KnownHead)> = if args.all {
+        let mut listed = Vec::new();
+        sessions.into_iter().for_each(|session| list_tree(&mut listed, session, 0, &called));
+        listed
+    } else {
+        sessions.into_iter().map(|known| (0, known)).collect()
+    };
+    if args.json {
+        let list: Vec<_> = sessions
+            .iter()
+            .map(|(_, KnownHead { id, head, used })| {
+                json!({
+                    "id": id,
+                    "parent": head.parent_session,
+                    "title": head.title.as_ref().or(head.opening.as_ref()),
+                    "labels": head.labels,
+                    "folder": head.labels.get(agent::FOLDER),
+                    "model": head.model,
+                    "entries": head.entries,
+                    "context_tokens": head.context_tokens,
+                    "window": head.window,
+                    "compactions": head.compactions,
+                    "updated_at": time::rfc3339(head.updated_at_ms),
+                    "state": state(head, *used),
+                    "is_unfinished": is_unfinished(id, head),
+                })
+            })
+            .collect();
+        screen.pretty_json(&list)?;
+        return Ok(code);
+    }
+    if sessions.is_empty() && code == 0 && (args.unfinished || args.here || !args.labels.is_empty()) {
+        screen.line("No session is like that; without --label, --here and --unfinished all are shown.")?;
+        return Ok(0);
+    }
+    if sessions.is_empty() && code == 0 {
+        screen.line(format!("No sessions in {} yet. `greenroom demo` makes one.", dir.display()))?;
+        return Ok(0);
+    }
+    let now_ms = time::now_ms();
+    let header =
+        ["SESSION", "TITLE", "MODEL", "ENTRIES", "CONTEXT", "COMPACTIONS", "UPDATED", "STATE", "FOLDER"];
+    let mut rows = vec![header.map(str::to_owned)];
+    rows.extend(sessions.iter().map(|(depth, KnownHead { id, head, used })| {
+        let window = head.window.map(|window| format!(" of {}", format::short(window))).unwrap_or_default();
+        [
+            format!("{}{}", "  ".repeat(*depth), one_line(id, ID_COLUMNS)),
+            one_line(head.title.as_ref().or(head.opening.as_ref()).map_or("", |title| title), TITLE_COLUMNS),
+            one_line(&head.model, 28),
+            head.entries.to_string(),
+            format!("{}{window}", format::short(head.context_tokens)),
+            head.compactions.to_string(),
+            time::ago(head.updated_at_ms, now_ms),
+            state(head, *used).to_owned(),
+            head.labels.get(agent::FOLDER).map_or_else(String::new, |folder| shown_folder(folder)),
+        ]
+    }));
+    let widths: [usize; 9] =
+        std::array::from_fn(|column| rows.iter().map(|row| columns(&row[column])).max().unwrap_or(0));
+    for (index, row) in rows.iter().enumerate() {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let padding = " ".repeat(widths[column] - columns(cell));
+            // Numbers to the right, words to the left.
+            let cell = if column == 3 || column == 5 {
+                format!("{padding}{cell}")
+            } else {
+                format!("{cell}{padding}")
+            };
+            line.push_str(&cell);
+            line.push_str("  ");
+        }
+        let line = line.trim_end();
+        let line = match (index, row[7].as_str()) {
+            (0, _) => Row::styled(Look::DIM, line),
+            (_, "failed" | "damaged") => Row::styled(Look::BAD, line),
+            (_, "interrupted") => Row::styled(Look::WARN, line),
+            _ => Row::from(line),
+        };
+        screen.line(line)?;
+    }
+    if all > shown {
+        let line = format!("{} more; --limit 0 shows all", all - shown);
+        screen.line(Row::styled(Look::DIM, &line))?;
+    }
+    if hidden > 0 {
+        let line = format!("{hidden} of sub-agents; --all shows them under their callers");
+        screen.line(Row::styled(Look::DIM, &line))?;
+    }
+    Ok(code)
+}
+
+/// A folder as people write it: below their own with a tilde.
+fn shown_folder(folder: &str) -> String {
+    let home = variable("HOME").filter(|home| home.len() > 1);
+    let below = home.and_then(|home| Some(format!("~{}", folder.strip_prefix(home.trim_end_matches('/'))?)));
+    let shown = below.filter(|below| below.len() == 1 || below.starts_with("~/"));
+    one_line(shown.as_deref().unwrap_or(folder), FOLDER_COLUMNS)
+}
+
+/// The sessions that stand for themselves, and those that others called. One whose caller is gone stands for itself where
+/// all are wanted, and is hidden otherwise.
+fn split(sessions: Vec<KnownHead>, all: bool) -> (Vec<KnownHead>, Called) {
+    let known: BTreeSet<String> = sessions.iter().map(|session| session.id.clone()).collect();
+    let mut called = Called::new();
+    let mut roots = Vec::new();
+    for session in sessions {
+        match session.head.parent_session.clone().filter(|parent| !all || known.contains(parent)) {
+            Some(parent) => called.entry(parent).or_default().push(session),
+            None => roots.push(session),
+        }
+    }
+    called.values_mut().for_each(|sessions| sessions.sort_by_key(|known| known.head.created_at_ms));
+    (roots, called)
+}
+
+/// Lists a session and those below it, each with how deep it stands.
+fn list_tree(listed: &mut Vec<(usize, KnownHead)>, session: KnownHead, depth: usize, called: &Called) {
+    let below = called.get(&session.id).cloned().unwrap_or_default();
+    listed.push((depth, session));
+    below.into_iter().for_each(|session| list_tree(listed, session, depth + 1, called));
+}
+
+/// Whether the user means this session, where they gave little of its id.
+///
+/// # Errors
+/// Nobody is there who could say so.
+async fn is_meant(global: &Global, args: &DeleteArgs, id: &str) -> Result<bool> {
+    if args.yes || args.id == id || args.id.chars().count() >= BEGINNING_MIN {
+        return Ok(true);
+    }
+    let mut screen = Screen::stderr(global.color);
+    if !screen.is_terminal() || !std::io::stdin().is_terminal() {
+        return Err(error::usage(format!(
+            "{} is only the beginning of {id}; give at least {BEGINNING_MIN} characters of it, or --yes",
+            args.id
+        )));
+    }
+    screen.line(format!("Delete {id}? y deletes it, anything else leaves it as it is."))?;
+    let mut answer = String::new();
+    let answer = tokio::task::spawn_blocking(move || std::io::stdin().read_line(&mut answer).map(|_| answer));
+    Ok(matches!(answer.await??.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+/// What is said where the user does not mean it.
+fn left(global: &Global) -> Result<u8> {
+    Screen::stderr(global.color).line("Nothing is deleted.")?;
+    Ok(error::FAILED)
+}
+
+/// Deletes one, with those below it.
+pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
+    let dir = agent::data_dir(global)?;
+    if !dir.exists() {
+        return Err(StoreError::NotFound { session: args.id.clone() }.into());
+    }
+    let known = async |host: &Client| {
+        let id = link::resolve_known(host, &args.id).await?;
+        let list = ListSessions { tree: Some(id.clone()), ..ListSessions::default() };
+        let below = host.call(list).await?.sessions.len();
+        Ok((id, below))
+    };
+    let (id, below, still_there) = match host::reach_to_change_and(global, known).await? {
+        Some((host, (id, below))) => {
+            if !is_meant(global, args, &id).await? {
+                return left(global);
+            }
+            let deleted = host.call(DeleteSession { session_id: id.clone() }).await?;
+            (id, below, deleted.reason)
+        }
+        None => {
+            let store = stored::store(global).await?;
+            let id = stored::resolve(&store, &args.id)?;
+            if !is_meant(global, args, &id).await? {
+                store.close().await?;
+                return left(global);
+            }
+            let below = delete_stored(&store, &id).await?;
+            let progress = Progress::start(global.color, || "taking its bytes off the disk".to_owned());
+            let still_there = store.reclaim().await.err().map(|error| error.to_string());
+            progress.end().await;
+            store.close().await?;
+            (id, below, still_there)
+        }
+    };
+    let with = match below {
+        0 => String::new(),
+        1 => " and the session of the agent that it called".to_owned(),
+        _ => format!(" and the {below} sessions of the agents that it called"),
+    };
+    let mut screen = Screen::stdout(global.color);
+    if args.json {
+        screen.pretty_json(&json!({ "id": id, "below": below, "erased": still_there.is_none() }))?;
+    } else {
+        screen.line(format!("Deleted {id}{with}."))?;
+    }
+    if let Some(reason) = still_there {
+        Screen::stderr(global.color).line(format!(
+            "greenroom: {id} is deleted, but its bytes are still in the journal ({reason}). They are erased by \
+             themselves, after later writes or when the store is opened next; there is nothing to delete again"
+        ))?;
+        return Ok(error::STORE);
+    }
+    Ok(0)
+}

@@ -1,0 +1,367 @@
+//! `greenroom show`: a stored session, readable.
+//!
+//! Invariants: what is intact of a damaged session is shown, with a word about what is not; nothing is changed.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use anyhow::Result;
+use greenroom::{Compacted, QuestionEnd};
+use greenroom_kernel::entry::{ChildStage, CompactionOutcome, Entry, EntryId, EntryKind};
+use greenroom_kernel::path::path_to;
+use greenroom_kernel::size::Estimator;
+use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Reports, Window, WindowSource, measure};
+use greenroom_kernel::{AssistantMessage, Message, Part, RunOutcome, StopReason, ToolResult, ToolStatus};
+use greenroom_server::operations::Said;
+use greenroom_terminal::screen::one_line;
+use greenroom_terminal::{Look, Row, Screen, format, time};
+use serde_json::{Value, json};
+
+use crate::args::{Global, ShowArgs};
+use crate::commands::sessions;
+use crate::error;
+use crate::host::source::Stored;
+
+impl Stored {
+    /// The path to the leaf; everything that is left where a part of it is lost.
+    pub(crate) fn path(&self) -> Vec<Arc<Entry>> {
+        path_to(&self.entries, self.head.leaf).unwrap_or_else(|_| self.entries.clone())
+    }
+
+    fn context(&self) -> ContextUsage {
+        let tokens = self.head.context_tokens;
+        let measured = measure(&self.path(), Estimator::Classes, 0, Ratio::default(), Reports::Believed);
+        let usage_tokens = measured.usage_tokens.min(tokens);
+        // Where the window came from was recorded with the last run.
+        let source = self.entries.iter().rev().find_map(|entry| {
+            if let EntryKind::RunEnded { context, .. } = &entry.kind {
+                Some(context.window_source)
+            } else {
+                None
+            }
+        });
+        let source = source.unwrap_or(WindowSource::Unknown);
+        ContextUsage::new(
+            Measured { usage_tokens, trailing_tokens: tokens - usage_tokens },
+            Window { tokens: self.head.window, source },
+        )
+    }
+
+    /// The compactions that were installed, oldest first.
+    fn compactions(&self) -> Vec<Value> {
+        let mut outcomes = HashMap::new();
+        let mut undone = HashSet::new();
+        for entry in &self.entries {
+            if let EntryKind::CompactionEnded(ended) = &entry.kind
+                && let Some(installed) = ended.entry
+            {
+                outcomes.insert(installed, ended.outcome.as_str());
+            } else if let EntryKind::CompactionUndone { compaction } = &entry.kind {
+                undone.insert(*compaction);
+            }
+        }
+        let installed = self.entries.iter().filter_map(|entry| Some((entry.id, entry.kind.as_compaction()?)));
+        installed
+            .map(|(id, compaction)| {
+                let assumed = if compaction.truncated { "truncated" } else { "completed" };
+                json!({
+                    "entry_id": id,
+                    "trigger": compaction.trigger,
+                    "outcome": outcomes.get(&id).copied().unwrap_or(assumed),
+                    "is_split_turn": compaction.is_split_turn,
+                    "tokens_before": compaction.tokens_before,
+                    "tokens_after": compaction.tokens_after,
+                    "messages_removed": compaction.messages_removed,
+                    "duration_ms": compaction.duration_ms,
+                    "is_undone": undone.contains(&id),
+                })
+            })
+            .collect()
+    }
+
+    /// What stands on the path to the leaf, oldest first: who said what, what was called, and what replaced the older part
+    /// in the model's view.
+    fn conversation(&self) -> Vec<Said> {
+        self.path().iter().filter_map(|entry| Said::of(entry)).collect()
+    }
+
+    /// The first entry that the model sees as it was said, and the compaction whose summary stands for those before it.
+    fn kept_from(&self) -> Option<(EntryId, EntryId)> {
+        let active = self.head.active_compaction?;
+        let entry = self.entries.iter().find(|entry| entry.id == active)?;
+        Some((entry.kind.as_compaction()?.first_kept?, active))
+    }
+
+    fn losses(&self) -> Vec<String> {
+        losses(&self.lost, self.head.lost_from)
+    }
+
+    /// Says on standard error what is missing in what a command gave, and returns the command's exit code.
+    pub(crate) fn say_losses(&self, global: &Global) -> Result<u8> {
+        let losses = self.losses();
+        if !losses.is_empty() {
+            Screen::stderr(global.color).line(format!(
+                "greenroom: session {} is damaged: {} cannot be read; what is given is what is intact",
+                self.id,
+                losses.join(", ")
+            ))?;
+        }
+        // That the store itself is damaged was said when it was opened.
+        Ok(if losses.is_empty() && !self.is_uncertain { 0 } else { error::STORE })
+    }
+
+    /// What was said and waits to be taken up, oldest first.
+    pub(crate) fn waiting(&self) -> Vec<&Arc<Entry>> {
+        self.entries.iter().filter(|entry| self.head.inbox.contains(&entry.id)).collect()
+    }
+}
+
+/// Lost entries in words. `quarantined_from` is the first lost entry of a session that is quarantined.
+pub(crate) fn losses(lost: &[(EntryId, EntryId)], quarantined_from: Option<EntryId>) -> Vec<String> {
+    let ranges = lost.iter().map(|(from, until)| {
+        let last = until.0.saturating_sub(1);
+        if from.0 == last { format!("entry {from}") } else { format!("entries {from} to {last}") }
+    });
+    let mut losses: Vec<String> = ranges.collect();
+    if losses.is_empty()
+        && let Some(from) = quarantined_from
+    {
+        losses.push(format!("the entries from {from} on"));
+    }
+    losses
+}
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
+    let stored = Stored::read(global, &args.id).await?;
+    let losses = stored.losses();
+    let mut screen = Screen::stdout(global.color);
+    if args.json {
+        let mut value = json!({
+            "id": stored.id,
+            "title": stored.head.title.as_ref().or(stored.head.opening.as_ref()),
+            "labels": stored.head.labels,
+            "model": stored.head.model,
+            "state": sessions::state(&stored.head, stored.used),
+            "entries": stored.head.entries,
+            "context": stored.context(),
+            "compactions": stored.compactions(),
+            "conversation": stored.conversation(),
+        });
+        if !losses.is_empty() {
+            value["lost"] = json!(stored.lost.iter().map(|(from, until)| [from, until]).collect::<Vec<_>>());
+        }
+        screen.pretty_json(&value)?;
+    } else {
+        conversation(&mut screen, &stored.id, &stored)?;
+    }
+    stored.say_losses(global)
+}
+
+fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
+    let head = &stored.head;
+    screen.line(Row::styled(Look::BOLD, id).then(format!(
+        "  {}, {}, {}, {}, {}",
+        one_line(&head.model, 40),
+        format::count(head.entries, "entry"),
+        format::fill(&stored.context()),
+        format::count(head.compactions, "compaction"),
+        sessions::state(head, stored.used),
+    )))?;
+    let dates =
+        format!("begun {}, last {}", time::rfc3339(head.created_at_ms), time::rfc3339(head.updated_at_ms));
+    let dates = Row::styled(Look::DIM, &dates);
+    screen.line(dates)?;
+    let path: HashSet<EntryId> = stored.path().iter().map(|entry| entry.id).collect();
+    let mut elsewhere = 0_u64;
+    let mut results: HashMap<&str, &ToolResult> = HashMap::new();
+    for entry in &stored.entries {
+        if let Some(Message::ToolResult(result)) = entry.kind.as_message().map(|message| &**message) {
+            results.insert(&result.call_id, result);
+        }
+    }
+    let kept_from = stored.kept_from();
+    let mut losses = stored.lost.iter().peekable();
+    for entry in &stored.entries {
+        while let Some((from, until)) = losses.next_if(|(from, _)| *from < entry.id) {
+            let text = format!("── {} entries are lost here ──", until.0 - from.0);
+            let text = Row::styled(Look::BAD, &text);
+            screen.line(text)?;
+        }
+        if entry.kind.is_on_path() && !path.contains(&entry.id) {
+            elsewhere += 1;
+            continue;
+        }
+        if let Some((_, summary)) = kept_from.filter(|(first_kept, _)| *first_kept == entry.id) {
+            let text = format!(
+                "the model sees what follows, and instead of the above the summary of entry {summary}"
+            );
+            mark(screen, Look::NOTE, &text)?;
+        }
+        show_entry(screen, entry, &results)?;
+    }
+    for (from, until) in losses {
+        let text = Row::styled(Look::BAD, format!("── {} entries are lost here ──", until.0 - from.0));
+        screen.line(text)?;
+    }
+    if elsewhere > 0 {
+        screen.line("")?;
+        let text = format!("{elsewhere} entries are on other branches.");
+        let text = Row::styled(Look::DIM, &text);
+        screen.line(text)?;
+    }
+    for entry in stored.waiting() {
+        if let EntryKind::Inbox { content, .. } = &entry.kind {
+            let text = greenroom_kernel::message::blocks_text(content);
+            speech(screen, "you, waiting", Look::WARN, &text)?;
+        }
+    }
+    if head.open_run.is_some() && head.questions.is_empty() && !stored.used.goes_on() {
+        screen.line("")?;
+        let text = format!(
+            "Its newest prompt has no complete answer: /continue in `greenroom chat --session {id}` goes on."
+        );
+        let text = Row::styled(Look::WARN, &text);
+        screen.line(text)?;
+    }
+    Ok(())
+}
+
+fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &ToolResult>) -> Result<()> {
+    match &entry.kind {
+        EntryKind::Message { message, .. } => match &**message {
+            Message::User(_) => speech(screen, "you", Look::GOOD, &message.text()),
+            Message::Assistant(assistant) => answer(screen, assistant, results),
+            // Shown with its call.
+            Message::ToolResult(_) => Ok(()),
+        },
+        EntryKind::Shell(shell) => speech(screen, "you ran", Look::GOOD, &shell.command),
+        EntryKind::Custom(custom) => {
+            speech(screen, &custom.kind, Look::GOOD, &greenroom_kernel::message::blocks_text(&custom.content))
+        }
+        EntryKind::BranchSummary { summary, .. } => {
+            speech(screen, "from the branch before", Look::NOTE, summary)
+        }
+        EntryKind::CompactionEnded(ended) => {
+            // Those that were installed are told by their own entry's end, failures by theirs.
+            compacted(
+                screen,
+                &Compacted::from(ended),
+                matches!(ended.outcome, CompactionOutcome::Nothing { .. }),
+            )
+        }
+        EntryKind::CompactionUndone { compaction } => {
+            mark(screen, Look::NOTE, &format!("compaction {compaction} was undone"))
+        }
+        EntryKind::ModelChange { provider, model } => {
+            mark(screen, Look::DIM, &format!("from here on {model} answers ({provider})"))
+        }
+        EntryKind::RunEnded { outcome, .. } => match outcome {
+            RunOutcome::Completed => Ok(()),
+            RunOutcome::Aborted => mark(screen, Look::WARN, "the run was aborted"),
+            RunOutcome::Interrupted => mark(screen, Look::WARN, "the run was interrupted: its process died"),
+            RunOutcome::Failed(failure) => {
+                mark(screen, Look::BAD, &format!("the run failed ({}): {failure}", failure.class))
+            }
+            RunOutcome::Stopped { reason } => {
+                mark(screen, Look::BAD, &format!("the run was stopped: {reason}"))
+            }
+        },
+        EntryKind::Question(asked) => {
+            mark(screen, Look::WARN, &format!("question {}: {}", entry.id, asked.question.text))
+        }
+        EntryKind::QuestionEnded { question, end } => match end {
+            QuestionEnd::Answered(answer) => {
+                let by = answer.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+                mark(screen, Look::WARN, &format!("question {question} was answered{by}: {answer}"))
+            }
+            QuestionEnd::Expired => mark(screen, Look::WARN, &format!("question {question} has expired")),
+            QuestionEnd::Withdrawn => mark(screen, Look::WARN, &format!("question {question} was withdrawn")),
+        },
+        EntryKind::Pin { entry, pinned } => mark(
+            screen,
+            Look::DIM,
+            &format!("entry {entry} was {}", if *pinned { "pinned" } else { "released" }),
+        ),
+        EntryKind::Child(child) => match &child.stage {
+            ChildStage::Started => {
+                mark(screen, Look::DIM, &format!("{} works in session {}", child.name, child.session))
+            }
+            ChildStage::Ended { outcome, .. } => {
+                let reason = outcome.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
+                mark(screen, Look::DIM, &format!("{} {outcome}{reason}", child.name))
+            }
+        },
+        EntryKind::HandOff(hand_off) => {
+            mark(screen, Look::NOTE, &format!("from here on {} answers for {}", hand_off.to, hand_off.from))
+        }
+        EntryKind::Compaction(compaction) => {
+            speech(screen, &format!("summary, entry {}", entry.id), Look::NOTE, &compaction.summary)
+        }
+        EntryKind::Prune(_)
+        | EntryKind::WholeResult { .. }
+        | EntryKind::Metadata(_)
+        | EntryKind::CallStarted { .. }
+        | EntryKind::Terms { .. }
+        | EntryKind::CompactionStarted(_)
+        | EntryKind::Label { .. }
+        | EntryKind::Note { .. }
+        | EntryKind::Inbox { .. }
+        | EntryKind::InboxCleared { .. }
+        | EntryKind::LeafMoved { .. }
+        | EntryKind::Spent(_) => Ok(()),
+    }
+}
+
+fn speech(screen: &mut Screen, who: &str, look: Look, text: &str) -> Result<()> {
+    screen.line("")?;
+    let space = if text.is_empty() { "" } else { " " };
+    Ok(screen.line(Row::styled(look, format!("{who} ›")).then(format!("{space}{}", text.trim_end())))?)
+}
+
+fn answer(
+    screen: &mut Screen,
+    assistant: &AssistantMessage,
+    results: &HashMap<&str, &ToolResult>,
+) -> Result<()> {
+    let text = assistant.text();
+    if !text.trim().is_empty() {
+        speech(screen, "agent", Look::BOLD, text.trim())?;
+    }
+    for call in assistant.content.iter().filter_map(Part::as_tool_call) {
+        let told = format::call(&call.name, &call.arguments, 90);
+        let (sign, look, what) = match results.get(call.id.as_str()) {
+            None => ("?", Look::WARN, "no result".to_owned()),
+            Some(result) => {
+                let text = greenroom_kernel::message::blocks_text(&result.content);
+                let lines = format::count(text.lines().count() as u64, "line");
+                match result.status {
+                    ToolStatus::Ok => ("✓", Look::DIM, lines),
+                    ToolStatus::Error => ("✗", Look::WARN, one_line(&text, 80)),
+                    ToolStatus::Interrupted => ("✗", Look::WARN, "interrupted".to_owned()),
+                }
+            }
+        };
+        let line = Row::styled(look, format!("  {sign} {told}  {what}"));
+        screen.line(line)?;
+    }
+    match assistant.stop {
+        StopReason::Stop | StopReason::ToolCalls => Ok(()),
+        StopReason::Length => mark(screen, Look::WARN, "the answer reached its length limit"),
+        StopReason::ContentFilter => mark(screen, Look::WARN, "the answer was cut by the content filter"),
+        StopReason::Aborted => mark(screen, Look::WARN, "the answer was interrupted here"),
+        StopReason::Error => {
+            let error = assistant.error.as_deref().unwrap_or("the provider failed");
+            mark(screen, Look::BAD, &format!("the answer broke off: {error}"))
+        }
+    }
+}
+
+fn compacted(screen: &mut Screen, end: &Compacted, is_nothing: bool) -> Result<()> {
+    if is_nothing { Ok(()) } else { mark(screen, Look::NOTE, &format::compaction(end)) }
+}
+
+fn mark(screen: &mut Screen, look: Look, text: &str) -> Result<()> {
+    let line = Row::styled(look, format!("── {} ──", one_line(text, 200)));
+    Ok(screen.line(line)?)
+}

@@ -1,0 +1,230 @@
+//! `greenroom top`: the live sessions of a host at a glance, and one of them closely.
+//!
+//! Invariants: nothing is opened or woken by looking; what is no terminal gets one table, and nothing else; however it
+//! ends, the terminal is as it was.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use anyhow::Result;
+use greenroom::LiveSession;
+use greenroom_server::operations::{Abort, CompactSession, ListLive, WatchSession};
+use greenroom_server::{Client, ClientError, Events, Received};
+use greenroom_terminal::draw::{Frame, Painter, Size};
+use greenroom_terminal::input::{self, Input, Raw};
+use greenroom_terminal::{Interrupts, Screen, time};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use self::model::{Action, Model};
+use crate::args::{Global, TopArgs};
+use crate::{error, host};
+
+pub(crate) mod model;
+mod rows;
+
+/// How often the list is asked for.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+/// What is said while nobody holds the store.
+const NO_HOST: &str = "no host holds the store; the next one is looked for";
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
+    let client = host::reach_to_look(global).await?;
+    let mut screen = Screen::stdout(global.color);
+    let mut model = Model::new(args.sort);
+    if let Some(client) = &client {
+        model.taken(client.call(ListLive::default()).await?.sessions, time::now_ms());
+    }
+    if args.json {
+        screen.pretty_json(&model.sessions())?;
+        return Ok(0);
+    }
+    let Some(client) = client else {
+        screen.line(
+            "No host holds the store, so no session is live; `greenroom sessions` lists what is stored, and `greenroom \
+             chat` starts a host.",
+        )?;
+        return Ok(0);
+    };
+    if !screen.is_terminal() || !std::io::stdin().is_terminal() {
+        if model.sessions().is_empty() {
+            screen.line("No session is live; `greenroom sessions` lists what is stored.")?;
+            return Ok(0);
+        }
+        for row in rows::table(&model, usize::MAX) {
+            screen.line(row.text().trim_end())?;
+        }
+        return Ok(0);
+    }
+    watch(global, client, model, screen.has_color()).await
+}
+
+/// What a host says of its sessions.
+struct Listed {
+    client: Client,
+    /// Whether it is another connection than before.
+    is_new: bool,
+    sessions: Vec<LiveSession>,
+}
+
+/// Asks the host, or looks for another one where that has ended. `None`: there is none.
+async fn list(global: Global, known: Option<Client>) -> Result<Option<Listed>> {
+    let (client, is_new) = match known.filter(|client| !client.is_closed()) {
+        Some(client) => (client, false),
+        None => match host::reach_to_look(&global).await? {
+            Some(client) => (client, true),
+            None => return Ok(None),
+        },
+    };
+    match client.call(ListLive::default()).await {
+        Ok(listed) => Ok(Some(Listed { client, is_new, sessions: listed.sessions })),
+        Err(error) if host::is_gone_client(&error) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Shows it until the user has seen enough. No key waits for the host.
+async fn watch(global: &Global, client: Client, mut model: Model, color: bool) -> Result<u8> {
+    let interrupts = Interrupts::new()?;
+    let raw = Raw::new()?;
+    let mut painter = Painter::new(color, input::size());
+    let mut inputs = input::inputs();
+    let (done, mut news) = mpsc::unbounded_channel();
+    let mut events: Option<Events> = None;
+    let mut ticks = tokio::time::interval(ASK_EVERY);
+    let mut client = Some(client);
+    // The session that is looked at closely.
+    let mut watched: Option<String> = None;
+    let mut asking: Option<JoinHandle<Result<Option<Listed>>>> = None;
+    loop {
+        let size = input::size();
+        draw(&mut painter, &model, size)?;
+        let action = tokio::select! {
+            biased;
+            () = interrupts.next() => Some(Action::Quit),
+            input = inputs.recv() => match input {
+                Some(Input::Key(key)) => model.key(key),
+                Some(Input::Paste(_) | Input::Resized) => None,
+                Some(Input::Ended(_)) | None => Some(Action::Quit),
+            },
+            Some(notice) = news.recv() => {
+                model.notice = Some(notice);
+                None
+            }
+            received = heard(&mut events) => {
+                match received {
+                    Some(Received::Event(event)) => model.heard(&event),
+                    Some(Received::Gap { .. }) => model.missed(),
+                    Some(Received::Warning(text)) => model.notice = Some(text),
+                    None => events = None,
+                }
+                None
+            }
+            listed = answered(&mut asking) => {
+                asking = None;
+                match listed {
+                    Ok(Some(Listed { client: found, is_new, sessions })) => {
+                        if is_new {
+                            model.notice = Some("another host has the store now".to_owned());
+                        }
+                        model.taken(sessions, time::now_ms());
+                        client = Some(found);
+                        watched.clone().filter(|_| is_new).map(Action::Watch)
+                    }
+                    Ok(None) => {
+                        client = None;
+                        model.taken(Vec::new(), time::now_ms());
+                        model.notice = Some(NO_HOST.to_owned());
+                        None
+                    }
+                    Err(error) => {
+                        client = None;
+                        model.notice = Some(error::line(&error));
+                        None
+                    }
+                }
+            }
+            _ = ticks.tick(), if asking.is_none() => {
+                asking = Some(tokio::spawn(list(global.clone(), client.clone())));
+                None
+            }
+        };
+        match (action, &client) {
+            (Some(Action::Quit), _) => break,
+            (Some(Action::Leave), _) => (events, watched) = (None, None),
+            (Some(Action::Watch(id)), Some(client)) => {
+                events = Some(client.events_of(id.as_str()));
+                watched = Some(id.clone());
+                ask(client, &done, watch_session, id);
+            }
+            (Some(Action::Abort(id)), Some(client)) => ask(client, &done, abort, id),
+            (Some(Action::Compact(id)), Some(client)) => ask(client, &done, compact, id),
+            (Some(Action::Watch(_) | Action::Abort(_) | Action::Compact(_)), None) => {
+                model.notice = Some(NO_HOST.to_owned());
+            }
+            (None, _) => {}
+        }
+    }
+    input::write(&painter.clear())?;
+    drop(raw);
+    Ok(0)
+}
+
+/// What the host says that was asked; nothing where none was.
+async fn answered(asking: &mut Option<JoinHandle<Result<Option<Listed>>>>) -> Result<Option<Listed>> {
+    match asking {
+        Some(asking) => asking.await?,
+        None => std::future::pending().await,
+    }
+}
+
+fn draw(painter: &mut Painter, model: &Model, size: Size) -> Result<()> {
+    let frame = Frame { above: Vec::new(), region: rows::screen(model, size), cursor: (0, 0) };
+    Ok(input::write(&painter.paint(&frame, size))?)
+}
+
+/// The next event of the session that is looked at; nothing where none is.
+async fn heard(events: &mut Option<Events>) -> Option<Received> {
+    match events {
+        Some(events) => events.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Does something with a session, and tells what came of it.
+fn ask<F>(
+    client: &Client,
+    done: &mpsc::UnboundedSender<String>,
+    does: impl FnOnce(Client, String) -> F,
+    id: String,
+) where
+    F: Future<Output = Result<String, ClientError>> + Send + 'static,
+{
+    let (doing, done) = (does(client.clone(), id), done.clone());
+    tokio::spawn(async move {
+        let text = doing.await.unwrap_or_else(|error| error.to_string());
+        if !text.is_empty() {
+            // Nobody may be there to read it.
+            let _ = done.send(text);
+        }
+    });
+}
+
+/// What happens in the session is told from now on, which needs no word.
+async fn watch_session(client: Client, id: String) -> Result<String, ClientError> {
+    client.call(WatchSession { session_id: id }).await?;
+    Ok(String::new())
+}
+
+async fn abort(client: Client, id: String) -> Result<String, ClientError> {
+    client.call(Abort::current(id.as_str())).await?;
+    Ok(format!("{id} is aborted"))
+}
+
+async fn compact(client: Client, id: String) -> Result<String, ClientError> {
+    let work =
+        client.work(CompactSession { session_id: id.clone(), keep_recent: None, focus: None, force: false });
+    let outcome = work.await?.outcome().await?;
+    Ok(format!("{id}: {}", greenroom_terminal::text::compacted(&outcome.compacted)))
+}

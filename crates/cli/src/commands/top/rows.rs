@@ -1,0 +1,251 @@
+//! How `top` looks: its model as rows of a terminal.
+//!
+//! Invariants: there are never more rows than the terminal has, and none is wider; the chosen session is among them.
+
+use greenroom::{LiveSession, Status};
+use greenroom_terminal::draw::Size;
+use greenroom_terminal::format;
+use greenroom_terminal::row::{Look, Row};
+use greenroom_terminal::screen::columns;
+
+use super::model::{Close, Model, Question, age_ms, doing};
+use crate::agent::FOLDER;
+
+#[cfg(test)]
+mod tests;
+
+/// How wide a bar is, in columns.
+const BAR_COLUMNS: usize = 8;
+/// The widest cells, in columns.
+const ID_COLUMNS: usize = 32;
+const TITLE_COLUMNS: usize = 32;
+const DOING_COLUMNS: usize = 30;
+
+/// The names of the columns. What does not fit into the terminal is left out from the end of [`LEFT_OUT`].
+const COLUMNS: [&str; 9] =
+    ["SESSION", "STATE", "CONTEXT", "TOKENS", "COST", "QUEUE", "AGE", "TITLE", "FOLDER"];
+/// The columns that a narrow terminal does without, the first to go last.
+const LEFT_OUT: [usize; 6] = [6, 2, 4, 3, 7, 8];
+/// The columns of numbers, which stand to the right.
+const NUMBERS: [usize; 4] = [3, 4, 5, 6];
+
+/// The whole screen.
+pub(crate) fn screen(model: &Model, size: Size) -> Vec<Row> {
+    let width = size.width();
+    let mut rows = match &model.close {
+        Some(close) => close_up(model, close, size),
+        None => list(model, size),
+    };
+    rows.truncate(size.rows.saturating_sub(1));
+    while rows.len() + 1 < size.rows {
+        rows.push(Row::default());
+    }
+    rows.push(bottom(model, width));
+    rows.into_iter().map(|row| row.cut(width)).collect()
+}
+
+/// The table alone, for what is no terminal.
+pub(crate) fn table(model: &Model, width: usize) -> Vec<Row> {
+    let cells: Vec<[String; 9]> =
+        model.sessions().iter().map(|session| cells(session, model.now_ms)).collect();
+    let kept = kept(&cells, width);
+    let widths = widths(&cells);
+    let mut head = Row::default();
+    for column in &kept {
+        let name = COLUMNS[*column];
+        let is_sorted = name.eq_ignore_ascii_case(sorted_column(model));
+        let look = if is_sorted { Look { bold: true, ..Look::PLAIN } } else { Look::DIM };
+        head.push(&padded(name, *column, widths[*column]), look);
+        head.push("  ", Look::PLAIN);
+    }
+    let mut rows = vec![head];
+    for (session, cells) in model.sessions().iter().zip(&cells) {
+        let look = match session.state.status {
+            Status::Working | Status::Compacting => Look::PLAIN,
+            Status::Waiting => Look::WARN,
+            Status::Idle | _ => Look::DIM,
+        };
+        let mut row = Row::default();
+        for column in &kept {
+            row.push(&padded(&cells[*column], *column, widths[*column]), look);
+            row.push("  ", Look::PLAIN);
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+fn list(model: &Model, size: Size) -> Vec<Row> {
+    let mut rows = vec![summary(model), Row::default()];
+    if model.sessions().is_empty() {
+        rows.push(Row::new("No session is live. What is begun elsewhere appears here.", Look::DIM));
+        return rows;
+    }
+    let mut table = table(model, size.width().saturating_sub(2)).into_iter();
+    rows.extend(table.next().map(|head| Row::plain("  ").then(head)));
+    let room = size.rows.saturating_sub(rows.len() + 1).max(1);
+    let chosen = model.place().unwrap_or(0);
+    let first = chosen.saturating_sub(room.saturating_sub(1));
+    for (place, row) in table.enumerate().skip(first).take(room) {
+        let mark = if place == chosen { Row::new("▸ ", Look::BOLD) } else { Row::plain("  ") };
+        rows.push(mark.then(row));
+    }
+    rows
+}
+
+/// All of them in a line.
+fn summary(model: &Model) -> Row {
+    let sessions = model.sessions();
+    let of = |status: Status| sessions.iter().filter(|session| session.state.status == status).count() as u64;
+    let cost = sessions.iter().map(|session| session.state.cost_microdollars).sum();
+    let estimated_tokens = sessions.iter().map(|session| session.state.estimated_tokens).sum();
+    let cost = format::about(format::cents(cost), estimated_tokens);
+    let mut text = format::count(sessions.len() as u64, "live session");
+    for (count, what) in [
+        (of(Status::Working), "at work"),
+        (of(Status::Compacting), "compacting"),
+        (of(Status::Waiting), "waiting for an answer"),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    Row::new(&text, Look::BOLD).and(&format!("  {cost} in all"), Look::DIM)
+}
+
+fn close_up(model: &Model, close: &Close, size: Size) -> Vec<Row> {
+    let mut rows = vec![Row::new(&close.id, Look::BOLD)];
+    match model.find(Some(&close.id)) {
+        Some(session) => {
+            let state = &session.state;
+            let title = session.title.as_deref().unwrap_or_default();
+            rows[0].push(&format!("  {title}"), Look::DIM);
+            rows.push(Row::plain(&format!(
+                "{}  {}  {} tokens  {}  {}",
+                doing(session),
+                bar(session),
+                format::short(state.total_tokens),
+                format::about(format::cents(state.cost_microdollars), state.estimated_tokens),
+                state.model,
+            )));
+        }
+        None => rows.push(Row::new("it is no longer live", Look::DIM)),
+    }
+    rows.push(Row::default());
+    let width = size.width();
+    let mut lines: Vec<Row> = close
+        .lines
+        .iter()
+        .rev()
+        .take(size.rows)
+        .rev()
+        .flat_map(|row| row.wrap(width, &Row::default(), &Row::plain("  ")))
+        .collect();
+    for line in close.text.lines() {
+        lines.extend(Row::new(line, Look::PLAIN).wrap(width, &Row::default(), &Row::plain("  ")));
+    }
+    let room = size.rows.saturating_sub(rows.len() + 1);
+    let first = lines.len().saturating_sub(room);
+    if lines.is_empty() {
+        lines.push(Row::new("What happens from now on appears here.", Look::DIM));
+    }
+    rows.extend(lines.into_iter().skip(first));
+    rows
+}
+
+/// What is asked, what came of it, or what the keys do.
+fn bottom(model: &Model, width: usize) -> Row {
+    if let Some(question) = &model.question {
+        let text = match question {
+            Question::Abort(id) => format!("Abort what goes on in {id}? What had come is kept. y/n"),
+            Question::Compact(id) => format!("Replace the older part of {id} by a summary, now? y/n"),
+        };
+        return Row::new(&text, Look { bold: true, ..Look::WARN });
+    }
+    if let Some(notice) = &model.notice {
+        return Row::new(notice, Look::WARN);
+    }
+    if model.close.is_some() {
+        return keys(&["Esc back", "a abort", "c compact", "q quit"], width);
+    }
+    let order = if model.is_reversed { ", reversed" } else { "" };
+    let sort = format!("s sort ({}{order})", model.sort.name());
+    keys(&["↑↓ choose", "Enter look", &sort, "r reverse", "a abort", "c compact", "q quit"], width)
+}
+
+/// The keys in one row. Where it is too narrow for all, the first ones go: the last one leaves the program.
+fn keys(keys: &[&str], width: usize) -> Row {
+    let line = |keys: &[&str]| Row::new(&keys.join("  "), Look::DIM);
+    let narrower = (0..keys.len()).map(|left_out| line(&keys[left_out..]));
+    narrower.into_iter().find(|row| row.width() <= width).unwrap_or_else(|| line(&keys[keys.len() - 1..]))
+}
+
+fn sorted_column(model: &Model) -> &'static str {
+    match model.sort.name() {
+        "id" => "SESSION",
+        name => name,
+    }
+}
+
+fn cells(session: &LiveSession, now_ms: u64) -> [String; 9] {
+    let state = &session.state;
+    let text = |text: &str, columns: usize| Row::plain(text).cut(columns).text();
+    [
+        text(&state.id, ID_COLUMNS),
+        text(&doing(session), DOING_COLUMNS),
+        bar(session),
+        format::short(state.total_tokens),
+        format::about(format::cents(state.cost_microdollars), state.estimated_tokens),
+        if state.waiting == 0 { String::new() } else { state.waiting.to_string() },
+        age_ms(session, now_ms).map_or_else(String::new, shown_age),
+        text(session.title.as_deref().unwrap_or_default(), TITLE_COLUMNS),
+        session.labels.get(FOLDER).map_or_else(String::new, |folder| text(folder, TITLE_COLUMNS)),
+    ]
+}
+
+/// The context as a bar, with how full it is.
+fn bar(session: &LiveSession) -> String {
+    let context = &session.state.context;
+    match (context.window, context.percent()) {
+        (Some(window), Some(percent)) => {
+            format!("{} {percent:>3.0} %", format::bar(context.tokens, window, window, BAR_COLUMNS))
+        }
+        (Some(_) | None, None) | (None, Some(_)) => format::short(context.tokens),
+    }
+}
+
+/// A time in one unit: `12s`, `5m`, `3h`, `2d`.
+fn shown_age(ms: u64) -> String {
+    match ms / 1_000 {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3_600 => format!("{}m", seconds / 60),
+        seconds @ 3_600..86_400 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+fn widths(cells: &[[String; 9]]) -> [usize; 9] {
+    std::array::from_fn(|column| {
+        let widest = cells.iter().map(|cells| columns(&cells[column])).max().unwrap_or(0);
+        widest.max(columns(COLUMNS[column]))
+    })
+}
+
+/// The columns that fit.
+fn kept(cells: &[[String; 9]], width: usize) -> Vec<usize> {
+    let widths = widths(cells);
+    let mut kept: Vec<usize> = (0..COLUMNS.len()).collect();
+    for left_out in LEFT_OUT.iter().rev() {
+        let total: usize = kept.iter().map(|column| widths[*column] + 2).sum();
+        if total <= width.saturating_add(2) {
+            break;
+        }
+        kept.retain(|column| column != left_out);
+    }
+    kept
+}
+
+fn padded(cell: &str, column: usize, width: usize) -> String {
+    let padding = " ".repeat(width.saturating_sub(columns(cell)));
+    if NUMBERS.contains(&column) { format!("{padding}{cell}") } else { format!("{cell}{padding}") }
+}

@@ -1,0 +1,44 @@
+//! `greenroom tree`: the branches of a stored session.
+//!
+//! Invariants: nothing is changed.
+
+use anyhow::Result;
+use greenroom_chat::figures;
+use greenroom_server::operations::{Branch, branches};
+use greenroom_terminal::{Look, Row, Screen};
+use serde_json::{Value, json};
+
+use crate::args::{Global, TreeArgs};
+use crate::host::source::Stored;
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &TreeArgs) -> Result<u8> {
+    let stored = Stored::read(global, &args.id).await?;
+    let branches = branches(&stored.entries, stored.head.leaf);
+    let mut screen = Screen::stdout(global.color);
+    if args.json {
+        let list: Vec<Value> = branches.iter().map(branch_json).collect();
+        screen.pretty_json(&json!({ "id": stored.id, "leaf": stored.head.leaf, "branches": list }))?;
+    } else {
+        for branch in &branches {
+            let style = if branch.is_current { Look::BOLD } else { Look::DIM };
+            screen.line(Row::styled(style, figures::branch(branch)))?;
+        }
+        if branches.is_empty() {
+            screen.line("Nothing was said yet.")?;
+        }
+    }
+    stored.say_losses(global)
+}
+
+fn branch_json(branch: &Branch) -> Value {
+    json!({
+        "first": branch.first,
+        "last": branch.last,
+        "after": branch.after,
+        "depth": branch.depth,
+        "is_current": branch.is_current,
+        "messages": branch.messages,
+        "text": branch.text,
+    })
+}

@@ -1,0 +1,198 @@
+//! A run as a person sees it: the answer's text, and a line for everything else.
+//!
+//! Invariants: every answer is shown whole, also where pieces of its stream were missed; a pipe gets an answer only when
+//! it is whole, and at a terminal what turns out to be void is marked as such; notes go to their own screen, so that
+//! the answer alone can be piped on.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use greenroom::event::{Delta, EventKind};
+use greenroom::{Event, Role, RunItem};
+use greenroom_kernel::{FailureClass, ToolStatus};
+use greenroom_terminal::screen::one_line;
+use greenroom_terminal::{Look, Row, Screen, format};
+
+use crate::commands::questions;
+
+/// Tool calls quicker than this are shown without their time, in milliseconds.
+const QUICK_MS: u64 = 500;
+
+/// What is said of text that was shown and does not count.
+const VOID: &str = "  ✗ the answer broke off: what is above does not count, and it is asked for again";
+
+/// Where a run is shown.
+#[derive(Debug)]
+pub(crate) struct View {
+    /// Where the answer goes.
+    pub(crate) text: Screen,
+    /// Where everything else goes, if anywhere.
+    pub(crate) notes: Option<Screen>,
+    /// What was shown of the answer that is coming.
+    shown: String,
+    /// The calls under way: what they are about, by their ids.
+    calls: HashMap<String, String>,
+}
+
+impl View {
+    /// A view on these screens.
+    pub(crate) fn new(text: Screen, notes: Option<Screen>) -> Self {
+        Self { text, notes, shown: String::new(), calls: HashMap::new() }
+    }
+
+    /// Shows what came.
+    pub(crate) fn item<R>(&mut self, item: &RunItem<R>) -> Result<()> {
+        // The text comes with its events, and a whole message makes up for what was missed of it.
+        if let RunItem::Event(event) = item { self.event(event) } else { Ok(()) }
+    }
+
+    /// Shows an event.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "events are open-ended")]
+    pub(crate) fn event(&mut self, event: &Event) -> Result<()> {
+        match &event.kind {
+            EventKind::MessageStart => self.shown.clear(),
+            EventKind::MessageDiscarded => self.discard()?,
+            // Nobody can take back what a pipe got: it waits for the whole answer.
+            EventKind::MessageDelta { .. } if !self.text.is_watched() => {}
+            EventKind::MessageDelta { delta: Delta::Text(piece), .. } => {
+                self.clear_live()?;
+                self.shown.push_str(piece);
+                self.text.text(piece)?;
+            }
+            EventKind::MessageEnd { message, .. } if message.role == Role::Assistant => {
+                self.clear_live()?;
+                match message.text.strip_prefix(self.shown.as_str()) {
+                    Some(rest) => self.text.text(rest)?,
+                    None => {
+                        self.text.end_text()?;
+                        self.text.text(&message.text)?;
+                    }
+                }
+                self.text.end_text()?;
+                self.shown.clear();
+            }
+            EventKind::ToolStart { call_id, name, arguments, .. } => {
+                let width = self.notes.as_ref().map_or(100, Screen::width).clamp(30, 120);
+                let call = format::call(name, arguments, width - 20);
+                self.live(&format!("  · {call} …"))?;
+                self.calls.insert(call_id.clone(), call);
+            }
+            EventKind::ToolUpdate { call_id, line, .. } => {
+                let call = self.calls.get(call_id).cloned().unwrap_or_default();
+                self.live(&format!("  · {call} … {}", one_line(line, 40)))?;
+            }
+            EventKind::ToolEnd { call_id, name, status, duration_ms } => {
+                let call = self.calls.remove(call_id).unwrap_or_else(|| name.clone());
+                let time = match *duration_ms {
+                    0..QUICK_MS => String::new(),
+                    ms => format!(", {}", format::duration(ms)),
+                };
+                match status {
+                    ToolStatus::Ok => self.note(Look::DIM, &format!("  ✓ {call}{time}"))?,
+                    ToolStatus::Error => self.note(Look::WARN, &format!("  ✗ {call}{time}"))?,
+                    ToolStatus::Interrupted => self.note(Look::WARN, &format!("  ✗ {call}, interrupted"))?,
+                }
+            }
+            EventKind::QuestionAsked { entry_id, question, .. } => {
+                self.note(Look::WARN, &format!("  question {entry_id}: {}", question.text))?;
+                let details = question.details.iter().flat_map(|details| details.lines());
+                details
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+                    .iter()
+                    .try_for_each(|line| self.note(Look::DIM, &format!("    {line}")))?;
+                self.note(Look::DIM, &format!("    {}", questions::wanted(&question.kind)))?;
+            }
+            EventKind::QuestionEnded { question, end } => {
+                self.note(Look::DIM, &format!("  question {question} was {}", end.as_str()))?;
+            }
+            EventKind::CompactionStart { tokens_before, .. } => {
+                let size = format::short(*tokens_before);
+                if self.notes.as_ref().is_some_and(Screen::is_terminal) {
+                    self.live(&format!("  · compacting {size} …"))?;
+                } else {
+                    self.note(Look::DIM, &format!("  compacting {size} …"))?;
+                }
+            }
+            EventKind::CompactionEnd(end) => {
+                self.note(Look::NOTE, &format!("  {}", format::compaction(end)))?
+            }
+            // A server that loads is asked every ten seconds for minutes: a line each would say nothing new.
+            EventKind::Retry { attempt, failure, .. }
+                if failure.class == FailureClass::Loading && !attempt.is_power_of_two() => {}
+            EventKind::Retry { failure, .. } if failure.class == FailureClass::Loading => {
+                self.discard()?;
+                let text = format!("  waiting for the server (Ctrl-C stops it): {failure}");
+                self.note(Look::WARN, &one_line(&text, 200))?;
+            }
+            EventKind::Retry { delay_ms, failure, .. } => {
+                self.discard()?;
+                let text = format!("  trying again in {}: {failure}", format::duration(*delay_ms));
+                self.note(Look::WARN, &one_line(&text, 200))?;
+            }
+            EventKind::Fallback { provider, model, failure, .. } => {
+                self.discard()?;
+                let text = format!("  going on with {model} of {provider}: {failure}");
+                self.note(Look::WARN, &one_line(&text, 200))?;
+            }
+            EventKind::OverflowDetected => {
+                self.note(Look::WARN, "  the model cut the context silently; compacting")?;
+            }
+            EventKind::Warning { message } => {
+                self.note(Look::WARN, &format!("  {}", one_line(message, 300)))?
+            }
+            EventKind::SessionRestarted { reason } => {
+                self.note(Look::WARN, &format!("  the session was restarted: {}", one_line(reason, 200)))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What was shown of the answer is void.
+    fn discard(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.shown).is_empty() {
+            self.clear_live()?;
+            self.text.end_text()?;
+            self.text.line(Row::styled(Look::WARN, VOID))?;
+        }
+        Ok(())
+    }
+
+    /// A line that stays.
+    pub(crate) fn note(&mut self, look: Look, text: &str) -> Result<()> {
+        if let Some(notes) = &mut self.notes {
+            self.text.end_text()?;
+            notes.line(Row::styled(look, text))?;
+        }
+        Ok(())
+    }
+
+    fn live(&mut self, text: &str) -> Result<()> {
+        if let Some(notes) = &mut self.notes {
+            self.text.end_text()?;
+            let text = one_line_keeping_indent(text, notes.width());
+            notes.live(Row::styled(Look::DIM, text))?;
+        }
+        Ok(())
+    }
+
+    /// Ends what is half shown.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.clear_live()?;
+        self.shown.clear();
+        self.calls.clear();
+        Ok(self.text.end_text()?)
+    }
+
+    fn clear_live(&mut self) -> Result<()> {
+        if let Some(notes) = &mut self.notes {
+            notes.clear_live()?;
+        }
+        Ok(())
+    }
+}
+
+fn one_line_keeping_indent(text: &str, width: usize) -> String {
+    format!("  {}", one_line(text, width.saturating_sub(3)))
+}

@@ -1,0 +1,307 @@
+//! What is said when something fails, and the exit code that goes with it.
+//!
+//! This is the lowest room: it touches no other. Every room makes a [`CliError`] where something fails, and nobody looks
+//! upward for a code.
+//!
+//! Invariants: one line on standard error that says what to do, and the same failure has the same code in every
+//! command. A reader that went away is no failure.
+
+use std::{fmt, io};
+
+use greenroom_kernel::FailureClass;
+use greenroom_server::{ClientError, ProblemKind};
+use greenroom_store::StoreError;
+use greenroom_terminal::screen::harmless;
+use greenroom_tools::ToolsError;
+use serde_json::{Map, Value};
+
+/// What to do where a session is not found.
+const LIST: &str = "`greenroom sessions` lists them";
+
+/// What to do where a session is damaged.
+const DAMAGED: &str = "`greenroom show` prints what is intact, `greenroom store check` says what is lost, and `greenroom \
+                       store accept-loss` lets the session go on without it";
+
+/// What to do where a run waits for an answer.
+const ANSWER: &str = "`greenroom questions` shows it, and `greenroom answer` answers it";
+
+/// The model could not be asked, or gave no usable answer.
+pub(crate) const FAILED: u8 = 1;
+/// The command line, the configuration or the workspace is not usable.
+pub(crate) const USAGE: u8 = 2;
+/// The store is not usable.
+pub(crate) const STORE: u8 = 3;
+/// A guard, a budget or a time limit ended the run.
+pub(crate) const STOPPED: u8 = 4;
+/// A tool asks a person, and the run waits for the answer.
+pub(crate) const WAITING: u8 = 5;
+/// The user interrupted it.
+pub(crate) const INTERRUPTED: u8 = greenroom_terminal::interrupt::INTERRUPTED;
+
+/// A failure with the exit code that goes with it, made where it happens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CliError {
+    /// The exit code.
+    pub(crate) code: u8,
+    /// What is said.
+    pub(crate) text: String,
+}
+
+impl CliError {
+    /// A failure that ends the program with this code.
+    pub(crate) fn new(code: u8, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for CliError {}
+
+/// An error for what the user asked for.
+pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
+    CliError::new(USAGE, text).into()
+}
+
+/// The exit code of a failure.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the library's errors are open-ended")]
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    for cause in error.chain() {
+        if let Some(error) = cause.downcast_ref::<greenroom::Error>() {
+            return match error {
+                greenroom::Error::NoSession { .. } | greenroom::Error::Deleted { .. } => STORE,
+                error if error.is_invalid_request() => USAGE,
+                greenroom::Error::Store(store) => store_code(store),
+                greenroom::Error::Stopped { .. } | greenroom::Error::TimedOut { .. } => STOPPED,
+                greenroom::Error::Waiting { .. } => WAITING,
+                greenroom::Error::Aborted => INTERRUPTED,
+                _ => FAILED,
+            };
+        }
+        if let Some(error) = cause.downcast_ref::<StoreError>() {
+            return store_code(error);
+        }
+        if let Some(error) = cause.downcast_ref::<ClientError>() {
+            return client_code(error);
+        }
+        if let Some(failure) = cause.downcast_ref::<CliError>() {
+            return failure.code;
+        }
+        if cause.is::<ToolsError>() {
+            return USAGE;
+        }
+    }
+    FAILED
+}
+
+/// The exit code of what another process refused, or did not answer.
+fn client_code(error: &ClientError) -> u8 {
+    if matches!(error, ClientError::Parameters(_) | ClientError::TooLong { .. }) {
+        return USAGE;
+    }
+    if matches!(error, ClientError::Silent(_)) {
+        return STORE;
+    }
+    match error.kind() {
+        Some(
+            ProblemKind::Invalid
+            | ProblemKind::SessionId
+            | ProblemKind::NothingToCompact
+            | ProblemKind::Version,
+        ) => USAGE,
+        Some(
+            ProblemKind::NoSession | ProblemKind::Damaged | ProblemKind::StoreInUse | ProblemKind::Store,
+        ) => STORE,
+        Some(ProblemKind::Stopped | ProblemKind::TimedOut) => STOPPED,
+        Some(ProblemKind::Waiting) => WAITING,
+        Some(ProblemKind::Aborted) => INTERRUPTED,
+        Some(
+            ProblemKind::Model
+            | ProblemKind::BranchSummary
+            | ProblemKind::Busy
+            | ProblemKind::Interrupted
+            | ProblemKind::Closed
+            | ProblemKind::Other,
+        )
+        | None => FAILED,
+    }
+}
+
+fn store_code(error: &StoreError) -> u8 {
+    // A name that cannot be one is the command line's fault.
+    if matches!(error, StoreError::SessionId { .. }) { USAGE } else { STORE }
+}
+
+/// Whether the reader of our output went away: `greenroom … | head`.
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Whether another process has the store open.
+pub(crate) fn is_store_in_use(error: &anyhow::Error) -> bool {
+    let in_use = |error: &StoreError| matches!(error, StoreError::InUse { .. });
+    error.chain().any(|cause| {
+        cause.downcast_ref::<StoreError>().is_some_and(in_use)
+            || matches!(cause.downcast_ref::<greenroom::Error>(), Some(greenroom::Error::Store(error)) if in_use(error))
+    })
+}
+
+/// The failure in one line, with what to do about it.
+pub(crate) fn line(error: &anyhow::Error) -> String {
+    let text = error.chain().map(ToString::to_string).fold(String::new(), |mut text, cause| {
+        // Most of our errors repeat their cause already.
+        if !text.contains(&cause) {
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.push_str(&cause);
+        }
+        text
+    });
+    let text = harmless(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned();
+    match advice(error) {
+        Some(advice) if !text.contains(advice) => format!("{text}; {advice}"),
+        Some(_) | None => text,
+    }
+}
+
+fn advice(error: &anyhow::Error) -> Option<&'static str> {
+    for cause in error.chain() {
+        if let Some(error) = cause.downcast_ref::<ClientError>() {
+            return advice_of_client(error);
+        }
+        match cause.downcast_ref() {
+            Some(greenroom::Error::Model(failure)) => return advice_for(failure.class),
+            Some(greenroom::Error::NoSession { .. }) => return Some(LIST),
+            Some(greenroom::Error::Waiting { .. }) => return Some(ANSWER),
+            Some(_) | None => {}
+        }
+        let store = match cause.downcast_ref::<greenroom::Error>() {
+            Some(greenroom::Error::Store(store)) => Some(&**store),
+            _ => cause.downcast_ref::<StoreError>(),
+        };
+        if let Some(store) = store {
+            return match store {
+                StoreError::NotFound { .. } => Some(LIST),
+                StoreError::InUse { .. } => Some("or name another store with --data-dir"),
+                StoreError::Quarantined { .. } | StoreError::Damaged { .. } => Some(DAMAGED),
+                StoreError::Full { .. }
+                | StoreError::NotPermitted { .. }
+                | StoreError::Replaced { .. }
+                | StoreError::Io { .. }
+                | StoreError::Sequence { .. }
+                | StoreError::Head { .. }
+                | StoreError::SessionId { .. }
+                | StoreError::TooLarge { .. }
+                | StoreError::Version { .. }
+                | StoreError::Record { .. }
+                | StoreError::Index { .. }
+                | StoreError::Invariant { .. }
+                | StoreError::Closed => None,
+            };
+        }
+    }
+    None
+}
+
+fn advice_of_client(error: &ClientError) -> Option<&'static str> {
+    let ClientError::Refused(problem) = error else {
+        return matches!(error, ClientError::Disconnected).then_some(
+            "nothing that was acknowledged is lost; `greenroom sessions` shows where it stands, and `greenroom resume` \
+             goes on",
+        );
+    };
+    match problem.kind {
+        ProblemKind::Model => problem.failure.as_ref().and_then(|failure| advice_for(failure.class)),
+        ProblemKind::NoSession => Some(LIST),
+        ProblemKind::Waiting => Some(ANSWER),
+        ProblemKind::Damaged => Some(DAMAGED),
+        ProblemKind::Aborted
+        | ProblemKind::Stopped
+        | ProblemKind::TimedOut
+        | ProblemKind::BranchSummary
+        | ProblemKind::NothingToCompact
+        | ProblemKind::Busy
+        | ProblemKind::Interrupted
+        | ProblemKind::Invalid
+        | ProblemKind::SessionId
+        | ProblemKind::StoreInUse
+        | ProblemKind::Store
+        | ProblemKind::Version
+        | ProblemKind::Closed
+        | ProblemKind::Other => None,
+    }
+}
+
+fn advice_for(class: FailureClass) -> Option<&'static str> {
+    match class {
+        FailureClass::Auth => Some(
+            "it is read from OPENAI_API_KEY, or from the variable that --api-key-env or the provider's api_key_env names",
+        ),
+        FailureClass::Timeout => {
+            Some("check that the server runs and that its base URL is right, then try again")
+        }
+        FailureClass::Quota => Some("check the account's credit, or use another model or server"),
+        FailureClass::RateLimited | FailureClass::Overloaded => Some("try again later"),
+        FailureClass::Loading => {
+            Some("look at the server's log; limits.loading_timeout_s says how long it is waited for")
+        }
+        FailureClass::ContextFloor | FailureClass::RequestTooLargeForRateLimit => {
+            Some("use a model with a larger window, or a shorter prompt")
+        }
+        FailureClass::ContextOverflow
+        | FailureClass::OutputLimit
+        | FailureClass::PayloadTooLarge
+        | FailureClass::Malformed
+        | FailureClass::ContentFilter
+        | FailureClass::Other => None,
+    }
+}
+
+/// The failure as the last line of `run --json`.
+pub(crate) fn json(error: &anyhow::Error, session: Option<&str>) -> Value {
+    let mut object = Map::new();
+    object.insert("type".into(), "error".into());
+    if let Some(session) = session {
+        object.insert("session_id".into(), session.into());
+    }
+    let known = error.chain().find_map(|cause| cause.downcast_ref::<greenroom::Error>());
+    let refused = error.chain().find_map(|cause| match cause.downcast_ref() {
+        Some(ClientError::Refused(problem)) => Some(&**problem),
+        Some(_) | None => None,
+    });
+    let failure = match known {
+        Some(greenroom::Error::Model(failure)) => Some(failure),
+        Some(_) | None => refused.and_then(|problem| problem.failure.as_ref()),
+    };
+    if let Some(failure) = failure {
+        object.insert("class".into(), failure.class.as_str().into());
+        let mut add = |key: &str, value: Option<u64>| {
+            if let Some(value) = value {
+                object.insert(key.into(), value.into());
+            }
+        };
+        add("status", failure.status.map(u64::from));
+        add("limit", failure.limit);
+        add("requested", failure.requested);
+    } else {
+        object.insert("class".into(), "other".into());
+    }
+    object.insert("message".into(), line(error).into());
+    let retryable = known.map_or_else(
+        || {
+            refused.is_some_and(|problem| problem.retryable)
+                || error.chain().any(|cause| cause.downcast_ref().is_some_and(StoreError::is_retryable))
+        },
+        greenroom::Error::is_retryable,
+    );
+    object.insert("retryable".into(), retryable.into());
+    Value::Object(object)
+}

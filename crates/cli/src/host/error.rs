@@ -1,0 +1,123 @@
+//! Why a host cannot be reached, and what is said about it.
+//!
+//! Invariants: what is said of a host that is silent is the same in all commands.
+
+use std::fmt;
+use std::path::Path;
+
+use greenroom_server::{ClientError, ProblemKind};
+use greenroom_store::StoreError;
+
+use super::LOG_FILE;
+use crate::error::{self, CliError};
+
+/// What is said of a silent host that is given up.
+pub(super) const GIVEN_UP: &str = "wait, or kill it with `greenroom host --stop --force`";
+
+/// Why no host can be reached.
+#[derive(Debug, Clone)]
+pub(crate) struct Unreached {
+    /// What is said, and the exit code that goes with it.
+    pub(super) failure: CliError,
+    /// Whether there is one, and it does not answer.
+    is_silent: bool,
+}
+
+impl Unreached {
+    /// With what a host said that could not begin.
+    pub(super) fn refused(code: u8, reason: &str) -> Self {
+        Self { failure: CliError::new(code, reason), is_silent: false }
+    }
+
+    /// What the system said of a place of the store's. `action` is a verb.
+    pub(super) fn unusable(action: &'static str, path: &Path, error: &std::io::Error) -> Self {
+        use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        let reason = if matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem) {
+            StoreError::NotPermitted { action, path: path.to_owned() }.to_string()
+        } else {
+            format!("cannot {action} {}: {error}", path.display())
+        };
+        Self::refused(error::STORE, &reason)
+    }
+
+    /// Whether the host of this store is connected, and does not answer.
+    pub(super) fn silent(dir: &Path) -> Self {
+        Self { failure: CliError::new(error::STORE, silent_text(dir, GIVEN_UP)), is_silent: true }
+    }
+
+    /// That all hosts ended as they started. `last_words` is what the newest one said in its log.
+    pub(super) fn died(last_words: Option<&str>) -> Self {
+        let told = match last_words {
+            Some(words) => format!("the last one said in {LOG_FILE} beside the store: {words}"),
+            None => format!("{LOG_FILE} beside the store may say why"),
+        };
+        let reason = format!(
+            "the hosts that were started in the background ended at once; {told}; --no-host does without one"
+        );
+        Self::refused(error::FAILED, &reason)
+    }
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.failure.fmt(f)
+    }
+}
+
+impl std::error::Error for Unreached {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.failure)
+    }
+}
+
+/// The socket is another user's, or the folder that it would be in is.
+pub(super) fn other_users(path: &Path) -> CliError {
+    let text = match path.symlink_metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            let folder = path.parent().unwrap_or(path).display();
+            format!("the store in {folder} is closed to you; name another one with --data-dir")
+        }
+        Ok(_) | Err(_) => format!(
+            "{} is another user's socket; remove it, or name another store with --data-dir",
+            path.display()
+        ),
+    };
+    CliError::new(error::STORE, text)
+}
+
+/// Whether the connection to a host ended, or the host was about to end, before it did what was asked. What was asked may
+/// have been done.
+pub(crate) fn is_gone(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|cause| cause.downcast_ref::<ClientError>()).any(is_gone_client)
+}
+
+/// As [`is_gone`].
+pub(crate) fn is_gone_client(error: &ClientError) -> bool {
+    *error == ClientError::Disconnected || error.kind() == Some(ProblemKind::Closed)
+}
+
+/// Whether a host was connected, and did not answer.
+pub(crate) fn is_silent(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Unreached>().is_some_and(|unreached| unreached.is_silent)
+        || error.chain().filter_map(|cause| cause.downcast_ref::<ClientError>()).any(is_silent_client)
+}
+
+/// Whether a host was given up because it said nothing any more.
+pub(crate) fn is_silent_client(error: &ClientError) -> bool {
+    matches!(error, ClientError::Silent(_))
+}
+
+/// That the host of this store does not answer, and what is to be done about it.
+pub(super) fn silent_text(dir: &Path, advice: &str) -> String {
+    match holder(dir) {
+        Some(pid) => format!(
+            "the host of this store (process {pid}) does not answer; {advice}: nothing that was acknowledged is lost"
+        ),
+        None => "the host of this store does not answer".to_owned(),
+    }
+}
+
+/// The process that has the store, as its lock says.
+pub(super) fn holder(dir: &Path) -> Option<i32> {
+    std::fs::read_to_string(dir.join("lock")).ok()?.trim().parse().ok()
+}

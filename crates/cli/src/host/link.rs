@@ -1,0 +1,328 @@
+//! The one way in which commands ask a runtime: over the socket of a host, or of a runtime in this process.
+//!
+//! Invariants: what is asked and heard is the same in both cases; where this process holds the store, the runtime ends with
+//! the command.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use greenroom::{Order, State, Status};
+use greenroom_server::operations::{
+    ClientKind, FindSession, GetSession, ListSessions, SessionState, SetLabel,
+};
+use greenroom_server::{Client, ClientError, ProblemKind};
+use greenroom_terminal::{Screen, time};
+
+use super::own::{self, Setup};
+use super::{Patience, Reached, Terms, Who, stored};
+use crate::agent::{self, FOLDER, Stay, ask_user, warn};
+use crate::args::{Global, ModelArgs};
+use crate::config::Texts;
+use crate::config::surroundings::Surroundings;
+use crate::error::{self, CliError, usage};
+use crate::host;
+
+/// How many hosts that end are replaced, before that is said.
+pub(crate) const ATTEMPTS: u32 = 5;
+/// How long the end of a connection may take.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// A connection to a runtime, with an agent of this command's.
+pub(crate) struct Link {
+    /// The connection.
+    pub(crate) client: Client,
+    /// The folder that the user works in.
+    pub(crate) folder: PathBuf,
+    /// What the user should know of the host's side, a line each.
+    pub(crate) warnings: Vec<String>,
+    /// The runtime, where it is in this process.
+    own: Option<Setup>,
+}
+
+impl Link {
+    /// A connection for a command of this kind: to a host, which is started where there is none; to a runtime in this
+    /// process where the user wants no host.
+    pub(crate) async fn open(
+        global: &Global,
+        args: &ModelArgs,
+        kind: ClientKind,
+        patience: &Patience,
+        last_valid: Option<&Texts>,
+    ) -> Result<Self> {
+        let config = agent::load_config_or(global, &Surroundings::here(), last_valid)?.config;
+        let (checks_server, patience) = (kind == ClientKind::Run, Some(patience.clone()));
+        let who = Who { kind, agent: Some(args), checks_server, patience, last_valid };
+        // Where peers cannot be told apart, this does its own work, beside no host.
+        let is_started = config.host.start && host::check_possible().is_ok();
+        let reached = match (global.no_host, is_started) {
+            (true, _) => None,
+            (false, false) => host::reach_or_free(global, &who).await?,
+            (false, true) => Some(host::reach_or_start(global, &who, Terms::of(&config)).await?),
+        };
+        match reached {
+            Some(reached) => Ok(Self::to_host(args, reached)),
+            None => Self::in_process(global, args, kind).await,
+        }
+    }
+
+    /// As [`Self::open`], with what is asked first, which may be asked again: a host that ends meanwhile is replaced.
+    pub(crate) async fn open_and<T>(
+        global: &Global,
+        args: &ModelArgs,
+        kind: ClientKind,
+        patience: &Patience,
+        last_valid: Option<&Texts>,
+        first: impl AsyncFn(&Self) -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let mut attempt = 1;
+        loop {
+            let link = Self::open(global, args, kind, patience, last_valid).await?;
+            match first(&link).await {
+                Ok(answer) => return Ok((link, answer)),
+                Err(error) if link.is_host() && attempt < ATTEMPTS && host::is_gone(&error) => attempt += 1,
+                Err(error) => {
+                    link.end().await?;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// As [`Self::open_and`], for a session that the user named; none is started: a command that works for a moment needs
+    /// none.
+    pub(crate) async fn open_once_for(
+        global: &Global,
+        args: &ModelArgs,
+        id: &str,
+        patience: &Patience,
+    ) -> Result<(Self, String)> {
+        let mut attempt = 1;
+        loop {
+            let link = Self::open_for_once(global, args, patience).await?;
+            match resolve_known(&link.client, id).await {
+                Ok(id) => return Ok((link, id)),
+                Err(error) if link.is_host() && attempt < ATTEMPTS && host::is_gone(&error) => attempt += 1,
+                Err(error) => {
+                    link.end().await?;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    async fn open_for_once(global: &Global, args: &ModelArgs, patience: &Patience) -> Result<Self> {
+        let patience = Some(patience.clone());
+        let who =
+            Who { kind: ClientKind::Run, agent: Some(args), checks_server: true, patience, last_valid: None };
+        let reached = if global.no_host { None } else { host::reach_or_free(global, &who).await? };
+        match reached {
+            Some(reached) => Ok(Self::to_host(args, reached)),
+            None => Self::in_process(global, args, ClientKind::Run).await,
+        }
+    }
+
+    fn to_host(args: &ModelArgs, reached: Reached) -> Self {
+        let Reached { client, warnings } = reached;
+        let folder = if args.no_tools { PathBuf::from(".") } else { args.workspace.clone() };
+        let folder = folder.canonicalize().unwrap_or(folder);
+        Self { client, folder, warnings, own: None }
+    }
+
+    async fn in_process(global: &Global, args: &ModelArgs, kind: ClientKind) -> Result<Self> {
+        let stay = if kind == ClientKind::Run { Stay::UntilReply } else { Stay::ForMore };
+        let mut setup = Setup::new(global, args, stay).await?;
+        setup.agent = setup.agent.fingerprint(host::fingerprint(global, args)?);
+        if kind == ClientKind::Run {
+            setup.check_reachable().await?;
+        }
+        let client = Client::in_process(&setup.runtime, setup.agent.clone());
+        // What the user should know was said already.
+        Ok(Self { client, folder: setup.folder.clone(), warnings: Vec::new(), own: Some(setup) })
+    }
+
+    /// Ends the connection, and the runtime where it is in this process.
+    pub(crate) async fn end(self) -> Result<()> {
+        let Self { client, own, .. } = self;
+        match own {
+            Some(setup) => {
+                client.close().await;
+                own::end(setup.runtime, async {}).await
+            }
+            None => {
+                // A host that answers no more is not waited for.
+                let _ = tokio::time::timeout(CLOSE_MAX, client.close()).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Says on standard error what the user should know.
+    pub(crate) fn say_warnings(&self, global: &Global) -> Result<()> {
+        self.warnings.iter().try_for_each(|warning| warn(global, warning))
+    }
+
+    /// Where the tools work, in words, if the session was begun in another folder.
+    pub(crate) async fn other_folder(&self, args: &ModelArgs, session_id: &str) -> Option<String> {
+        if args.no_tools {
+            return None;
+        }
+        // What cannot be looked at is found by what comes next.
+        let known = self.client.call(GetSession { session_id: session_id.to_owned() }).await.ok()?;
+        let here = self.folder.display().to_string();
+        let begun = known.session.labels.get(FOLDER).filter(|begun| **begun != here)?;
+        Some(format!("session {session_id} was begun in {begun}; its tools work in {here} now"))
+    }
+
+    /// Says [`Self::other_folder`] on standard error.
+    pub(crate) async fn say_folder(&self, global: &Global, args: &ModelArgs, session_id: &str) -> Result<()> {
+        if let Some(text) = self.other_folder(args, session_id).await {
+            Screen::stderr(global.color).line(format!("greenroom: {text}"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the runtime is in another process.
+    pub(crate) fn is_host(&self) -> bool {
+        self.own.is_none()
+    }
+
+    /// The session that the user goes on with: the one that is named, the newest of this folder, or a new one.
+    pub(crate) async fn session_id(&self, named: Option<&str>, goes_on: bool, kind: &str) -> Result<String> {
+        match named {
+            Some(id) => Ok(id.to_owned()),
+            None if goes_on => newest_here(&self.client, &self.folder).await,
+            None => self.new_session(kind).await,
+        }
+    }
+
+    /// A name that no session has yet, such as `run-20260102-030405`.
+    pub(crate) async fn new_session(&self, kind: &str) -> Result<String> {
+        let stamp = time::stamp(time::now_ms());
+        // Others may begin one in the same second.
+        let name = match self.is_host() {
+            true => format!("{kind}-{stamp}-{}", std::process::id()),
+            false => format!("{kind}-{stamp}"),
+        };
+        for number in 1_u32.. {
+            let id = if number == 1 { name.clone() } else { format!("{name}-{number}") };
+            match self.client.call(GetSession { session_id: id.clone() }).await {
+                Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(id),
+                Err(error) => return Err(error.into()),
+                Ok(_) => {}
+            }
+        }
+        Ok(name)
+    }
+
+    /// Notes the folder in which a session was begun, for those who look for it there. One in which nothing was said
+    /// stays without a log: `false`.
+    pub(crate) async fn note_folder(&self, session_id: &str) -> Result<bool> {
+        let known = match self.client.call(GetSession { session_id: session_id.to_owned() }).await {
+            Ok(found) => found.session,
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        if !known.labels.contains_key(FOLDER) {
+            let label = SetLabel {
+                session_id: session_id.to_owned(),
+                name: FOLDER.to_owned(),
+                value: Some(self.folder.display().to_string()),
+            };
+            // A path that no label can hold is looked for by nobody.
+            let _ = self.client.call(label).await;
+        }
+        Ok(true)
+    }
+
+    /// A connection with the same agent, answering with another model.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) async fn with_model(
+        &self,
+        global: &Global,
+        args: &ModelArgs,
+        model: &str,
+        patience: &Patience,
+        last_valid: Option<&Texts>,
+    ) -> Result<Client> {
+        if let Some(setup) = &self.own {
+            return Ok(Client::in_process(&setup.runtime, setup.agent.clone().model(model)));
+        }
+        let args = ModelArgs { model: Some(model.to_owned()), ..args.clone() };
+        let patience = Some(patience.clone());
+        let who =
+            Who { kind: ClientKind::Chat, agent: Some(&args), checks_server: false, patience, last_valid };
+        let reached = host::reach(global, &who).await?;
+        Ok(reached.ok_or_else(|| usage("the host has ended"))?.client)
+    }
+
+    /// As [`Self::check_not_waiting`], for a chat: it answers the questions of its own tool, and goes on with those answers.
+    pub(crate) async fn check_not_waiting_for_others(&self, session_id: &str) -> Result<()> {
+        match self.client.call(SessionState { session_id: session_id.to_owned() }).await {
+            Ok(state) if ask_user::is_all_that_waits(&state) => Ok(()),
+            Ok(_) | Err(_) => self.check_not_waiting(session_id).await,
+        }
+    }
+
+    /// Says that this session waits for an answer, before it is opened. The tool that asked is another program's, since
+    /// none of ours asks: with our agent the call could not go on, and the answer would be lost to it.
+    pub(crate) async fn check_not_waiting(&self, session_id: &str) -> Result<()> {
+        let session = session_id.to_owned();
+        match self.client.call(SessionState { session_id: session.clone() }).await {
+            Ok(state @ State { status: Status::Waiting, questions: 0, questions_below: 0, .. }) => {
+                Err(answered(&session, ask_user::is_all_that_waits(&state)).into())
+            }
+            Ok(State { status: Status::Waiting, .. }) => Err(greenroom::Error::Waiting { session }.into()),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The newest session that was begun in this folder.
+///
+/// # Errors
+/// Where there is none.
+async fn newest_here(client: &Client, folder: &Path) -> Result<String> {
+    let here = folder.display().to_string();
+    let list = ListSessions {
+        limit: Some(1),
+        order: Some(Order::Newest),
+        labels: [(FOLDER.to_owned(), here.clone())].into(),
+        roots: true,
+        ..ListSessions::default()
+    };
+    let found = client.call(list).await?.sessions.into_iter().next();
+    found.map(|session| session.id).ok_or_else(|| stored::none_begun(&here))
+}
+
+/// The id of the stored session that the user means: by its whole id, or by a beginning that no other has.
+///
+/// # Errors
+/// Where several begin like that, or none.
+pub(crate) async fn resolve_known(client: &Client, given: &str) -> Result<String> {
+    match client.call(FindSession { prefix: given.to_owned() }).await {
+        Ok(found) => Ok(found.session_id),
+        Err(ClientError::Parameters(text)) => Err(usage(text)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// That a session's run goes on when the program opens it whose tool has asked a person; where `by_chat`, the tool is that of
+/// a chat.
+fn answered(session: &str, by_chat: bool) -> CliError {
+    let text = if by_chat {
+        format!(
+            "the run of session {session} was answered, and goes on in a chat at a terminal: `greenroom resume {session}`"
+        )
+    } else {
+        format!(
+            "the run of session {session} waits for the program whose tool asked a question, which goes on with it when it \
+             opens the session; here the answer would be lost"
+        )
+    };
+    CliError::new(error::WAITING, text)
+}

@@ -1,0 +1,145 @@
+//! What `-v` and `-vv` tell on standard error: a line for each thing that happened, with its numbers.
+//!
+//! Invariants: a line begins with the seconds since the start, and names the session that it is about; spans are not
+//! shown, since each line says itself what it is about.
+
+use std::fmt::{self, Write as _};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use greenroom_terminal::screen::{LogWriter, variable};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::args::Global;
+
+/// Begins to tell what happens inside: nothing by default, the story of each run with `-v`, the decisions with `-vv`, or
+/// what `RUST_LOG` asks for.
+///
+/// A host tells its story in a file beside its store.
+pub(crate) fn start(global: &Global, is_host: bool) {
+    let filter = match (variable("RUST_LOG"), global.verbose) {
+        (Some(filter), _) => filter,
+        (None, 0) if !is_host => "off".to_owned(),
+        (None, 0 | 1) => "warn,greenroom=info,greenroom_store=info,greenroom_server=info".to_owned(),
+        (None, 2) => {
+            "info,greenroom=debug,greenroom_store=debug,greenroom_provider=debug,greenroom_server=debug,\
+                      greenroom_tools=debug"
+                .to_owned()
+        }
+        (None, _) => "debug".to_owned(),
+    };
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(filter))
+        .event_format(Lines { started: Instant::now() });
+    match is_host.then(|| host_log(global)) {
+        // Where there is no place for it, nobody reads it.
+        Some(None) => {}
+        Some(Some(file)) => log.with_writer(Mutex::new(file)).init(),
+        None => log.with_writer(|| LogWriter).init(),
+    }
+}
+
+/// The most that a host's log may have, in bytes. What comes after that is not kept.
+pub(crate) const HOST_LOG_BYTES_MAX: u64 = 4 << 20;
+/// What stands before the number of the process where a host begins to write.
+pub(crate) const PROCESS: &str = "--- process";
+
+/// The file of a host's log. It begins anew where it has grown to half of what it may have.
+fn host_log(global: &Global) -> Option<Bounded> {
+    let path = crate::agent::data_dir(global).ok()?.join(crate::host::LOG_FILE);
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    if length > HOST_LOG_BYTES_MAX / 2 {
+        file.set_len(0).ok()?;
+    }
+    let _ = writeln!(file, "{PROCESS} {}", std::process::id());
+    let left = HOST_LOG_BYTES_MAX.saturating_sub(file.metadata().ok()?.len());
+    Some(Bounded { file, left })
+}
+
+/// A file that takes so many more bytes.
+struct Bounded {
+    file: std::fs::File,
+    left: u64,
+}
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if let Some(left) = self.left.checked_sub(bytes.len() as u64) {
+            self.left = left;
+            self.file.write_all(
+                greenroom_terminal::screen::harmless(&String::from_utf8_lossy(bytes)).as_bytes(),
+            )?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// The form of the lines.
+struct Lines {
+    started: Instant,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut line = Line::default();
+        event.record(&mut line);
+        write!(writer, "{:>9.3} ", self.started.elapsed().as_secs_f64())?;
+        match *event.metadata().level() {
+            Level::ERROR => writer.write_str("error: ")?,
+            Level::WARN => writer.write_str("warning: ")?,
+            _ => {}
+        }
+        let Line { session, message, fields } = line;
+        if !session.is_empty() {
+            write!(writer, "[{session}] ")?;
+        }
+        writeln!(writer, "{message}{fields}")
+    }
+}
+
+/// One line, in parts.
+#[derive(Default)]
+struct Line {
+    session: String,
+    message: String,
+    fields: String,
+}
+
+impl Visit for Line {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "session" => value.clone_into(&mut self.session),
+            name if !value.is_empty() => _ = write!(self.fields, " {name}={value}"),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            "session" => self.session = format!("{value:?}"),
+            name => _ = write!(self.fields, " {name}={value:?}"),
+        }
+    }
+}

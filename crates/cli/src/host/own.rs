@@ -1,0 +1,191 @@
+//! A runtime in this process: it holds the store, in the place of a host.
+//!
+//! Invariants: a host that is idle makes room for it, and one that is in use is named; it ends within [`END_MAX`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use greenroom::provider::{BaseUrl, Provider};
+use greenroom::{Agent, Runtime, RuntimeBuilder, SessionHandle};
+use greenroom_kernel::settings::CompactionSettings;
+use greenroom_terminal::{Screen, time};
+use tokio::time::Instant;
+
+use super::connect::{is_free, make_room_by};
+use super::stored::tell;
+use crate::agent::simulated::Simulated;
+use crate::agent::{FOLDER, Made, Server, Stay, check_reachable, config, data_dir, warn};
+use crate::args::{Global, ModelArgs, ModelsArgs};
+use crate::config::surroundings::Surroundings;
+use crate::config::{LimitsConfig, ProviderConfig, ServeConfig};
+use crate::error;
+
+/// A runtime with a store, and the agent that was asked for.
+pub(crate) struct Setup {
+    /// The runtime.
+    pub(crate) runtime: Runtime,
+    /// The agent, without what the configuration says of it: the runtime adds that, as it is then.
+    pub(crate) agent: Agent,
+    /// How `serve` listens.
+    pub(crate) serve: ServeConfig,
+    /// The simulated model, where there is one; it ends with this.
+    _simulated: Option<Simulated>,
+    base_url: BaseUrl,
+    /// The folder that the user works in.
+    pub(crate) folder: PathBuf,
+}
+
+/// Starts a runtime.
+pub(crate) async fn runtime(
+    global: &Global,
+    provider: Arc<dyn Provider>,
+    settings: &ProviderConfig,
+    compaction: &CompactionSettings,
+    stay: Stay,
+) -> Result<Runtime> {
+    start(global, builder(global, provider, settings, stay)?.compaction(compaction.clone())).await
+}
+
+fn builder(
+    global: &Global,
+    provider: Arc<dyn Provider>,
+    settings: &ProviderConfig,
+    stay: Stay,
+) -> Result<RuntimeBuilder> {
+    // The provider's own limits are the nearer ones; this one holds for what they do not see.
+    let silence_s = settings.first_event_timeout_s.max(settings.idle_timeout_s);
+    Ok(Runtime::builder()
+        .provider(provider)
+        .data_dir(data_dir(global)?)
+        .in_flight_max(settings.max_in_flight)
+        .tokens_per_minute(settings.tokens_per_minute.unwrap_or(0))
+        .silence_max(Duration::from_secs(silence_s))
+        .compact_between_runs(stay != Stay::UntilReply))
+}
+
+/// With the limits of all sessions together.
+pub(crate) fn limited(builder: RuntimeBuilder, limits: &LimitsConfig) -> RuntimeBuilder {
+    builder
+        .inputs_max(limits.inputs_max.unwrap_or(0))
+        .live_sessions_max(limits.live_sessions_max.unwrap_or(0))
+}
+
+pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Runtime> {
+    let runtime = builder.start().await?;
+    tell(global, runtime.notices())?;
+    Ok(runtime)
+}
+
+/// A runtime for looking at models, and the agent whose provider is looked at. What was learned comes from the store,
+/// if there is one and nobody else has it open.
+pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Runtime, Agent)> {
+    let loaded = config(global)?;
+    let config = &loaded.config;
+    let server = Server::chosen(&loaded, &args.server, true, &Surroundings::here())?;
+    // What is forgotten is in our own store: nobody is asked.
+    let provider = server.provider(&args.server, args.forget.is_none(), &data_dir(global)?)?;
+    let mut agent = config.with_windows(Agent::new(config.model.as_str()));
+    if let Some(window) = config.window_of(&config.model) {
+        agent = agent.context_window(window);
+    }
+    let dir = data_dir(global)?;
+    if dir.exists() {
+        match runtime(global, provider.clone(), &server.settings, &config.compaction, Stay::UntilReply).await
+        {
+            Ok(runtime) => return Ok((runtime, agent)),
+            Err(error) if args.forget.is_none() && error::is_store_in_use(&error) => {
+                warn(global, "the store is in use, so limits that were learned are not shown")?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let builder = Runtime::builder().provider(provider).in_memory().compaction(config.compaction.clone());
+    Ok((builder.start().await?, agent))
+}
+
+/// How long a program that was asked to end may take, whatever is open.
+pub(crate) const END_MAX: Duration = Duration::from_secs(10);
+
+/// Ends a runtime, and what serves it beside, within [`END_MAX`].
+pub(crate) async fn end(runtime: Runtime, beside: impl Future<Output = ()>) -> Result<()> {
+    let ending = async { tokio::join!(runtime.shutdown(), beside).0 };
+    match tokio::time::timeout(END_MAX, ending).await {
+        Ok(ended) => Ok(ended?),
+        Err(_) => Err(anyhow::anyhow!(
+            "not everything ended within {END_MAX:?}; what was acknowledged is kept, and the rest is closed at the next \
+             start"
+        )),
+    }
+}
+
+/// A name that no session has yet, such as `demo-20260102-030405`.
+pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String> {
+    let name = format!("{kind}-{}", time::stamp(time::now_ms()));
+    for number in 1_u32.. {
+        let id = if number == 1 { name.clone() } else { format!("{name}-{number}") };
+        if runtime.summary(&id).await?.is_none() {
+            return Ok(id);
+        }
+    }
+    Ok(name)
+}
+
+impl Setup {
+    /// Puts together what `args` ask for.
+    pub(crate) async fn new(global: &Global, args: &ModelArgs, stay: Stay) -> Result<Self> {
+        Self::waiting(global, args, stay, Duration::ZERO).await
+    }
+
+    /// As [`Self::new`], and waits so long at most for a store that is in use.
+    pub(crate) async fn waiting(
+        global: &Global,
+        args: &ModelArgs,
+        stay: Stay,
+        wait: Duration,
+    ) -> Result<Self> {
+        let made = Made::new(global, args, &Surroundings::here(), None).await?;
+        made.file_warnings.iter().chain(&made.warnings).try_for_each(|warning| warn(global, warning))?;
+        let Made { agent, settings, provider, provider_config, serve, simulated, folder, limits, .. } = made;
+        let base_url = provider.options().base_url.clone();
+        let source = settings.source(stay, global.color);
+        let builder = builder(global, provider, &provider_config, stay)?.live_settings(source);
+        let builder = limited(builder, &limits);
+        if !wait.is_zero() && !is_free(&data_dir(global)?) {
+            let line =
+                format!("greenroom: the store is in use; this waits up to {} s for it", wait.as_secs());
+            Screen::stderr(global.color).line(line)?;
+        }
+        let until = Instant::now() + wait;
+        let ended = make_room_by(global, until).await?;
+        if let Some(process) = ended.filter(|_| stay == Stay::Unwatched) {
+            let line = format!(
+                "greenroom: the host (process {process}) was idle and has ended; this takes its place"
+            );
+            Screen::stderr(global.color).line(line)?;
+        }
+        let builder = builder.wait_for_store(until.saturating_duration_since(Instant::now()));
+        let runtime = start(global, builder).await?;
+        Ok(Self { runtime, agent, serve, _simulated: simulated, base_url, folder })
+    }
+
+    /// Notes the folder in which a session was begun, for those who look for it there. One in which nothing was said
+    /// stays without a log.
+    pub(crate) async fn note_folder(&self, session: &SessionHandle) -> Result<()> {
+        let Some(known) = self.runtime.summary(session.id()).await? else { return Ok(()) };
+        if !known.labels.contains_key(FOLDER) {
+            // A path that no label can hold is looked for by nobody.
+            let _ = session.set_label(FOLDER, self.folder.display().to_string()).await;
+        }
+        Ok(())
+    }
+
+    /// As [`check_reachable`], of this one's server.
+    pub(crate) async fn check_reachable(&self) -> Result<()> {
+        check_reachable(&self.base_url, &Surroundings::here()).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! Hosts that a client starts in the background.
+//!
+//! Invariants: one that dies at once is replaced a few times, after growing pauses, and never without end.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use greenroom_terminal::files;
+use greenroom_terminal::screen::one_line;
+use greenroom_tools::background;
+use tokio::time::Instant;
+
+use super::error::Unreached;
+use super::log::{HOST_LOG_BYTES_MAX, PROCESS};
+use super::{LOG_FILE, READY};
+use crate::args::{Global, HostArgs};
+use crate::config::Config;
+
+#[cfg(test)]
+mod tests;
+
+/// How many hosts may die as they start, before that is said.
+const DEATHS_MAX: u32 = 4;
+/// How long it is from the first host that is started to the second one. Each further pause is twice as long.
+const PAUSE: Duration = Duration::from_millis(150);
+/// The longest such pause.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How much is shown of what a host said last.
+const WORDS_COLUMNS: usize = 300;
+
+/// What a host must know of the configuration before anybody connects.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    /// How long it stays idle, in seconds.
+    pub(crate) idle_s: u64,
+    /// The most runs and inputs in all sessions together; 0 for no limit.
+    pub(crate) inputs_max: usize,
+    /// The most sessions with actors in memory; 0 for no limit.
+    pub(crate) live_sessions_max: usize,
+}
+
+impl Terms {
+    /// Those of this configuration.
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            idle_s: config.host.idle_s,
+            inputs_max: config.limits.inputs_max.unwrap_or(0),
+            live_sessions_max: config.limits.live_sessions_max.unwrap_or(0),
+        }
+    }
+
+    /// Those of a client that started this process, and has read the configuration: it is not read again.
+    pub(crate) fn told(args: &HostArgs) -> Option<Self> {
+        let HostArgs { idle, inputs_max, live_sessions_max, .. } = args;
+        let (idle_s, inputs_max, live_sessions_max) = ((*idle)?, (*inputs_max)?, (*live_sessions_max)?);
+        Some(Self { idle_s, inputs_max, live_sessions_max })
+    }
+
+    fn arguments(self) -> [OsString; 6] {
+        let Self { idle_s, inputs_max, live_sessions_max } = self;
+        let [idle, inputs, live] =
+            [idle_s.to_string(), inputs_max.to_string(), live_sessions_max.to_string()];
+        [
+            "--idle".into(),
+            idle.into(),
+            "--inputs-max".into(),
+            inputs.into(),
+            "--live-sessions-max".into(),
+            live.into(),
+        ]
+    }
+}
+
+/// What became of a host that was started.
+#[derive(Debug)]
+pub(super) enum Started {
+    Ready,
+    /// It could not begin, and said why.
+    Failed(Unreached),
+    /// It ended without a word.
+    Died,
+}
+
+/// The hosts that a client has started.
+#[derive(Debug, Default)]
+pub(super) struct Starts {
+    count: u32,
+    /// How many of them died, or will have died where nobody can be reached.
+    deaths: u32,
+    /// When the next one may be started.
+    next: Option<Instant>,
+}
+
+impl Starts {
+    /// Whether so many died, if nobody can be reached now, that no more are started.
+    pub(super) fn are_all_dead(&self) -> bool {
+        self.deaths >= DEATHS_MAX
+    }
+
+    /// Whether the next one may be started.
+    pub(super) fn is_time(&self) -> bool {
+        self.next.is_none_or(|next| next <= Instant::now())
+    }
+
+    /// Starts a host for the store in this directory.
+    ///
+    /// # Errors
+    /// The system refuses to start a process.
+    pub(super) async fn start(&mut self, global: &Global, dir: &Path, terms: Terms) -> Result<Started> {
+        let started = start(global, dir, terms).await?;
+        self.note(&started);
+        Ok(started)
+    }
+
+    fn note(&mut self, started: &Started) {
+        self.deaths += u32::from(!matches!(started, Started::Failed(_)));
+        self.next = Some(Instant::now() + pause(self.count));
+        self.count += 1;
+    }
+}
+
+/// The pause after this many hosts and one more.
+fn pause(before: u32) -> Duration {
+    PAUSE.saturating_mul(2_u32.saturating_pow(before)).min(PAUSE_MAX)
+}
+
+async fn start(global: &Global, dir: &Path, terms: Terms) -> Result<Started> {
+    let dir = std::path::absolute(dir)?;
+    let mut arguments: Vec<OsString> = vec!["host".into(), "--data-dir".into(), dir.into_os_string()];
+    arguments.extend(terms.arguments());
+    arguments.extend(std::iter::repeat_n("-v".into(), usize::from(global.verbose)));
+    let said = tokio::task::spawn_blocking(move || background::start(&arguments)).await?;
+    Ok(became(&said.context("start a host in the background (--no-host does without one)")?))
+}
+
+/// What became of a host that said this to its starter: the last line counts.
+fn became(said: &str) -> Started {
+    let last = said.lines().next_back().unwrap_or_default();
+    if last == READY {
+        return Started::Ready;
+    }
+    match last.split_once(' ').and_then(|(code, reason)| Some((code.parse().ok()?, reason))) {
+        Some((code, reason)) => Started::Failed(Unreached::refused(code, reason)),
+        None => Started::Died,
+    }
+}
+
+/// What the newest host of this store said last in its log.
+pub(super) fn last_words(dir: &Path) -> Option<String> {
+    let log = files::read(&dir.join(LOG_FILE), HOST_LOG_BYTES_MAX).ok()?;
+    newest_words(&String::from_utf8_lossy(&log))
+}
+
+fn newest_words(log: &str) -> Option<String> {
+    let last = log.lines().rev().find(|line| !line.trim().is_empty())?;
+    // A line begins with the seconds since the start.
+    let (_, words) = last.trim().split_once(' ').filter(|_| !last.starts_with(PROCESS))?;
+    Some(one_line(words, WORDS_COLUMNS))
+}

@@ -1,0 +1,192 @@
+//! The terminal in raw mode: keys in, frames out.
+//!
+//! Invariants: however the program ends, the terminal is as it was; everything written goes through one place, which
+//! writes whole frames.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+pub use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::terminal;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::draw::Size;
+use super::keys::Keys;
+
+/// Pastes come marked as such, and keys that terminals mix up (Shift+Enter, Esc) come apart where the terminal can.
+const ENTER: &str = "\x1b[?2004h\x1b[>1u";
+/// All of that back, and the cursor is seen.
+const LEAVE: &str = "\x1b[<1u\x1b[?2004l\x1b[?25h";
+
+/// Whether the terminal is in raw mode now.
+static IS_RAW: AtomicBool = AtomicBool::new(false);
+
+/// What the user does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// A key.
+    Key(KeyEvent),
+    /// A pasted text.
+    Paste(String),
+    /// The size may have changed.
+    Resized,
+    /// The terminal is gone.
+    Ended(String),
+}
+
+/// The terminal in raw mode. Dropping it gives it back.
+#[derive(Debug)]
+pub struct Raw;
+
+impl Raw {
+    /// Takes the terminal.
+    pub fn new() -> io::Result<Self> {
+        enter()?;
+        // Whatever a panic says must be readable.
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            leave();
+            before(panic);
+        }));
+        Ok(Self)
+    }
+
+    /// Gives the terminal back, stops this process as Ctrl-Z does, and takes the terminal again when it goes on.
+    pub fn suspend(&self) -> io::Result<()> {
+        leave();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TSTP)?;
+        enter()
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
+fn enter() -> io::Result<()> {
+    terminal::enable_raw_mode()?;
+    IS_RAW.store(true, Ordering::SeqCst);
+    write(ENTER)
+}
+
+fn leave() {
+    if IS_RAW.swap(false, Ordering::SeqCst) {
+        // A terminal that is gone needs nothing.
+        let _ = write(LEAVE);
+        let _ = terminal::disable_raw_mode();
+    }
+}
+
+/// Writes what a terminal obeys.
+pub fn write(text: &str) -> io::Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// The terminal's size; 80 by 24 where nothing says so.
+pub fn size() -> Size {
+    match rustix::termios::tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
+            Size { columns: usize::from(size.ws_col), rows: usize::from(size.ws_row) }
+        }
+        Ok(_) | Err(_) => Size { columns: 80, rows: 24 },
+    }
+}
+
+/// Whether the terminal cuts rows off when it gets narrower: xterm, rxvt, the Linux console and GNU screen do, where most
+/// others wrap them anew.
+pub fn cuts_rows() -> bool {
+    cuts(crate::screen::variable)
+}
+
+/// As the environment's variables tell it. The innermost terminal is the one that counts.
+fn cuts(variable: impl Fn(&str) -> Option<String>) -> bool {
+    if variable("TMUX").is_some() {
+        return false;
+    }
+    let term = variable("TERM").unwrap_or_default();
+    let is_cutting = ["linux", "rxvt", "screen"].iter().any(|name| term.starts_with(name));
+    is_cutting || variable("STY").is_some() || variable("XTERM_VERSION").is_some()
+}
+
+impl Input {
+    /// Whether it leaves a chat in which nothing can be done: Ctrl-C, Ctrl-D, or the end of the terminal.
+    pub fn leaves(&self) -> bool {
+        self.is_interrupt() || self.is_control('d') || matches!(self, Self::Ended(_))
+    }
+
+    /// Whether it is Ctrl-C.
+    pub fn is_interrupt(&self) -> bool {
+        self.is_control('c')
+    }
+
+    fn is_control(&self, letter: char) -> bool {
+        matches!(self, Self::Key(key) if key.code == KeyCode::Char(letter)
+            && key.modifiers.contains(KeyModifiers::CONTROL))
+    }
+}
+
+/// What the user does, read by a thread that ends with the process.
+pub fn inputs() -> mpsc::Receiver<Input> {
+    let (sender, receiver) = mpsc::channel(256);
+    let resized = sender.clone();
+    tokio::spawn(async move {
+        let Ok(mut changes) = signal(SignalKind::window_change()) else { return };
+        while changes.recv().await.is_some() && resized.send(Input::Resized).await.is_ok() {}
+    });
+    std::thread::spawn(move || {
+        let ended = match read_keys(|input| sender.blocking_send(input).is_ok()) {
+            Ok(()) => "nothing more comes from the terminal".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        // Nobody may listen any more.
+        let _ = sender.blocking_send(Input::Ended(ended));
+    });
+    receiver
+}
+
+/// Tells what the user does, until the terminal ends or nobody listens.
+fn read_keys(tell: impl Fn(Input) -> bool) -> io::Result<()> {
+    let tty = if io::stdin().is_terminal() {
+        io::stdin().as_fd().try_clone_to_owned()?
+    } else {
+        OwnedFd::from(std::fs::File::open("/dev/tty")?)
+    };
+    let (mut keys, mut last, mut bytes) = (Keys::default(), Instant::now(), [0; 4_096]);
+    loop {
+        let patience = keys.patience().map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+        let mut ready = [PollFd::new(&tty, PollFlags::IN)];
+        let inputs = match rustix::event::poll(&mut ready, patience.as_ref()) {
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+            Ok(0) => keys.expire(),
+            Ok(_) => match rustix::io::read(&tty, &mut bytes) {
+                Err(Errno::INTR | Errno::AGAIN) => continue,
+                Err(error) => return Err(error.into()),
+                Ok(0) => return Ok(()),
+                Ok(count) => {
+                    let silence = last.elapsed();
+                    last = Instant::now();
+                    keys.take(&bytes[..count], silence)
+                }
+            },
+        };
+        if !inputs.into_iter().all(&tell) {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

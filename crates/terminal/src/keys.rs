@@ -1,0 +1,280 @@
+//! From the bytes of a terminal to keys and pastes.
+//!
+//! Invariants: nothing that is unfinished holds up what follows for longer than a moment. A sequence without its end is
+//! dropped when the next one begins, at a control key, or after [`SEQUENCE_MAX`]. What is pasted stays text, whatever is in
+//! it: a paste without its end is left for a key that comes alone, after a silence in which no part of a paste would be
+//! late. So a text that is pasted presses no key, and Ctrl-C and Ctrl-D always work.
+
+use std::time::Duration;
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use crate::input::Input;
+
+/// How long the rest of a sequence, or of a character, may take. A terminal sends it in one piece.
+pub(crate) const SEQUENCE_MAX: Duration = Duration::from_millis(100);
+/// How long the rest of a paste may take before what has come is shown. A key that is pressed after such a silence, with
+/// nothing before or after it, ends a paste.
+pub(crate) const PASTE_MAX: Duration = Duration::from_secs(1);
+
+/// What stands before a paste, as parameters of a sequence that ends with `~`.
+const PASTE: &[u8] = b"200";
+const PASTE_END: &[u8] = b"\x1b[201~";
+/// A sequence with more parameters than this is none that a terminal sends for a key.
+const PARAMETERS_MAX: usize = 64;
+
+/// What has come of something that is unfinished.
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Nothing,
+    /// The beginning of a sequence, or the key Esc.
+    Escape,
+    /// A sequence with parameters, so far.
+    Parameters(Vec<u8>),
+    /// A sequence of one more letter.
+    Letter,
+    /// A character of several bytes.
+    Character { bytes: Vec<u8>, alt: KeyModifiers },
+    /// A paste: its text, as far as it was not told.
+    Paste(Vec<u8>),
+}
+
+/// Reads keys and pastes.
+#[derive(Debug, Default)]
+pub(crate) struct Keys {
+    state: State,
+    inputs: Vec<Input>,
+}
+
+impl Keys {
+    /// How long more bytes are waited for, before [`Self::expire`] is to be called; `None` for ever.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        match &self.state {
+            State::Nothing => None,
+            State::Escape => Some(Duration::ZERO),
+            State::Parameters(_) | State::Letter | State::Character { .. } => Some(SEQUENCE_MAX),
+            State::Paste(text) => (text.len() > unfinished_end(text)).then_some(PASTE_MAX),
+        }
+    }
+
+    /// No more bytes came in time. Gives what the user did.
+    pub(crate) fn expire(&mut self) -> Vec<Input> {
+        match std::mem::take(&mut self.state) {
+            State::Nothing | State::Character { .. } => {}
+            State::Escape => self.press(KeyCode::Esc, KeyModifiers::NONE),
+            // The key alone, with Alt.
+            State::Parameters(given) if given.is_empty() => self.character('[', KeyModifiers::ALT),
+            State::Parameters(_) => {}
+            State::Letter => self.character('O', KeyModifiers::ALT),
+            State::Paste(mut text) => {
+                let end = text.split_off(text.len() - unfinished_end(&text));
+                self.paste(&text);
+                self.state = State::Paste(end);
+            }
+        }
+        std::mem::take(&mut self.inputs)
+    }
+
+    /// These bytes came at once, after such a silence. Gives what the user did.
+    pub(crate) fn take(&mut self, bytes: &[u8], silence: Duration) -> Vec<Input> {
+        if let State::Paste(text) = &self.state
+            && let Some(key) = alone(bytes)
+            && silence >= if key.leaves() { SEQUENCE_MAX } else { PASTE_MAX }
+        {
+            let text = text[..text.len() - unfinished_end(text)].to_vec();
+            self.paste(&text);
+            self.state = State::Nothing;
+        }
+        bytes.iter().for_each(|byte| self.byte(*byte));
+        std::mem::take(&mut self.inputs)
+    }
+
+    fn byte(&mut self, byte: u8) {
+        match std::mem::take(&mut self.state) {
+            State::Nothing => self.begin(byte, KeyModifiers::NONE),
+            State::Escape => match byte {
+                b'[' => self.state = State::Parameters(Vec::new()),
+                b'O' => self.state = State::Letter,
+                0x1b => {
+                    self.press(KeyCode::Esc, KeyModifiers::NONE);
+                    self.state = State::Escape;
+                }
+                byte => self.begin(byte, KeyModifiers::ALT),
+            },
+            State::Parameters(mut given) => match byte {
+                // The Linux console begins its function keys with two of them.
+                b'[' if given.is_empty() => self.state = State::Parameters(vec![byte]),
+                0x20..=0x3f if given.len() < PARAMETERS_MAX => {
+                    given.push(byte);
+                    self.state = State::Parameters(given);
+                }
+                0x20..=0x3f => {}
+                b'~' if given == PASTE => self.state = State::Paste(Vec::new()),
+                0x40..=0x7e => self.inputs.extend(sequence(&given, byte).map(Input::Key)),
+                byte => self.begin(byte, KeyModifiers::NONE),
+            },
+            State::Letter => match byte {
+                0x20..=0x7e => self.inputs.extend(arrow(byte).map(|code| Input::Key(code.into()))),
+                byte => self.begin(byte, KeyModifiers::NONE),
+            },
+            State::Character { mut bytes, alt } => match byte {
+                0x80..=0xbf => {
+                    bytes.push(byte);
+                    match std::str::from_utf8(&bytes) {
+                        Ok(text) => text.chars().for_each(|char| self.character(char, alt)),
+                        Err(error) if error.error_len().is_none() => {
+                            self.state = State::Character { bytes, alt };
+                        }
+                        Err(_) => {}
+                    }
+                }
+                byte => self.begin(byte, KeyModifiers::NONE),
+            },
+            State::Paste(mut text) => {
+                text.push(byte);
+                match text.strip_suffix(PASTE_END) {
+                    Some(text) => self.paste(text),
+                    None => self.state = State::Paste(text),
+                }
+            }
+        }
+    }
+
+    /// The first byte of something.
+    fn begin(&mut self, byte: u8, alt: KeyModifiers) {
+        let control = |base: u8, first: u8| char::from(byte - base + first);
+        match byte {
+            0x1b => self.state = State::Escape,
+            b'\r' => self.press(KeyCode::Enter, alt),
+            b'\t' => self.press(KeyCode::Tab, alt),
+            0x7f => self.press(KeyCode::Backspace, alt),
+            0 => self.press(KeyCode::Char(' '), alt | KeyModifiers::CONTROL),
+            0x01..=0x1a => self.press(KeyCode::Char(control(1, b'a')), alt | KeyModifiers::CONTROL),
+            0x1c..=0x1f => self.press(KeyCode::Char(control(0x1c, b'4')), alt | KeyModifiers::CONTROL),
+            0x20..=0x7e => self.character(char::from(byte), alt),
+            0xc2..=0xf4 => self.state = State::Character { bytes: vec![byte], alt },
+            0x80..=0xc1 | 0xf5..=0xff => {}
+        }
+    }
+
+    fn character(&mut self, char: char, alt: KeyModifiers) {
+        let shift = if char.is_uppercase() { KeyModifiers::SHIFT } else { KeyModifiers::NONE };
+        self.press(KeyCode::Char(char), alt | shift);
+    }
+
+    fn press(&mut self, code: KeyCode, modifiers: KeyModifiers) {
+        self.inputs.push(Input::Key(KeyEvent::new(code, modifiers)));
+    }
+
+    fn paste(&mut self, text: &[u8]) {
+        if !text.is_empty() {
+            self.inputs.push(Input::Paste(String::from_utf8_lossy(text).into_owned()));
+        }
+    }
+}
+
+/// The key that these bytes are, where they are one and nothing else.
+fn alone(bytes: &[u8]) -> Option<Input> {
+    let mut keys = Keys::default();
+    bytes.iter().for_each(|byte| keys.byte(*byte));
+    let mut inputs = if matches!(keys.state, State::Escape) { keys.expire() } else { keys.inputs };
+    inputs
+        .pop()
+        .filter(|input| inputs.is_empty() && matches!((input, &keys.state), (Input::Key(_), State::Nothing)))
+}
+
+/// How many bytes at the end of a text may be the beginning of a paste's end.
+fn unfinished_end(text: &[u8]) -> usize {
+    (1..PASTE_END.len()).rev().find(|bytes| text.ends_with(&PASTE_END[..*bytes])).unwrap_or(0)
+}
+
+/// The key of a sequence with parameters; `None` where it is none, or one that is let go.
+fn sequence(given: &[u8], last: u8) -> Option<KeyEvent> {
+    /// The event of a key that is let go, in the keyboard protocol.
+    const RELEASED: u32 = 3;
+    if !matches!(given.first(), None | Some(b'0'..=b';')) {
+        return None;
+    }
+    let mut fields = std::str::from_utf8(given).ok()?.split(';');
+    let first: Option<u32> = fields.next()?.split(':').next()?.parse().ok();
+    let mut more = fields.next().unwrap_or_default().split(':').map(|part| part.parse::<u32>().ok());
+    let modifiers = modifiers(more.next().flatten().unwrap_or(1));
+    if more.next().flatten() == Some(RELEASED) {
+        return None;
+    }
+    let code = match last {
+        b'Z' => return Some(KeyEvent::new(KeyCode::BackTab, modifiers | KeyModifiers::SHIFT)),
+        b'~' => match first? {
+            1 | 7 => KeyCode::Home,
+            2 => KeyCode::Insert,
+            3 => KeyCode::Delete,
+            4 | 8 => KeyCode::End,
+            5 => KeyCode::PageUp,
+            6 => KeyCode::PageDown,
+            _ => return None,
+        },
+        b'u' => named(first?, modifiers)?,
+        last => arrow(last)?,
+    };
+    Some(KeyEvent::new(code, modifiers))
+}
+
+fn arrow(letter: u8) -> Option<KeyCode> {
+    Some(match letter {
+        b'A' => KeyCode::Up,
+        b'B' => KeyCode::Down,
+        b'C' => KeyCode::Right,
+        b'D' => KeyCode::Left,
+        b'F' => KeyCode::End,
+        b'H' => KeyCode::Home,
+        _ => return None,
+    })
+}
+
+/// The key with this number in the [keyboard protocol](https://sw.kovidgoyal.net/kitty/keyboard-protocol/).
+fn named(number: u32, modifiers: KeyModifiers) -> Option<KeyCode> {
+    /// The first number of the keypad, and the characters that its keys write.
+    const KEYPAD: (u32, &[u8]) = (57_399, b"0123456789./*-+\r=,");
+    let of_keypad = |place: u32| KEYPAD.1.get(usize::try_from(place).ok()?).map(|byte| char::from(*byte));
+    let char = match number {
+        57_417 => return Some(KeyCode::Left),
+        57_418 => return Some(KeyCode::Right),
+        57_419 => return Some(KeyCode::Up),
+        57_420 => return Some(KeyCode::Down),
+        57_421 => return Some(KeyCode::PageUp),
+        57_422 => return Some(KeyCode::PageDown),
+        57_423 => return Some(KeyCode::Home),
+        57_424 => return Some(KeyCode::End),
+        57_425 => return Some(KeyCode::Insert),
+        57_426 => return Some(KeyCode::Delete),
+        // Keys that write nothing have numbers for private use.
+        57_344..=63_743 => of_keypad(number.checked_sub(KEYPAD.0)?)?,
+        number => char::from_u32(number)?,
+    };
+    Some(match char {
+        '\u{1b}' => KeyCode::Esc,
+        '\r' => KeyCode::Enter,
+        '\t' if modifiers.contains(KeyModifiers::SHIFT) => KeyCode::BackTab,
+        '\t' => KeyCode::Tab,
+        '\u{7f}' => KeyCode::Backspace,
+        char => KeyCode::Char(char),
+    })
+}
+
+/// The modifiers in a sequence: one more than the sum of their bits.
+fn modifiers(given: u32) -> KeyModifiers {
+    let bits = given.saturating_sub(1);
+    let all = [
+        (1, KeyModifiers::SHIFT),
+        (2, KeyModifiers::ALT),
+        (4, KeyModifiers::CONTROL),
+        (8, KeyModifiers::SUPER),
+        (16, KeyModifiers::HYPER),
+        (32, KeyModifiers::META),
+    ];
+    all.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, modifier)| modifier).collect()
+}
+
+#[cfg(test)]
+mod tests;

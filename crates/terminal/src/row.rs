@@ -1,0 +1,332 @@
+//! Styled text in rows of a terminal: widths, wrapping, and the codes that make it look so.
+//!
+//! Invariants: a row holds only harmless text, whoever wrote it; a row that is drawn has no tabs and line breaks either, and
+//! only one that is written to a stream as it is ([`Row::styled`]) may have them; no row is wider than it was asked to be,
+//! except where a single character is.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use unicode_segmentation::UnicodeSegmentation as _;
+use unicode_width::UnicodeWidthStr as _;
+
+use crate::harmless::harmless;
+
+#[cfg(test)]
+mod tests;
+
+/// How many columns a tab takes.
+const TAB: &str = "    ";
+
+/// A colour of the terminal's own palette.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Color {
+    /// Red.
+    Red,
+    /// Green.
+    Green,
+    /// Yellow.
+    Yellow,
+    /// Blue.
+    Blue,
+    /// Magenta.
+    Magenta,
+    /// Cyan.
+    Cyan,
+}
+
+impl Color {
+    fn code(self) -> u8 {
+        match self {
+            Self::Red => 31,
+            Self::Green => 32,
+            Self::Yellow => 33,
+            Self::Blue => 34,
+            Self::Magenta => 35,
+            Self::Cyan => 36,
+        }
+    }
+}
+
+/// How a piece of text looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Look {
+    /// Its colour; `None` for the terminal's own.
+    pub color: Option<Color>,
+    /// Whether it is bold.
+    pub bold: bool,
+    /// Whether it is dim.
+    pub dim: bool,
+    /// Whether it is italic.
+    pub italic: bool,
+    /// Whether it is underlined.
+    pub underline: bool,
+    /// Whether it is struck through.
+    pub strike: bool,
+    /// Whether it is in reversed colours.
+    pub reverse: bool,
+}
+
+impl Look {
+    /// Like the rest.
+    pub const PLAIN: Self = Self {
+        color: None,
+        bold: false,
+        dim: false,
+        italic: false,
+        underline: false,
+        strike: false,
+        reverse: false,
+    };
+    /// Less important than the rest.
+    pub const DIM: Self = Self { dim: true, ..Self::PLAIN };
+    /// More important.
+    pub const BOLD: Self = Self { bold: true, ..Self::PLAIN };
+    /// Went well, or was added.
+    pub const GOOD: Self = Self::of(Color::Green);
+    /// Deserves a look.
+    pub const WARN: Self = Self::of(Color::Yellow);
+    /// Went wrong, or was removed.
+    pub const BAD: Self = Self::of(Color::Red);
+    /// Something happened to the context.
+    pub const NOTE: Self = Self::of(Color::Cyan);
+
+    /// In a colour.
+    pub const fn of(color: Color) -> Self {
+        Self { color: Some(color), ..Self::PLAIN }
+    }
+
+    /// Without its colour.
+    fn colourless(self) -> Self {
+        Self { color: None, ..self }
+    }
+
+    fn write(self, out: &mut String) {
+        let flags = [
+            (self.bold, 1),
+            (self.dim, 2),
+            (self.italic, 3),
+            (self.underline, 4),
+            (self.reverse, 7),
+            (self.strike, 9),
+        ];
+        let codes = flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, code)| code);
+        let codes: Vec<String> =
+            codes.chain(self.color.map(Color::code)).map(|code: u8| code.to_string()).collect();
+        let _ = write!(out, "\x1b[{}m", codes.join(";"));
+    }
+}
+
+/// A piece of text in one look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    text: String,
+    look: Look,
+}
+
+/// Text of one line. It may be wider than a terminal: [`Row::wrap`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Row(Vec<Span>);
+
+impl Row {
+    /// One with this text.
+    pub fn new(text: &str, look: Look) -> Self {
+        Self::default().and(text, look)
+    }
+
+    /// One without a look.
+    pub fn plain(text: &str) -> Self {
+        Self::new(text, Look::PLAIN)
+    }
+
+    /// This, and then more.
+    pub fn and(mut self, text: &str, look: Look) -> Self {
+        self.push(text, look);
+        self
+    }
+
+    /// One whose text keeps its tabs and line breaks: for a stream, not for a frame.
+    pub fn styled(look: Look, text: impl Into<String>) -> Self {
+        let text = text.into();
+        let text = match harmless(&text) {
+            Cow::Borrowed(_) => text,
+            Cow::Owned(harmless) => harmless,
+        };
+        Self(vec![Span { text, look }])
+    }
+
+    /// This row, and then another one.
+    #[must_use]
+    pub fn then(mut self, more: impl Into<Self>) -> Self {
+        self.0.extend(more.into().0);
+        self
+    }
+
+    /// Adds text. A line break becomes a space.
+    pub fn push(&mut self, text: &str, look: Look) {
+        if text.is_empty() {
+            return;
+        }
+        let mut text = harmless(text).to_string();
+        if text.contains(['\n', '\t']) {
+            text = text.replace('\t', TAB).replace('\n', " ");
+        }
+        match self.0.last_mut() {
+            Some(last) if last.look == look => last.text.push_str(&text),
+            Some(_) | None => self.0.push(Span { text, look }),
+        }
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|span| span.text.is_empty())
+    }
+
+    /// How many columns it takes.
+    pub fn width(&self) -> usize {
+        self.0.iter().map(|span| span.text.width()).sum()
+    }
+
+    /// Its text alone.
+    pub fn text(&self) -> String {
+        self.0.iter().map(|span| span.text.as_str()).collect()
+    }
+
+    /// Rows of at most `width` columns, broken between words where that can be. The first begins with `first`, the
+    /// others with `next`.
+    pub fn wrap(&self, width: usize, first: &Self, next: &Self) -> Vec<Self> {
+        let mut out = Vec::new();
+        let cells: Vec<Cell<'_>> = self.cells().collect();
+        let (mut start, mut index, mut columns) = (0, 0, 0);
+        // Where the row may end, and where the next one would begin.
+        let mut may_break: Option<(usize, usize)> = None;
+        let lead = |out: &Vec<Self>| if out.is_empty() { first } else { next };
+        while let Some(cell) = cells.get(index) {
+            let room = width.saturating_sub(lead(&out).width()).max(1);
+            if columns + cell.width > room && index > start {
+                // A space at the end takes no room.
+                let (end, begin) =
+                    if cell.is_space() { (index, index + 1) } else { may_break.unwrap_or((index, index)) };
+                let row = lead(&out).clone().filled(cells.get(start..end).unwrap_or_default());
+                out.push(row);
+                (start, index, columns, may_break) = (begin, begin, 0, None);
+                continue;
+            }
+            if cell.is_space() {
+                may_break = Some((index, index + 1));
+            } else if cell.width > 1 {
+                // Wide scripts have no spaces.
+                may_break = Some((index + 1, index + 1));
+            }
+            columns += cell.width;
+            index += 1;
+        }
+        if start < cells.len() || out.is_empty() {
+            let row = lead(&out).clone().filled(cells.get(start..).unwrap_or_default());
+            out.push(row);
+        }
+        out
+    }
+
+    /// As [`Self::wrap`], broken at the columns, so that nothing is left out at the ends of rows: for code.
+    pub fn wrap_exactly(&self, width: usize, lead: &Self) -> Vec<Self> {
+        let room = width.saturating_sub(lead.width()).max(1);
+        let cells: Vec<Cell<'_>> = self.cells().collect();
+        let (mut out, mut start, mut columns) = (Vec::new(), 0, 0);
+        for (index, cell) in cells.iter().enumerate() {
+            if columns + cell.width > room && index > start {
+                out.push(lead.clone().filled(cells.get(start..index).unwrap_or_default()));
+                (start, columns) = (index, 0);
+            }
+            columns += cell.width;
+        }
+        out.push(lead.clone().filled(cells.get(start..).unwrap_or_default()));
+        out
+    }
+
+    /// Its beginning, in at most `width` columns; `…` stands for the rest.
+    pub fn cut(&self, width: usize) -> Self {
+        if self.width() <= width {
+            return self.clone();
+        }
+        let (mut out, mut columns) = (Self::default(), 0);
+        for cell in self.cells() {
+            if columns + cell.width > width.saturating_sub(1) {
+                break;
+            }
+            columns += cell.width;
+            out.add(&cell);
+        }
+        if width > 0 {
+            out.push("…", Look::DIM);
+        }
+        out
+    }
+
+    /// What a terminal is sent for it. Where no colours are wanted, what is bold or dim stays so.
+    pub fn render(&self, color: bool, out: &mut String) {
+        for span in &self.0 {
+            let look = if color { span.look } else { span.look.colourless() };
+            if look != Look::PLAIN && !span.text.is_empty() {
+                look.write(out);
+                out.push_str(&span.text);
+                out.push_str("\x1b[0m");
+            } else {
+                out.push_str(&span.text);
+            }
+        }
+    }
+
+    /// What a stream is sent for it. Where no colours are wanted, it is plain.
+    pub(crate) fn write(&self, color: bool, out: &mut String) {
+        if color {
+            self.render(true, out);
+        } else {
+            self.0.iter().for_each(|span| out.push_str(&span.text));
+        }
+    }
+
+    fn cells(&self) -> impl Iterator<Item = Cell<'_>> {
+        self.0.iter().flat_map(|span| {
+            let look = span.look;
+            span.text.graphemes(true).map(move |text| Cell { text, look, width: text.width() })
+        })
+    }
+
+    fn filled(mut self, cells: &[Cell<'_>]) -> Self {
+        cells.iter().for_each(|cell| self.add(cell));
+        self
+    }
+
+    fn add(&mut self, cell: &Cell<'_>) {
+        match self.0.last_mut() {
+            Some(last) if last.look == cell.look => last.text.push_str(cell.text),
+            Some(_) | None => self.0.push(Span { text: cell.text.to_owned(), look: cell.look }),
+        }
+    }
+}
+
+impl From<&str> for Row {
+    fn from(text: &str) -> Self {
+        Self::styled(Look::PLAIN, text)
+    }
+}
+
+impl From<String> for Row {
+    fn from(text: String) -> Self {
+        Self::styled(Look::PLAIN, text)
+    }
+}
+
+/// One character, as people see it.
+struct Cell<'a> {
+    text: &'a str,
+    look: Look,
+    width: usize,
+}
+
+impl Cell<'_> {
+    fn is_space(&self) -> bool {
+        self.text == " "
+    }
+}

@@ -1,0 +1,65 @@
+//! Numbers and results as people read them.
+//!
+//! Invariants: nothing here decides anything; the library's types have no texts for people of their own.
+
+use greenroom::{Compacted, CompactionOutcome};
+use greenroom_kernel::plan::NothingToCompact;
+
+#[cfg(test)]
+mod tests;
+
+/// A number with commas: `142318` is `142,318`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// The end of a text: at most so many characters.
+pub fn end(text: &str, characters: usize) -> &str {
+    let skipped = text.chars().count().saturating_sub(characters);
+    text.char_indices().nth(skipped).map_or("", |(start, _)| text.get(start..).unwrap_or_default())
+}
+
+/// The size that is expected after a compaction, and the most that it may be.
+pub fn about(estimate: u64, max: u64) -> String {
+    format!("about {} (at most {})", thousands(estimate), thousands(max))
+}
+
+/// Why nothing was compacted, and what compacts all the same.
+pub fn nothing_to_compact(reason: &str) -> String {
+    let is_recent = reason == NothingToCompact::AllRecent.to_string();
+    let way = if is_recent { "; --keep N keeps less, and --force only the last two messages" } else { "" };
+    format!("{reason}{way}")
+}
+
+/// The lines that users know: what was compacted and what it saved, or why nothing was.
+pub fn compacted(end: &Compacted) -> String {
+    if end.is_installed() {
+        let what = match end.messages_removed {
+            0 => "Shortened tool results".to_owned(),
+            removed => format!("Compacted {removed} messages"),
+        };
+        let why = end.outcome.reason().map(|reason| format!("\n  Without a summary: {reason}"));
+        return format!(
+            "✓ {what}\n  Tokens: {} → {} (saved {}){}",
+            thousands(end.tokens_before),
+            thousands(end.tokens_after),
+            thousands(end.tokens_before.saturating_sub(end.tokens_after)),
+            why.unwrap_or_default(),
+        );
+    }
+    let name = end.outcome.as_str();
+    let reason = end.outcome.reason().unwrap_or(name);
+    if matches!(end.outcome, CompactionOutcome::Nothing { .. }) {
+        format!("No compaction needed: {}", nothing_to_compact(reason))
+    } else {
+        format!("Compaction {name}: {reason}; the conversation is as it was")
+    }
+}
