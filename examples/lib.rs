@@ -1,7 +1,16 @@
 //! Programs to read and run: `cargo run --example NAME`. Each is offline and short.
 //!
-//! The programs of the guide (`docs/guide/`) are documentation tests of this crate, so each is compiled and run:
+//! The programs in the documentation (`docs/`) are documentation tests of this crate, so each is compiled and run:
 //! `cargo test --doc -p greenroom-examples`. A new page needs a line here.
+
+/// Reference pages with programs.
+#[cfg(doctest)]
+pub mod reference {
+    #[doc = include_str!("../docs/compaction.md")]
+    pub mod compaction {}
+    #[doc = include_str!("../docs/events.md")]
+    pub mod events {}
+}
 
 /// The pages of the guide.
 #[cfg(doctest)]
