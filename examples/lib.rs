@@ -15,12 +15,24 @@ pub mod reference {
 /// The pages of the guide.
 #[cfg(doctest)]
 pub mod guide {
+    #[doc = include_str!("../docs/guide/batches.md")]
+    pub mod batches {}
     #[doc = include_str!("../docs/guide/coming-from.md")]
     pub mod coming_from {}
+    #[doc = include_str!("../docs/guide/compaction.md")]
+    pub mod compaction {}
+    #[doc = include_str!("../docs/guide/costs.md")]
+    pub mod costs {}
+    #[doc = include_str!("../docs/guide/deployment.md")]
+    pub mod deployment {}
+    #[doc = include_str!("../docs/guide/events.md")]
+    pub mod events {}
     #[doc = include_str!("../docs/guide/first-agent.md")]
     pub mod first_agent {}
     #[doc = include_str!("../docs/guide/models.md")]
     pub mod models {}
+    #[doc = include_str!("../docs/guide/observability.md")]
+    pub mod observability {}
     #[doc = include_str!("../docs/guide/person-in-the-loop.md")]
     pub mod person_in_the_loop {}
     #[doc = include_str!("../docs/guide/service.md")]
