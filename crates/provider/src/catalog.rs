@@ -2,8 +2,8 @@
 //!
 //! The data comes from models.dev, in the compact form that `data/README.md` describes.
 //!
-//! Invariants: an unknown value is `None` and never a guess; a model of an unknown provider gets the smallest limit
-//! that any provider has for it, and no price.
+//! Invariants: an unknown value is `None` and never a guess; a model of an unknown provider gets the smallest
+//! limit that any provider lists for it, and no price.
 
 use std::sync::OnceLock;
 
@@ -19,7 +19,7 @@ pub struct Catalog {
     providers: Vec<ProviderInfo>,
 }
 
-/// What is known about a provider.
+/// A provider in the catalogue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderInfo {
     /// The provider's id, such as `openai`.
@@ -32,7 +32,7 @@ pub struct ProviderInfo {
     pub base_url: Option<&'static str>,
 }
 
-/// What is known about a model at one provider.
+/// A model at one provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelInfo {
     /// The provider's id.
@@ -82,7 +82,7 @@ pub struct PriceTier {
 }
 
 impl Catalog {
-    /// The catalogue that is compiled in. It is parsed at the first use.
+    /// Returns the built-in catalogue, which is parsed on first use.
     pub fn bundled() -> &'static Self {
         static BUNDLED: OnceLock<Catalog> = OnceLock::new();
         BUNDLED.get_or_init(|| Self::parse(include_str!("../data/models.tsv")))
@@ -123,22 +123,22 @@ impl Catalog {
         catalog
     }
 
-    /// All models, sorted by provider and model.
+    /// Returns all models, sorted by provider and model.
     pub fn models(&self) -> &[ModelInfo] {
         &self.models
     }
 
-    /// All providers, sorted by id.
+    /// Returns all providers, sorted by id.
     pub fn providers(&self) -> &[ProviderInfo] {
         &self.providers
     }
 
-    /// A provider by its id.
+    /// Returns a provider by its id.
     pub fn provider(&self, id: &str) -> Option<&ProviderInfo> {
         self.providers.binary_search_by(|info| info.id.cmp(id)).ok().and_then(|at| self.providers.get(at))
     }
 
-    /// What is known about `model`: at `provider` if that provider is known, and otherwise at any provider
+    /// Returns `model` at `provider` if that provider is known, and otherwise at any provider
     /// ([`Catalog::find_any`]).
     pub fn lookup(&self, provider: &str, model: &str) -> Option<ModelInfo> {
         match self.provider(provider) {
@@ -147,7 +147,7 @@ impl Catalog {
         }
     }
 
-    /// A provider's model by its name, with or without a date at its end, such as `gpt-5-2025-08-07`.
+    /// Finds a provider's model by its name, with or without a date at its end, such as `gpt-5-2025-08-07`.
     pub fn find(&self, provider: &str, model: &str) -> Option<ModelInfo> {
         let start = self.models.partition_point(|info| info.provider < provider);
         let end = self.models.partition_point(|info| info.provider <= provider);
@@ -160,8 +160,8 @@ impl Catalog {
         names(model).find_map(|name| own.iter().find(|info| info.model.eq_ignore_ascii_case(name))).cloned()
     }
 
-    /// A model whose provider is not known: of all models with this name, with or without a vendor's prefix, the one
-    /// with the smallest window. It has no price, because prices differ between providers.
+    /// Finds a model whose provider is unknown: of all models with this name, with or without a vendor's
+    /// prefix, the one with the smallest window. It has no price, because prices differ between providers.
     pub fn find_any(&self, model: &str) -> Option<ModelInfo> {
         let bare = |name: &'static str| name.rsplit('/').next().unwrap_or(name);
         let wanted = model.rsplit('/').next().unwrap_or(model);
@@ -174,8 +174,8 @@ impl Catalog {
 }
 
 impl ModelInfo {
-    /// The tokens that a request may have: the input limit where it is smaller than the context window, otherwise the
-    /// window.
+    /// Returns the most tokens that a request may have: the input limit if it is smaller than the context
+    /// window, otherwise the window.
     pub fn window_tokens(&self) -> Option<u64> {
         match (self.context_tokens, self.input_tokens) {
             (Some(context), Some(input)) => Some(context.min(input)),
@@ -183,7 +183,7 @@ impl ModelInfo {
         }
     }
 
-    /// What a call may cost at most whose input has at most so many tokens; `None` if the prices are not known.
+    /// Returns the maximum cost of a call with at most this much input; `None` if the prices are not known.
     pub fn call_price(&self, input_tokens: u64) -> Option<CallPrice> {
         let prices = self.prices_of(input_tokens)?;
         let input = prices.input.max(prices.cache_write.unwrap_or_default());
@@ -194,16 +194,16 @@ impl ModelInfo {
         })
     }
 
-    /// The prices of a request with so much input.
+    /// Returns the prices of a request of this size.
     fn prices_of(&self, input_tokens: u64) -> Option<Prices> {
         let tier = self.tiers.iter().rev().find(|tier| input_tokens > tier.above_tokens);
         tier.map(|tier| tier.prices).or(self.prices)
     }
 
-    /// What a call costs, rounded to the nearest microdollar; `None` if the prices are not known.
+    /// Returns the cost of a call, rounded to the nearest microdollar; `None` if the prices are not known.
     ///
-    /// Tokens beyond the model's window are a mistake of the report, and cost nothing: a budget would be used up by
-    /// them at once.
+    /// Tokens beyond the model's window are an error in the report and cost nothing: otherwise they would
+    /// exhaust a budget at once.
     pub fn cost_microdollars(&self, usage: &Usage) -> Option<u64> {
         let possible = self.context_tokens.into_iter().chain(self.input_tokens).max().unwrap_or(u64::MAX);
         let (input, output) = (usage.input_tokens.min(possible), usage.output_tokens.min(possible));
@@ -224,13 +224,13 @@ impl ModelInfo {
     }
 }
 
-/// The name, and if it ends in a date or in `latest`, the name without that.
+/// Yields the name, and if it ends in a date or in `latest`, the name without that.
 fn names(model: &str) -> impl Iterator<Item = &str> {
     [Some(model), without_date(model)].into_iter().flatten()
 }
 
-/// The name without the date or `latest` at its end; `None` if there is neither. Only a date with a year counts:
-/// `gpt-4-0613` is a model of its own.
+/// Returns the name without the date or `latest` at its end; `None` if there is neither. Only a date with a
+/// year counts: `gpt-4-0613` is a model of its own.
 fn without_date(model: &str) -> Option<&str> {
     if let Some(base) = model.strip_suffix("-latest") {
         return Some(base);

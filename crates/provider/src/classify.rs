@@ -25,9 +25,9 @@ const QUOTED_CHARS_MAX: usize = 300;
 
 /// Classifies a refusal.
 ///
-/// `status` is the HTTP status, or `None` where it is not known; an error inside a stream has status 200. `body` is
-/// the body as received: JSON of any nesting, plain text, or nothing. `retry_after_ms` is the wait that the headers
-/// ask for, in milliseconds; where it is `None`, the wait is read from the body.
+/// `status` is the HTTP status, or `None` if it is not known; an error inside a stream has status 200. `body`
+/// is the body as received: JSON of any nesting, plain text, or nothing. `retry_after_ms` is the wait that
+/// the headers request, in milliseconds; if it is `None`, the wait is read from the body.
 pub fn classify(status: Option<u16>, body: &str, retry_after_ms: Option<u64>) -> Failure {
     let digest = Digest::of(body);
     let refusal = Refusal::new(status, &digest);
@@ -62,7 +62,8 @@ pub fn classify(status: Option<u16>, body: &str, retry_after_ms: Option<u64>) ->
     Failure { class, message, status, limit, requested, retry_after_ms }
 }
 
-/// One line for the user: what happened, the status, the provider's own words, and what to do where that is known.
+/// Returns one line for the user: what happened, the status, the provider's own words, and advice if there is
+/// any.
 fn message(class: FailureClass, refusal: &Refusal<'_>, limit: Option<u64>, requested: Option<u64>) -> String {
     let status = refusal.status;
     let status_text = match status {
@@ -70,7 +71,7 @@ fn message(class: FailureClass, refusal: &Refusal<'_>, limit: Option<u64>, reque
         Some(_) | None => String::new(),
     };
     let quoted = one_line(&refusal.digest.message);
-    // What to do may follow; three dots stay.
+    // Advice may follow; an ellipsis is kept.
     let quoted = quoted.strip_suffix('.').filter(|text| !text.ends_with('.')).unwrap_or(&quoted);
     let colon_quoted = if quoted.is_empty() { String::new() } else { format!(": {quoted}") };
     let is_unknown_model = words::contains_any(&refusal.digest.text, words::UNKNOWN_MODEL);
@@ -138,7 +139,7 @@ fn message(class: FailureClass, refusal: &Refusal<'_>, limit: Option<u64>, reque
     }
 }
 
-/// `text` as one line of at most [`QUOTED_CHARS_MAX`] characters, without control characters.
+/// Returns `text` as one line of at most [`QUOTED_CHARS_MAX`] characters, without control characters.
 pub(crate) fn one_line(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut chars = words.chars().filter(|c| !c.is_control());

@@ -1,7 +1,7 @@
 //! Model providers: the trait, the OpenAI-compatible implementation, the model catalogue and the error classifier.
 //!
-//! The one key decision: **a provider is shaped by what must be kept, not by one API.** Opaque reasoning goes
-//! back unchanged, usage tells cached from fresh tokens, and an error keeps its status and body.
+//! The one key decision: **a provider is shaped by what must be kept, not by one API.** Opaque reasoning is
+//! sent back unchanged, usage distinguishes cached from fresh tokens, and an error keeps its status and body.
 //!
 //! Invariants: this is the only crate that knows async-openai, and none of its types are public; a call is one HTTP
 //! request, because the run decides about retries; and nothing here knows of sessions, actors or compaction.
@@ -48,22 +48,23 @@ pub struct Request {
     pub messages: Vec<Arc<Message>>,
     /// The tools the model may call.
     pub tools: Arc<[ToolSpec]>,
-    /// How the model is to answer.
+    /// How the model should answer.
     pub settings: ModelSettings,
     /// A schema that the answer's text must follow.
     pub output_schema: Option<Arc<OutputSchema>>,
-    /// What the call is for.
+    /// The purpose of the call.
     pub purpose: Purpose,
-    /// The session it belongs to: cache routing, and the key by which scripted models tell callers apart.
+    /// The session that the call belongs to, for cache routing, and for scripted models to distinguish
+    /// callers.
     pub session: String,
 }
 
-/// What a model call is for.
+/// The purpose of a model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// A step of a run. Its usage is what the size of the session's context is measured by.
+    /// A step of a run. Its usage determines the size of the session's context.
     Step,
-    /// A summary. Its usage is billed and has no effect on the size of the session's context.
+    /// A summary. Its usage is billed but does not affect the size of the session's context.
     Summary,
 }
 
@@ -77,32 +78,34 @@ pub trait Provider: Send + Sync + 'static {
     /// Starts one model call.
     ///
     /// # Errors
-    /// Returns what the provider answered instead of a stream, classified. A later failure is an item of the stream.
+    /// Returns the classified response if the provider answered with something other than a stream. A later
+    /// failure is an item of the stream.
     fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>>;
 
-    /// Where the provider's server is, as a URL without secrets. What is learned about a model belongs to it: the same
-    /// model at another address may be set up in another way. `None` where there is no server.
+    /// The address of the provider's server, as a URL without secrets. Learned facts about a model belong to
+    /// it: the same model at another address may be configured differently. `None` if there is no server.
     fn address(&self) -> Option<&str> {
         None
     }
 
-    /// Asks the server for the models that it serves, with their limits and prices. Empty where it has no list.
+    /// Requests the list of models that the server serves, with their limits and prices. Empty if it has no
+    /// list.
     ///
     /// # Errors
-    /// The server could not be reached, or refused. Calls to a model may work all the same.
+    /// If the server could not be reached, or refused the request. Calls to a model may work nevertheless.
     fn served(&self) -> BoxFuture<'static, Result<Served, ProviderError>> {
         async { Ok(Served::default()) }.boxed()
     }
 
-    /// Which reasoning of earlier answers a request with these settings carries, and which therefore counts as input again.
-    /// A provider writes its requests by the same rule. As it stands here, the settings decide alone, and no opaque block
-    /// goes back: a provider that sends such blocks back names their dialect.
+    /// Which reasoning of earlier answers a request with these settings carries, and which therefore counts
+    /// as input again. A provider must build its requests by the same rule. By default the settings alone
+    /// decide, and no opaque block is sent back: a provider that sends such blocks back names their dialect.
     fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
         settings.resend_reasoning.unwrap_or_default().rule(self.name())
     }
 
-    /// The output limit, in tokens, of a request whose `output_tokens_max` is `None`; `None` if such a request is
-    /// sent without a limit. A run must know the limit in order to lower it.
+    /// The output limit, in tokens, of a request whose `output_tokens_max` is `None`; `None` if such a
+    /// request is sent without a limit. A run must know the limit in order to lower it.
     fn output_tokens_max(&self) -> Option<u64> {
         None
     }
@@ -119,7 +122,7 @@ pub enum ReplyEvent {
     Text(String),
     /// The next piece of the readable reasoning.
     Reasoning(String),
-    /// A tool call begins or continues. This is for showing progress: `Done` has the whole call.
+    /// A tool call begins or continues. For display only: `Done` has the whole call.
     ToolCall {
         /// The position of the call among the answer's calls, from 0.
         index: usize,
@@ -140,19 +143,20 @@ pub struct ProviderError {
     pub failure: Failure,
     /// The body as received, at most its first 16 KiB; empty if there was none.
     pub body: String,
-    /// Whether the stream was opened and closed, or broke off, without a single event. Some servers answer a prompt that is
-    /// too long in this way, so it is a context overflow if our own estimate is near the window.
+    /// Whether the stream was opened and closed, or broke off, without a single event. Some servers respond
+    /// this way to a prompt that is too long, so it is a context overflow if our own estimate is near the
+    /// window.
     pub empty_stream: bool,
-    /// Whether nobody listened at the server's address. A server that had answered before is about to come back, and is
-    /// waited for.
+    /// Whether nothing was listening at the server's address. A server that answered before is expected to
+    /// come back.
     pub connection_refused: bool,
-    /// Whether there was no connection, or it broke: the server may have gone, and come back as another. A server that
-    /// merely says nothing for too long is still there.
+    /// Whether the connection failed or broke: the server may have been replaced by another. After a mere
+    /// timeout, the server is assumed to be still there.
     pub connection_lost: bool,
 }
 
 impl ProviderError {
-    /// An error with this classification and the body as received, which may be empty.
+    /// Creates an error with this classification and the body as received, which may be empty.
     pub fn new(failure: Failure, body: impl Into<String>) -> Self {
         Self {
             failure,
@@ -163,23 +167,24 @@ impl ProviderError {
         }
     }
 
-    /// Whether this failure may be a context overflow although nothing in it says so: an empty stream, or a 400, 413
-    /// or 429 with an empty body. It is one if our own estimate is near the window (85 % of it or more).
+    /// Whether this failure may be a context overflow although nothing in it says so: an empty stream, or a
+    /// 400, 413 or 429 with an empty body. It is one if our own estimate is near the window (85 % of it or
+    /// more).
     pub fn is_overflow_candidate(&self) -> bool {
         self.empty_stream || is_empty_body_overflow_candidate(self.failure.status, &self.body)
     }
 }
 
-/// Whether a refusal has a status that servers give to an overflow (400, 413 or 429) and an empty body. Runs use
-/// [`ProviderError::is_overflow_candidate`], which includes empty streams.
+/// Whether a refusal has a status that servers use for an overflow (400, 413 or 429) and an empty body. Runs
+/// use [`ProviderError::is_overflow_candidate`], which includes empty streams.
 pub fn is_empty_body_overflow_candidate(status: Option<u16>, body: &str) -> bool {
     matches!(status, Some(400 | 413 | 429)) && body.trim().is_empty()
 }
 
-/// A tool call's arguments as a JSON object, in the form in which every provider must send them.
+/// Returns a tool call's arguments as a JSON object, in the form in which every provider must send them.
 ///
 /// Arguments that are a JSON object are returned unchanged, and missing ones become `{}`. Other text becomes
-/// `{"invalid_arguments": "…"}`, because a server that parses the history would refuse every further request.
+/// `{"invalid_arguments": "…"}`, because a server that parses the history would reject every further request.
 pub fn sendable_arguments(arguments: &str) -> Cow<'_, str> {
     let trimmed = arguments.trim();
     if trimmed.is_empty() || trimmed == "null" {

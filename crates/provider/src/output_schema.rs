@@ -1,6 +1,6 @@
-//! The schema that an answer's text must follow, and whether servers enforce it.
+//! The schema that an answer's text must follow, and whether servers can enforce it.
 //!
-//! Invariants: a schema that is called strict has no keyword that strict mode refuses.
+//! Invariants: a schema reported as strict has no keyword that strict mode rejects.
 
 use std::collections::HashSet;
 
@@ -19,15 +19,15 @@ pub struct OutputSchema {
 }
 
 impl OutputSchema {
-    /// Whether OpenAI's strict mode accepts the schema: every object closed, all its properties required, and no keyword
-    /// that is not listed for it (<https://platform.openai.com/docs/guides/structured-outputs>, as of November 2026). Then
-    /// a server is told to enforce it.
+    /// Whether OpenAI's strict mode accepts the schema: every object closed, all its properties required, and
+    /// no keyword that is not listed for it (<https://platform.openai.com/docs/guides/structured-outputs>, as
+    /// of November 2026). If so, the server is told to enforce it.
     pub fn is_strict(&self) -> bool {
         is_strict_schema(&self.schema)
     }
 }
 
-/// The formats of texts that strict mode knows.
+/// The text formats that strict mode knows.
 const STRICT_FORMATS: [&str; 9] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
 

@@ -1,4 +1,4 @@
-//! How long a provider asks the client to wait, read from headers or from the text of an error.
+//! Reads how long a provider asks the client to wait, from headers or from the text of an error.
 //!
 //! Invariants: a wait is in milliseconds, rounded up and never negative; text that names no time gives `None`; and the
 //! current time is an argument.
@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use http::HeaderMap;
 
-/// The wait that `headers` ask for, in milliseconds.
+/// Returns the wait that `headers` request, in milliseconds.
 ///
 /// `retry-after-ms` outranks `retry-after`, which holds seconds (whole or fractional), a duration such as `1m30s`, or
 /// an HTTP date relative to `now`. A date in the past is a wait of 0. `None` if neither header can be read.
@@ -29,7 +29,7 @@ pub fn retry_after_ms(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
     Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The wait that the text of an error asks for, in milliseconds; `None` if it names no time.
+/// Returns the wait that the text of an error requests, in milliseconds; `None` if it names no time.
 ///
 /// Examples: "try again in 1.5s", "Please retry in 20ms", "wait for 30 seconds", `"retryDelay": "3s"`,
 /// `"retry_after_ms": 250`. A number without a unit is in seconds.
@@ -53,7 +53,8 @@ pub fn retry_after_in_text_ms(text: &str) -> Option<u64> {
     NAMES.iter().find_map(|name| lower.split(name).skip(1).find_map(named_duration_ms))
 }
 
-/// The duration in `text`, which follows a name. The name itself may go on with a unit, as in `retry_after_ms": 250`.
+/// Returns the duration in `text`, which follows a name. The name itself may end with a unit, as in
+/// `retry_after_ms": 250`.
 fn named_duration_ms(text: &str) -> Option<u64> {
     let suffix = text.strip_prefix(['_', '-']).unwrap_or(text);
     let (unit_ms, rest) =
@@ -62,7 +63,7 @@ fn named_duration_ms(text: &str) -> Option<u64> {
     duration_ms(value.strip_prefix("about ").unwrap_or(value), unit_ms)
 }
 
-/// The unit of time that `text` begins with, in milliseconds, and the length of its word in bytes.
+/// Returns the unit of time at the start of `text`, in milliseconds, and the length of its word in bytes.
 fn unit(text: &str) -> Option<(f64, usize)> {
     let length = text.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(text.len());
     let unit_ms = match &text[..length] {
@@ -76,8 +77,8 @@ fn unit(text: &str) -> Option<(f64, usize)> {
     Some((unit_ms, length))
 }
 
-/// The duration that `text` begins with: numbers with units, one after another, as in `1m30.5s`. A first number
-/// without a unit counts `default_unit_ms` each.
+/// Returns the duration at the start of `text`: numbers with units, one after another, as in `1m30.5s`. A
+/// first number without a unit counts `default_unit_ms` each.
 fn duration_ms(text: &str, default_unit_ms: f64) -> Option<u64> {
     let mut total_ms: Option<u64> = None;
     let mut rest = text;
@@ -103,13 +104,14 @@ fn duration_ms(text: &str, default_unit_ms: f64) -> Option<u64> {
     }
 }
 
-/// `number` times `unit_ms`, rounded up to whole milliseconds; `None` if `number` is not a decimal number.
+/// Returns `number` times `unit_ms`, rounded up to whole milliseconds; `None` if `number` is not a decimal
+/// number.
 fn scaled_ms(number: &str, unit_ms: f64) -> Option<u64> {
     if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return None;
     }
     let value: f64 = number.parse().ok()?;
-    // Through text, because a cast could truncate silently.
+    // Converted via text, because a cast could truncate silently.
     format!("{:.0}", (value * unit_ms).ceil()).parse().ok()
 }
 

@@ -1,31 +1,31 @@
-//! What a server says of the models that it serves: its list of models, and the pages on which some servers say more.
+//! The models that a server reports: its list of models, and the pages on which some servers report more.
 //!
-//! Servers name the same things differently; this file is the one place that knows the names. Facts observed at
+//! Servers name the same things differently; only this file knows the names. Facts observed with
 //! llama-server, vLLM, SGLang, LiteLLM, OpenRouter, Groq, LM Studio and Ollama.
 //!
-//! Invariants: what a server does not say is `None` and never a guess; a number that no model could have is not
-//! believed; of several limits on a page the smallest holds; nothing here sends or waits.
+//! Invariants: unreported values are `None` and never a guess; an implausible number is ignored; of several
+//! limits on a page the smallest applies; nothing here sends or waits.
 
 use serde_json::Value;
 
 use crate::catalog::Prices;
 
-/// No model has more tokens than this: a larger number is a mistake or an attack.
+/// No model has more tokens than this: a larger number is an error or an attack.
 const TOKENS_MAX: u64 = 1 << 32;
-/// No list is longer than this.
+/// The most models that are read from a list.
 const MODELS_MAX: usize = 20_000;
 
-/// A model, as its server describes it.
+/// A model, as described by its server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServedModel {
-    /// The name by which it is asked for.
+    /// The name used in requests.
     pub id: String,
-    /// Other names for it.
+    /// Other names of the model.
     pub aliases: Vec<String>,
-    /// The most tokens that a request may have, as the server is set up now.
+    /// The most tokens that a request may have in the server's current configuration.
     pub window_tokens: Option<u64>,
-    /// The longest context that the model was made for. The server may be set up for less.
+    /// The longest context that the model was trained for. The server may be configured for less.
     pub trained_tokens: Option<u64>,
     /// The output limit, in tokens.
     pub output_tokens: Option<u64>,
@@ -33,24 +33,24 @@ pub struct ServedModel {
     pub prices: Option<Prices>,
 }
 
-/// What a server serves.
+/// The models that a server serves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Served {
     /// Its models.
     pub models: Vec<ServedModel>,
-    /// Whether it answers under every name with the only model that it has.
+    /// Whether the server has only one model, which answers under every name.
     pub takes_any_name: bool,
-    /// Whether it knows a model's window only while that model is loaded, so that asking again after the first answer
-    /// may tell more.
+    /// Whether the server knows a model's window only while that model is loaded, so that asking again after
+    /// the first answer may reveal more.
     pub knows_loaded_only: bool,
 }
 
 impl Served {
-    /// The model that answers under this name.
+    /// Returns the model that answers under this name.
     pub fn find(&self, name: &str) -> Option<&ServedModel> {
         let is_named = |id: &String| id.eq_ignore_ascii_case(name);
-        // Ollama adds the tag that is meant where none is given.
+        // Ollama adds the tag that is the default if none is given.
         let is_latest = |id: &String| {
             id.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
                 && &id[name.len()..] == ":latest"
@@ -64,19 +64,19 @@ impl Served {
     }
 }
 
-/// Which further page says more than the list does.
+/// A further page that reports more than the list does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MorePage {
     /// llama-server's `/props`, with the context of one slot.
     LlamaProps,
-    /// Ollama's `/api/ps`, with the models that are loaded.
+    /// Ollama's `/api/ps`, with the loaded models.
     OllamaLoaded,
     /// LM Studio's `/api/v0/models`.
     LmStudio,
 }
 
 impl MorePage {
-    /// The page's path from the server's root.
+    /// Returns the page's path relative to the server's root.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Self::LlamaProps => "/props",
@@ -85,12 +85,13 @@ impl MorePage {
         }
     }
 
-    /// Adds what the page says.
+    /// Adds the content of the page.
     pub(crate) fn add(self, page: &Value, served: &mut Served) {
         match self {
             Self::LlamaProps => {
                 let slot = tokens(&page["default_generation_settings"], "n_ctx");
-                // The page is about the model that is loaded; a server with several has no page for all.
+                // The page is about the loaded model; a server with several models has no page for all of
+                // them.
                 if let [model] = served.models.as_mut_slice() {
                     model.window_tokens = smallest([model.window_tokens, slot]);
                 }
@@ -108,13 +109,13 @@ impl MorePage {
     }
 }
 
-/// The models of a list, and where its server says more.
+/// Returns the models of a list, and the page on which its server reports more.
 pub(crate) fn read_list(list: &Value) -> (Served, Option<MorePage>) {
     let entries = entries(list);
     let models = entries.iter().take(MODELS_MAX).filter_map(model).collect();
     let more = entries.iter().find_map(|entry| match entry["owned_by"].as_str()? {
         "llamacpp" => Some(MorePage::LlamaProps),
-        // Ollama names the owner of each model; only those of its own library are sure to be Ollama's.
+        // Ollama names the owner of each model; only those of its own library are certain to be Ollama's.
         "library" => Some(MorePage::OllamaLoaded),
         "organization_owner" => Some(MorePage::LmStudio),
         _ => None,
@@ -170,7 +171,7 @@ fn tokens(page: &Value, key: &str) -> Option<u64> {
     (1..=TOKENS_MAX).contains(&tokens).then_some(tokens)
 }
 
-/// The prices of a list: dollars a token, as text (OpenRouter) or as numbers (LiteLLM).
+/// Returns the prices of a list entry: dollars per token, as text (OpenRouter) or as numbers (LiteLLM).
 fn prices(entry: &Value) -> Option<Prices> {
     let listed = &entry["pricing"];
     let price = |short: &str, long: &str| dollars(&listed[short]).or_else(|| dollars(&entry[long]));
@@ -183,7 +184,7 @@ fn prices(entry: &Value) -> Option<Prices> {
     })
 }
 
-/// Dollars a token, as microdollars for a million tokens.
+/// Converts dollars per token to microdollars for a million tokens.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -191,7 +192,7 @@ fn prices(entry: &Value) -> Option<Prices> {
 )]
 fn dollars(value: &Value) -> Option<u64> {
     let dollars = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())?;
-    // More than a dollar a token is no price; OpenRouter says -1 where the price depends on the request.
+    // More than a dollar per token is not a price; OpenRouter reports -1 if the price depends on the request.
     (0.0..=1.0).contains(&dollars).then(|| (dollars * 1e12).round() as u64)
 }
 

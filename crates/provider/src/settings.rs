@@ -1,7 +1,7 @@
-//! How a model is to answer: what a request carries besides the conversation.
+//! Model settings: what a request carries besides the conversation.
 //!
-//! Invariants: a setting that is not set is not sent, so that the server's own default holds; fields of the body that
-//! this crate writes itself cannot be given as `extra`.
+//! Invariants: an unset setting is not sent, so that the server's own default applies; fields of the body
+//! that this crate writes itself cannot be given as `extra`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::openai::ResendReasoning;
 #[cfg(test)]
 mod tests;
 
-/// How a model is to answer. Every setting is optional.
+/// How a model should answer. Every setting is optional.
 ///
 /// ```
 /// use greenroom_provider::{ModelSettings, ReasoningEffort};
@@ -24,62 +24,62 @@ mod tests;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelSettings {
-    /// How random the answer is, 0 to 2.
+    /// Sampling temperature, 0 to 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Only the likeliest tokens that together have this probability, above 0 and up to 1.
+    /// Nucleus sampling: the cumulative probability of the tokens that are considered, above 0 and up to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
-    /// How long the model thinks before it answers.
+    /// How much the model reasons before it answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<ReasoningEffort>,
-    /// Whether the model may, must or must not call tools. One that must call a tool must do so in the first step of
-    /// a run only: else the run could not end.
+    /// Whether the model may, must or must not call tools. A forced call applies to the first step of a run
+    /// only: otherwise the run could not end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ToolChoice>,
     /// Whether one answer may call several tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
-    /// Texts at which the answer ends, before they are said.
+    /// Texts at which the answer stops; they are not part of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Vec<String>>,
-    /// The same seed gives the same answer, as far as the server can.
+    /// Seed for deterministic answers, as far as the server supports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
-    /// The most output one answer may have, in tokens.
+    /// The output limit of one answer, in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_tokens_max: Option<u64>,
-    /// Whether the reasoning of earlier answers is sent back, and in which field; without it the provider's option
-    /// holds. What a request carries counts as context.
+    /// Whether the reasoning of earlier answers is sent back, and in which field. If unset, the provider's
+    /// option applies. Everything that a request carries counts as context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resend_reasoning: Option<ResendReasoning>,
-    /// More fields of the request's body, as the server knows them.
+    /// Additional fields of the request's body, under the server's own names.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
 }
 
-/// How long a model thinks.
+/// How much a model reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReasoningEffort {
     /// Not at all.
     None,
-    /// As little as it can.
+    /// As little as possible.
     Minimal,
     /// Little.
     Low,
     /// The usual amount.
     Medium,
-    /// Long.
+    /// Much.
     High,
-    /// As long as it can.
+    /// As much as possible.
     XHigh,
 }
 
 impl ReasoningEffort {
     const ALL: [Self; 6] = [Self::None, Self::Minimal, Self::Low, Self::Medium, Self::High, Self::XHigh];
 
-    /// The name, as servers know it.
+    /// Returns the name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -152,17 +152,17 @@ impl fmt::Display for ToolChoice {
     }
 }
 
-/// A setting that no server would take, or that is not for `extra`.
+/// A setting that no server would accept, or that is not allowed in `extra`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {reason}")]
 pub struct SettingError {
-    /// The setting, as users write it.
+    /// The name of the setting, as users write it.
     pub setting: String,
-    /// What the value must be.
+    /// The requirement on the value.
     pub reason: String,
 }
 
-/// Fields of the body that are ours: by their names on the wire, and what to do instead.
+/// Fields of the body that are reserved, by their names on the wire, with what to use instead.
 const OWN_FIELDS: &[(&str, &str)] = &[
     ("model", "the agent names its model"),
     ("messages", "the session sends its own conversation"),
@@ -184,12 +184,12 @@ const OWN_FIELDS: &[(&str, &str)] = &[
 ];
 
 impl ModelSettings {
-    /// Nothing set.
+    /// Creates settings with nothing set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets [`Self::temperature`](struct@ModelSettings).
+    /// Sets `temperature`.
     #[must_use]
     pub fn temperature(mut self, temperature: f64) -> Self {
         self.temperature = Some(temperature);
@@ -259,7 +259,7 @@ impl ModelSettings {
         self
     }
 
-    /// These settings, and where `over` says otherwise, those.
+    /// Returns these settings, overridden by those set in `over`.
     #[must_use]
     pub fn merged(self, over: Self) -> Self {
         let mut extra = self.extra;
@@ -278,8 +278,8 @@ impl ModelSettings {
         }
     }
 
-    /// Those that a summary is asked for with. A stop text would cut it, a forced tool is not offered, a seed is for
-    /// answers that are compared, and its length is the compaction's own.
+    /// Returns the settings for a summary. A stop text would truncate it, a forced tool is not offered, a
+    /// seed is for answers that are compared, and the compaction sets the length.
     #[must_use]
     pub fn for_summary(self) -> Self {
         let mut settings = self;
@@ -291,10 +291,10 @@ impl ModelSettings {
         settings
     }
 
-    /// Whether the settings can be sent.
+    /// Checks that the settings can be sent.
     ///
     /// # Errors
-    /// The first that cannot, and what it must be.
+    /// The first invalid setting, and the requirement on its value.
     pub fn check(&self) -> Result<(), SettingError> {
         let wrong = |setting: &str, reason: &str| {
             Err(SettingError { setting: setting.into(), reason: reason.into() })
@@ -322,8 +322,8 @@ impl ModelSettings {
         }
     }
 
-    /// The setting that a server's refusal is about, if it is one of these that are set: by the parameter that it
-    /// names, else by the first that its text names.
+    /// Returns the setting that a server's refusal is about, if it is one that is set: by the parameter that
+    /// the refusal names, otherwise by the first one in its text.
     pub(crate) fn refused(&self, body: &str) -> Option<String> {
         let refusal = Refusal::of(body)?;
         let set = self.set_fields();
@@ -335,7 +335,7 @@ impl ModelSettings {
         })
     }
 
-    /// The fields that are sent for these settings, the output limit apart.
+    /// Returns the fields that are sent for these settings, except the output limit.
     fn set_fields(&self) -> Vec<String> {
         let named = [
             ("temperature", self.temperature.is_some()),
@@ -351,7 +351,7 @@ impl ModelSettings {
     }
 }
 
-/// What a server says of a request that it refuses.
+/// The body of a server's refusal.
 struct Refusal {
     /// The parameter that the refusal is about.
     param: Option<String>,
@@ -371,7 +371,7 @@ impl Refusal {
     }
 }
 
-/// Whether a server's refusal is about the answer being asked for in pieces.
+/// Whether a server's refusal is about streaming.
 pub(crate) fn refuses_stream(body: &str) -> bool {
     const FIELDS: [&str; 2] = ["stream", "stream_options"];
     let Some(refusal) = Refusal::of(body) else { return false };
@@ -385,7 +385,7 @@ fn is_field(param: &str, field: &str) -> bool {
     param == field || param.replace('.', "_") == field
 }
 
-/// Whether a text names a field as a name: in quotes, after `loc` or a colon, not as a word of a sentence.
+/// Whether a text mentions a field as a name: in quotes, after `loc` or a colon, not as a word of a sentence.
 fn names_field(text: &str, field: &str) -> bool {
     let quoted = |quote: char| text.contains(&format!("{quote}{field}{quote}"));
     quoted('\'')

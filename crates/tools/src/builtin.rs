@@ -1,7 +1,7 @@
 //! The tools that come with Greenroom: `read`, `write`, `edit`, `list` and `grep` over a workspace, and `bash`.
 //!
-//! Invariants: each declares the files it touched, with paths relative to the workspace; a cancelled file tool
-//! took no effect; only [`files_and_shell`] has `bash`.
+//! Invariants: each tool declares the files it touched, with paths relative to the workspace; a cancelled
+//! file tool has no effect; only [`files_and_shell`] includes `bash`.
 
 pub mod bash;
 mod edit;
@@ -12,7 +12,7 @@ mod write;
 
 use crate::{FunctionTool, Registry, Workspace};
 
-/// The file tools, and `bash`, which runs any command with the rights of this process.
+/// The file tools plus `bash`, which runs any command with the rights of this process.
 pub fn files_and_shell(workspace: Workspace, shell: bash::Options) -> Registry {
     let mut registry = files(workspace.clone());
     add(&mut registry, bash::tool(workspace, shell));

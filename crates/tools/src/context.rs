@@ -1,6 +1,6 @@
-//! What a tool is told about its call: the session, cancellation, progress, and the application's state.
+//! What a tool receives with its call: the session, cancellation, progress, and the application's state.
 //!
-//! Invariants: nothing here waits; what a tool reports or requests goes to a sink that must not block.
+//! Invariants: nothing here blocks; reports and requests go to a sink that must not block.
 
 use std::sync::Arc;
 
@@ -13,56 +13,57 @@ use tokio_util::sync::CancellationToken;
 use crate::questions::{AskError, Questions};
 use crate::state::{AppState, MissingState};
 
-/// What a tool is told about its call. A test of a tool makes one with [`ToolContext::new`].
+/// What a tool receives with its call. A test of a tool makes one with [`ToolContext::new`].
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ToolContext {
-    /// The session that calls.
+    /// The id of the calling session.
     pub session: String,
-    /// The id that the model gave the call.
+    /// The call's id, as given by the model.
     pub call_id: String,
-    /// Fires when the run is aborted, or the call has taken too long.
+    /// Fires when the run is aborted or the call has exceeded its time limit.
     pub cancel: CancellationToken,
-    /// Where progress goes: lines for people, best effort, never sent to the model.
+    /// Receives progress: lines for people, best effort, never sent to the model.
     pub progress: Progress,
-    /// For asking that the session is compacted when the run is over.
+    /// Requests a compaction of the session after the run.
     pub compaction: CompactionRequests,
-    /// What the program gave the agent for its tools.
+    /// The application state that the program gave the agent.
     pub app_state: AppState,
-    /// How people are asked: see [`Self::ask`].
+    /// Asks people: see [`Self::ask`].
     pub questions: Questions,
     /// See [`Self::call_key`].
     pub key: String,
 }
 
 impl ToolContext {
-    /// The context of a call that nobody cancels, without state.
+    /// Creates the context of a call that is never cancelled, without state.
     pub fn new(session: impl Into<String>, call_id: impl Into<String>) -> Self {
         let (session, call_id) = (session.into(), call_id.into());
         let key = format!("{session}/{call_id}");
         Self { session, call_id, key, ..Self::default() }
     }
 
-    /// The context with what [`Self::state`] gives.
+    /// Sets the state that [`Self::state`] returns.
     #[must_use]
     pub fn with_state(mut self, state: AppState) -> Self {
         self.app_state = state;
         self
     }
 
-    /// The context with people who give these answers, one after the other: for tests of tools.
+    /// Sets the answers that questions get, in order: for tests of tools.
     #[must_use]
     pub fn with_answers(mut self, answers: impl IntoIterator<Item = impl Into<Answer>>) -> Self {
         self.questions = Questions::answered(answers);
         self
     }
 
-    /// Asks a person, and waits for the answer: minutes, or days. The question is recorded before anybody hears of it. It
-    /// survives a restart of the program: see [`FunctionTool::resumable`](crate::FunctionTool::resumable) for what
-    /// becomes of the call then. Meanwhile the time limits of the call and of its run stand still.
+    /// Asks a person, and waits for the answer: minutes, or days. The question is recorded before anybody
+    /// sees it. It survives a restart of the program; see
+    /// [`FunctionTool::resumable`](crate::FunctionTool::resumable) for what then happens to the call. The
+    /// time limits of the call and of its run are paused meanwhile.
     ///
-    /// A question stays open until it is answered or expires, at the latest until the call ends. To give up waiting, let
-    /// it expire ([`Question::expires_in`]): dropping the future leaves the question open.
+    /// A question stays open until it is answered or expires, at the latest until the call ends. To stop
+    /// waiting, let it expire ([`Question::expires_in`]): dropping the future leaves the question open.
     ///
     /// ```
     /// use greenroom_kernel::question::Question;
@@ -98,11 +99,12 @@ impl ToolContext {
         self.questions.ask(question.into()).await
     }
 
-    /// Asks a person to fill in a form: a value of this type. An answer that does not fit its schema is refused, and the
-    /// question stays open.
+    /// Asks a person to fill in a form for a value of this type. An answer that does not fit its schema is
+    /// rejected, and the question stays open.
     ///
     /// # Errors
-    /// As [`Self::ask`]; [`AskError::Unreadable`] where an answer fits the schema, and is not of the type.
+    /// As [`Self::ask`]; [`AskError::Unreadable`] if an answer fits the schema but cannot be read as the
+    /// type.
     pub async fn ask_as<T: DeserializeOwned + JsonSchema>(
         &self,
         question: impl Into<Question>,
@@ -112,33 +114,34 @@ impl ToolContext {
         answer.parse().map_err(|error| AskError::Unreadable(error.to_string()))
     }
 
-    /// A key of this call that is the same when the call is run again after a restart, and that no other call has:
-    /// made of the session, the answer of the model and the call. An effect that is recorded under it is recognised.
+    /// A key unique to this call that stays the same when the call is run again after a restart: derived from
+    /// the session, the model's answer and the call. Use it as an idempotency key to recognise effects that
+    /// already happened.
     pub fn call_key(&self) -> &str {
         &self.key
     }
 
-    /// The agent's state of this type.
+    /// Returns the agent's state of this type.
     ///
     /// # Errors
-    /// The agent was given none. The text names the type, for whoever reads the call's result.
+    /// [`MissingState`] if the agent has none. The text names the type, for the reader of the call's result.
     pub fn state<T: Send + Sync + 'static>(&self) -> Result<Arc<T>, MissingState> {
         self.app_state.get()
     }
 }
 
-/// How a tool or a hook asks for a compaction of its session. It never waits for it.
+/// Lets a tool or a hook request a compaction of its session. Requests never block.
 #[derive(Clone, Default)]
 pub struct CompactionRequests(Option<Arc<dyn Fn(CompactOptions) + Send + Sync>>);
 
 impl CompactionRequests {
-    /// Requests that `sink` gets. The sink must not block.
+    /// Creates requests that go to `sink`. The sink must not block.
     pub fn new(sink: impl Fn(CompactOptions) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(sink)))
     }
 
-    /// Asks for a compaction when the current run is over, or now if none runs. Of several requests the last one
-    /// counts; one after which no message came since the last compaction is dropped.
+    /// Requests a compaction after the current run, or now if none is running. Of several requests the last
+    /// one counts; a request is dropped if no message arrived since the last compaction.
     pub fn request(&self, options: CompactOptions) {
         if let Some(sink) = &self.0 {
             sink(options);
@@ -152,12 +155,12 @@ impl std::fmt::Debug for CompactionRequests {
     }
 }
 
-/// Where a tool's progress goes.
+/// The sink for a tool's progress.
 #[derive(Clone, Default)]
 pub struct Progress(Option<Arc<dyn Fn(String) + Send + Sync>>);
 
 impl Progress {
-    /// Progress that calls `sink` for each line. The sink must not block.
+    /// Creates progress that calls `sink` for each line. The sink must not block.
     pub fn new(sink: impl Fn(String) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(sink)))
     }

@@ -1,4 +1,4 @@
-//! What can go wrong in this crate: one enum, whose texts are written for a model to read and act upon.
+//! The error type of this crate. Its texts are written for a model to read and act upon.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolsError {
-    /// Providers accept only letters, digits, `_` and `-`, at most 64 of them.
+    /// Providers accept only letters, digits, `_` and `-`, at most 64 characters.
     #[error("the tool name {name:?} is not 1 to 64 letters, digits, `_` or `-`")]
     InvalidName {
         /// The name as given.
         name: String,
     },
-    /// Models call a tool with named arguments, in an object.
+    /// Models call a tool with an object of named arguments.
     #[error(
         "the tool `{name}` takes {found}, and models call a tool with named arguments: take a struct with a field for \
          each of them"
@@ -20,7 +20,7 @@ pub enum ToolsError {
     NotAnObject {
         /// The tool's name.
         name: String,
-        /// What its parameters are instead, with an article.
+        /// The actual type of the parameters, with an article.
         found: &'static str,
     },
     /// The workspace's folder cannot be opened.
@@ -28,7 +28,7 @@ pub enum ToolsError {
     Workspace {
         /// The folder as given.
         root: PathBuf,
-        /// What the system said.
+        /// The error reported by the system.
         source: std::io::Error,
     },
     /// The path, or a symbolic link on it, leads outside the workspace.
@@ -42,20 +42,20 @@ pub enum ToolsError {
     NotFound {
         /// The path, relative to the workspace.
         path: String,
-        /// What is there instead and looks alike, best first.
+        /// Similar names that do exist, best match first.
         nearest: Vec<String>,
     },
-    /// It is of another kind than the tool can use.
+    /// The path is of a kind that the tool cannot use.
     #[error("`{path}` is {found}, not {wanted}")]
     WrongKind {
         /// The path, relative to the workspace.
         path: String,
-        /// What it is, with its article.
+        /// The actual kind, with its article.
         found: &'static str,
-        /// What it should be, with its article.
+        /// The required kind, with its article.
         wanted: &'static str,
     },
-    /// Git's state and the project's settings are not for tools to change.
+    /// Tools must not change git's state or the project's settings.
     #[error("`{path}` is read-only: `{part}` is protected")]
     Protected {
         /// The path, relative to the workspace.
@@ -63,13 +63,13 @@ pub enum ToolsError {
         /// The component that is protected.
         part: String,
     },
-    /// It belongs to the program that runs the agent.
+    /// The path belongs to the program that runs the agent.
     #[error("`{path}` is closed to tools: it is, or would be, a part of the program that runs you")]
     Closed {
         /// The path, relative to the workspace.
         path: String,
     },
-    /// A tool that writes follows no symbolic links.
+    /// Tools that write do not follow symbolic links.
     #[error("`{path}` is, or goes through, a symbolic link; name the real path to change it")]
     Link {
         /// The path, relative to the workspace.
@@ -78,22 +78,22 @@ pub enum ToolsError {
     /// The call was cancelled, or its future was dropped.
     #[error("cancelled")]
     Cancelled,
-    /// The arguments fit the schema but make no sense.
+    /// The arguments fit the schema but are not valid.
     #[error("{0}")]
     Refused(String),
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("`{path}`: {source}")]
     Io {
         /// The path, relative to the workspace.
         path: String,
-        /// What the system said.
+        /// The error reported by the system.
         source: std::io::Error,
     },
 }
 
 impl ToolsError {
-    /// The same call may succeed when made again unchanged. Nothing here is of that kind: each error needs
-    /// another call, or another workspace.
+    /// Whether the same call may succeed when repeated unchanged. Always false: each error requires another
+    /// call or another workspace.
     pub fn is_retryable(&self) -> bool {
         false
     }

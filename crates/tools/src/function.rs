@@ -1,11 +1,12 @@
-//! Tools from functions: a function of a typed argument becomes a [`Tool`], its schema from the type.
+//! Tools from functions: a function with a typed argument becomes a [`Tool`], with the schema derived from
+//! the type.
 //!
-//! Invariants: the function runs only with arguments that fit their type; otherwise the model is told which field
-//! is wrong and what was expected.
+//! Invariants: the function runs only with arguments that fit their type; otherwise the model is told which
+//! field is wrong and what was expected.
 //!
-//! The function's error is the concrete [`ToolError`], not a type parameter, so that a closure that ends in
-//! `Ok(format!("…"))` needs no annotation, and `?` still takes every error. [`ToolFunction`] asks for nothing but the
-//! number of arguments: what they must be is asked for by [`tool`], so that the compiler names what is missing.
+//! The error type is the concrete [`ToolError`], not a type parameter, so that a closure that ends in
+//! `Ok(format!("…"))` needs no annotation, and `?` still accepts every error. [`ToolFunction`] bounds only
+//! the number of arguments; [`tool`] bounds their types, so that compiler errors name what is missing.
 
 use std::any::TypeId;
 use std::fmt;
@@ -23,10 +24,11 @@ use serde_json::Value;
 use crate::output::cap_line;
 use crate::{GRACE, Tool, ToolContext, ToolOutput, schema};
 
-/// Why a tool's function failed, as the model reads it. Every error converts into it with `?`, as do `anyhow::Error`,
-/// `Box<dyn Error + Send + Sync>`, `String` and `&str`. The causes of an error are part of the text.
+/// The error of a tool's function, as the model reads it. Every error converts into it with `?`, as do
+/// `anyhow::Error`, `Box<dyn Error + Send + Sync>`, `String` and `&str`. The text includes the error's
+/// causes.
 ///
-/// It is not itself a [`std::error::Error`], as that would forbid the conversion.
+/// It does not implement [`std::error::Error`], as that would prevent the conversion.
 ///
 /// ```
 /// use greenroom_tools::ToolError;
@@ -45,12 +47,12 @@ use crate::{GRACE, Tool, ToolContext, ToolOutput, schema};
 pub struct ToolError(String);
 
 impl ToolError {
-    /// An error with this text, which the model reads.
+    /// Creates an error with this text, which the model reads.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Of an error that can be shown and is not a [`std::error::Error`], for `map_err`.
+    /// Converts an error that implements `Display` but not [`std::error::Error`], for `map_err`.
     ///
     /// ```
     /// use greenroom_tools::ToolError;
@@ -94,10 +96,10 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for ToolError {
     }
 }
 
-/// What a tool's function may return: a [`ToolOutput`], or anything that can be serialized. A string is sent as it is,
-/// `()` as "done", and everything else as JSON.
+/// Return types of a tool's function: a [`ToolOutput`], or anything that can be serialized. A string is sent
+/// unchanged, `()` as "done", and everything else as JSON.
 pub trait IntoToolOutput {
-    /// As the output of a call.
+    /// Converts the value to the output of a call.
     fn into_tool_output(self) -> ToolOutput;
 }
 
@@ -125,8 +127,8 @@ impl<T: Serialize + 'static> IntoToolOutput for T {
     }
 }
 
-/// A function that can be a tool: an `async` one of its arguments, of its arguments and a [`ToolContext`], or of
-/// nothing. `Shape` tells these apart, and the compiler finds it.
+/// A function that can become a tool: an `async` function of its arguments, of its arguments and a
+/// [`ToolContext`], or of no arguments. `Shape` distinguishes these, and the compiler infers it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a tool's function",
     label = "takes other arguments than a tool's function",
@@ -134,12 +136,12 @@ impl<T: Serialize + 'static> IntoToolOutput for T {
             `|weather: Weather, context: ToolContext| async move {{ Ok(..) }}`"
 )]
 pub trait ToolFunction<Shape> {
-    /// What the model sends, read into this type.
+    /// The type that the model's arguments are parsed into.
     type Arguments;
-    /// What the function gives: a future.
+    /// The future that the function returns.
     type Future;
 
-    /// Calls it.
+    /// Calls the function.
     fn call(&self, arguments: Self::Arguments, context: ToolContext) -> Self::Future;
 }
 
@@ -172,7 +174,7 @@ impl<F: Fn(A, ToolContext) -> Fut, A, Fut> ToolFunction<fn(A, ToolContext) -> Fu
 
 type Handler = dyn Fn(Value, ToolContext) -> BoxFuture<'static, ToolOutput> + Send + Sync;
 
-/// A tool made of a function, by [`tool`].
+/// A tool made from a function by [`tool`].
 #[derive(Clone)]
 pub struct FunctionTool {
     spec: ToolSpec,
@@ -183,9 +185,10 @@ pub struct FunctionTool {
     grace: Duration,
 }
 
-/// Makes a tool of an `async` function. Its arguments are one struct, whose doc comment describes the tool and whose
-/// fields are what the model is told to send; a [`ToolContext`] comes second where the function takes one. It returns
-/// a [`ToolOutput`] or anything that can be serialized, or a [`ToolError`], into which every error converts with `?`.
+/// Makes a tool from an `async` function. Its arguments are one struct: the struct's doc comment describes
+/// the tool, and its fields tell the model what to send. A [`ToolContext`] is an optional second parameter.
+/// The function returns a [`ToolOutput`], anything that can be serialized, or a [`ToolError`], into which
+/// every error converts with `?`.
 ///
 /// ```
 /// use greenroom_tools::{ToolContext, ToolError, tool};
@@ -250,46 +253,48 @@ where
 }
 
 impl FunctionTool {
-    /// What the model is told that the tool does, instead of the doc comment of the arguments.
+    /// Sets the tool description sent to the model, overriding the doc comment of the arguments.
     #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Self {
         self.spec.description = description.into();
         self
     }
 
-    /// Says that it changes nothing outside itself. Where an answer calls several such tools next to each other, their
-    /// calls run at the same time; all other calls run one after another, in the model's order.
+    /// Declares that the tool changes nothing outside itself. Consecutive calls of such tools in one answer
+    /// run concurrently; all other calls run one after another, in the model's order.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
     }
 
-    /// Says that a call which a restart cut off while a person was asked, or after the answer, may be run again from its
-    /// beginning, with the recorded answers given to its questions.
+    /// Declares that a call interrupted by a restart, while a person was asked or after the answer, may be
+    /// run again from its beginning, with the recorded answers given to its questions.
     ///
-    /// For an effect to happen once, such a tool keeps to three rules. It asks the same questions in the same order
-    /// whenever it is run with the same arguments; otherwise [`AskError::Changed`](crate::AskError::Changed) ends the
-    /// call. What takes effect comes after the last question. And since the program may die between the effect and the
-    /// record of the call's result, the effect is keyed by [`ToolContext::call_key`], so that the second time it is
-    /// recognised as done: an idempotency key of a payment, a primary key of a row.
+    /// To make an effect happen only once, such a tool follows three rules. It asks the same questions in the
+    /// same order whenever it is run with the same arguments; otherwise
+    /// [`AskError::Changed`](crate::AskError::Changed) ends the call. Effects come after the last question.
+    /// And since the program may die between the effect and the record of the call's result, the effect is
+    /// keyed by [`ToolContext::call_key`], so that a repetition is recognised: for example as an idempotency
+    /// key of a payment, or a primary key of a row.
     ///
-    /// A call of any other tool is never run again. The model reads that the call was cut off, and what was answered.
+    /// A call of any other tool is never run again. The model is told that the call was interrupted, and
+    /// which answers were given.
     #[must_use]
     pub fn resumable(mut self) -> Self {
         self.resumable = true;
         self
     }
 
-    /// How long one call may take. Then it is cancelled, and the model reads that it was stopped after this time. It
-    /// wins over the agent's `tool_timeout`, whichever is longer.
+    /// Sets the time limit of one call. When it expires the call is cancelled, and the model is told that it
+    /// was stopped after this time. It overrides the agent's `tool_timeout`, even if it is longer.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// How long a cancelled call may go on, to end in order: see [`Tool::grace`].
+    /// Sets how long a cancelled call may take to shut down: see [`Tool::grace`].
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
@@ -302,16 +307,17 @@ fn spec<T: JsonSchema>(name: impl Into<String>) -> ToolSpec {
     ToolSpec { name: name.into(), description: description.unwrap_or_default(), parameters }
 }
 
-/// The schema of a tool's arguments that are a `T`, as the model is told it, and their description: the doc comment of the
-/// type.
+/// Returns the JSON schema of arguments of type `T`, as sent to the model, and their description: the doc
+/// comment of the type.
 pub fn arguments_schema<T: JsonSchema>() -> (Value, Option<String>) {
     schema::of_arguments::<T>()
 }
 
-/// The arguments of a call as a `T`.
+/// Parses the arguments of a call as a `T`.
 ///
 /// # Errors
-/// They do not have that form: what is wrong and what was expected, for the model.
+/// A message for the model that says what is wrong and what was expected, if the arguments do not fit the
+/// type.
 pub fn read_arguments<T: DeserializeOwned + JsonSchema>(arguments: &Value) -> Result<T, String> {
     read(arguments, &arguments_schema::<T>().0)
 }
@@ -323,10 +329,10 @@ fn read<T: DeserializeOwned>(arguments: &Value, parameters: &Value) -> Result<T,
     })
 }
 
-/// The arguments as a `T`, or where they are wrong and what was expected. `takes_any`: the schema names no field, so
-/// what a model sends all the same is ignored.
+/// Parses the arguments as a `T`, or reports where they are wrong and what was expected. `takes_any`: the
+/// schema has no fields, so any arguments that a model sends are ignored.
 fn parse<T: DeserializeOwned>(arguments: &Value, takes_any: bool) -> Result<T, String> {
-    // serde would take an array's items for the fields in turn.
+    // serde would accept an array and assign its items to the fields in order.
     let no_arguments = match arguments {
         Value::Object(fields) => fields.is_empty(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
@@ -335,7 +341,7 @@ fn parse<T: DeserializeOwned>(arguments: &Value, takes_any: bool) -> Result<T, S
     };
     match serde_path_to_error::deserialize::<_, T>(arguments) {
         Ok(parsed) => Ok(parsed),
-        // `()` has the JSON form null, but models send an object always.
+        // The JSON form of `()` is null, but models always send an object.
         Err(error) => match (no_arguments || takes_any).then(|| serde_json::from_value(Value::Null)) {
             Some(Ok(parsed)) => Ok(parsed),
             Some(Err(_)) | None => {

@@ -1,4 +1,4 @@
-//! Tools an agent may call: the trait, the registry, and the built-in ones.
+//! Tools that an agent may call: the trait, the registry, and the built-in tools.
 //!
 //! The one key decision: **this is the only crate that touches the user's files and starts processes**, so it
 //! is the one to audit. File tools are confined to a workspace; every output is capped; every tool declares
@@ -35,7 +35,7 @@ pub use state::{AppState, MissingState};
 pub use value_schema::ValueSchema;
 pub use workspace::Workspace;
 
-/// The JSON schema of a type, in the form that models are sent.
+/// Returns the JSON schema of a type, in the form sent to models.
 pub fn schema_of<T: schemars::JsonSchema>() -> serde_json::Value {
     schema::of::<T>().0
 }
@@ -46,45 +46,46 @@ use futures_util::future::BoxFuture;
 use greenroom_kernel::message::blocks_text;
 use greenroom_kernel::{Block, Image, ToolSpec, ToolStatus, Touch, Touched};
 
-/// How long a cancelled call may go on, where its tool does not say.
+/// The default time that a cancelled call may take to shut down.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// Something an agent may call.
+/// A tool that an agent may call.
 pub trait Tool: Send + Sync + 'static {
-    /// Its name, description and parameters, as the model is told.
+    /// The name, description and parameters sent to the model.
     fn spec(&self) -> ToolSpec;
 
-    /// Runs it. Failures are outputs with [`ToolStatus::Error`]: the model reads them and goes on.
+    /// Runs the tool. Failures are outputs with [`ToolStatus::Error`]: the model reads them and continues.
     ///
-    /// `arguments` is any JSON value: the tool checks it. When `context.cancel` fires the call ends soon, and
-    /// leaves no task and no process behind; so does dropping the future.
+    /// `arguments` is any JSON value: the tool validates it. When `context.cancel` fires the call must end
+    /// soon, and leave no task and no process behind; the same holds when the future is dropped.
     fn call(&self, arguments: serde_json::Value, context: ToolContext) -> BoxFuture<'static, ToolOutput>;
 
-    /// How long a call of it may go on after `context.cancel` fired, to come to its end in order. Then it is dropped,
-    /// and the model reads that nobody knows whether it took effect.
+    /// How long a call may take to shut down after `context.cancel` fired. After that it is dropped, and the
+    /// model is told that its effect is unknown.
     fn grace(&self) -> Duration {
         GRACE
     }
 
-    /// Whether it changes nothing outside itself. Neighbouring calls of such tools in one answer run at the same time.
+    /// Whether the tool changes nothing outside itself. Consecutive calls of such tools in one answer run
+    /// concurrently.
     fn is_read_only(&self) -> bool {
         false
     }
 
-    /// How many calls of it in one answer may run at the same time, beside each other and beside neighbouring calls of
-    /// other tools that allow it. `None`: a call runs alone. What changes nothing outside itself has no limit.
+    /// How many calls of this tool in one answer may run concurrently with each other and with neighbouring
+    /// calls of other tools that allow it. `None`: a call runs alone. Read-only tools have no limit.
     fn parallel_max(&self) -> Option<usize> {
         self.is_read_only().then_some(usize::MAX)
     }
 
-    /// How long one call may take; `None`: as long as the agent allows. It wins over the agent's limit, whichever is
-    /// longer.
+    /// The time limit of one call. `None`: the agent's limit applies. It overrides the agent's limit, even if
+    /// it is longer.
     fn timeout(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether a call of it may be run again after a restart that cut it off while a person was asked: see
-    /// [`FunctionTool::resumable`], which says what such a tool must keep to.
+    /// Whether a call may be run again after a restart that interrupted it while a person was asked; see
+    /// [`FunctionTool::resumable`] for the rules that such a tool must follow.
     fn is_resumable(&self) -> bool {
         false
     }
@@ -95,13 +96,13 @@ pub trait Tool: Send + Sync + 'static {
 pub struct ToolOutput {
     /// Text and images for the model.
     pub content: Vec<Block>,
-    /// Whether it succeeded, failed or was interrupted.
+    /// Whether the call succeeded, failed or was interrupted.
     pub status: ToolStatus,
-    /// Which files it touched.
+    /// The files that the call touched.
     pub touched: Vec<Touched>,
 }
 
-/// A successful output of nothing, to which images may be added.
+/// A successful, empty output, to which images may be added.
 impl Default for ToolOutput {
     fn default() -> Self {
         Self { content: Vec::new(), status: ToolStatus::Ok, touched: Vec::new() }
@@ -109,22 +110,22 @@ impl Default for ToolOutput {
 }
 
 impl ToolOutput {
-    /// A successful output of one text.
+    /// Returns a successful output with one text.
     pub fn text(text: impl Into<String>) -> Self {
         Self { content: vec![Block::Text(text.into())], status: ToolStatus::Ok, touched: Vec::new() }
     }
 
-    /// A failure that the model reads.
+    /// Returns a failure that the model reads.
     pub fn error(text: impl Into<String>) -> Self {
         Self { status: ToolStatus::Error, ..Self::text(text) }
     }
 
-    /// A call that was cancelled: whether it took effect is not known, unless `text` says so.
+    /// Returns the output of a cancelled call: its effect is unknown unless `text` says otherwise.
     pub fn interrupted(text: impl Into<String>) -> Self {
         Self { status: ToolStatus::Interrupted, ..Self::text(text) }
     }
 
-    /// Adds an image after what is there.
+    /// Appends an image.
     ///
     /// ```
     /// use greenroom_kernel::Image;
@@ -142,12 +143,12 @@ impl ToolOutput {
         self
     }
 
-    /// Its text, without the images.
+    /// Returns the text, without images.
     pub fn content_text(&self) -> String {
         blocks_text(&self.content)
     }
 
-    /// Declares a file that the call touched; `path` is relative to the workspace where it lies inside.
+    /// Declares a file that the call touched; `path` is relative to the workspace if the file is inside it.
     #[must_use]
     pub fn touching(mut self, path: impl Into<String>, touch: Touch) -> Self {
         self.touched.push(Touched { path: path.into(), touch });

@@ -1,33 +1,33 @@
-//! Which processes were started by a command of a tool, and how others can tell.
+//! Detects which processes were started by a command of a tool.
 //!
-//! A command can leave its parent, its session, its process group, its environment and its program behind. What it cannot
-//! leave is a hard limit: every child inherits it, every program that is executed keeps it, and only `CAP_SYS_RESOURCE` of
-//! the system itself raises it again, which no command has. So the helper gives commands a hard limit on file locks
-//! (`RLIMIT_LOCKS`). Linux has counted none of these locks since 2.4.25: the limit changes nothing, and everybody else has
-//! none.
+//! A command can leave its parent, its session, its process group, its environment and its program behind. It
+//! cannot leave a hard limit: every child inherits it, every executed program keeps it, and only the system's
+//! own `CAP_SYS_RESOURCE` raises it again, which no command has. So the helper gives commands a hard limit on
+//! file locks (`RLIMIT_LOCKS`). Linux has counted none of these locks since 2.4.25: the limit changes
+//! nothing, and no other process has one.
 //!
-//! Invariants: a process that a [`Helper`](crate::builtin::bash::Helper) started, and every process that comes from it, is
-//! marked for as long as it lives; whatever cannot be read is an error, and never "no".
+//! Invariants: a process that a [`Helper`](crate::builtin::bash::Helper) started, and each of its
+//! descendants, is marked for as long as it lives; anything that cannot be read is an error, and never "no".
 
-/// Whether this process was started by a command of a tool, or by whatever that has started.
+/// Whether this process was started by a command of a tool, directly or through its descendants.
 #[cfg(target_os = "linux")]
 pub fn is_of_command() -> bool {
     use rustix::process::{Resource, getrlimit};
     getrlimit(Resource::Locks).maximum.is_some()
 }
 
-/// Whether this process was started by a command of a tool: never known on this system.
+/// Whether this process was started by a command of a tool: unknown on this system, so always false.
 #[cfg(not(target_os = "linux"))]
 pub fn is_of_command() -> bool {
     false
 }
 
-/// Whether another process was started by a command of a tool. Its number may be given to another process meanwhile:
-/// whoever asks must know that it still lives when the answer is there.
+/// Whether another process was started by a command of a tool. Its number may be reused meanwhile: the caller
+/// must verify that the process is still alive when it has the answer.
 ///
 /// # Errors
-/// The process is gone, or this system does not say; also where the process is in another PID namespace than this one,
-/// as then the system does not say enough to either of the two.
+/// If the process is gone, or if the system cannot tell; in particular if the process is in another PID
+/// namespace than this one, as then the system tells neither of the two enough.
 #[cfg(target_os = "linux")]
 pub fn is_process_of_command(process: i32) -> std::io::Result<bool> {
     let read = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}"));
@@ -39,7 +39,7 @@ pub fn is_process_of_command(process: i32) -> std::io::Result<bool> {
     if is_same { Ok(false) } else { Err(std::io::Error::other("it is in another PID namespace")) }
 }
 
-/// Whether another process was started by a command of a tool: never known on this system.
+/// Whether another process was started by a command of a tool: unknown on this system.
 ///
 /// # Errors
 /// Always.
@@ -48,7 +48,7 @@ pub fn is_process_of_command(_: i32) -> std::io::Result<bool> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-/// Marks this process, and so whatever it starts from now on.
+/// Marks this process and all processes that it starts from now on.
 #[cfg(target_os = "linux")]
 pub(crate) fn mark() -> std::io::Result<()> {
     use rustix::process::{Resource, Rlimit, setrlimit};
@@ -58,11 +58,11 @@ pub(crate) fn mark() -> std::io::Result<()> {
     Ok(setrlimit(Resource::Locks, Rlimit { current: Some(LOCKS), maximum: Some(LOCKS) })?)
 }
 
-/// More than any process ever has. Only that there is a limit matters.
+/// More than any process ever has. Only the existence of the limit matters.
 #[cfg(target_os = "linux")]
 const LOCKS: u64 = 1 << 30;
 
-/// In how many PID namespaces a process is, from that of `/proc` on downwards.
+/// Returns the number of PID namespaces that a process is in, counted from that of `/proc` downwards.
 #[cfg(target_os = "linux")]
 fn namespaces(status: &str) -> std::io::Result<usize> {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));

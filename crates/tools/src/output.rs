@@ -1,17 +1,19 @@
-//! How much text a tool may give back: the limits, and a collector that keeps head and tail and counts the rest.
+//! Limits for the text that a tool may return, and a collector that keeps head and tail and counts the rest.
 //!
-//! Invariants: a [`Clip`] holds at most its byte limit in memory, however much is pushed, and what it leaves out
-//! is said in its text, in lines and bytes, with how to get it.
+//! Invariants: a [`Clip`] holds at most its byte limit in memory, however much is pushed; its text reports
+//! what was omitted, in lines and bytes, and how to get it.
 
 use std::collections::VecDeque;
 
 use greenroom_kernel::Block;
 
-/// The most text of one tool result that is kept, in bytes. How much of it a context has is decided where it is recorded.
+/// The most text of one tool result that is kept, in bytes. The part that enters the context is decided where
+/// the result is recorded.
 pub(crate) const RESULT_BYTES_MAX: usize = 1024 * 1024;
 /// The most lines of one tool result that are kept.
 pub(crate) const RESULT_LINES_MAX: usize = 100_000;
-/// The most text a built-in tool collects, in bytes: below what a context has of one result, to leave room for remarks.
+/// The most text a built-in tool collects, in bytes: less than a context takes of one result, to leave room
+/// for remarks.
 pub(crate) const BODY_BYTES_MAX: usize = 48 * 1024;
 /// The most lines a built-in tool collects.
 pub(crate) const BODY_LINES_MAX: usize = 1_900;
@@ -39,7 +41,7 @@ impl Clip {
         }
     }
 
-    /// Adds bytes; they need not end at a character or a line.
+    /// Appends bytes; they need not end at a character or a line boundary.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes_total += bytes.len();
         self.newlines_total += newlines(bytes);
@@ -51,8 +53,8 @@ impl Clip {
         self.tail.drain(..self.tail.len().saturating_sub(tail_max));
     }
 
-    /// Everything if it was within the limits; else head, a mark that says what is missing and `how` to get it,
-    /// and tail. What is not UTF-8 becomes replacement characters.
+    /// Returns everything if it was within the limits; otherwise head, a mark that states what is missing and
+    /// `how` to get it, and tail. Invalid UTF-8 becomes replacement characters.
     pub(crate) fn finish(mut self, how: &str) -> String {
         let dropped = self.bytes_total - self.head.len() - self.tail.len();
         let tail = self.tail.make_contiguous();
@@ -82,8 +84,8 @@ impl Clip {
     }
 }
 
-/// Brings all text of a result within the limits. Within them nothing changes; else the texts become one block,
-/// in front of the images.
+/// Brings all text of a result within the limits. Within them nothing changes; otherwise the texts become one
+/// block in front of the images.
 pub(crate) fn cap_blocks(content: Vec<Block>) -> Vec<Block> {
     let (mut bytes, mut lines) = (0, 0);
     for block in &content {
@@ -116,7 +118,8 @@ pub(crate) fn cap_blocks(content: Vec<Block>) -> Vec<Block> {
     capped
 }
 
-/// At most `bytes_max` bytes of `line`, cut at a character, with a mark if something is missing.
+/// Returns at most `bytes_max` bytes of `line`, cut at a character boundary, with a mark if something is
+/// missing.
 pub(crate) fn cap_line(line: &str, bytes_max: usize) -> String {
     if line.len() <= bytes_max {
         return line.to_owned();
@@ -133,10 +136,10 @@ fn ends_line(bytes: &[u8]) -> bool {
     bytes.last().is_none_or(|byte| *byte == b'\n')
 }
 
-/// Up to the last newline; without one, up to the last whole character.
+/// Returns the part up to the last newline; without one, up to the last whole character.
 fn whole_lines_head(bytes: &[u8]) -> &[u8] {
     match bytes.iter().rposition(|byte| *byte == b'\n') {
-        // A newline far from the end would cost most of a long line.
+        // A newline far from the end would discard most of a long line.
         Some(newline) if newline >= bytes.len() / 2 => &bytes[..=newline],
         Some(_) | None => match std::str::from_utf8(bytes) {
             Err(error) if error.error_len().is_none() => &bytes[..error.valid_up_to()],
@@ -145,7 +148,7 @@ fn whole_lines_head(bytes: &[u8]) -> &[u8] {
     }
 }
 
-/// From after the first newline; without one, from the first whole character.
+/// Returns the part after the first newline; without one, from the first whole character.
 fn whole_lines_tail(bytes: &[u8]) -> &[u8] {
     match bytes.iter().position(|byte| *byte == b'\n') {
         Some(newline) if newline < bytes.len() / 2 => &bytes[newline + 1..],

@@ -1,7 +1,7 @@
-//! Time limits that stand still while a person is asked.
+//! Time limits that are paused while a person is asked.
 //!
-//! Invariants: a limit counts only the time in which nobody is asked; a pause ends with its guard, and pauses what it is
-//! within.
+//! Invariants: a limit counts only the time without open questions; a pause ends with its guard, and also
+//! pauses the enclosing limits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,31 +13,31 @@ use tokio::time::Instant;
 #[cfg(test)]
 mod tests;
 
-/// Counts who is asked; a [`Self::sleep`] stands still meanwhile. Clones count together.
+/// Counts open questions; [`Self::sleep`] is paused while there are any. Clones share the count.
 #[derive(Debug, Clone, Default)]
 pub struct Pauses {
-    asked: Arc<Asked>,
-    /// What is paused with these.
+    questions: Arc<OpenQuestions>,
+    /// The enclosing limits, which are paused too.
     outer: Option<Arc<Pauses>>,
 }
 
-/// How many people are asked. Each call has one, and few ask.
+/// The number of open questions. Each call has its own, and few ask.
 #[derive(Debug, Default)]
-struct Asked {
+struct OpenQuestions {
     count: AtomicU32,
     changed: Notify,
 }
 
-impl Asked {
+impl OpenQuestions {
     fn is_any(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// Waits until somebody is asked, or until nobody is.
+    /// Waits until there is an open question, or until there is none.
     async fn until(&self, is_any: bool) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // A change between the look and the wait is heard.
+            // A change between the check and the wait is not missed.
             changed.as_mut().enable();
             if self.is_any() == is_any {
                 return;
@@ -48,61 +48,61 @@ impl Asked {
 }
 
 impl Pauses {
-    /// Pauses that pause `outer` too: those of a call within those of its run.
+    /// Creates pauses that also pause `outer`: those of a call within those of its run.
     #[must_use]
     pub fn within(outer: &Self) -> Self {
         Self { outer: Some(Arc::new(outer.clone())), ..Self::default() }
     }
 
-    /// Time limits stand still until the guard is dropped.
+    /// Pauses time limits until the guard is dropped.
     #[must_use = "the pause ends with the guard"]
     pub fn pause(&self) -> PauseGuard {
-        self.asked.count.fetch_add(1, Ordering::SeqCst);
-        self.asked.changed.notify_waiters();
+        self.questions.count.fetch_add(1, Ordering::SeqCst);
+        self.questions.changed.notify_waiters();
         PauseGuard {
-            asked: Arc::clone(&self.asked),
+            questions: Arc::clone(&self.questions),
             _outer: self.outer.as_ref().map(|outer| Box::new(outer.pause())),
         }
     }
 
-    /// Whether somebody is asked right now.
+    /// Whether a question is open right now.
     pub fn is_paused(&self) -> bool {
-        self.asked.is_any()
+        self.questions.is_any()
     }
 
-    /// Sleeps this long, pauses apart.
+    /// Sleeps for this long, not counting pauses.
     pub async fn sleep(&self, mut left: Duration) {
         loop {
-            self.asked.until(false).await;
+            self.questions.until(false).await;
             let began = Instant::now();
             tokio::select! {
                 biased;
-                () = self.asked.until(true) => left = left.saturating_sub(began.elapsed()),
+                () = self.questions.until(true) => left = left.saturating_sub(began.elapsed()),
                 () = tokio::time::sleep(left) => return,
             }
         }
     }
 
-    /// Pauses `others` whenever these are paused, for as long as it is polled.
+    /// Pauses `others` whenever these are paused, as long as the future is polled.
     pub async fn pause_with(&self, others: &Self) -> std::convert::Infallible {
         loop {
-            self.asked.until(true).await;
+            self.questions.until(true).await;
             let _pause = others.pause();
-            self.asked.until(false).await;
+            self.questions.until(false).await;
         }
     }
 }
 
-/// A pause. It ends when this is dropped.
+/// A pause. It ends when the guard is dropped.
 #[derive(Debug)]
 pub struct PauseGuard {
-    asked: Arc<Asked>,
+    questions: Arc<OpenQuestions>,
     _outer: Option<Box<PauseGuard>>,
 }
 
 impl Drop for PauseGuard {
     fn drop(&mut self) {
-        self.asked.count.fetch_sub(1, Ordering::SeqCst);
-        self.asked.changed.notify_waiters();
+        self.questions.count.fetch_sub(1, Ordering::SeqCst);
+        self.questions.changed.notify_waiters();
     }
 }

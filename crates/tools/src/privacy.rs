@@ -1,18 +1,18 @@
-//! This process's own secrets, out of the reach of the commands that it starts.
+//! Hides this process's secrets from the commands that it starts.
 //!
-//! What an environment held when a program was started stays in the program's memory, where every process of the
-//! same user can read it (`/proc/PID/environ`), whatever the program removes later. So [`hide`] executes the program
-//! once more, with an environment of harmless variables, and hands the others over in a file that exists in memory
-//! only. The process keeps its number, and its memory is closed to others.
+//! The environment with which a program was started stays in the program's memory, where every process of the
+//! same user can read it (`/proc/PID/environ`), even if the program later removes variables. So [`hide`]
+//! executes the program again, with an environment of harmless variables, and passes the others in a
+//! memory-only file. The process keeps its number, and its memory is closed to others.
 //!
 //! Invariants: after [`hide`], no variable outside `HARMLESS` is in the process's environment block;
-//! [`variable`] gives all variables before and after it; the file that carried them is not inherited by any command.
+//! [`variable`] returns all variables before and after it; no command inherits the file that carried them.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
-/// Variables that hold no secrets and that others than us read: the system's libraries, and libraries of ours.
-/// All that begin with `LC_` are harmless as well.
+/// Variables that hold no secrets and that system libraries and our dependencies read. All variables that
+/// begin with `LC_` are harmless as well.
 const HARMLESS: [&str; 36] = [
     "COLORTERM",
     "COLUMNS",
@@ -52,32 +52,32 @@ const HARMLESS: [&str; 36] = [
     "no_proxy",
 ];
 
-/// The variable that names the descriptor of the file with the others.
+/// The variable that holds the descriptor of the file with the other variables.
 pub(crate) const HANDED_OVER: &str = "GREENROOM_ENVIRONMENT_FD";
 
-/// All variables, as they were when the program was started.
+/// All variables as of program start.
 static VARIABLES: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
 
-/// What [`hide`] achieved.
+/// The result of [`hide`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Hidden {
-    /// Other processes without privilege see neither the memory nor the secret variables of this one.
+    /// Unprivileged processes can see neither the memory nor the secret variables of this one.
     All,
-    /// They may see them, and why.
+    /// They may be visible, with the reason.
     NotAll(String),
 }
 
-/// Hides this process's secrets from others. To be called first of all in `main`, before there are threads and before
-/// anything was read or written: where variables must be hidden, the program begins once more.
+/// Hides this process's secrets from others. Call it first in `main`, before there are threads and before any
+/// input or output: if variables must be hidden, the program is executed again.
 ///
 /// # Errors
-/// When the variables were handed over and cannot be read: the program cannot go on without them.
+/// If variables were passed but cannot be read: the program cannot continue without them.
 pub fn hide() -> std::io::Result<Hidden> {
     system::hide()
 }
 
-/// A variable of the environment, hidden or not.
+/// Returns an environment variable, hidden or not.
 #[expect(clippy::disallowed_methods, reason = "this is where variables are looked up, hidden or not")]
 pub fn variable(name: &str) -> Option<OsString> {
     match VARIABLES.get() {
@@ -86,7 +86,7 @@ pub fn variable(name: &str) -> Option<OsString> {
     }
 }
 
-/// The names of all variables of the environment, hidden or not.
+/// Returns the names of all environment variables, hidden or not.
 pub fn variable_names() -> Vec<OsString> {
     match VARIABLES.get() {
         Some(variables) => variables.iter().map(|(name, _)| name.clone()).collect(),
@@ -98,7 +98,7 @@ fn is_harmless(name: &OsString) -> bool {
     name.to_str().is_some_and(|name| HARMLESS.contains(&name) || name.starts_with("LC_"))
 }
 
-/// Other systems let nobody but `root` read what a process holds.
+/// On other systems only `root` can read the memory of a process.
 #[cfg(not(target_os = "linux"))]
 mod system {
     pub(super) fn hide() -> std::io::Result<super::Hidden> {
@@ -121,11 +121,11 @@ mod system {
 
     use super::{HANDED_OVER, Hidden, VARIABLES, is_harmless, variable};
 
-    /// The file's name, for those who look at `/proc`.
+    /// The file's name, visible in `/proc`.
     const NAME: &str = "greenroom-environment";
 
     pub(super) fn hide() -> std::io::Result<Hidden> {
-        // Neither traced nor read by others, except by the privileged; and no memory goes to a core file.
+        // Unprivileged processes can neither trace nor read it, and no memory goes to a core file.
         let closed = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         if let Some(number) = variable(HANDED_OVER) {
             let taken = take(&number).map_err(|error| {
@@ -144,11 +144,11 @@ mod system {
         })
     }
 
-    /// Executes this program with the harmless variables; comes back only when that fails.
+    /// Executes this program with the harmless variables; returns only on failure.
     fn begin_again(variables: &[(OsString, OsString)]) -> Error {
         let prepared = || {
             let program = std::env::current_exe()?;
-            // The process would be killed without a word where it may not write so much.
+            // The process would be killed without a message if it exceeded the file size limit.
             let bytes = variables.iter().map(|(name, value)| (name.len() + value.len() + 2) as u64).sum();
             let bytes_max = getrlimit(Resource::Fsize).current;
             if let Some(bytes_max) = bytes_max.filter(|bytes_max| *bytes_max < bytes) {
@@ -158,7 +158,7 @@ mod system {
                 );
                 return Err(Error::new(ErrorKind::FileTooLarge, text));
             }
-            // Without the flag that would close it on execution.
+            // Without the close-on-exec flag.
             let mut file = File::from(rustix::fs::memfd_create(NAME, MemfdFlags::empty())?);
             for (name, value) in variables {
                 file.write_all(&[name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat())?;
@@ -179,7 +179,7 @@ mod system {
         command.env(HANDED_OVER, file.as_raw_fd().to_string()).exec()
     }
 
-    /// Reads the variables that were handed over, and closes the descriptor.
+    /// Reads the passed variables and closes the descriptor.
     fn take(number: &OsString) -> std::io::Result<Vec<(OsString, OsString)>> {
         let number: Option<RawFd> = number.to_str().and_then(|number| number.parse().ok());
         let number = number.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "no descriptor is named"))?;

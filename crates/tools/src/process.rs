@@ -1,18 +1,18 @@
-//! Commands of which no process is left behind.
+//! Runs commands without leaving any process behind.
 //!
-//! Invariants: when a [`Running`] command has ended or was dropped, every process it started has been ended too. All
-//! commands are started by one thread, which lasts as long as this process: a parent-death signal is sent when the
-//! *thread* ends that started the child.
+//! Invariants: when a [`Running`] command has ended or was dropped, every process it started has been ended
+//! too. All commands are started by one thread, which lasts as long as this process: a parent-death signal is
+//! sent when the *thread* that started the child ends.
 //!
-//! Ending the process group is not enough, as a child that calls `setsid` leaves it. So, best first:
+//! Ending the process group is not enough, as a child that calls `setsid` leaves it. The methods, best first:
 //! - a PID namespace, where the system grants one: when its first process dies, the kernel ends all others;
-//! - else the process tree. With a [`Helper`] all descendants stay descendants of the helper, which ends them. Without
-//!   one, all descendants, all processes of the command's session, and all that inherited its marker in their
-//!   environment are looked up and ended until none is left; what this cannot find is a process that did all three
-//!   of leaving the session, outliving its parent and clearing its environment.
+//! - otherwise the process tree. With a [`Helper`] all descendants stay descendants of the helper, which ends
+//!   them. Without one, all descendants, all processes of the command's session, and all processes that
+//!   inherited its marker in their environment are looked up and ended until none is left. This misses only a
+//!   process that left the session, outlived its parent and cleared its environment.
 //!
-//! A helper also ties the command to this process, so that it ends with it even where this process is killed, and
-//! takes the command's privileges away.
+//! A helper also ties the command to this process, so that the command ends even if this process is killed,
+//! and drops the command's privileges.
 
 mod tree;
 
@@ -32,21 +32,21 @@ pub(crate) fn end_descendants() {
     tree::end_descendants();
 }
 
-/// How a command's processes are held together.
+/// How a command's processes are contained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Containment {
-    /// A PID namespace of its own; this process has the privilege for it.
+    /// Its own PID namespace; this process has the privilege for it.
     PidNamespace,
-    /// A PID namespace inside a user namespace, which needs no privilege: files of other users look as if they
-    /// belonged to nobody.
+    /// A PID namespace inside a user namespace, which needs no privilege: files of other users appear to
+    /// belong to nobody.
     UserNamespace,
-    /// Looking up the process tree.
+    /// Searching the process tree.
     ProcessTree,
 }
 
 impl Containment {
-    /// What stands before the shell that starts the command.
+    /// The command line prefix of the shell that starts the command.
     fn prefix(self) -> &'static [&'static str] {
         match self {
             Self::PidNamespace => &["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--"],
@@ -64,16 +64,17 @@ impl Containment {
         }
     }
 
-    /// The script that runs its arguments with both outputs in one.
+    /// The script that runs its arguments with both outputs merged into one.
     fn script(self) -> &'static str {
         match self {
-            // The first process of a namespace ignores signals and must wait for orphans: it is this shell.
+            // The first process of a namespace ignores signals and must reap orphans: this shell is that
+            // process.
             Self::PidNamespace | Self::UserNamespace => r#""$@" 2>&1; exit $?"#,
             Self::ProcessTree => r#"exec "$@" 2>&1"#,
         }
     }
 
-    /// The best one that works here, found by trying; blocks for some milliseconds the first time.
+    /// Returns the best method that works here, found by trying; blocks for some milliseconds the first time.
     pub fn detect() -> Self {
         static BEST: OnceLock<Containment> = OnceLock::new();
         *BEST.get_or_init(|| {
@@ -101,21 +102,21 @@ impl Containment {
     }
 }
 
-/// A command to be started: what to run, where, and with which environment.
+/// A command to start: program, folder and environment.
 pub(crate) struct Launch {
     /// The program and its arguments.
     pub(crate) argv: Vec<OsString>,
     pub(crate) directory: PathBuf,
-    /// All of the environment.
+    /// The complete environment.
     pub(crate) environment: Vec<(OsString, OsString)>,
-    /// `None`: as this process has it.
+    /// `None`: the `umask` of this process.
     pub(crate) umask: Option<u32>,
     pub(crate) containment: Containment,
     pub(crate) helper: Option<Helper>,
 }
 
 impl Launch {
-    /// The whole command line, and whether its first process leaves the terminal by itself.
+    /// Returns the whole command line, and whether its first process detaches from the terminal itself.
     fn command_line(&self) -> (Vec<OsString>, bool) {
         let mut line: Vec<OsString> = Vec::new();
         let prefix = self.containment.prefix().iter().map(OsString::from);
@@ -131,7 +132,7 @@ impl Launch {
                 true
             }
             (None, _) => {
-                // In a session of its own it cannot ask questions on the user's terminal.
+                // In its own session it cannot ask questions on the user's terminal.
                 line.extend(setsid().map(|path| path.as_os_str().to_owned()));
                 let leaves = !line.is_empty();
                 line.extend(prefix);
@@ -146,31 +147,31 @@ impl Launch {
     }
 }
 
-/// A running command. It has no input; standard output and standard error come as one stream.
+/// A running command. It has no input; standard output and standard error are one stream.
 pub(crate) struct Running {
     child: Child,
     root: i32,
     marker: String,
-    /// When the root process started, in ticks since the system did.
+    /// When the root process started, in clock ticks since system start.
     since: u64,
-    /// Whether the root ends by itself after all others have ended.
+    /// Whether the root process ends by itself after all others have ended.
     root_is_guard: bool,
     /// Whether all of its processes are known to have ended.
     ended: bool,
 }
 
-/// The environment variable by which a command's processes are found.
+/// The environment variable that identifies a command's processes.
 const MARKER: &str = "GREENROOM_COMMAND_ID";
 
 impl Running {
-    /// Starts the command; its output, standard error included, comes from the stream. Blocks for about a millisecond,
-    /// so that a call that is dropped meanwhile ends after the command has begun, and can end it.
+    /// Starts the command; its output, including standard error, comes from the stream. Blocks for about a
+    /// millisecond, so that a call dropped meanwhile ends after the command has begun, and can end it.
     pub(crate) fn start(launch: Launch) -> std::io::Result<(Self, ChildStdout)> {
         let (tell, told) = mpsc::sync_channel(1);
         let runtime = tokio::runtime::Handle::current();
         on_lasting_thread(Box::new(move || {
             let _context = runtime.enter();
-            // The other side waits for it.
+            // The receiver is waiting.
             let _ = tell.send(Self::start_here(&launch));
         }))?;
         told.recv().unwrap_or_else(|_| Err(std::io::Error::other("the thread that starts commands failed")))
@@ -192,25 +193,25 @@ impl Running {
         let pid = child.id().expect("it was not waited for yet");
         let root = i32::try_from(pid).expect("process ids are positive and fit");
         let marker = format!("{MARKER}={id}");
-        // It has not been waited for, so it is in the process table even if it has ended; then nothing is older.
+        // It has not been reaped, so it is in the process table even if it has ended; no descendant is older.
         let since = tree::started(root);
         let root_is_guard = launch.helper.is_some() || launch.containment.is_namespace();
         Ok((Self { child, root, marker, since, root_is_guard, ended: false }, output))
     }
 
-    /// Waits until the command itself has ended; processes it started may go on.
+    /// Waits until the command itself has ended; its child processes may continue.
     pub(crate) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
         let status = self.child.wait().await?;
-        // `unshare` reports the end of the namespace's first process, after which the kernel has ended the others, and
-        // the helper ends them itself; unless they were killed.
+        // `unshare` reports the end of the namespace's first process, after which the kernel has ended the
+        // others, and the helper ends them itself, unless either was killed.
         self.ended = self.root_is_guard && status.code().is_some();
         Ok(status)
     }
 
-    /// Ends all of its processes that are left. When this future is dropped they are ended just the same.
+    /// Ends all remaining processes. Dropping this future ends them too.
     pub(crate) async fn end(self) {
-        // Looking through all processes blocks for some milliseconds. A failure means that the runtime stops; then
-        // the closure was dropped, and with it the command.
+        // Searching all processes blocks for some milliseconds. It fails only if the runtime stops; then the
+        // closure was dropped, and with it the command.
         let _ = tokio::task::spawn_blocking(move || drop(self)).await;
     }
 }
@@ -225,7 +226,7 @@ impl Drop for Running {
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// Runs it on the thread that starts commands. Threads of a runtime may end at any time.
+/// Runs the task on the thread that starts commands. Threads of a runtime may end at any time.
 fn on_lasting_thread(task: Task) -> std::io::Result<()> {
     static TASKS: Mutex<Option<mpsc::Sender<Task>>> = Mutex::new(None);
     let mut tasks = TASKS.lock();
@@ -240,20 +241,20 @@ fn on_lasting_thread(task: Task) -> std::io::Result<()> {
     };
     let sent = sender.send(task);
     if sent.is_err() {
-        // It panicked; the next command gets another.
+        // The thread panicked; the next command gets a new one.
         *tasks = None;
     }
     sent.map_err(|_| std::io::Error::other("the thread that starts commands has ended"))
 }
 
-/// Never the same twice, in any process.
+/// Returns an identifier that is unique across processes.
 fn command_id() -> String {
     use std::hash::{BuildHasher, Hasher};
     let random = || std::hash::RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", random(), random())
 }
 
-/// Where the `setsid` program is, if there is one.
+/// The path of the `setsid` program, if there is one.
 fn setsid() -> Option<&'static PathBuf> {
     static PLACE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let look =

@@ -1,8 +1,8 @@
 //! How a tool or a hook asks people.
 //!
-//! Invariants: each question of a call has its place in the order of the call's questions, by which it is found again
-//! after a restart; while a person is asked, the call's time limit stands still; once a call is over, nothing is asked in
-//! its name.
+//! Invariants: each question of a call has an index in the order of the call's questions, which identifies it
+//! after a restart; the call's time limit is paused while a person is asked; after a call has ended, nothing
+//! is asked in its name.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,24 +31,24 @@ pub enum AskError {
     /// The run was aborted, or the call is over.
     #[error("the question was withdrawn, since its run or its call ended")]
     Withdrawn,
-    /// It is no question that can be asked.
+    /// The question is not valid.
     #[error("the question cannot be asked: {0}")]
     Invalid(String),
-    /// The call was cut off by a restart and run again, and asked something else than it had asked before.
+    /// The call was interrupted by a restart and run again, and asked a different question than before.
     #[error(
         "the call asked {recorded:?} before a restart, and asks {asked:?} now; a resumable tool must ask the same \
          questions again"
     )]
     Changed {
-        /// What it had asked.
+        /// The question before the restart.
         recorded: String,
-        /// What it asks now.
+        /// The question now.
         asked: String,
     },
-    /// The answer is not of the type that the tool wants.
+    /// The answer is not of the type that the tool expects.
     #[error("the answer cannot be read: {0}")]
     Unreadable(String),
-    /// There is nobody to ask: the context was made for a test, without answers.
+    /// Nobody can be asked: the context was made for a test, without answers.
     #[error("there is nobody to ask; `ToolContext::with_answers` answers in tests")]
     Nobody,
     /// The question could not be recorded.
@@ -56,10 +56,10 @@ pub enum AskError {
     NotRecorded(String),
 }
 
-/// Takes a question: who asks, which question of the call it is from 0, and what is asked.
+/// Takes a question: the asker, the index of the question within the call (from 0), and the question.
 type Sink = dyn Fn(Asker, u32, Question) -> BoxFuture<'static, Result<Answer, AskError>> + Send + Sync;
 
-/// How a call asks people. Clones count the questions together.
+/// Asks people on behalf of a call. Clones share the count of questions.
 #[derive(Clone)]
 pub struct Questions {
     sink: Option<Arc<Sink>>,
@@ -82,7 +82,7 @@ impl Default for Questions {
 }
 
 impl Questions {
-    /// Questions that `sink` takes.
+    /// Creates questions that go to `sink`.
     pub fn new(
         sink: impl Fn(Asker, u32, Question) -> BoxFuture<'static, Result<Answer, AskError>>
         + Send
@@ -92,7 +92,7 @@ impl Questions {
         Self { sink: Some(Arc::new(sink)), ..Self::default() }
     }
 
-    /// Questions that get these answers, one after the other: for tests of tools.
+    /// Creates questions that get these answers in order: for tests of tools.
     pub fn answered(answers: impl IntoIterator<Item = impl Into<Answer>>) -> Self {
         let answers: VecDeque<Answer> = answers.into_iter().map(Into::into).collect();
         let answers = Mutex::new(answers);
@@ -102,37 +102,37 @@ impl Questions {
         })
     }
 
-    /// The same, for the hooks before the call.
+    /// Returns the same questions for the hooks before the call.
     #[must_use]
     pub fn of_hooks(&self) -> Self {
         Self { asker: Asker::Hook, ..self.clone() }
     }
 
-    /// The same, with time limits that pause `outer` too while somebody is asked.
+    /// Returns the same questions with time limits that also pause `outer` while a question is open.
     #[must_use]
     pub fn pausing(self, outer: &Pauses) -> Self {
         Self { pauses: Pauses::within(outer), ..self }
     }
 
-    /// What stands still while somebody is asked.
+    /// The time limits that are paused while a question is open.
     pub fn pauses(&self) -> &Pauses {
         &self.pauses
     }
 
-    /// How many questions were asked.
+    /// The number of questions asked.
     pub fn asked(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// The call is over: whoever still asks in its name hears that the question was withdrawn.
+    /// Ends the call: questions that are still open in its name are reported as withdrawn.
     pub fn end(&self) {
         self.over.cancel();
     }
 
-    /// Asks, and waits for the answer.
+    /// Asks a question and waits for the answer.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no answer.
     pub async fn ask(&self, question: Question) -> Result<Answer, AskError> {
         question.check().map_err(AskError::Invalid)?;
         if let QuestionKind::Form { schema } = &question.kind {
@@ -155,18 +155,18 @@ impl fmt::Debug for Questions {
     }
 }
 
-/// Whether a form's schema can be asked with: it is a JSON schema that refers to nothing outside of it.
+/// Checks that a form's schema is a JSON schema without references to anything outside of it.
 ///
 /// # Errors
-/// Why it cannot, in one line.
+/// The reason, in one line.
 pub(crate) fn check_form(schema: &Value) -> Result<(), String> {
     form(schema).map(drop)
 }
 
-/// Whether a value fits the schema of a form.
+/// Checks that a value fits the schema of a form.
 ///
 /// # Errors
-/// Why it does not, in one line for a person.
+/// The reason, in one line for a person.
 pub fn fits(schema: &Value, value: &Value) -> Result<(), String> {
     form(schema)?.check(value)
 }

@@ -1,9 +1,9 @@
 //! The tools of an agent by name, and the one place where calls are run.
 //!
-//! Invariants: [`Registry::run`] gives exactly one result for a call, whatever the model wrote and whatever the
-//! tool does: unknown names, broken JSON, panics, floods of output and tools that never end all become results
-//! that the model reads. Cancellation, the time limit and the grace after both are decided here and nowhere else.
-//! No result carries more than 50 KiB or 2,000 lines of text.
+//! Invariants: [`Registry::run`] returns exactly one result for a call, whatever the model wrote and whatever
+//! the tool does: unknown names, broken JSON, panics, floods of output and tools that never end all become
+//! results that the model reads. Cancellation, the time limit and the grace period after both are decided
+//! here and nowhere else. No result carries more than 1 MiB or 100,000 lines of text.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
@@ -23,7 +23,7 @@ pub struct Registry {
     specs: Arc<[ToolSpec]>,
 }
 
-/// A [`Registry`] that does not keep its tools. It comes back as long as a clone of it is somewhere.
+/// A weak reference to a [`Registry`]. It can be upgraded as long as a clone of the registry exists.
 #[derive(Clone)]
 pub struct WeakRegistry {
     tools: Weak<Vec<Entry>>,
@@ -31,7 +31,7 @@ pub struct WeakRegistry {
 }
 
 impl WeakRegistry {
-    /// The registry; `None` once no clone of it is left.
+    /// Returns the registry; `None` once no clone of it is left.
     pub fn upgrade(&self) -> Option<Registry> {
         Some(Registry { tools: self.tools.upgrade()?, specs: self.specs.upgrade()? })
     }
@@ -50,31 +50,31 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// A registry without tools.
+    /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same registry, without keeping its tools.
+    /// Returns a weak reference, which does not keep the tools alive.
     pub fn downgrade(&self) -> WeakRegistry {
         WeakRegistry { tools: Arc::downgrade(&self.tools), specs: Arc::downgrade(&self.specs) }
     }
 
-    /// Whether one is a clone of the other, and neither was changed since.
+    /// Whether the two are clones of each other and neither was changed since.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.tools, &other.tools) && Arc::ptr_eq(&self.specs, &other.specs)
     }
 
-    /// Adds a tool. One of the same name is replaced, in its place.
+    /// Adds a tool. A tool with the same name is replaced in its position.
     ///
     /// # Errors
-    /// [`ToolsError::InvalidName`] if providers would reject its name, [`ToolsError::NotAnObject`] if its parameters
-    /// are no object.
+    /// [`ToolsError::InvalidName`] if providers would reject its name, [`ToolsError::NotAnObject`] if its
+    /// parameters are not an object.
     pub fn insert(&mut self, tool: impl Tool) -> Result<(), ToolsError> {
         self.insert_shared(Arc::new(tool))
     }
 
-    /// As [`Registry::insert`], for a tool that is shared already.
+    /// As [`Registry::insert`], for a tool that is already shared.
     ///
     /// # Errors
     /// As [`Registry::insert`].
@@ -112,33 +112,33 @@ impl Registry {
         }
     }
 
-    /// What a model is told of the tools, in the order of their insertion.
+    /// Returns the tool specifications sent to the model, in the order of insertion.
     pub fn specs(&self) -> Arc<[ToolSpec]> {
         self.specs.clone()
     }
 
-    /// The tool of that name.
+    /// Returns the tool of that name.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
         self.tools.iter().find(|entry| entry.name == name).map(|entry| &entry.tool)
     }
 
-    /// How many tools there are.
+    /// Returns the number of tools.
     pub fn len(&self) -> usize {
         self.tools.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no tools.
     pub fn is_empty(&self) -> bool {
         self.tools.is_empty()
     }
 
-    /// Runs one call, and gives its result.
+    /// Runs one call and returns its result.
     ///
-    /// When `context.cancel` fires or the time limit has passed, which is the tool's [own](Tool::timeout) or else
-    /// `time_limit`, the tool is told to stop and has its
-    /// [grace](Tool::grace) to end in order; then it is dropped. The status of a cancelled call is
-    /// [`ToolStatus::Interrupted`], that of one that took too long [`ToolStatus::Error`], unless the tool still gave
-    /// another result. The time in which a person is asked does not count. Without a limit a call may take for ever.
+    /// When `context.cancel` fires or the time limit expires (the tool's [own](Tool::timeout), or else
+    /// `time_limit`), the tool is told to stop and has its [grace period](Tool::grace) to shut down; then it
+    /// is dropped. The status of a cancelled call is [`ToolStatus::Interrupted`], that of one that took too
+    /// long [`ToolStatus::Error`], unless the tool still returned another result. Time spent waiting for a
+    /// person does not count. Without a limit a call may take for ever.
     pub async fn run(
         &self,
         call: &ToolCall,
@@ -148,7 +148,7 @@ impl Registry {
         self.run_noting(call, context, time_limit, || None).await
     }
 
-    /// As [`Self::run`]. What `note` gives when the time limit has passed is said in the result, besides the limit.
+    /// As [`Self::run`]. When the time limit expires, the text returned by `note` is added to the result.
     pub async fn run_noting(
         &self,
         call: &ToolCall,
@@ -162,7 +162,7 @@ impl Registry {
         }
     }
 
-    /// An output as the result of a call, within the limits of a result.
+    /// Converts an output to the result of a call, within the limits of a result.
     pub fn result(call: &ToolCall, output: ToolOutput) -> ToolResult {
         ToolResult {
             call_id: call.id.clone(),
@@ -173,7 +173,7 @@ impl Registry {
         }
     }
 
-    /// What the call gave; `None` if it was cancelled and did not end in order.
+    /// Returns the call's output; `None` if it was cancelled and did not shut down in time.
     async fn output(
         &self,
         call: &ToolCall,
@@ -245,10 +245,10 @@ impl std::fmt::Debug for Registry {
     }
 }
 
-/// The arguments of a call from their JSON text.
+/// Parses the arguments of a call from their JSON text.
 ///
 /// # Errors
-/// They are no JSON: says so, for the model.
+/// A message for the model, if they are not valid JSON.
 pub fn parse_arguments(arguments: &str) -> Result<Value, String> {
     if arguments.trim().is_empty() {
         return Ok(Value::Object(serde_json::Map::new()));
@@ -266,7 +266,7 @@ pub fn parse_arguments(arguments: &str) -> Result<Value, String> {
     })
 }
 
-/// The output of a call that took longer than `limit`, and then ended with `last` or not at all.
+/// Returns the output of a call that took longer than `limit`, and then ended with `last` or not at all.
 fn timed_out(limit: Duration, note: Option<String>, last: Option<ToolOutput>) -> ToolOutput {
     let mut output = last.unwrap_or_else(|| ToolOutput::error("whether it took effect is not known"));
     if output.status != ToolStatus::Ok {
@@ -283,7 +283,7 @@ fn panicked(name: &str, panic: &(dyn std::any::Any + Send)) -> ToolOutput {
     ToolOutput::error(format!("the tool failed in itself ({text}); whether it took effect is not known"))
 }
 
-/// The message of a caught panic.
+/// Returns the message of a caught panic.
 pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => text,

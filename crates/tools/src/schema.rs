@@ -1,25 +1,25 @@
-//! A type's JSON schema in the form that models are sent for function calling.
+//! Generates a type's JSON schema in the form sent to models for function calling.
 //!
-//! Invariants: everything is inlined (a recursive type keeps its `$defs`), without
-//! `$schema`, without `title`s, and without the `format`s of numbers, which some providers reject. Doc comments lose
-//! the line breaks of the source.
+//! Invariants: everything is inlined (a recursive type keeps its `$defs`), without `$schema`, without
+//! `title`s, and without the `format`s of numbers, which some providers reject. Line breaks in doc comments
+//! are removed.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
-/// How many references to other schemas are followed from a type to its form.
+/// How many references are followed from a type to its definition.
 const REFERENCES_MAX: usize = 16;
 
-/// The schema of `T`, as an object schema, and its description: the doc comment of the type.
+/// Returns the schema of `T` as an object schema, and its description: the doc comment of the type.
 pub(crate) fn of<T: JsonSchema>() -> (Value, Option<String>) {
     let (schema, description) = plain_schema::<T>();
     (as_object(schema), description)
 }
 
-/// The schema of a tool's arguments, and their description. Where they are no object, the schema says what they are:
-/// then the tool is refused.
+/// Returns the schema of a tool's arguments, and their description. If they are not an object, the schema
+/// states their actual type, and the tool is rejected.
 pub(crate) fn of_arguments<T: JsonSchema>() -> (Value, Option<String>) {
     let (schema, description) = plain_schema::<T>();
     let value = schema.as_value();
@@ -30,7 +30,8 @@ pub(crate) fn of_arguments<T: JsonSchema>() -> (Value, Option<String>) {
     }
 }
 
-/// What a tool takes whose parameters are no object schema, with an article; `None` where they are one.
+/// Returns the actual type of a tool's parameters, with an article, if it is not an object schema; otherwise
+/// `None`.
 pub(crate) fn not_an_object(parameters: &Value) -> Option<&'static str> {
     match parameters.get("type").and_then(Value::as_str) {
         Some("object") => None,
@@ -56,7 +57,7 @@ fn plain_schema<T: JsonSchema>() -> (Schema, Option<String>) {
 }
 
 fn as_object(mut schema: Schema) -> Value {
-    // Enums have no type at their root; no arguments at all is `()`.
+    // Enums have no type at their root; `()` means no arguments at all.
     schema.insert("type".to_owned(), "object".into());
     if schema.get("oneOf").is_none() && schema.get("anyOf").is_none() && schema.get("properties").is_none() {
         schema.insert("properties".to_owned(), Value::Object(serde_json::Map::new()));
@@ -64,12 +65,12 @@ fn as_object(mut schema: Schema) -> Value {
     schema.to_value()
 }
 
-/// Whether an object, or nothing, fits each form of the schema. `root` has what it refers to.
+/// Whether every form of the schema accepts an object or nothing. `root` resolves its references.
 fn takes_object(schema: &Value, root: &Value, depth: usize) -> bool {
     let Value::Object(map) = schema else { return schema != &Value::Bool(false) };
     if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
         let pointer = reference.strip_prefix('#').unwrap_or(reference);
-        // A type that refers to itself only has no form at all.
+        // A type that only refers to itself has no form at all.
         let target = root.pointer(pointer).filter(|_| depth < REFERENCES_MAX);
         return target.is_some_and(|target| takes_object(target, root, depth + 1));
     }
@@ -116,7 +117,7 @@ fn plain(schema: &mut Schema) {
     }
 }
 
-/// What may be left out need not be null as well: two ways to say nothing are one too many for a model.
+/// Optional properties need not be nullable as well: two ways to omit a value are one too many for a model.
 fn leave_out_null(property: &mut Value) {
     let Some(Value::Array(kinds)) = property.get("type") else { return };
     let mut others = kinds.iter().filter(|kind| kind.as_str() != Some("null"));
@@ -125,7 +126,7 @@ fn leave_out_null(property: &mut Value) {
     }
 }
 
-/// Paragraphs become one line each; what is set in lines, such as a list or code, stays.
+/// Joins each paragraph into one line; lists and code keep their lines.
 fn unwrap_lines(text: &str) -> String {
     let set_in_lines = |paragraph: &str| {
         paragraph.lines().any(|line| {

@@ -1,11 +1,11 @@
-//! Which of several texts look most like a given one, for hints in error texts.
+//! Finds the texts most similar to a given one, for hints in error messages.
 //!
-//! Invariants: similarity is in thousandths, 0 for nothing in common and 1,000 for equal but for case and
+//! Invariants: similarity is in thousandths: 0 for nothing in common, 1,000 for equal except for case and
 //! blanks.
 
 use std::collections::HashMap;
 
-/// How alike two texts are: the Dice coefficient of their letter pairs, in thousandths.
+/// Returns the similarity of two texts: the Dice coefficient of their letter pairs, in thousandths.
 pub(crate) fn similarity(left: &str, right: &str) -> usize {
     let (left, right) = (pairs(left), pairs(right));
     let (left_count, right_count) = (left.values().sum::<usize>(), right.values().sum::<usize>());
@@ -14,7 +14,8 @@ pub(crate) fn similarity(left: &str, right: &str) -> usize {
     (2_000 * common).checked_div(left_count + right_count).unwrap_or(0)
 }
 
-/// The `count` candidates most like `wanted`, best first, leaving out what has little in common with it.
+/// Returns the `count` candidates most similar to `wanted`, best first, without those that have little in
+/// common with it.
 pub(crate) fn nearest<'a>(
     wanted: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -28,7 +29,7 @@ pub(crate) fn nearest<'a>(
     scored.into_iter().take(count).map(|(_, candidate)| candidate).collect()
 }
 
-/// Adjacent letters and how often each pair occurs; the edges count, so that one letter has pairs too.
+/// Counts pairs of adjacent letters; the edges count too, so that a single letter has pairs.
 fn pairs(text: &str) -> HashMap<(char, char), usize> {
     let mut letters: Vec<char> = vec!['\0'];
     letters.extend(text.chars().filter(|letter| !letter.is_whitespace()).flat_map(char::to_lowercase));

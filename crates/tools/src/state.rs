@@ -1,6 +1,6 @@
 //! The application's state: values that a program gives an agent, found by their types.
 //!
-//! Invariants: there is at most one value of each type; a type that was not given is an error with its name, never a
+//! Invariants: there is at most one value of each type; a missing type is an error that names it, never a
 //! panic.
 
 use std::any::{Any, TypeId, type_name};
@@ -22,7 +22,7 @@ struct Value {
 }
 
 impl AppState {
-    /// Adds a value. One of the same type is replaced.
+    /// Adds a value, replacing one of the same type.
     #[must_use]
     pub fn with<T: Send + Sync + 'static>(mut self, value: T) -> Self {
         let value = Value { type_name: type_name::<T>(), value: Arc::new(value) };
@@ -30,10 +30,10 @@ impl AppState {
         self
     }
 
-    /// The value of this type.
+    /// Returns the value of this type.
     ///
     /// # Errors
-    /// There is none.
+    /// [`MissingState`] if there is none.
     pub fn get<T: Send + Sync + 'static>(&self) -> Result<Arc<T>, MissingState> {
         let found = self.0.get(&TypeId::of::<T>()).map(|found| Arc::clone(&found.value));
         found
@@ -41,7 +41,7 @@ impl AppState {
             .ok_or_else(|| MissingState { wanted: type_name::<T>(), known: self.names() })
     }
 
-    /// The names of the types, in order.
+    /// Returns the sorted names of the types.
     fn names(&self) -> Vec<&'static str> {
         let mut names: Vec<&'static str> = self.0.values().map(|value| value.type_name).collect();
         names.sort_unstable();
@@ -55,7 +55,7 @@ impl fmt::Debug for AppState {
     }
 }
 
-/// The same values, not equal ones.
+/// Equal only if they are the same values, by identity.
 impl PartialEq for AppState {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -64,13 +64,13 @@ impl PartialEq for AppState {
 
 impl Eq for AppState {}
 
-/// An agent has no state of the type that was asked for.
+/// The agent has no state of the requested type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the agent has no state of type `{wanted}`{}; give it one with `Agent::state`", has(known))]
 pub struct MissingState {
     /// The type's name.
     pub wanted: &'static str,
-    /// The names of the types that it has.
+    /// The names of the types that are available.
     pub known: Vec<&'static str>,
 }
 

@@ -1,8 +1,8 @@
-//! JSON schemas that values are checked against: the forms of questions, and of answers.
+//! JSON schemas that validate values: the forms of questions, and of answers.
 //!
-//! Invariants: a schema refers only to what is in it, so that nothing is read from files or from the network; what is
-//! wrong is said with its place, in one line; reading a schema and checking a value take a counted number of steps at
-//! most, whatever the two are, and no memory or time beyond what these need.
+//! Invariants: a schema refers only to its own content, so that nothing is read from files or from the
+//! network; errors state their location, in one line; reading a schema and checking a value take a bounded
+//! number of steps for any input, and no memory or time beyond what these need.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-/// A JSON schema that values can be checked against: draft 2020-12, unless its `$schema` names 2019-09, draft-07, draft-06
+/// A JSON schema that validates values: draft 2020-12, unless its `$schema` names 2019-09, draft-07, draft-06
 /// or draft-04.
 ///
 /// Supported are `type`, `enum`, `const`, the bounds of numbers, lengths and counts, `multipleOf`, `pattern`, `properties`,
@@ -55,8 +55,8 @@ impl ValueSchema {
     /// Reads a schema.
     ///
     /// # Errors
-    /// What is wrong with it and where, in one line: it is no object and no JSON schema, it refers to something outside
-    /// of it or to itself in a circle, or it is too large or nested too deep.
+    /// The error and its location, in one line: it is not a JSON schema, it refers to something outside of it
+    /// or to itself in a circle, or it is too large or too deeply nested.
     pub fn new(schema: &Value) -> Result<Self, String> {
         if !schema.is_object() {
             return Err("it must be an object".to_owned());
@@ -65,11 +65,11 @@ impl ValueSchema {
         Ok(Self { nodes })
     }
 
-    /// Whether a value fits it.
+    /// Checks that a value fits the schema.
     ///
     /// # Errors
-    /// Why it does not, with the places, in one line for a person or a model; or that the value is too large or nested too
-    /// deep to be checked.
+    /// The reasons and their locations, in one line for a person or a model; or that the value is too large
+    /// or too deeply nested to be checked.
     pub fn check(&self, value: &Value) -> Result<(), String> {
         let mut judge = match Judge::new(&self.nodes, value, Steps::new(CHECKING_MAX)) {
             Ok(judge) => judge,

@@ -1,10 +1,11 @@
 //! The folder that file tools are confined to.
 //!
 //! Invariants: files are opened relative to the folder's descriptor and by the kernel's own confined lookup
-//! (`openat2` with `RESOLVE_BENEATH`), never by checking a path first and opening it later, so that a path swapped
-//! for a symbolic link in between leads nowhere else. Where the system has no such lookup, component by component
-//! and without following any link. Only regular files are opened. What writes follows no links at all, and changes
-//! nothing that is protected. Nothing that is closed is read or changed, by whatever path.
+//! (`openat2` with `RESOLVE_BENEATH`), never by checking a path first and opening it later, so that replacing
+//! a path with a symbolic link in between has no effect. On systems without such a lookup, paths are opened
+//! component by component without following any link. Only regular files are opened. Tools that write follow
+//! no links at all, and change nothing that is protected. Closed places are neither read nor changed, by any
+//! path.
 
 mod closed;
 mod known;
@@ -28,10 +29,10 @@ use self::closed::{Closed, Now};
 use self::known::Known;
 use crate::{ToolError, ToolOutput, ToolsError, similar};
 
-/// Components that tools may read and not change, wherever they are in a path: git's state, through which commands
-/// could be run later, and the project's settings, which hold for the agent itself.
+/// Components that tools may read but not change, anywhere in a path: git's state, through which commands
+/// could be run later, and the project's settings, which apply to the agent itself.
 const PROTECTED: [&str; 2] = [".git", "greenroom.yaml"];
-/// How many symbolic links may lead from one to the next.
+/// The maximum length of a chain of symbolic links.
 const LINKS_MAX: usize = 40;
 
 /// How many file operations of one workspace run at once; the others wait.
@@ -41,14 +42,14 @@ const BLOCKING_MAX: usize = 8;
 #[derive(Debug, Clone)]
 pub struct Workspace {
     inner: Arc<Inner>,
-    /// The permissions that new files and folders do not get. `None`: as this process has it.
+    /// The permission bits that new files and folders do not get. `None`: the `umask` of this process.
     umask: Option<u32>,
 }
 
 #[derive(Debug)]
 struct Inner {
     root: PathBuf,
-    /// The root as it was given, before links in it were resolved: models are told either.
+    /// The root as given, before links in it were resolved: models are told either.
     given: PathBuf,
     directory: OwnedFd,
     closed: Closed,
@@ -58,17 +59,18 @@ struct Inner {
     known: Known,
 }
 
-/// A path inside the workspace: relative, without `.`, `..` and empty components. Empty is the workspace itself.
+/// A path inside the workspace: relative, without `.`, `..` and empty components. The empty path is the
+/// workspace itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inside(String);
 
 impl Inside {
-    /// As people and models are shown it.
+    /// The path as shown to people and models.
     pub(crate) fn shown(&self) -> &str {
         self.here()
     }
 
-    /// As the system is told it.
+    /// The path as passed to the system.
     fn here(&self) -> &str {
         if self.0.is_empty() { "." } else { &self.0 }
     }
@@ -81,7 +83,7 @@ impl Inside {
         self.0.split('/').filter(|part| !part.is_empty())
     }
 
-    /// The folder it is in, and its name there; `None` for the workspace itself.
+    /// Returns the parent folder and the name in it; `None` for the workspace itself.
     fn split(&self) -> Option<(Self, &str)> {
         match self.0.rsplit_once('/') {
             Some((parent, name)) => Some((Self(parent.to_owned()), name)),
@@ -91,7 +93,7 @@ impl Inside {
     }
 }
 
-/// What tells one version of a file from another.
+/// File metadata that distinguishes versions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
     inode: u64,
@@ -113,20 +115,20 @@ impl Version {
 }
 
 impl Workspace {
-    /// Opens a folder as a workspace. The folder stays the same one when it is renamed later.
+    /// Opens a folder as a workspace. It remains the same folder if it is renamed later.
     ///
     /// # Errors
-    /// [`ToolsError::Workspace`] if it does not exist or is no folder that can be read.
+    /// [`ToolsError::Workspace`] if it does not exist or is not a readable folder.
     pub fn open(root: impl AsRef<Path>) -> Result<Self, ToolsError> {
         Self::open_with(root.as_ref(), Vec::new(), true)
     }
 
-    /// As [`Self::open`], without some files and folders in it: tools neither read nor change what is at these paths
-    /// or below them, by whatever other path it could be reached, and make none of them that is not there. For what
-    /// belongs to the program that runs the agent: its store, its keys, its configuration.
+    /// As [`Self::open`], with some files and folders closed: tools neither read nor change them or anything
+    /// below them, by whatever path they could be reached, and do not create those that are missing. This is
+    /// for what belongs to the program that runs the agent: its store, its keys, its configuration.
     ///
     /// # Errors
-    /// As [`Self::open`]; and if the workspace itself is in one of these places.
+    /// As [`Self::open`]; also if the workspace itself is inside a closed place.
     pub fn open_without(
         root: impl AsRef<Path>,
         closed: impl IntoIterator<Item = PathBuf>,
@@ -152,20 +154,20 @@ impl Workspace {
         Ok(Self { inner: Arc::new(inner), umask: None })
     }
 
-    /// The same with a `umask` of its own: the permissions that new files and folders do not get. Else that of this
-    /// process holds.
+    /// Sets the `umask`: the permission bits that new files and folders do not get. The default is the
+    /// `umask` of this process.
     #[must_use]
     pub fn with_umask(self, umask: u32) -> Self {
         Self { umask: Some(umask & 0o777), ..self }
     }
 
-    /// The folder's absolute path, links resolved.
+    /// The folder's absolute path, with links resolved.
     pub fn root(&self) -> &Path {
         &self.inner.root
     }
 
-    /// A path as a model writes it, absolute or relative to the workspace, as a path inside it. Only the text is
-    /// looked at: what links do is for the kernel to check when it is opened.
+    /// Converts a path written by a model, absolute or relative to the workspace, to a path inside it. Only
+    /// the text is checked: the kernel checks links when the path is opened.
     pub(crate) fn locate(&self, path: &str) -> Result<Inside, ToolsError> {
         let outside = || ToolsError::Outside { path: path.to_owned() };
         if path.contains('\0') {
@@ -197,7 +199,8 @@ impl Workspace {
     pub(crate) fn open_file(&self, path: &Inside) -> Result<(File, Version), ToolsError> {
         let closed = self.inner.closed.now();
         let (directory, name) = self.place_of(path, &closed)?;
-        // Opening a pipe waits and opening a device acts: look first, and look again at what was opened.
+        // Opening a pipe blocks and opening a device has effects: check first, and check again what was
+        // opened.
         let looked = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW);
         regular(path, &looked.map_err(|error| self.explain(path, error))?)?;
         let flags = file_flags() | OFlags::NOFOLLOW;
@@ -211,15 +214,15 @@ impl Workspace {
         Ok((File::from(file), Version::of(&stat)))
     }
 
-    /// What is at a path now; `None` where nothing is that a tool could open.
+    /// Returns the current version of a file; `None` if there is nothing that a tool could open.
     fn version(&self, path: &Inside) -> Option<Version> {
         let (directory, name) = self.place_of(path, &self.inner.closed.now()).ok()?;
         let stat = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some(Version::of(&stat))
     }
 
-    /// The folder that a file is in, and its name there; links were followed to it as far as the lookup can do that
-    /// without leaving the workspace. The name may be that of a link where it cannot.
+    /// Returns the folder that a file is in, and its name there; links are followed as far as the lookup can
+    /// do that without leaving the workspace. Otherwise the name may be that of a link.
     fn place_of(&self, path: &Inside, closed: &Now) -> Result<(OwnedFd, OsString), ToolsError> {
         let Some((parent, name)) = path.split() else {
             return Err(wrong_kind(path, FileType::Directory));
@@ -235,7 +238,7 @@ impl Workspace {
             let parent = path_now.parent().filter(|parent| !parent.as_os_str().is_empty());
             let parent = parent.unwrap_or(Path::new("."));
             let directory = beneath(&self.inner.directory, parent, directory_flags()).map_err(explain)?;
-            // Before anything in it is looked at: not even what is missing there is told.
+            // Checked before anything in it is examined: not even missing names are reported.
             if closed.holds(&directory) {
                 return Err(is_closed(path));
             }
@@ -247,7 +250,7 @@ impl Workspace {
                     }
                     path_now = parent.join(target);
                 }
-                // It is no link.
+                // It is not a link.
                 Err(Errno::INVAL) => return Ok((directory, name)),
                 Err(error) => return Err(explain(error)),
             }
@@ -277,7 +280,7 @@ impl Workspace {
         }
     }
 
-    /// Opens a folder without following any link; with `create`, makes what is missing.
+    /// Opens a folder without following any link; with `create`, creates missing folders.
     fn open_directory_plainly(&self, path: &Inside, create: bool) -> Result<OwnedFd, ToolsError> {
         let root = rustix::fs::openat(&self.inner.directory, ".", directory_flags(), Mode::empty());
         let mut directory = root.map_err(|error| self.explain(path, error))?;
@@ -307,7 +310,7 @@ impl Workspace {
             if closed.is(&stat) {
                 return Err(is_closed(path));
             }
-            // This process's own `umask` may have taken away more.
+            // The `umask` of this process may have removed more bits.
             if let Some(umask) = self.umask.filter(|_| is_new) {
                 let mode = Mode::from_raw_mode(0o777 & !umask);
                 rustix::fs::fchmod(&directory, mode).map_err(|error| ToolsError::io(path.shown(), error))?;
@@ -316,9 +319,9 @@ impl Workspace {
         Ok(directory)
     }
 
-    /// Puts `content` in place of the file, at once: a reader sees the old file or the new one. Missing folders are
-    /// made; the permissions of a file that was there are kept. With `expected`, fails if the file is another one
-    /// by now. Says whether there was a file before.
+    /// Atomically replaces the file with `content`: a reader sees the old file or the new one. Missing
+    /// folders are created; an existing file keeps its permissions. With `expected`, fails if the file has
+    /// changed since. Returns whether the file existed before.
     pub(crate) fn replace(
         &self,
         path: &Inside,
@@ -361,14 +364,14 @@ impl Workspace {
             Ok(())
         })();
         if let Err(error) = written {
-            // Nothing more can be done about a leftover here, and the first error is the one that matters.
+            // A leftover cannot be handled here, and the first error is the one that matters.
             let _ = rustix::fs::unlinkat(&directory, &temporary, AtFlags::empty());
             return Err(ToolsError::Io { path: path.shown().to_owned(), source: error });
         }
         Ok(before.is_some())
     }
 
-    /// Whether tools that write may change it.
+    /// Checks that tools that write may change the path.
     pub(crate) fn changeable(&self, path: &Inside) -> Result<(), ToolsError> {
         let protected = |part: &&str| PROTECTED.iter().any(|name| part.eq_ignore_ascii_case(name));
         match path.components().find(protected) {
@@ -377,8 +380,9 @@ impl Workspace {
         }
     }
 
-    /// Runs file work off the asynchronous threads, a bounded number at once. When the call is cancelled, or its
-    /// future dropped, the token that the work is given fires, and the work ends at its next look at it.
+    /// Runs file work outside the asynchronous threads, with a bounded number of concurrent operations. When
+    /// the call is cancelled or its future dropped, the token that the work receives fires, and the work ends
+    /// when it next checks it.
     pub(crate) async fn blocking<W>(
         &self,
         cancel: &CancellationToken,
@@ -409,7 +413,7 @@ impl Workspace {
         }
     }
 
-    /// An error of the system in the model's terms.
+    /// Converts a system error to one that the model understands.
     fn explain(&self, path: &Inside, error: Errno) -> ToolsError {
         if self.lies_in_closed(path) {
             return is_closed(path);
@@ -423,10 +427,11 @@ impl Workspace {
         }
     }
 
-    /// Whether the nearest folder above the path that is there is closed: what is missing in it is not told either.
+    /// Whether the nearest existing folder above the path is closed: what is missing in it is not reported
+    /// either.
     fn lies_in_closed(&self, path: &Inside) -> bool {
         let closed = self.inner.closed.now();
-        // The plain lookup meets each folder on the way, and says so itself.
+        // The plain lookup meets each folder on the way, and reports it itself.
         if closed.is_empty() || !self.inner.confined_lookup {
             return false;
         }
@@ -437,7 +442,7 @@ impl Workspace {
         opened.next().is_some_and(|folder| closed.holds(&folder))
     }
 
-    /// A folder, if it can be opened.
+    /// Opens a folder, if possible.
     fn folder(&self, path: &Inside) -> Option<OwnedFd> {
         if !self.inner.confined_lookup {
             return self.open_directory_plainly(path, false).ok();
@@ -446,7 +451,7 @@ impl Workspace {
         (!self.inner.closed.now().holds(&opened)).then_some(opened)
     }
 
-    /// What is in the folder of a missing path and looks like it.
+    /// Returns similar names in the folder of a missing path.
     fn nearest(&self, path: &Inside) -> Vec<String> {
         let Some((parent, name)) = path.split() else { return Vec::new() };
         let Some(directory) = self.folder(&parent) else { return Vec::new() };
@@ -465,7 +470,7 @@ fn cancelled() -> ToolOutput {
     ToolOutput::interrupted("cancelled; it took no effect")
 }
 
-/// `name` inside the folder `parent`, which is empty for the workspace itself.
+/// Joins `name` to the folder `parent`, which is empty for the workspace itself.
 fn join(parent: &str, name: &str) -> String {
     if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") }
 }
@@ -491,7 +496,7 @@ fn beneath(directory: &OwnedFd, path: impl AsRef<Path>, flags: OFlags) -> Result
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     for _ in 0..64 {
         match rustix::fs::openat2(directory, path.as_ref(), flags, Mode::empty(), resolve) {
-            // Something was renamed while `..` in a link was looked up: the kernel wants us to ask again.
+            // Something was renamed while `..` in a link was resolved: the kernel asks us to retry.
             Err(Errno::AGAIN | Errno::INTR) => {}
             opened => return opened,
         }
@@ -499,7 +504,7 @@ fn beneath(directory: &OwnedFd, path: impl AsRef<Path>, flags: OFlags) -> Result
     Err(Errno::AGAIN)
 }
 
-/// A folder's subfolder, unless that is a link.
+/// Opens a subfolder, unless it is a link.
 fn open_child_directory(directory: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, name, directory_flags() | OFlags::NOFOLLOW, Mode::empty())
 }
@@ -540,7 +545,7 @@ fn not_a_folder(path: &Inside) -> ToolsError {
     }
 }
 
-/// A new file of our own in the folder.
+/// Creates a temporary file in the folder.
 fn create_temporary(directory: &OwnedFd) -> Result<(String, File), Errno> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -1,4 +1,4 @@
-//! A URL leads to the server that its text names, or it is refused.
+//! A URL leads to the server that its text names, or it is rejected.
 
 use super::BaseUrl;
 

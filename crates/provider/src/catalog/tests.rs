@@ -69,7 +69,7 @@ fn costs() {
     let written = Usage { cache_write_tokens: 72_000, ..small };
     assert_eq!(cost("gpt-5.6", written), Some(800_000 + 360_000 + 20_000));
     assert_eq!(cost("gpt-image-1.5", usage), None, "no price is known");
-    // What a call may cost at most has the dearest price of each kind.
+    // The maximum cost of a call uses the highest price of each kind.
     let at_most = |model: &str, tokens| {
         let price = Catalog::bundled().find("openai", model).and_then(|info| info.call_price(tokens));
         price.map(|price| price.with_output(1_000))
@@ -80,7 +80,7 @@ fn costs() {
     // Counts that contradict each other must not overflow.
     let absurd = Usage { cached_tokens: u64::MAX, cache_write_tokens: u64::MAX, ..usage };
     assert!(cost("gpt-4o", absurd).is_some());
-    // Nor does a call cost what it cannot have used: 128,000 tokens are the model's window.
+    // Nor does a call cost more than it can have used: 128,000 tokens are the model's window.
     for lie in [128_000, 128_001, 1_000_000_000_000, u64::MAX] {
         let input = Usage { input_tokens: lie, output_tokens: 0, ..Usage::default() };
         assert_eq!(cost("gpt-4o", input), Some(320_000), "{lie} of input");

@@ -1,4 +1,4 @@
-//! What a refusal says, extracted from whatever encoding its body has.
+//! Extracts the content of a refusal from any encoding of its body.
 //!
 //! A body may be JSON, JSON inside a JSON string, text that contains JSON, Python's repr of a dictionary, lines of an
 //! event stream, a web page or plain text.
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 const DEPTH_MAX: usize = 24;
 /// How many items of a JSON array are read.
 const ARRAY_ITEMS_MAX: usize = 16;
-/// How much of the message is searched for words, in bytes. What comes later is usually a quotation.
+/// How much of the message is searched for words, in bytes. Text after that is usually a quotation.
 const TEXT_BYTES_MAX: usize = 6_000;
 
 /// JSON fields that hold messages, or objects with messages in them. In lower case.
@@ -98,7 +98,7 @@ pub(super) struct Digest {
 }
 
 impl Digest {
-    /// Extracts what `body` says.
+    /// Extracts the content of `body`.
     pub(super) fn of(body: &str) -> Self {
         let mut collector = Collector::default();
         collector.add_text(body);
@@ -125,13 +125,13 @@ impl Digest {
         digest
     }
 
-    /// Whether the body says nothing.
+    /// Whether the body has no content.
     pub(super) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.codes.is_empty() && !self.is_window_full
     }
 }
 
-/// `text` without URLs: a link to a page about the context window says nothing about this request.
+/// Returns `text` without URLs: a link to a page about the context window says nothing about this request.
 fn without_urls(text: &str) -> String {
     let mut kept = String::new();
     let mut rest = text;
@@ -147,7 +147,8 @@ fn without_urls(text: &str) -> String {
     kept
 }
 
-/// Names of exceptions in a message, such as `AccessDeniedException` or `RateLimitError`, as codes.
+/// Yields the names of exceptions in a message, such as `AccessDeniedException` or `RateLimitError`, as
+/// codes.
 fn exception_names(text: &str) -> impl Iterator<Item = String> {
     text.split(|c: char| !c.is_ascii_alphanumeric())
         .filter(|name| name.ends_with("Exception") || name.ends_with("Error"))
@@ -158,7 +159,7 @@ fn exception_names(text: &str) -> impl Iterator<Item = String> {
         .map(alphanumeric)
 }
 
-/// The ASCII letters and digits of `text`, in lower case.
+/// Returns the ASCII letters and digits of `text`, in lower case.
 fn alphanumeric(text: &str) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
@@ -291,7 +292,8 @@ impl Collector {
     }
 }
 
-/// The HTTP status at the front of a message: "429 …", "HTTP 429: …", "Error code: 429 - …", "status code 429".
+/// Returns the HTTP status at the front of a message: "429 …", "HTTP 429: …", "Error code: 429 - …", "status
+/// code 429".
 fn leading_status(text: &str) -> Option<u16> {
     const SEARCHED_BYTES: usize = 48;
     let head = text[..text.floor_char_boundary(SEARCHED_BYTES)].to_ascii_lowercase();
@@ -309,7 +311,7 @@ fn leading_status(text: &str) -> Option<u16> {
     number.parse().ok().filter(|status| (400..600).contains(status))
 }
 
-/// The message in Python's repr of a dictionary: `{'error': {'message': '…', …`.
+/// Returns the message in Python's repr of a dictionary: `{'error': {'message': '…', …`.
 fn python_message(text: &str) -> Option<&str> {
     let (_, message) = text.split_once("'message': ")?;
     let quote = message.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
@@ -319,7 +321,7 @@ fn python_message(text: &str) -> Option<&str> {
     Some(&message[..end])
 }
 
-/// The words of a web page; other text is returned as it is.
+/// Returns the text of a web page; other text is returned unchanged.
 fn without_tags(text: &str) -> String {
     const SEARCHED_BYTES: usize = 256;
     let head = text[..text.floor_char_boundary(SEARCHED_BYTES)].to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! The class of a refusal: an ordered table of rules, of which the first that applies decides.
+//! The class of a refusal: an ordered table of rules; the first rule that applies decides.
 //!
 //! Invariants: the order of [`RULES`] is the specification, and the code walks that one table; the last rule
 //! applies to everything; no rule names a provider; and a status that decides by itself ([`DECISIVE_STATUSES`]) is
@@ -39,12 +39,12 @@ enum Verdict {
     Status,
 }
 
-/// HTTP statuses that decide whatever the body says, also where a gateway wraps them in a status of its own.
+/// HTTP statuses that decide the class for any body, even if a gateway wraps them in another status.
 const DECISIVE_STATUSES: &[u16] = &[401, 402, 403, 407, 408, 429, 529];
 
 /// All rules, in order of precedence.
 pub(super) const RULES: &[Rule] = &[
-    // 1. Statuses that decide, even where the body quotes another error.
+    // 1. Statuses that decide, even if the body quotes another error.
     rule("status 401 or 407", Verdict::Class(Auth), |refusal| refusal.has_status(&[401, 407])),
     rule("status 402", Verdict::Class(Quota), |refusal| refusal.has_status(&[402])),
     rule("status 403 from a content filter", Verdict::Class(ContentFilter), |refusal| {
@@ -59,7 +59,7 @@ pub(super) const RULES: &[Rule] = &[
     rule("status 408", Verdict::Class(Timeout), |refusal| refusal.has_status(&[408])),
     rule("status 429", Verdict::Limit, |refusal| refusal.has_status(&[429])),
     rule("status 529", Verdict::Class(Overloaded), |refusal| refusal.has_status(&[529])),
-    // 2. A body that says nothing leaves the status.
+    // 2. For a body without content, the status decides.
     rule("empty body", Verdict::Status, |refusal| refusal.digest.is_empty()),
     // 3. Error codes outrank the message's words.
     rule("quota or rate limit code", Verdict::Limit, |refusal| {
@@ -69,7 +69,7 @@ pub(super) const RULES: &[Rule] = &[
     rule("content filter code", Verdict::Class(ContentFilter), |refusal| {
         refusal.has_code(words::CONTENT_FILTER_CODES)
     }),
-    // 4. Words for a refusal that may quote the vocabulary of an overflow and is none.
+    // 4. Words for a refusal that may quote the vocabulary of an overflow but is not one.
     rule("loading words", Verdict::Class(Loading), |refusal| {
         refusal.may_be_no_overflow() && !refusal.blames_request() && words::is_loading(&refusal.digest.text)
     }),
@@ -86,7 +86,8 @@ pub(super) const RULES: &[Rule] = &[
     rule("cancellation words", Verdict::Class(Timeout), |refusal| {
         refusal.may_be_no_overflow() && refusal.says(words::CANCELLED)
     }),
-    // A larger batch, set where the server is started, helps here. No size in such a message is the model's window.
+    // A larger batch, configured at server start, helps here. No size in such a message is the model's
+    // window.
     rule("batch size words", Verdict::Class(Other), |refusal| refusal.is_about_batch_size()),
     rule("output limit words", Verdict::Class(OutputLimit), |refusal| {
         refusal.may_be_no_overflow() && words::is_output_limit(&refusal.digest.text)
@@ -115,11 +116,11 @@ const fn rule(name: &'static str, verdict: Verdict, applies: fn(&Refusal<'_>) ->
 }
 
 impl<'a> Refusal<'a> {
-    /// A refusal that came with the HTTP status `status`.
+    /// Creates a refusal that came with the HTTP status `status`.
     ///
-    /// The body may name other statuses, because a gateway wraps an upstream's refusal in a 200, 4xx or 5xx of
-    /// its own. A status that decides by itself counts, the outer one first. Otherwise the outer status counts,
-    /// unless it is missing or says success.
+    /// The body may name other statuses, because a gateway wraps an upstream's refusal in its own 200, 4xx or
+    /// 5xx. A status that decides by itself counts, the outer one first. Otherwise the outer status counts,
+    /// unless it is missing or means success.
     pub(super) fn new(status: Option<u16>, digest: &'a Digest) -> Self {
         let decides = |status: &u16| DECISIVE_STATUSES.contains(status);
         let inner = || digest.statuses.iter().copied();
@@ -133,7 +134,7 @@ impl<'a> Refusal<'a> {
         Self { status: effective, digest }
     }
 
-    /// The class of the refusal: what the first rule that applies concludes.
+    /// Returns the class of the refusal, as concluded by the first rule that applies.
     pub(super) fn class(&self) -> FailureClass {
         let rule = self.deciding_rule();
         let class = match rule.verdict {
@@ -145,7 +146,7 @@ impl<'a> Refusal<'a> {
         class
     }
 
-    /// The first rule that applies.
+    /// Returns the first rule that applies.
     pub(super) fn deciding_rule(&self) -> &'static Rule {
         RULES.iter().find(|rule| (rule.applies)(self)).expect("the last rule applies to everything")
     }
@@ -198,7 +199,7 @@ impl<'a> Refusal<'a> {
             || words::is_context_overflow(&self.digest.text)
             // With unknown words the numbers may still show it.
             || (words::may_count_tokens(&self.digest.text) && sizes::requested_exceeds_limit(self.digest))
-            // A 413 says "too large" itself; the words need only say of what.
+            // A 413 means "too large" itself; the words need only say of what.
             || (self.has_status(&[413]) && words::is_about_tokens(&self.digest.text))
     }
 
@@ -207,8 +208,8 @@ impl<'a> Refusal<'a> {
         self.has_status(&[400, 404, 405, 413, 415, 422])
     }
 
-    /// Which kind of "not now" it is: a used-up quota, a rate limit, or a request that no rate limit would let
-    /// through however long one waits.
+    /// Returns which kind of "not now" it is: a used-up quota, a rate limit, or a request that no rate limit
+    /// would ever admit.
     fn class_of_limit(&self) -> FailureClass {
         if self.is_quota_used_up() {
             return Quota;
@@ -225,7 +226,7 @@ impl<'a> Refusal<'a> {
         if asks_for_too_much { RequestTooLargeForRateLimit } else { RateLimited }
     }
 
-    /// The class that the status has by itself.
+    /// Returns the class of the status alone.
     fn class_of_status(&self) -> FailureClass {
         match self.status {
             Some(413) => PayloadTooLarge,

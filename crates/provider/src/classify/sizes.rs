@@ -1,8 +1,8 @@
 //! The limit and the size of the request, in tokens, as a refusal's message states them.
 //!
-//! There is no pattern per provider. Every number that can be a count of tokens is found, the words directly before
-//! and after it label it, and what the words leave open follows from the fact that the request is larger than the
-//! limit.
+//! There is no pattern per provider. Every number that can be a count of tokens is found, the words directly
+//! before and after it label it, and the fact that the request is larger than the limit resolves what the
+//! words leave open.
 //!
 //! Invariants: counts of characters, bytes and other units are never taken for tokens; a number with a JSON field of
 //! its own outranks the message; and sums saturate.
@@ -30,13 +30,13 @@ impl Sizes {
     }
 }
 
-/// What a refusal states, by JSON fields first and by its message second.
+/// Returns the sizes that a refusal states, first from JSON fields, then from its message.
 pub(super) fn sizes(digest: &Digest) -> Sizes {
     let stated = sizes_in_text(&digest.lowercase, &digest.codes);
     Sizes { limit: digest.limit.or(stated.limit), requested: digest.requested.or(stated.requested) }
 }
 
-/// Whether the message labels a number as a limit, and the request is larger than the limit.
+/// Whether the message labels a number as a limit, and the request is larger than that limit.
 pub(super) fn requested_exceeds_limit(digest: &Digest) -> bool {
     /// No context window is smaller, in tokens; other counts are.
     const WINDOW_TOKENS_MIN: u64 = 512;
@@ -66,7 +66,7 @@ fn sizes_in_text(text: &str, codes: &[String]) -> Sizes {
     }
 }
 
-/// The sizes in `A + B > C`, `A > B - C` and `[1, N]`.
+/// Returns the sizes in `A + B > C`, `A > B - C` and `[1, N]`.
 fn sizes_in_formula(all: &[Number<'_>]) -> Option<Sizes> {
     let sum = all.array_windows().find_map(|[a, b, c]| match (b.before.trim(), c.before.trim()) {
         ("+", ">") => Some((c.value, a.value.saturating_add(b.value))),
@@ -125,12 +125,13 @@ impl Counts {
         counts
     }
 
-    /// The window, from which other limits follow; else the smallest limit.
+    /// Returns the window, from which other limits follow; otherwise the smallest limit.
     fn limit(&self) -> Option<u64> {
         self.windows.iter().min().or_else(|| self.limits.iter().min()).copied()
     }
 
-    /// The size of the request, which is larger than `limit`, in whichever way the message states it.
+    /// Returns the size of the request, which is larger than `limit`, in any form in which the message states
+    /// it.
     fn requested(&self, text: &str, limit: u64) -> Option<u64> {
         let different: BTreeSet<u64> = self.sizes.iter().copied().collect();
         let sum = different.iter().copied().fold(0, u64::saturating_add);
@@ -177,7 +178,7 @@ struct Number<'a> {
     after: &'a str,
 }
 
-/// What the words around a number say about it.
+/// The meaning of a number, from the words around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Label {
     /// The size of the context window.
@@ -304,7 +305,7 @@ impl Number<'_> {
     }
 }
 
-/// All whole numbers that stand alone: not a part of a name, a version, a date, a port or an id.
+/// Returns all whole numbers that stand alone: not part of a name, a version, a date, a port or an id.
 fn numbers(text: &str) -> Vec<Number<'_>> {
     let mut found = Vec::new();
     let mut previous_end = 0;
@@ -313,7 +314,7 @@ fn numbers(text: &str) -> Vec<Number<'_>> {
         let start = at + distance;
         let digits_end = start + number_length(&text[start..]);
         let rest = &text[digits_end..];
-        // "9351.0": a count that went through a division.
+        // "9351.0": a count that is the result of a division.
         let fraction = rest
             .strip_prefix(".0")
             .filter(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '.'));
@@ -333,7 +334,7 @@ fn numbers(text: &str) -> Vec<Number<'_>> {
     found
 }
 
-/// The length in bytes of the digits that `text` begins with, with the separators of thousands between them.
+/// Returns the length in bytes of the digits at the start of `text`, including thousands separators.
 fn number_length(text: &str) -> usize {
     let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let mut length = digits(text);

@@ -1,5 +1,5 @@
-//! Whole bodies: overflows with their sizes, refusals that resemble overflows, messages, and the corpus where it is
-//! present.
+//! Whole bodies: overflows with their sizes, refusals that resemble overflows, messages, and the corpus if it
+//! is present.
 
 use greenroom_kernel::FailureClass;
 use greenroom_kernel::FailureClass::{
@@ -42,7 +42,7 @@ fn check_overflows(rows: &[Overflow<'_>]) {
 #[test]
 fn overflows_with_their_sizes() {
     check_overflows(&[
-        // Servers that were tried with a request that is too large.
+        // Servers that were tested with a request that is too large.
         (
             Some(400),
             r#"{"error":{"code":400,"message":"request (4612 tokens) exceeds the available context size (4096 tokens), try increasing it","type":"exceed_context_size_error","n_prompt_tokens":4612,"n_ctx":4096}}"#,
@@ -267,7 +267,7 @@ fn overflows_with_their_sizes() {
             Some(8_192),
         ),
         (Some(400), "model max length exceeded, max length:8192", Some(8_192), None),
-        // Numbers that are not counts, and a count that went through a division.
+        // Numbers that are not counts, and a count that is the result of a division.
         (
             Some(500),
             "[address=0.0.0.0:41257] The prompt (length 21535) is longer than the maximum model length of 16384.",
@@ -297,7 +297,7 @@ fn overflows_with_their_sizes() {
             Some(32_768),
             Some(37_810),
         ),
-        // The words are unknown, and the numbers show it.
+        // The words are unknown, but the numbers show it.
         (Some(400), "Maximum number of tokens per request is 32000, got 40000", Some(32_000), Some(40_000)),
         (Some(400), "ctx_len 40000 > 32768", Some(32_768), Some(40_000)),
         (Some(413), "Request too large: 210000 tokens, the model takes 200000", Some(200_000), Some(210_000)),
@@ -393,7 +393,7 @@ fn refusals_that_resemble_an_overflow() {
             r#"{"Response":{"Error":{"Code":"RequestLimitExceeded","Message":"6 times in a second are over the frequency limit of 5"}}}"#,
             RateLimited,
         ),
-        // The numbers count what was used so far, not this request.
+        // The numbers count earlier use, not this request.
         (Some(429), "The project reached its TPD rate limit, current: 1526210, limit: 1500000", RateLimited),
         // Quotas and credit.
         (
@@ -986,7 +986,7 @@ fn words_in_combination() {
         (Some(400), "max_new_tokens of gpt-12", Other),
         (Some(400), "temperature = -12", Other),
         (Some(400), "max_new_tokens, which is a setting that is explained in the manual: -12", Other),
-        // What stands for an empty body.
+        // Placeholders for an empty body.
         (Some(500), "400 (no body)", ContextOverflow),
         (Some(500), "413 status code (no body)", ContextOverflow),
         (Some(500), "500 (no body)", Overloaded),
@@ -1103,7 +1103,7 @@ fn a_server_that_loads_its_model() {
         (Some(503), "The model is loading, please wait", Loading),
         (Some(500), r#"{"error":{"message":"model is still being loaded"}}"#, Loading),
         (None, r#"{"error":{"message":"Loading model"}}"#, Loading),
-        // It will not be loaded by waiting.
+        // Waiting will not load it.
         (Some(500), r#"{"error":{"message":"error loading model: file not found"}}"#, Overloaded),
         (
             Some(500),

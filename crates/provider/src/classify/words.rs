@@ -1,4 +1,4 @@
-//! The words and error codes that tell the classes apart, and predicates over them.
+//! The words and error codes that distinguish the classes, and predicates over them.
 //!
 //! Invariants: no list names a provider. Phrases are compared with `Digest::text` (lower case, `_` and `-` as spaces, no quotation marks), codes
 //! with `Digest::codes` (lower case letters and digits only). A phrase that starts or ends with a space matches only
@@ -221,7 +221,7 @@ pub(super) const UNKNOWN_MODEL: &[&str] = &[
     "does not exist or you do not have access",
     "modelnotfound",
 ];
-/// Phrases for a request that fails however often it is sent, even where the status blames the server.
+/// Phrases for a request that fails every time, even if the status blames the server.
 pub(super) const PERMANENT: &[&str] = &[
     "failed to parse",
     "parse error",
@@ -313,8 +313,8 @@ pub(super) fn is_rate_limit(text: &str) -> bool {
     contains_any(text, RATE)
 }
 
-/// Whether `text` says that the requested output is too large by itself. Input and output that exceed the window
-/// together are an overflow.
+/// Whether `text` says that the requested output is too large by itself. Input and output that exceed the
+/// window together are an overflow.
 pub(super) fn is_output_limit(text: &str) -> bool {
     const OUTPUT: &[&str] = &[
         "max tokens",
@@ -348,7 +348,7 @@ pub(super) fn is_output_limit(text: &str) -> bool {
         "up to",
         "out of range",
     ];
-    // Output settings that are refused for another reason than their size.
+    // Output settings that are rejected for another reason than their size.
     const OTHER_REASONS: &[&str] = &[
         "unsupported",
         "not supported",
@@ -389,7 +389,7 @@ pub(super) fn is_output_limit(text: &str) -> bool {
         || !contains_any(text, WITH_INPUT)
 }
 
-/// Whether `text` says that something is too large that is not counted in tokens.
+/// Whether `text` says that something not counted in tokens is too large.
 pub(super) fn is_payload_size(text: &str) -> bool {
     const PHRASES: &[&str] = &[
         "string too long",
@@ -433,7 +433,7 @@ pub(super) fn is_payload_size(text: &str) -> bool {
         "at most",
         "may have",
     ];
-    // These fields have limits of their own, which a smaller conversation does not keep.
+    // These fields have limits of their own, which a smaller conversation does not help with.
     const SMALL_FIELDS: &[&str] = &[
         ".name",
         "tool name",
@@ -476,7 +476,8 @@ pub(super) fn is_batch_size(text: &str) -> bool {
     names_batch && contains_any(text, MORE)
 }
 
-/// Whether `text` says that the server is not ready because it still loads its model. That it failed to is another thing.
+/// Whether `text` says that the server is not ready because it is still loading its model, as opposed to
+/// having failed to load it.
 pub(super) fn is_loading(text: &str) -> bool {
     const LOADING: &[&str] = &[
         "loading model",
@@ -723,8 +724,8 @@ fn is_overflow_in_chinese(text: &str) -> bool {
         && contains_any(text, &["长度", "上下文", "token", "输入", "对话", "prompt", "超长"])
 }
 
-/// Whether `lowercase` names a negative output limit. No client asks for one: the server subtracted the prompt from
-/// the window. A limit of -1 does not count, because some clients send it for "no limit".
+/// Whether `lowercase` names a negative output limit. No client requests one: the server subtracted the
+/// prompt from the window. A limit of -1 does not count, because some clients send it for "no limit".
 pub(super) fn has_negative_output_limit(lowercase: &str) -> bool {
     const NAMES: &[&str] = &["max_tokens", "max_completion_tokens", "max_new_tokens", "max_output_tokens"];
     const DISTANCE_BYTES_MAX: usize = 60;
@@ -737,14 +738,14 @@ pub(super) fn has_negative_output_limit(lowercase: &str) -> bool {
     })
 }
 
-/// Whether `text` is what a client library or a gateway puts in the place of an empty body of a 400 or 413.
+/// Whether `text` is a placeholder of a client library or a gateway for the empty body of a 400 or 413.
 fn is_placeholder_for_empty_body(text: &str) -> bool {
     let reason = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ' || c == ':');
     let has_no_body = text.ends_with("(no body)") && (text.starts_with("400") || text.starts_with("413"));
     has_no_body || reason == "content too large" || reason == "content too large."
 }
 
-/// The beginning of `text`, at most `bytes_max` bytes long.
+/// Returns the beginning of `text`, at most `bytes_max` bytes long.
 fn up_to(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }

@@ -1,4 +1,4 @@
-//! Which schemas strict mode takes.
+//! Schemas that strict mode accepts and rejects.
 
 use serde_json::json;
 

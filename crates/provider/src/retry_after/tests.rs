@@ -77,7 +77,7 @@ fn texts() {
     }
     // The unit after the number outranks the unit in the name.
     check(r#"{"retry_after_seconds": "250ms"}"#, Some(250));
-    // A name without a time is passed over.
+    // A name without a time is skipped.
     check("retry after the limit resets; retry after 4s", Some(4_000));
     check(r#"{"retryAfter": null, "retry_after_ms": 900}"#, Some(900));
     check(r#"{"retry_after_steps": 3}"#, None);

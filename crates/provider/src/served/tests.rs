@@ -1,4 +1,4 @@
-//! The lists of models that servers give, in their own forms.
+//! The model lists of servers, in their own forms.
 
 use serde_json::{Value, json};
 
@@ -35,12 +35,12 @@ fn each_server_says_it_in_its_own_words() {
         None,
         [Some(8192), None, None],
     );
-    // LiteLLM, with what it does not know.
+    // LiteLLM, with unknown values.
     let lite = json!({"id": "m", "max_input_tokens": 128_000, "max_output_tokens": 16_384});
     check(list(lite), None, [Some(128_000), None, Some(16_384)]);
     let unknown = json!({"id": "m", "max_input_tokens": null, "max_output_tokens": null});
     check(list(unknown), None, [None, None, None]);
-    // OpenRouter: the model could do more than the best provider offers.
+    // OpenRouter: the model supports more than the best provider offers.
     let router = json!({"id": "m", "context_length": 200_000,
         "top_provider": {"context_length": 131_072, "max_completion_tokens": 32_000}});
     check(list(router), None, [Some(131_072), None, Some(32_000)]);
@@ -50,7 +50,7 @@ fn each_server_says_it_in_its_own_words() {
     // A bare array, and Mistral's longest context.
     check(json!([{"id": "m", "context_length": 32_768}]), None, [Some(32_768), None, None]);
     check(list(json!({"id": "m", "max_context_length": 32_768})), None, [None, Some(32_768), None]);
-    // OpenAI and llama-cpp-python say nothing.
+    // OpenAI and llama-cpp-python report nothing.
     check(list(json!({"id": "m", "owned_by": "me"})), None, [None, None, None]);
 }
 
@@ -60,7 +60,7 @@ fn some_servers_say_more_on_another_page() {
         json!({"id": "file.gguf", "owned_by": "llamacpp", "meta": {"n_ctx": 32_768, "n_ctx_train": 131_072}});
     let slots = json!({"default_generation_settings": {"n_ctx": 8192}, "total_slots": 4});
     check(list(llama.clone()), Some(slots.clone()), [Some(8192), Some(131_072), None]);
-    // An older one lists the trained maximum only; one that hides the page has its list.
+    // An older one lists the trained maximum only; one that hides the page still has its list.
     let older = json!({"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx_train": 131_072}});
     check(list(older), Some(slots), [Some(8192), Some(131_072), None]);
     check(list(llama), Some(json!({"error": "no"})), [Some(32_768), Some(131_072), None]);
@@ -68,7 +68,7 @@ fn some_servers_say_more_on_another_page() {
     let loaded = json!({"models": [{"name": "m:latest", "model": "m:latest", "context_length": 4096}]});
     check(list(ollama.clone()), Some(loaded), [Some(4096), None, None]);
     check(list(ollama), Some(json!({"models": []})), [None, None, None]);
-    // Not every model of an Ollama server is of its library.
+    // Not every model of an Ollama server is from its library.
     let mixed = json!({"data": [
         {"id": "m:latest", "owned_by": "somebody"}, {"id": "n:latest", "owned_by": "library"}, {"id": ""},
     ]});
@@ -107,7 +107,7 @@ fn what_no_model_could_have_is_not_believed() {
     assert_eq!(read_list(&json!([{"id": "m"}])).1, None);
     let long: Vec<Value> = (0..30_000).map(|number| json!({"id": number.to_string()})).collect();
     assert_eq!(read_list(&json!(long)).0.models.len(), 20_000);
-    // A server with several models has no page that speaks for all.
+    // A server with several models has no page that covers all.
     let two = json!({"data": [{"id": "m", "owned_by": "llamacpp"}, {"id": "n", "owned_by": "llamacpp"}]});
     check(two, Some(json!({"default_generation_settings": {"n_ctx": 8192}})), [None, None, None]);
 }

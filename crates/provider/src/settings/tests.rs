@@ -1,4 +1,4 @@
-//! Settings: what is refused, how they are merged, and which one a server's refusal is about.
+//! Settings: validation, merging, and which setting a server's refusal is about.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use super::*;
@@ -107,7 +107,7 @@ fn a_refusal_is_about_the_setting_that_it_names_if_that_was_sent() {
             r#"{"detail":[{"loc":["body","top_k"],"msg":"extra fields not permitted"}]}"#.into(),
             Some("extra.top_k"),
         ),
-        // A word of a sentence is no name.
+        // A word of a sentence is not a name.
         (r#"{"error":{"message":"we had to stop here"}}"#.into(), None),
         ("not json".into(), None),
     ] {

@@ -1,12 +1,12 @@
-//! `bash`: a command, in the workspace.
+//! `bash`: runs a command in the workspace.
 //!
-//! Invariants: the command has no input and no terminal, sees only the allowed part of the environment (no keys),
-//! and leaves no process behind, however it ends: by itself, at its time limit, cancelled, or dropped. Its output
-//! takes bounded memory. Files that tools had touched before and that changed while it ran are declared as modified; no
-//! other file is looked at.
+//! Invariants: the command has no input and no terminal, sees only the allowed part of the environment (no
+//! keys), and leaves no process behind, whether it exits, times out, is cancelled, or is dropped. Its output
+//! takes bounded memory. Files that tools had touched before and that changed while it ran are declared as
+//! modified; no other file is examined.
 //!
-//! This tool is not confined to the workspace. Who may run what (approvals) is decided before the registry runs a
-//! call; what a command can reach (a sandbox) is what [`Options::sandbox`] puts in front of it.
+//! This tool is not confined to the workspace. Approvals are decided before the registry runs a call;
+//! [`Options::sandbox`] restricts what a command can reach.
 
 use std::ffi::OsString;
 use std::process::ExitStatus;
@@ -27,34 +27,37 @@ use crate::{FunctionTool, Progress, ToolContext, ToolError, ToolOutput, ToolsErr
 
 /// The variables that commands inherit.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER"];
-/// The longest time limit that a call may ask for, in milliseconds.
+/// The longest time limit that a call may request, in milliseconds.
 const TIMEOUT_MS_MAX: u64 = 60 * 60 * 1000;
-/// How long ending all processes may take on a busy machine, before the model is told that nobody knows.
+/// How long ending all processes may take on a busy machine before the model is told that the outcome is
+/// unknown.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the rest of the output may take to arrive after all processes were ended.
+/// How long to wait for the rest of the output after all processes have ended.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// At most so much of the output of a command that is cancelled is taken in besides, in bytes: what a pipe holds. A
-/// command that writes without end must not keep whoever ends it.
+/// The maximum output read from a cancelled command, in bytes: the capacity of a pipe. A command that writes
+/// without end must not delay its cancellation.
 const PIPE_BYTES: u64 = 64 * 1024;
 
 /// How commands are run: limits, environment, sandbox.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The time limit for a command whose call names none.
+    /// The time limit for calls that specify none.
     pub timeout: Duration,
     /// Whether commands see this process's `PATH`, `HOME`, `LANG`, `TERM`, `TMPDIR` and `USER`.
     pub inherits_environment: bool,
-    /// More variables for the command's environment, over those that it inherits.
+    /// Additional environment variables; they override inherited ones.
     pub environment: Vec<(String, String)>,
-    /// The permissions that files made by commands do not get (`umask`). `None`: as this process has it.
+    /// The permission bits that files created by commands do not get (`umask`). `None`: the `umask` of this
+    /// process.
     pub umask: Option<u32>,
-    /// A program and its arguments that start the shell given after them, inside a sandbox. Empty: no sandbox.
+    /// A program and its arguments that run the shell, appended after them, inside a sandbox. Empty: no
+    /// sandbox.
     pub sandbox: Vec<OsString>,
-    /// How the command's processes are held together. `None`: in the best way that works here.
+    /// How the command's processes are contained. `None`: the best way available on this system.
     pub containment: Option<Containment>,
-    /// The program that starts commands, takes their privileges away and ends them with this process. `None`: they
-    /// keep the privileges of this process, and go on when it is killed.
+    /// The program that starts commands, drops their privileges and ends them together with this process.
+    /// `None`: commands keep the privileges of this process, and keep running if it is killed.
     pub helper: Option<Helper>,
 }
 
@@ -118,7 +121,7 @@ async fn run(
         Some(containment) => containment,
         None => tokio::task::spawn_blocking(Containment::detect).await?,
     };
-    let before = looked(workspace, Workspace::look).await?;
+    let before = off_thread(workspace, Workspace::snapshot).await?;
     let launch = Launch {
         argv: argv(options, &arguments.command),
         directory: workspace.root().to_owned(),
@@ -146,30 +149,31 @@ async fn run(
     match end {
         End::Exited(_) => {
             running.end().await;
-            // What is still in the pipe; a process that nobody may end could hold it open for ever.
+            // Reads what is still in the pipe; a process that could not be ended might hold it open for ever.
             let _ = tokio::time::timeout(DRAIN, collector.read_all(&mut output)).await;
         }
         End::TimedOut | End::Cancelled => {
-            // What is there by now; what comes later is about processes being ended.
+            // Reads only what is there already; later output is about processes being ended.
             let mut there = (&mut output).take(PIPE_BYTES);
             let _ = collector.read_all(&mut there).now_or_never();
             running.end().await;
         }
     }
     let output = report(end, timeout, collector.finish());
-    looked(workspace, move |workspace| workspace.changed_since(before, output)).await
+    off_thread(workspace, move |workspace| workspace.changed_since(before, output)).await
 }
 
-/// A look at files, off the asynchronous threads: it waits for no place, and ends also where the call is cancelled.
-async fn looked<T: Send + 'static>(
+/// Examines files outside the asynchronous threads. It does not wait for a slot, and completes even if the
+/// call is cancelled.
+async fn off_thread<T: Send + 'static>(
     workspace: &Workspace,
-    look: impl FnOnce(&Workspace) -> T + Send + 'static,
+    work: impl FnOnce(&Workspace) -> T + Send + 'static,
 ) -> Result<T, ToolError> {
     let workspace = workspace.clone();
-    Ok(tokio::task::spawn_blocking(move || look(&workspace)).await?)
+    Ok(tokio::task::spawn_blocking(move || work(&workspace)).await?)
 }
 
-/// The shell and the command, behind what starts the sandbox.
+/// The shell and the command, preceded by the sandbox program.
 fn argv(options: &Options, command: &str) -> Vec<OsString> {
     let bash = std::path::Path::new("/bin/bash");
     let shell = if bash.exists() { "/bin/bash" } else { "/bin/sh" };
@@ -180,7 +184,7 @@ fn argv(options: &Options, command: &str) -> Vec<OsString> {
 
 fn environment(options: &Options) -> Vec<(OsString, OsString)> {
     let mut environment = vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
-    // A command gets these variables of ours, and no others.
+    // A command gets these variables of this process and no others.
     if options.inherits_environment {
         let inherited = INHERITED.iter().filter_map(|name| Some((OsString::from(name), variable(name)?)));
         environment.extend(inherited);
@@ -242,21 +246,21 @@ fn signal(number: i32) -> String {
     format!("{number}, {name}")
 }
 
-/// Takes the output in: head and tail for the model, lines for people.
+/// Collects the output: head and tail for the model, lines for people.
 struct Collector<'a> {
     clip: Clip,
     progress: &'a Progress,
-    /// The line that has begun, up to what is shown of it.
+    /// The current incomplete line, up to the length that is shown.
     line: Vec<u8>,
-    /// How many lines people were shown since when.
+    /// How many lines were shown to people, and since when.
     shown: (usize, Instant),
 }
 
 impl<'a> Collector<'a> {
-    /// The longest part of a line that people are shown, in bytes.
+    /// The longest part of a line that is shown to people, in bytes.
     const LINE_BYTES_MAX: usize = 500;
-    /// The most lines that people are shown in [`Self::PERIOD`]: nobody reads more, and whoever passes them on has other
-    /// things to do, such as to interrupt.
+    /// The most lines shown to people in [`Self::PERIOD`]: nobody reads more, and the consumer needs time for
+    /// other work, such as handling interrupts.
     const LINES_MAX: usize = 50;
     const PERIOD: Duration = Duration::from_millis(250);
 
@@ -269,7 +273,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Until the stream ends. Dropping the future loses nothing.
+    /// Reads to the end of the stream. Dropping the future loses nothing.
     async fn read_all(&mut self, output: &mut (impl AsyncRead + Unpin)) {
         let mut buffer = vec![0; 32 * 1024];
         while let Ok(count @ 1..) = output.read(&mut buffer).await {

@@ -1,7 +1,7 @@
-//! `edit`: one exact text in a file for another.
+//! `edit`: replaces an exact text in a file with another.
 //!
-//! Invariants: the text must be there exactly once (or `all` is given), and the file must still be the one that
-//! was read; line ends and a byte order mark stay as they were.
+//! Invariants: the text must occur exactly once (unless `all` is given), and the file must still be the one
+//! that was read; line endings and a byte order mark are preserved.
 
 use std::io::Read;
 
@@ -75,14 +75,14 @@ fn replace(text: &str, edit: &Edit) -> Result<(String, Vec<usize>), String> {
     if edit.old == edit.new {
         return Err("`old` and `new` are the same".to_owned());
     }
-    // Models write `\n`; a file whose lines all end in `\r\n` is to stay so.
+    // Models write `\n`; a file with only `\r\n` line endings keeps them.
     let newlines = text.matches('\n').count();
     let windows = newlines > 0 && text.matches("\r\n").count() == newlines;
     let ending = |part: &str| {
         let unix = part.replace("\r\n", "\n");
         if windows { unix.replace('\n', "\r\n") } else { unix }
     };
-    // In a file of mixed line ends, the text as it is written comes first.
+    // In a file with mixed line endings, the text is first searched as written.
     let (mut old, mut new) = (edit.old.clone(), edit.new.clone());
     if windows || !text.contains(&old) {
         (old, new) = (ending(&old), ending(&new));
@@ -100,7 +100,7 @@ fn replace(text: &str, edit: &Edit) -> Result<(String, Vec<usize>), String> {
     }
 }
 
-/// The line that `old` was likely meant to begin with.
+/// Returns the line that `old` was probably meant to begin with.
 fn hint(text: &str, old: &str) -> String {
     const ALIKE_MIN: usize = 600;
     let Some((before, wanted)) = old.lines().enumerate().find(|(_, line)| !line.trim().is_empty()) else {
@@ -108,7 +108,7 @@ fn hint(text: &str, old: &str) -> String {
     };
     let scored =
         text.lines().enumerate().map(|(index, line)| (similar::similarity(wanted, line), index, line));
-    // Among equally similar lines, the first one.
+    // Ties are resolved in favour of the first line.
     match scored.max_by(|left, right| left.0.cmp(&right.0).then(right.1.cmp(&left.1))) {
         Some((score, index, line)) if score >= ALIKE_MIN => {
             let number = index + 1;

@@ -1,7 +1,7 @@
-//! `grep`: lines that match a regular expression.
+//! `grep`: finds lines that match a regular expression.
 //!
-//! Invariants: matching takes linear time whatever the pattern; binary and very large files are passed over, and
-//! what is left out is said.
+//! Invariants: matching takes linear time for any pattern; binary and very large files are skipped, and
+//! omissions are reported.
 
 use std::fs::File;
 use std::io::Read;
@@ -21,7 +21,7 @@ use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
 const LINE_BYTES_MAX: usize = 500;
 /// The largest file that is searched, in bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// The most lines around a match.
+/// The most context lines around a match.
 const CONTEXT_MAX: usize = 20;
 
 /// Searches the files of the workspace for lines that match a regular expression. A match is shown as
@@ -74,7 +74,7 @@ fn grep(
     if workspace.is_directory(&start)? {
         workspace.walk(&start, usize::MAX, cancel, &mut |found| {
             let wanted = glob.as_ref().is_none_or(|glob| glob.is_match(found.path.as_str()));
-            // A file that cannot be opened is like one that does not match.
+            // A file that cannot be opened is treated as one that does not match.
             if found.kind == FileType::RegularFile
                 && wanted
                 && let Ok((file, _)) = found.open()
@@ -90,7 +90,7 @@ fn grep(
     Ok(ToolOutput::text(search.finish()))
 }
 
-/// A glob without a slash speaks of the file's name, one with a slash of its whole path.
+/// A glob without a slash matches the file name; one with a slash matches the whole path.
 fn matcher(glob: &str) -> Result<GlobMatcher, ToolsError> {
     let anchored = glob.strip_prefix("./").or_else(|| glob.strip_prefix('/')).unwrap_or(glob);
     let whole = if glob.contains('/') { anchored.to_owned() } else { format!("**/{anchored}") };
@@ -125,7 +125,7 @@ impl Search {
         if lines.last().is_some_and(|line| line.is_empty()) {
             lines.pop();
         }
-        // Lines before this index were shown.
+        // Index of the first line not yet shown.
         let mut shown = 0;
         let mut context_until = 0;
         for (index, line) in lines.iter().enumerate() {

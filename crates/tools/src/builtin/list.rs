@@ -1,6 +1,7 @@
-//! `list`: what is in a folder.
+//! `list`: lists the contents of a folder.
 //!
-//! Invariants: names in order, each with its path from the workspace; what `.gitignore` names is left out.
+//! Invariants: names are sorted, each with its path relative to the workspace; files ignored by `.gitignore`
+//! are omitted.
 
 use std::ops::ControlFlow;
 

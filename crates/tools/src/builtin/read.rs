@@ -1,6 +1,6 @@
-//! `read`: a text file's lines with their numbers, or an image.
+//! `read`: reads a text file as numbered lines, or an image.
 //!
-//! Invariants: at most one part of the file is in memory; what is left out is said, with how to go on.
+//! Invariants: at most one part of the file is in memory; omissions are reported, with how to continue.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
@@ -18,7 +18,7 @@ use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
 const LINE_BYTES_MAX: usize = 2_000;
 /// The largest image that is sent, in bytes.
 const IMAGE_BYTES_MAX: u64 = 5 * 1024 * 1024;
-/// How much of a file is looked at to tell text from other things, in bytes.
+/// How much of a file is examined to tell text from binary data, in bytes.
 const HEAD_BYTES: u64 = 8 * 1024;
 
 /// Reads a file in the workspace. Text comes as lines, each after its number and a tab; a long file comes in parts,
@@ -71,7 +71,7 @@ fn read(
     Ok(workspace.touched(ToolOutput::text(page.finish(shown)?), &path, Touch::Read))
 }
 
-/// The lines wanted, collected from all of the file's.
+/// The requested lines, collected from a pass over the whole file.
 struct Page {
     first: usize,
     wanted: usize,
@@ -123,7 +123,7 @@ impl Page {
         Ok(())
     }
 
-    /// Takes the next line, of which `line` is the part that is shown at most.
+    /// Processes the next line; `line` holds at most the part that is shown.
     fn line(&mut self, line: &[u8], line_bytes: usize) {
         self.total += 1;
         if self.full || self.total < self.first || self.total >= self.first.saturating_add(self.wanted) {
@@ -132,7 +132,7 @@ impl Page {
         let line = if self.total == 1 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
         let mut text = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned();
         if line_bytes > LINE_BYTES_MAX {
-            // The cut may have gone through a character.
+            // The cut may have split a character.
             text.truncate(text.trim_end_matches('\u{fffd}').len());
             text.push_str(&format!(" [... line of {line_bytes} bytes cut]"));
         }

@@ -1,4 +1,4 @@
-//! The built-in tools, each through one table over a temporary workspace, and what models are told of them.
+//! The built-in tools, each through one table over a temporary workspace, and their descriptions for models.
 
 mod files;
 mod search;
@@ -50,7 +50,7 @@ impl Fixture {
         self.registry.run(&call, context, None).await
     }
 
-    /// The call succeeds with exactly this text.
+    /// Checks that the call succeeds with exactly this text.
     async fn check(&self, tool: &str, arguments: Value, expect: &str) -> Vec<Touched> {
         let result = self.call(tool, arguments.clone()).await;
         assert_eq!(blocks_text(&result.content), expect, "{tool} {arguments}");
@@ -58,7 +58,7 @@ impl Fixture {
         result.touched
     }
 
-    /// The call fails, touches nothing, and says this.
+    /// Checks that the call fails with this text and touches nothing.
     async fn check_error(&self, tool: &str, arguments: Value, expect: &str) {
         let result = self.call(tool, arguments.clone()).await;
         let text = blocks_text(&result.content);
@@ -126,7 +126,7 @@ async fn cancelled_calls_take_no_effect() {
         ("bash", json!({"command": "echo b > a.txt"})),
     ] {
         let context = ToolContext { cancel: cancel.clone(), ..context() };
-        // Without the registry, which would not even begin.
+        // Without the registry, which would not even start the call.
         let output = fixture.registry.get(tool).expect("built in").call(arguments, context).await;
         assert_eq!(output.status, ToolStatus::Interrupted, "{tool}: {output:?}");
         assert_eq!(output.touched, [], "{tool}");

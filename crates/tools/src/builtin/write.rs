@@ -1,7 +1,7 @@
-//! `write`: a whole file at once.
+//! `write`: writes a whole file at once.
 //!
-//! Invariants: a reader sees the old file or the new one, never a part. What changed is told to people alone, as progress:
-//! a line `diff N`, and then N lines, each behind `+`, `-` or a blank.
+//! Invariants: a reader sees the old file or the new one, never a part. The diff is reported to people only,
+//! as progress: a line `diff N`, followed by N lines that each begin with `+`, `-` or a blank.
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 use crate::workspace::Inside;
 use crate::{FunctionTool, Progress, ToolContext, ToolOutput, ToolsError, Workspace};
 
-/// Of a larger file, in bytes, nobody is told what changed.
+/// Larger files are not compared; in bytes.
 const COMPARED_BYTES_MAX: u64 = 256 * 1024;
-/// The most lines that are told.
+/// The most diff lines that are reported.
 const TOLD_LINES_MAX: usize = 400;
-/// How many lines around a change are told.
+/// How many context lines are reported around a change.
 const AROUND: usize = 2;
-/// So long is compared at most; then the rest counts as changed.
+/// The time limit for the comparison; after it, the rest counts as changed.
 const COMPARING: Duration = Duration::from_millis(200);
 
 /// Writes a file in the workspace, replacing what was there. Missing folders are made. To change a part of a file,
@@ -65,7 +65,7 @@ fn write(
     Ok(workspace.touched(ToolOutput::text(text), &path, Touch::Modified))
 }
 
-/// The file as it is now, where it is a text that is not too large.
+/// The current file content, if it is text and not too large.
 fn text_of(workspace: &Workspace, path: &Inside) -> Option<String> {
     let (file, _) = workspace.open_file(path).ok()?;
     let mut text = String::new();

@@ -115,7 +115,7 @@ async fn wrong_arguments_name_the_field_and_never_run_the_handler() {
 #[test]
 fn schemas_are_plain_objects() {
     let trip = tool("trip", |_: Trip| async move { Ok("") }).spec().parameters;
-    // A property called `title` stays; the titles of schemas go.
+    // A property called `title` stays; the titles of schemas are removed.
     assert_eq!(
         trip,
         json!({
@@ -142,7 +142,7 @@ fn schemas_are_plain_objects() {
 #[tokio::test]
 async fn no_arguments_are_an_empty_object() {
     let tool = tool("now", |(): ()| async move { Ok("noon") });
-    // What a model makes up is no reason to fail.
+    // Arguments that a model makes up are no reason to fail.
     for arguments in [json!({}), json!({"zone": "UTC"})] {
         assert_eq!(run(&tool, arguments).await, (ToolStatus::Ok, "noon".to_owned()));
     }
@@ -152,7 +152,7 @@ async fn no_arguments_are_an_empty_object() {
     assert_eq!(run(&tool, json!({"zone": "UTC"})).await.1, "noon");
 }
 
-/// The forms in which a function may be written. That they compile without further annotation is half of the test.
+/// The forms in which a function may be written. Compiling without annotations is half of the test.
 #[tokio::test]
 async fn a_function_is_written_as_it_comes() {
     #[derive(Debug, thiserror::Error)]
@@ -267,7 +267,7 @@ async fn a_tool_reads_the_state_of_its_type() {
     assert!(text.starts_with("the agent has no state of type `") && text.contains("::Pool`"), "{text}");
 }
 
-/// Models send named arguments. A tool that takes anything else could be called only in vain.
+/// Models send named arguments. A tool that takes anything else could not be called.
 #[test]
 fn arguments_that_are_no_object_are_refused() {
     #[derive(Deserialize, JsonSchema)]
@@ -349,7 +349,7 @@ fn arguments_that_are_no_object_are_refused() {
     check::<std::collections::HashMap<String, u8>>(None);
 }
 
-/// A tool of one's own is held to the same rule.
+/// Custom tools follow the same rule.
 #[test]
 fn parameters_that_are_no_object_schema_are_refused() {
     struct Own(Value);

@@ -1,6 +1,6 @@
-//! What the helper does in each of its roles.
+//! The helper's roles.
 //!
-//! Invariants: each role is performed before there is a second thread, except for the guard's watch over its parent.
+//! Invariants: each role runs before a second thread exists, except for the guard's watch over its parent.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -23,8 +23,8 @@ use rustix::thread::{
 use super::Role;
 use crate::process::end_descendants;
 
-/// What `root` keeps as a command: what the files and users of a system are managed with. Everything else concerns
-/// other processes, devices, or the system as a whole. Other users have no privileges anyway.
+/// The capabilities that `root` keeps in a command: those that manage files and users of a system. All others
+/// concern other processes, devices, or the system as a whole. Other users have no capabilities anyway.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -34,10 +34,10 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SETUID);
 
-/// How many processes and threads a command may have at once: enough for a parallel build on a large machine.
+/// The most processes and threads of a command: enough for a parallel build on a large machine.
 const PROCESSES_MAX: u64 = 8_192;
 
-/// Performs a role; gives the exit code of a command that has ended.
+/// Performs a role; returns the exit code of the command when it ends.
 pub(super) fn act(role: Role, parent: i32, command: &[OsString]) -> Result<u8> {
     crate::origin::mark()?;
     let never = match role {
@@ -63,7 +63,7 @@ fn confine(parent: i32, command: &[OsString]) -> Result<Infallible> {
     execute(command)
 }
 
-/// Orphans among the command's descendants become children of this process, so that none is ever out of sight.
+/// Makes orphaned descendants of the command children of this process, so that none is ever lost.
 fn guard(parent: i32, command: &[OsString]) -> Result<u8> {
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
@@ -79,7 +79,7 @@ fn guard(parent: i32, command: &[OsString]) -> Result<u8> {
         None => end_with(parent)?,
     }
     let [program, arguments @ ..] = Role::Confine.command_line(std::process::id());
-    // In a group of its own, where signals that a command sends to its group do not reach this process.
+    // In its own process group, so that signals that a command sends to its group do not reach this process.
     let child = Command::new(program).args(arguments).args(command).process_group(0).spawn()?;
     let child = Pid::from_child(&child);
     let status = loop {
@@ -94,7 +94,7 @@ fn guard(parent: i32, command: &[OsString]) -> Result<u8> {
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
-/// From now on this process is ended when its parent dies; at once, if that has happened already.
+/// Makes this process end when its parent dies; immediately, if that has already happened.
 fn end_with(parent: i32) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     check_parent(parent)
@@ -108,7 +108,7 @@ fn check_parent(parent: i32) -> Result<()> {
     }
 }
 
-/// `None` where the system has no such descriptors.
+/// Returns `None` if the system does not support process descriptors.
 fn parent_descriptor(parent: i32) -> Result<Option<OwnedFd>> {
     let descriptor = match Pid::from_raw(parent).map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
         Some(Ok(descriptor)) => Some(descriptor),
@@ -116,7 +116,7 @@ fn parent_descriptor(parent: i32) -> Result<Option<OwnedFd>> {
         Some(Err(error)) => return Err(error.into()),
         None => return Err(ErrorKind::InvalidInput.into()),
     };
-    // The number was its own when the descriptor was opened only if it still is.
+    // The descriptor refers to the parent only if the parent still has this number.
     check_parent(parent)?;
     Ok(descriptor)
 }
@@ -130,22 +130,22 @@ fn wait_for_end(process: &OwnedFd) {
     }
 }
 
-/// Closes what this process has inherited, apart from its input and its outputs: who started the program that runs
-/// agents may have left files open that are not meant for commands.
+/// Closes all inherited files except the input and the outputs: the program that started the agents may have
+/// left files open that are not meant for commands.
 fn close_files() -> Result<()> {
     let names = std::fs::read_dir("/proc/self/fd")?.map(|entry| Ok(entry?.file_name()));
     let names: Vec<OsString> = names.collect::<Result<_>>()?;
     for number in names.iter().filter_map(|name| name.to_str()?.parse::<RawFd>().ok()) {
         if number > 2 {
-            // The descriptor of the list itself is closed already.
+            // The descriptor of the directory listing is already closed.
             let _ = nix::unistd::close(number);
         }
     }
     Ok(())
 }
 
-/// In a namespace of its own, an ordinary user's processes are counted by themselves. Elsewhere a limit would count
-/// all processes of the user, and it does not hold for `root`.
+/// Limits the number of processes. In its own namespace, an ordinary user's processes are counted separately.
+/// Elsewhere a limit would count all processes of the user, and it does not apply to `root`.
 fn limit_processes() -> Result<()> {
     if getppid().is_some() || rustix::process::geteuid().is_root() {
         return Ok(());
@@ -156,9 +156,10 @@ fn limit_processes() -> Result<()> {
     Ok(setrlimit(Resource::Nproc, limit)?)
 }
 
-/// The order matters: without a privilege no set of them can be changed.
+/// The order matters: without the privilege no capability set can be changed.
 fn give_up_privileges() -> Result<()> {
-    // No program that the command executes gets more than this process has, not even one that is set-user-ID.
+    // No program that the command executes gets more privileges than this process, not even a set-user-ID
+    // one.
     set_no_new_privs(true)?;
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -166,7 +167,8 @@ fn give_up_privileges() -> Result<()> {
             continue;
         }
         match remove_capability_from_bounding_set(capability) {
-            // One that this system does not know; or none of ours to remove, and then none to gain either.
+            // A capability that this system does not know, or one that we do not have: then there is none to
+            // gain either.
             Ok(()) | Err(Errno::INVAL | Errno::PERM) => {}
             Err(error) => return Err(error.into()),
         }

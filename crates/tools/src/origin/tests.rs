@@ -1,4 +1,4 @@
-//! What is read of other processes.
+//! Parsing of the limits of other processes.
 
 use super::{is_marked, is_of_command, is_process_of_command, namespaces};
 
@@ -9,7 +9,7 @@ fn a_hard_limit_on_locks_is_the_mark() {
     for (locks, is) in [
         ("Max file locks            unlimited            unlimited            locks     \n", Some(false)),
         ("Max file locks            1073741824           1073741824           locks     \n", Some(true)),
-        // Whoever has it may lower the other limit, and this one further.
+        // A process with the mark may lower the other limit, and this one further.
         ("Max file locks            0                    1                    locks     \n", Some(true)),
         ("Max file locks            7                    unlimited            locks     \n", Some(false)),
         ("Max file locks\n", None),

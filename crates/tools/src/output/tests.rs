@@ -1,4 +1,5 @@
-//! Whatever is pushed, the text is within the limits, begins and ends as the stream did, and counts what it lacks.
+//! For any input, the text is within the limits, begins and ends as the stream did, and counts what was
+//! omitted.
 
 use super::{Clip, RESULT_BYTES_MAX, RESULT_LINES_MAX, cap_blocks, cap_line};
 use greenroom_kernel::Block;

@@ -1,4 +1,4 @@
-//! What counts for a time limit, on the paused clock.
+//! What counts towards a time limit, on the paused clock.
 
 use super::*;
 

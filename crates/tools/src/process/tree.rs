@@ -1,12 +1,12 @@
-//! Finding the processes of a command in `/proc`, and ending them.
+//! Finds the processes of a command in `/proc` and ends them.
 //!
-//! Invariants: a process is signalled through a descriptor that was checked after it was opened, so that a process
-//! number that was given anew meanwhile hits nobody else.
+//! Invariants: a process is signalled through a descriptor that was verified after it was opened, so that a
+//! reused process number never hits another process.
 
 #[cfg(target_os = "linux")]
 pub(super) use linux::{end_all, end_descendants, started};
 
-/// Without `/proc` the process group has to do.
+/// Without `/proc`, only the process group can be ended.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn end_all(root: i32, _since: u64, _marker: &str, _root_is_guard: bool) {
     use rustix::process::{Pid, Signal, kill_process_group};
@@ -29,45 +29,46 @@ mod linux {
     use rustix::io::Errno;
     use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-    /// After this time what is left cannot be ended.
+    /// After this time, remaining processes are given up.
     const LIMIT: Duration = Duration::from_secs(2);
-    /// How many looks in a row must find none: while one look goes through the table a process may appear where it
-    /// has been already.
-    const CLEAR_LOOKS: usize = 2;
-    /// How many looks in a row may be unclear, when they find none otherwise.
-    const UNCLEAR_LOOKS_MAX: usize = 25;
+    /// How many consecutive scans must find none: a process may appear at a position in the table that the
+    /// scan has already passed.
+    const CLEAR_SCANS: usize = 2;
+    /// How many consecutive scans may be inconclusive if they find none otherwise.
+    const UNCLEAR_SCANS_MAX: usize = 25;
 
-    /// One line of the process table.
+    /// One entry of the process table.
     #[derive(Debug, Clone, Copy)]
     struct Process {
         pid: i32,
         parent: i32,
         session: i32,
         group: i32,
-        /// When it started, in ticks since the system did.
+        /// When it started, in clock ticks since system start.
         started: u64,
     }
 
-    /// What one look through the table found.
-    struct Look {
+    /// The result of one scan of the process table.
+    struct Scan {
         found: Vec<Process>,
-        /// There is a process that is just being replaced by another program: its environment cannot be read now.
+        /// A process is just executing another program: its environment cannot be read now.
         unclear: bool,
     }
 
-    /// When a process started, in ticks since the system did; 0 if it has ended.
+    /// Returns when a process started, in clock ticks since system start; 0 if it has ended.
     pub(in super::super) fn started(pid: i32) -> u64 {
         read(pid).map(|process| process.started).unwrap_or_default()
     }
 
-    /// Ends `root`, its descendants, its session and all that carry `marker`, again and again until none is left.
-    /// None of them started before `since`. With `root_is_guard` the root waits for the first process of a namespace
-    /// and ends by itself after it: as long as there are others it is spared, so that its end means the end of all.
+    /// Ends `root`, its descendants, its session and all processes that carry `marker`, repeatedly until none
+    /// is left. None of them started before `since`. With `root_is_guard` the root waits for the first
+    /// process of a namespace and ends by itself after it: it is spared as long as there are others, so that
+    /// its end means the end of all.
     pub(in super::super) fn end_all(root: i32, since: u64, marker: &str, root_is_guard: bool) {
         end(root, since, Some(marker), root_is_guard);
     }
 
-    /// Ends all descendants of this process, which is their subreaper, again and again until none is left.
+    /// Ends all descendants of this process, which is their subreaper, repeatedly until none is left.
     pub(in super::super) fn end_descendants() {
         let own = i32::try_from(std::process::id()).expect("process ids fit");
         end(own, started(own), None, false);
@@ -78,15 +79,15 @@ mod linux {
         let (mut clear, mut unclear) = (0, 0);
         let mut pause = Duration::from_micros(200);
         loop {
-            let Look { found, unclear: is_unclear } = look(root, since, marker);
+            let Scan { found, unclear: is_unclear } = scan(root, since, marker);
             if found.is_empty() {
-                if is_unclear && unclear < UNCLEAR_LOOKS_MAX {
+                if is_unclear && unclear < UNCLEAR_SCANS_MAX {
                     unclear += 1;
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 }
                 clear += 1;
-                if clear == CLEAR_LOOKS {
+                if clear == CLEAR_SCANS {
                     return;
                 }
                 continue;
@@ -94,7 +95,7 @@ mod linux {
             (clear, unclear) = (0, 0);
             let alone = found.iter().all(|process| process.pid == root);
             if !root_is_guard {
-                // Stopped first, none can start another, or tell of the death of its child.
+                // All are stopped first, so that none can start another or react to the death of its child.
                 for process in &found {
                     signal(process, Signal::STOP);
                 }
@@ -109,7 +110,7 @@ mod linux {
                 tracing::warn!(?left, "processes of a command could not be ended");
                 return;
             }
-            // Only as long as a killed process needs to go.
+            // Wait only as long as a killed process needs to exit.
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
         }
@@ -117,7 +118,7 @@ mod linux {
 
     fn signal(process: &Process, signal: Signal) {
         let Some(pid) = Pid::from_raw(process.pid) else { return };
-        // Errors mean that it is gone, or not ours to end: the next look tells.
+        // Errors mean that it is gone or that we may not end it: the next scan tells.
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(descriptor) => {
                 if read(process.pid).is_some_and(|now| now.started == process.started) {
@@ -131,7 +132,7 @@ mod linux {
         }
     }
 
-    fn look(root: i32, since: u64, marker: Option<&str>) -> Look {
+    fn scan(root: i32, since: u64, marker: Option<&str>) -> Scan {
         let own = i32::try_from(std::process::id()).unwrap_or_default();
         let mut all: Vec<Process> = pids().filter(|pid| *pid != own && *pid > 1).filter_map(read).collect();
         all.retain(|process| process.started >= since);
@@ -157,7 +158,7 @@ mod linux {
             }
         }
         all.retain(|process| ours.contains(&process.pid));
-        Look { found: all, unclear }
+        Scan { found: all, unclear }
     }
 
     fn pids() -> impl Iterator<Item = i32> {
@@ -171,7 +172,7 @@ mod linux {
         environment.split(|byte| *byte == 0).any(|variable| variable == marker.as_bytes())
     }
 
-    /// `None` if it has ended, even if its parent has not taken notice yet.
+    /// Returns `None` if the process has ended, even if its parent has not reaped it yet.
     fn read(pid: i32) -> Option<Process> {
         parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
@@ -195,7 +196,7 @@ mod linux {
 
     #[cfg(test)]
     mod tests {
-        //! The process table's lines, whatever a program is called.
+        //! Process table entries with unusual program names.
 
         use super::parse;
 

@@ -1,4 +1,4 @@
-//! Whether values fit forms, and what a test of a tool asks.
+//! Validation of forms, and questions asked by a test of a tool.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -68,7 +68,7 @@ async fn a_test_of_a_tool_answers_its_questions() {
     assert!(matches!(context.ask(" ").await, Err(AskError::Invalid(_))));
 }
 
-/// A schema that nobody could meet, or that reaches beyond itself, is refused before anybody is asked.
+/// A schema that no value could fit, or that refers beyond itself, is rejected before anybody is asked.
 #[test]
 fn a_form_that_is_broken_or_reaches_out_is_refused() {
     let dir = std::env::current_dir().unwrap_or_default();

@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::Registry;
 use crate::{ToolContext, ToolError, ToolOutput, ToolsError, tool};
 
-/// A tool's own limit wins over the agent's, whether it is shorter or longer, and the model reads the one that held.
+/// A tool's own limit overrides the agent's, whether it is shorter or longer, and the model is told which one
+/// applied.
 #[tokio::test(start_paused = true)]
 async fn the_time_limit_of_a_tool_wins() {
     let waits = |name: &str| {
@@ -161,7 +162,7 @@ async fn a_timeout_is_an_error_that_says_so() {
     assert!(!cancel.is_cancelled(), "only the call was cancelled");
 }
 
-/// A tool that says that it needs longer to end in order gets that time, and no more.
+/// A tool that declares a longer grace period gets that time, and no more.
 #[tokio::test(start_paused = true)]
 async fn the_grace_is_the_tool_s_own() {
     let tool = |name: &str, takes_s: u64| {

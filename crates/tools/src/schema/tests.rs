@@ -1,4 +1,4 @@
-//! Schemas of types that are less plain than a list of fields.
+//! Schemas of types that are more complex than a list of fields.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

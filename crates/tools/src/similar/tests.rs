@@ -1,4 +1,4 @@
-//! Similar texts are found, unlike ones are left out.
+//! Similar texts are found, dissimilar ones are left out.
 
 use super::{nearest, similarity};
 

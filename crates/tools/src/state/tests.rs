@@ -1,4 +1,4 @@
-//! State is found by its type, or its absence is told.
+//! State is found by its type, or reported missing.
 
 use super::AppState;
 
@@ -19,7 +19,7 @@ fn a_value_is_found_by_its_type_and_one_that_is_missing_is_named() {
             "the agent has no state of type `u8`, only of `&str`, `{pool}`; give it one with `Agent::state`"
         )
     );
-    // A clone does not see what is added to another.
+    // A clone does not see values added to another.
     let missing = empty.get::<Pool>().expect_err("it is not there").to_string();
     assert_eq!(missing, format!("the agent has no state of type `{pool}`; give it one with `Agent::state`"));
 }

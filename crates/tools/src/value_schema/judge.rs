@@ -1,7 +1,8 @@
-//! Whether a value follows the rules of a schema, in counted steps.
+//! Decides whether a value follows the rules of a schema, in counted steps.
 //!
-//! Invariants: a schema is asked once about a place, and the verdict is kept, so that the cost is at most the schemas times
-//! the places; nothing here calls itself, so that no depth ends a thread; what costs more than the budget ends as such.
+//! Invariants: a schema is evaluated once for each place, and the verdict is kept, so that the cost is at
+//! most the schemas times the places; nothing here is recursive, so that no depth overflows the stack;
+//! exceeding the budget is reported as such.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,17 +12,18 @@ use super::places::{Content, NoPlaces, PlaceId, Places};
 use super::rules::{Limit, Measure, Node, NodeId, Rule, Type, are_unique, is_multiple, shown};
 use super::steps::{Spent, Steps};
 
-/// The most reasons that are said why a value does not fit.
+/// The most reasons reported for a value that does not fit.
 const REASONS_MAX: usize = 16;
 
-/// A schema and the place that it is asked about.
-type Asked = (NodeId, PlaceId);
+/// A schema and the place it is evaluated at.
+type Evaluation = (NodeId, PlaceId);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// The schemas within it are being asked.
+    /// The inner schemas are being evaluated.
     Open,
-    /// They have answered, and those about what no rule has looked at are being asked, where there are any.
+    /// The inner schemas are done; those for parts that no rule has evaluated are in progress, if there are
+    /// any.
     OpenForRest,
     Fits,
     Misfits,
@@ -30,9 +32,9 @@ enum Verdict {
 pub(super) struct Judge<'a> {
     nodes: &'a [Node],
     places: Places<'a>,
-    /// The places of the names of members.
+    /// The places of member names.
     names: HashMap<PlaceId, PlaceId>,
-    verdicts: HashMap<Asked, Verdict>,
+    verdicts: HashMap<Evaluation, Verdict>,
     steps: Steps,
 }
 
@@ -45,41 +47,41 @@ impl<'a> Judge<'a> {
     /// Whether the whole value fits the whole schema.
     pub(super) fn fits(&mut self) -> Result<bool, Spent> {
         let mut open = vec![(0, Places::ROOT)];
-        while let Some(&asked) = open.last() {
+        while let Some(&at) = open.last() {
             self.steps.visit(1)?;
-            let verdict = self.verdicts.get(&asked).copied();
+            let verdict = self.verdicts.get(&at).copied();
             let mut within = Vec::new();
             let next = match verdict {
                 None => {
-                    for rule in self.rules(asked) {
-                        self.asks(rule, asked.1, &mut within)?;
+                    for rule in self.rules(at) {
+                        self.add_inner(rule, at.1, &mut within)?;
                     }
-                    if self.rules(asked).iter().any(is_about_rest) {
+                    if self.rules(at).iter().any(is_about_rest) {
                         Verdict::Open
                     } else if within.is_empty() {
                         open.pop();
-                        self.verdict(asked)?
+                        self.verdict(at)?
                     } else {
                         Verdict::OpenForRest
                     }
                 }
                 Some(Verdict::Open) => {
-                    for rule in self.rules(asked) {
-                        self.asks_of_rest(rule, asked, &mut within)?;
+                    for rule in self.rules(at) {
+                        self.add_inner_of_rest(rule, at, &mut within)?;
                     }
                     Verdict::OpenForRest
                 }
                 Some(Verdict::OpenForRest) => {
                     open.pop();
-                    self.verdict(asked)?
+                    self.verdict(at)?
                 }
                 Some(Verdict::Fits | Verdict::Misfits) => {
                     open.pop();
                     continue;
                 }
             };
-            self.verdicts.insert(asked, next);
-            open.extend(within.into_iter().filter(|asked| !self.verdicts.contains_key(asked)));
+            self.verdicts.insert(at, next);
+            open.extend(within.into_iter().filter(|at| !self.verdicts.contains_key(at)));
         }
         Ok(self.is_fit((0, Places::ROOT)))
     }
@@ -89,16 +91,21 @@ impl<'a> Judge<'a> {
         self.steps.left()
     }
 
-    fn rules(&self, asked: Asked) -> &'a [Rule] {
-        &self.nodes[asked.0 as usize]
+    fn rules(&self, at: Evaluation) -> &'a [Rule] {
+        &self.nodes[at.0 as usize]
     }
 
-    fn is_fit(&self, asked: Asked) -> bool {
-        self.verdicts.get(&asked) == Some(&Verdict::Fits)
+    fn is_fit(&self, at: Evaluation) -> bool {
+        self.verdicts.get(&at) == Some(&Verdict::Fits)
     }
 
-    /// The other schemas that a rule asks about a place or its parts. Those of `unevaluated…` come later.
-    fn asks(&mut self, rule: &'a Rule, place: PlaceId, within: &mut Vec<Asked>) -> Result<(), Spent> {
+    /// Adds the other schemas that a rule evaluates at a place or its parts. Those of `unevaluated…` come later.
+    fn add_inner(
+        &mut self,
+        rule: &'a Rule,
+        place: PlaceId,
+        within: &mut Vec<Evaluation>,
+    ) -> Result<(), Spent> {
         let before = within.len();
         match rule {
             Rule::All(nodes) | Rule::Any(nodes) | Rule::One(nodes) => {
@@ -141,8 +148,8 @@ impl<'a> Judge<'a> {
             Rule::Items { first, rest } => {
                 if let Some(Value::Array(_)) = self.places.value(place) {
                     let nodes = first.iter().map(Some).chain(std::iter::repeat(rest.as_ref()));
-                    let asked = self.places.parts(place).zip(nodes);
-                    within.extend(asked.filter_map(|(part, node)| Some((*node?, part))));
+                    let pairs = self.places.parts(place).zip(nodes);
+                    within.extend(pairs.filter_map(|(part, node)| Some((*node?, part))));
                 }
             }
             Rule::Contains { node, .. } => {
@@ -166,40 +173,46 @@ impl<'a> Judge<'a> {
         self.steps.visit(1 + within.len() - before)
     }
 
-    /// What `unevaluatedProperties` and `unevaluatedItems` ask: about the parts that no other rule has looked at.
-    fn asks_of_rest(&mut self, rule: &'a Rule, asked: Asked, within: &mut Vec<Asked>) -> Result<(), Spent> {
+    /// Adds the schemas of `unevaluatedProperties` and `unevaluatedItems`, for the parts that no other rule has
+    /// evaluated.
+    fn add_inner_of_rest(
+        &mut self,
+        rule: &'a Rule,
+        at: Evaluation,
+        within: &mut Vec<Evaluation>,
+    ) -> Result<(), Spent> {
         let (Rule::UnevaluatedMembers(node) | Rule::UnevaluatedItems(node)) = rule else { return Ok(()) };
-        if self.is_about_parts(rule, asked.1) {
-            let looked_at = self.looked_at(asked)?;
-            let parts = self.places.parts(asked.1);
+        if self.is_about_parts(rule, at.1) {
+            let evaluated_parts = self.evaluated_parts(at)?;
+            let parts = self.places.parts(at.1);
             self.steps.visit(parts.len())?;
-            within.extend(parts.filter(|part| !looked_at.contains(part)).map(|part| (*node, part)));
+            within.extend(parts.filter(|part| !evaluated_parts.contains(part)).map(|part| (*node, part)));
         }
         Ok(())
     }
 
-    /// The parts of a place that the schema, or one that it applies there, has looked at.
-    fn looked_at(&mut self, asked: Asked) -> Result<HashSet<PlaceId>, Spent> {
-        let place = asked.1;
-        let mut looked_at = HashSet::new();
-        let mut seen = HashSet::from([asked.0]);
-        let mut open = vec![asked.0];
+    /// The parts of a place that the schema, or one that it applies there, has evaluated.
+    fn evaluated_parts(&mut self, at: Evaluation) -> Result<HashSet<PlaceId>, Spent> {
+        let place = at.1;
+        let mut evaluated_parts = HashSet::new();
+        let mut seen = HashSet::from([at.0]);
+        let mut open = vec![at.0];
         while let Some(node) = open.pop() {
             for rule in self.rules((node, place)) {
                 let mut within = Vec::new();
-                self.asks(rule, place, &mut within)?;
+                self.add_inner(rule, place, &mut within)?;
                 match rule {
                     Rule::Members(_) | Rule::Items { .. } => {
-                        looked_at.extend(within.into_iter().map(|(_, part)| part));
+                        evaluated_parts.extend(within.into_iter().map(|(_, part)| part));
                     }
                     Rule::Contains { .. } => {
-                        let fit = within.into_iter().filter(|asked| self.is_fit(*asked));
-                        looked_at.extend(fit.map(|(_, part)| part));
+                        let fit = within.into_iter().filter(|at| self.is_fit(*at));
+                        evaluated_parts.extend(fit.map(|(_, part)| part));
                     }
-                    Rule::UnevaluatedMembers(_) | Rule::UnevaluatedItems(_) if node != asked.0 => {
+                    Rule::UnevaluatedMembers(_) | Rule::UnevaluatedItems(_) if node != at.0 => {
                         if self.is_about_parts(rule, place) {
                             self.steps.visit(self.places.parts(place).len())?;
-                            looked_at.extend(self.places.parts(place));
+                            evaluated_parts.extend(self.places.parts(place));
                         }
                     }
                     Rule::If { condition, then, otherwise } => {
@@ -210,7 +223,7 @@ impl<'a> Judge<'a> {
                         open.extend(fit.filter(|node| seen.insert(**node)));
                     }
                     Rule::All(_) | Rule::Any(_) | Rule::One(_) | Rule::DependentSchemas(_) => {
-                        let fit = within.into_iter().filter(|asked| self.is_fit(*asked));
+                        let fit = within.into_iter().filter(|at| self.is_fit(*at));
                         open.extend(fit.map(|(node, _)| node).filter(|node| seen.insert(*node)));
                     }
                     Rule::Nothing
@@ -230,10 +243,10 @@ impl<'a> Judge<'a> {
                 }
             }
         }
-        Ok(looked_at)
+        Ok(evaluated_parts)
     }
 
-    /// Whether `unevaluatedProperties` meets an object, and `unevaluatedItems` an array.
+    /// Whether `unevaluatedProperties` applies to an object, or `unevaluatedItems` to an array.
     fn is_about_parts(&self, rule: &Rule, place: PlaceId) -> bool {
         let is_about_members = matches!(rule, Rule::UnevaluatedMembers(_));
         self.places
@@ -241,19 +254,19 @@ impl<'a> Judge<'a> {
             .is_some_and(|value| if is_about_members { value.is_object() } else { value.is_array() })
     }
 
-    /// Whether a place follows all rules of a schema, once the schemas within it have answered.
-    fn verdict(&mut self, asked: Asked) -> Result<Verdict, Spent> {
-        for rule in self.rules(asked) {
-            if !self.holds(rule, asked)? {
+    /// Whether a place follows all rules of a schema, once the inner schemas are evaluated.
+    fn verdict(&mut self, at: Evaluation) -> Result<Verdict, Spent> {
+        for rule in self.rules(at) {
+            if !self.holds(rule, at)? {
                 return Ok(Verdict::Misfits);
             }
         }
         Ok(Verdict::Fits)
     }
 
-    fn holds(&mut self, rule: &'a Rule, asked: Asked) -> Result<bool, Spent> {
+    fn holds(&mut self, rule: &'a Rule, at: Evaluation) -> Result<bool, Spent> {
         self.steps.visit(1)?;
-        let place = asked.1;
+        let place = at.1;
         let of_name;
         let value = match self.places.content(place) {
             Content::Value(value) => value,
@@ -301,17 +314,17 @@ impl<'a> Judge<'a> {
             (Rule::All(_) | Rule::DependentSchemas(_) | Rule::Members(_) | Rule::Names(_), _)
             | (Rule::Items { .. } | Rule::UnevaluatedMembers(_) | Rule::UnevaluatedItems(_), _) => {
                 let mut within = Vec::new();
-                self.asks(rule, place, &mut within)?;
-                self.asks_of_rest(rule, asked, &mut within)?;
-                within.into_iter().all(|asked| self.is_fit(asked))
+                self.add_inner(rule, place, &mut within)?;
+                self.add_inner_of_rest(rule, at, &mut within)?;
+                within.into_iter().all(|at| self.is_fit(at))
             }
-            // They say nothing of other types.
+            // They do not apply to other types.
             (Rule::Bound(..) | Rule::MultipleOf(_) | Rule::Pattern(_) | Rule::UniqueItems, _)
             | (Rule::Required(_) | Rule::DependentRequired(_) | Rule::Contains { .. }, _) => true,
         })
     }
 
-    /// How large a value is; `None` where it is of another type.
+    /// Returns the size of a value; `None` if it is of another type.
     fn size(&mut self, measure: Measure, value: &Value) -> Result<Option<u64>, Spent> {
         let size = match (measure, value) {
             (Measure::Characters, Value::String(text)) => {
@@ -325,8 +338,8 @@ impl<'a> Judge<'a> {
         Ok(Some(size as u64))
     }
 
-    /// Why the value does not fit, innermost reasons only, each with its place. Where that takes more than `budget`, what was
-    /// found so far.
+    /// Returns why the value does not fit: innermost reasons only, each with its location. If that exceeds
+    /// `budget`, returns what was found so far.
     pub(super) fn reasons(&mut self, budget: Steps) -> Vec<String> {
         self.steps = budget;
         let mut reasons = Vec::new();
@@ -342,23 +355,23 @@ impl<'a> Judge<'a> {
     fn find_reasons(&mut self, reasons: &mut Vec<String>) -> Result<(), Spent> {
         let mut seen = HashSet::new();
         let mut open = vec![(0, Places::ROOT)];
-        while let Some(asked) = open.pop() {
-            if !seen.insert(asked) {
+        while let Some(at) = open.pop() {
+            if !seen.insert(at) {
                 continue;
             }
             let mut inner = Vec::new();
-            for rule in self.rules(asked) {
-                if self.holds(rule, asked)? {
+            for rule in self.rules(at) {
+                if self.holds(rule, at)? {
                     continue;
                 }
                 let mut within = Vec::new();
-                self.asks(rule, asked.1, &mut within)?;
-                self.asks_of_rest(rule, asked, &mut within)?;
-                let Some(reason) = self.reason(rule, asked.1, &mut within)? else {
-                    inner.extend(within.into_iter().filter(|asked| !self.is_fit(*asked)));
+                self.add_inner(rule, at.1, &mut within)?;
+                self.add_inner_of_rest(rule, at, &mut within)?;
+                let Some(reason) = self.reason(rule, at.1, &mut within)? else {
+                    inner.extend(within.into_iter().filter(|at| !self.is_fit(*at)));
                     continue;
                 };
-                let path = self.places.path(asked.1);
+                let path = self.places.path(at.1);
                 let reason = if path.is_empty() { reason } else { format!("at `{path}`: {reason}") };
                 if reasons.contains(&reason) {
                     continue;
@@ -368,18 +381,18 @@ impl<'a> Judge<'a> {
                 }
                 reasons.push(reason);
             }
-            // The first of them is looked at next.
+            // The first of them is processed next.
             open.extend(inner.into_iter().rev());
         }
         Ok(())
     }
 
-    /// What is said of a rule that does not hold; `None` where the schemas within it say why.
+    /// Describes a rule that does not hold; `None` if the inner schemas explain it.
     fn reason(
         &mut self,
         rule: &Rule,
         place: PlaceId,
-        within: &mut Vec<Asked>,
+        within: &mut Vec<Evaluation>,
     ) -> Result<Option<String>, Spent> {
         let of_name;
         let value = match self.places.content(place) {
@@ -423,13 +436,13 @@ impl<'a> Judge<'a> {
                 let missing = missing(names, value);
                 format!("missing properties {missing}, which {} requires", shown(&Value::from(name.as_str())))
             }
-            Rule::One(_) if within.iter().any(|asked| self.is_fit(*asked)) => {
+            Rule::One(_) if within.iter().any(|at| self.is_fit(*at)) => {
                 "it fits more than one of the forms of `oneOf`, and must fit exactly one".to_owned()
             }
             Rule::Any(nodes) | Rule::One(nodes) if nodes.is_empty() => "no form is allowed here".to_owned(),
             Rule::Not(_) => "it fits what `not` excludes".to_owned(),
             Rule::Contains { min, max, .. } => {
-                let fit = within.iter().filter(|asked| self.is_fit(**asked)).count();
+                let fit = within.iter().filter(|at| self.is_fit(**at)).count();
                 match max {
                     Some(max) if fit as u64 > *max => {
                         format!("{fit} items fit the schema of `contains`, and at most {max} may")
@@ -462,7 +475,7 @@ fn is_about_rest(rule: &Rule) -> bool {
     matches!(rule, Rule::UnevaluatedMembers(_) | Rule::UnevaluatedItems(_))
 }
 
-/// The names that an object lacks.
+/// Returns the names that an object lacks.
 fn missing(names: &[String], value: &Value) -> String {
     let lacks = names.iter().filter(|name| value.get(name).is_none()).take(REASONS_MAX);
     lacks.map(|name| shown(&Value::from(name.as_str()))).collect::<Vec<_>>().join(", ")

@@ -1,7 +1,7 @@
-//! The patterns of a schema, and whether a text has them, in counted steps.
+//! The patterns of a schema, matched in counted steps.
 //!
-//! Invariants: a pattern is one of ECMA 262 without look-around and back-references; a search costs at most the pattern's
-//! states times the text's bytes, whatever the two are, and each is counted.
+//! Invariants: a pattern follows ECMA 262, without look-around and back-references; a search costs at most
+//! the pattern's states times the text's bytes, for any input, and each step is counted.
 
 use regex_automata::nfa::thompson::{NFA, State, WhichCaptures};
 use regex_automata::util::primitives::StateID;
@@ -15,22 +15,22 @@ mod tests;
 /// The most characters of a pattern.
 const CHARACTERS_MAX: usize = 2_000;
 
-/// The most bytes that a pattern may become.
+/// The maximum size of a compiled pattern, in bytes.
 const BYTES_MAX: usize = 128 * 1024;
 
-/// How deep groups may be nested.
+/// The maximum nesting depth of groups.
 const NESTED_MAX: u32 = 50;
 
-/// What reading costs in steps: for each character of a pattern, for each of its classes such as `\p{L}`, which are long,
-/// for each escape, since `\s` and the like are short classes, which cost more where they join a long one, and for each
-/// byte that it becomes.
+/// The cost of reading, in steps: for each character of a pattern; for each class such as `\p{L}`, which is
+/// long; for each escape, since `\s` and the like are short classes, which cost more when they join a long
+/// one; and for each byte of the compiled pattern.
 const CHARACTER_STEPS: u64 = 10;
 const ESCAPE_STEPS: u64 = 100;
 const ESCAPE_BESIDE_CLASS_STEPS: u64 = 500;
 const CLASS_STEPS: u64 = 5_000;
 const BYTE_STEPS: u64 = 2;
 
-/// So many ranges of bytes are compared with a byte in one step.
+/// How many byte ranges are compared with a byte in one step.
 const RANGES_PER_STEP: usize = 16;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Pattern {
     nfa: NFA,
 }
 
-/// Why a text is no pattern.
+/// Why a text is not a pattern.
 #[derive(Debug)]
 pub(super) enum NoPattern {
     Wrong(String),
@@ -84,7 +84,7 @@ impl Pattern {
         &self.text
     }
 
-    /// Whether some part of the text has the pattern.
+    /// Whether some part of the text matches the pattern.
     pub(super) fn is_in(&self, text: &str, steps: &mut Steps) -> Result<bool, Spent> {
         steps.visit(1)?;
         steps.read(self.nfa.states().len())?;
@@ -120,18 +120,19 @@ impl Pattern {
     }
 }
 
-/// One walk through a text, in all the states that the pattern can be in at once.
+/// One pass through a text, in all states of the pattern at once.
 struct Search<'a> {
     nfa: &'a NFA,
     text: &'a [u8],
-    /// For each state, one more than the place in the text at which it was last reached.
+    /// For each state, one more than the position in the text at which it was last reached.
     reached: Vec<usize>,
     open: Vec<StateID>,
     steps: &'a mut Steps,
 }
 
 impl Search<'_> {
-    /// Adds the states that `state` leads to without a byte; whether the end of the pattern is among them.
+    /// Adds the states that `state` leads to without consuming a byte; returns whether the end of the pattern
+    /// is among them.
     fn reach(&mut self, state: StateID, at: usize, states: &mut Vec<StateID>) -> Result<bool, Spent> {
         self.open.clear();
         self.open.push(state);
@@ -161,7 +162,7 @@ impl Search<'_> {
     }
 }
 
-/// How many ranges of bytes a state compares with a byte.
+/// Returns how many byte ranges a state compares with a byte.
 fn ranges(state: &State) -> usize {
     match state {
         State::Sparse(sparse) => sparse.transitions.len(),
@@ -176,7 +177,7 @@ fn ranges(state: &State) -> usize {
     }
 }
 
-/// The state that a byte leads to.
+/// Returns the state that a byte leads to.
 fn after(state: &State, byte: u8) -> Option<StateID> {
     match state {
         State::ByteRange { trans } => trans.matches_byte(byte).then_some(trans.next),
@@ -191,7 +192,7 @@ fn after(state: &State, byte: u8) -> Option<StateID> {
     }
 }
 
-/// What is wrong with a pattern, without the drawing of where.
+/// Returns the error of a pattern, without the drawing of its position.
 fn reason(error: &regex_automata::nfa::thompson::BuildError) -> String {
     if error.size_limit().is_some() {
         return format!("it is too large: it becomes more than {BYTES_MAX} bytes");
@@ -201,7 +202,8 @@ fn reason(error: &regex_automata::nfa::thompson::BuildError) -> String {
     last.strip_prefix("error: ").unwrap_or(last).to_owned()
 }
 
-/// A pattern of ECMA 262 as one of Rust: what the two write alike and mean differently is rewritten.
+/// Translates an ECMA 262 pattern to Rust's syntax: constructs that look the same but mean something
+/// different are rewritten.
 fn translated(pattern: &str) -> Result<String, String> {
     const SPACE: &str = r"\t\n\x0B\x0C\r\x{FEFF}\x{2028}\x{2029}\p{Zs}";
     let mut out = String::new();

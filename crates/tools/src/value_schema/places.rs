@@ -1,6 +1,6 @@
-//! The places of a value: each part of it with a number, so that a verdict on it can be kept.
+//! The places of a value: each part of it has a number, so that a verdict on it can be kept.
 //!
-//! Invariants: the parts of an object or an array are numbered one after the other, in their order, and after it.
+//! Invariants: the parts of an object or an array are numbered consecutively, in their order, and after it.
 
 use std::ops::Range;
 
@@ -11,26 +11,26 @@ use super::steps::{Spent, Steps};
 #[cfg(test)]
 mod tests;
 
-/// How deep a schema and a value may be nested: as deep as `serde_json` reads.
+/// The maximum nesting depth of a schema and a value: the limit of `serde_json`.
 pub(super) const DEPTH_MAX: u8 = 128;
 
-/// The most characters that are shown of one name in a path.
+/// The most characters shown of one name in a path.
 const NAME_MAX: usize = 60;
 
-/// The most characters that are shown of a path.
+/// The most characters shown of a path.
 const PATH_MAX: usize = 240;
 
 pub(super) type PlaceId = u32;
 
-/// What stands at a place.
+/// The content of a place.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Content<'a> {
     Value(&'a Value),
-    /// The name of a member, which `propertyNames` is about.
+    /// The name of a member, for `propertyNames`.
     Name(&'a str),
 }
 
-/// How a place is reached from the one that it is in.
+/// How a place is reached from its parent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Token<'a> {
     Root,
@@ -47,7 +47,7 @@ struct Place<'a> {
     depth: u8,
 }
 
-/// Why a value has no places.
+/// Why the places of a value cannot be numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoPlaces {
     TooDeep,
@@ -121,7 +121,7 @@ impl<'a> Places<'a> {
         self.place(id).content
     }
 
-    /// The value at a place; `None` for a name.
+    /// Returns the value at a place; `None` for a name.
     pub(super) fn value(&self, id: PlaceId) -> Option<&'a Value> {
         match self.content(id) {
             Content::Value(value) => Some(value),
@@ -137,13 +137,13 @@ impl<'a> Places<'a> {
         self.place(id).token
     }
 
-    /// The members of an object, or the items of an array.
+    /// Returns the members of an object, or the items of an array.
     pub(super) fn parts(&self, id: PlaceId) -> Range<PlaceId> {
         let place = self.place(id);
         place.first_part..place.first_part + id_of(Self::parts_of(place.content))
     }
 
-    /// The members of an object with their names.
+    /// Returns the members of an object with their names.
     pub(super) fn members(&self, id: PlaceId) -> impl Iterator<Item = (&'a str, PlaceId)> {
         self.parts(id).filter_map(|part| match self.token(part) {
             Token::Key(key) => Some((key, part)),
@@ -155,7 +155,7 @@ impl<'a> Places<'a> {
         Self::ROOT..id_of(self.0.len())
     }
 
-    /// A place for the name of a member.
+    /// Adds a place for the name of a member.
     pub(super) fn add_name(&mut self, member: PlaceId, name: &'a str) -> PlaceId {
         let id = id_of(self.0.len());
         let Place { parent, token, depth, .. } = *self.place(member);
@@ -163,7 +163,7 @@ impl<'a> Places<'a> {
         id
     }
 
-    /// The path to a place, as a JSON pointer that is cut where it is long.
+    /// Returns the path to a place as a JSON pointer, truncated if it is long.
     pub(super) fn path(&self, mut id: PlaceId) -> String {
         let mut names = Vec::new();
         let mut shown = 0;
@@ -188,7 +188,7 @@ fn id_of(index: usize) -> PlaceId {
     PlaceId::try_from(index).expect("the budget ends far below as many places")
 }
 
-/// The beginning of a text.
+/// Returns the beginning of a text.
 pub(super) fn cut(text: &str, characters: usize) -> String {
     match text.char_indices().nth(characters) {
         Some((end, _)) => format!("{}…", &text[..end]),

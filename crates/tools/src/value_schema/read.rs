@@ -1,7 +1,7 @@
-//! Reads a schema: for each place of it that is a schema, the rules that it sets.
+//! Reads a schema: for each place in it that is a schema, the rules that it sets.
 //!
-//! Invariants: a schema refers only to what is in it, and never to itself about the same value; a keyword that has a meaning
-//! here has a value that fits it; one that has none is left alone.
+//! Invariants: a schema refers only to its own content, and never to itself about the same value; a known
+//! keyword has a valid value; unknown keywords are ignored.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::places::{DEPTH_MAX, NoPlaces, PlaceId, Places, cut};
 use super::rules::{Bound, Limit, Measure, Members, Node, NodeId, Rule, Type, Values, is_positive, shown};
 use super::steps::{READING_MAX, Spent, Steps};
 
-/// The most characters that are shown of a reference.
+/// The most characters shown of a reference.
 const REFERENCE_MAX: usize = 120;
 
-/// Why something is no schema that values can be checked against.
+/// Why a JSON value cannot be used as a schema.
 #[derive(Debug)]
 pub(super) enum NoSchema {
     Wrong { place: PlaceId, reason: String },
@@ -39,7 +39,7 @@ impl From<NoPlaces> for NoSchema {
     }
 }
 
-/// What a draft of JSON schema does in its own way.
+/// The peculiarities of a draft of JSON schema.
 #[derive(Debug, Clone, Copy)]
 struct Draft {
     /// Members beside `$ref` have no meaning.
@@ -81,10 +81,10 @@ impl Draft {
     }
 }
 
-/// The rules of a schema, those of its root first.
+/// Returns the rules of a schema, those of its root first.
 ///
 /// # Errors
-/// What is wrong with it and where, in one line.
+/// The error and its location, in one line.
 pub(super) fn read(schema: &Value) -> Result<Vec<Node>, String> {
     let mut steps = Steps::new(READING_MAX);
     let places = match Places::new(schema, &mut steps) {
@@ -123,16 +123,16 @@ struct Reader<'a> {
     places: Places<'a>,
     steps: Steps,
     draft: Draft,
-    /// The places by the address of what stands there.
+    /// The places by the address of their content.
     addresses: HashMap<usize, PlaceId>,
-    /// For each place the innermost schema with an `$id` around it, or the root.
+    /// For each place the innermost enclosing schema with an `$id`, or the root.
     resource_of: Vec<PlaceId>,
     /// The schemas that have an `$id`.
     resources: HashMap<&'a str, PlaceId>,
-    /// The schemas that have an anchor, by the schema with an `$id` that they are in.
+    /// The schemas that have an anchor, by the enclosing schema with an `$id`.
     anchors: HashMap<(PlaceId, &'a str), PlaceId>,
     nodes: HashMap<PlaceId, NodeId>,
-    /// The places whose schemas are known and not read, in the order of their numbers.
+    /// The places whose schemas are known but not read yet, in the order of their numbers.
     unread: Vec<PlaceId>,
     patterns: HashMap<&'a str, Arc<Pattern>>,
 }
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
         Ok(nodes)
     }
 
-    /// The `$id` and the anchors of a place.
+    /// Records the `$id` and the anchors of a place.
     fn note_names(&mut self, place: PlaceId) {
         let Some(Value::Object(map)) = self.places.value(place) else { return };
         let text = |key: &str| map.get(key).and_then(Value::as_str);
@@ -175,7 +175,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Finds the innermost schema with an `$id` around a place, or the root. Its parent's is known before.
+    /// Finds the innermost schema with an `$id` around a place, or the root. That of its parent is already
+    /// known.
     fn note_resource(&mut self, place: PlaceId) {
         let id = self.places.value(place).and_then(|value| value.get(self.draft.id_key()));
         let is_resource = id.and_then(Value::as_str).is_some_and(|id| !id.starts_with('#'));
@@ -187,7 +188,7 @@ impl<'a> Reader<'a> {
         self.resource_of[place as usize]
     }
 
-    /// The number of the schema at a place, which is read later.
+    /// Returns the number of the schema at a place, which is read later.
     fn node(&mut self, place: PlaceId) -> NodeId {
         let next = NodeId::try_from(self.unread.len()).expect("there are fewer schemas than places");
         let known = *self.nodes.entry(place).or_insert(next);
@@ -235,7 +236,7 @@ impl<'a> Reader<'a> {
         Ok(rules)
     }
 
-    /// Schemas that are only referred to are read in any case, so that a wrong one is refused.
+    /// Schemas that are only referred to are read in any case, so that an invalid one is rejected.
     fn read_definitions(&mut self, map: &'a Map<String, Value>) -> Result<(), NoSchema> {
         for key in ["$defs", "definitions"] {
             if let Some(definitions) = map.get(key) {
@@ -245,7 +246,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The rule of one keyword. Those that mean something together only are read with the first of them.
+    /// Reads the rule of one keyword. Keywords that only have a meaning together are read with the first of
+    /// them.
     fn rule(
         &mut self,
         key: &str,
@@ -306,12 +308,13 @@ impl<'a> Reader<'a> {
             }
             "unevaluatedProperties" => Some(Rule::UnevaluatedMembers(self.schema(value))),
             "unevaluatedItems" => Some(Rule::UnevaluatedItems(self.schema(value))),
-            // What annotates, what belongs to another keyword, and what nobody knows.
+            // Annotations, keywords that are read with another one, and unknown keywords.
             _ => None,
         })
     }
 
-    /// The rule of `properties`, `patternProperties` and `additionalProperties`, and of `dependencies`, of the older drafts.
+    /// Reads the rule of `properties`, `patternProperties` and `additionalProperties`, and of `dependencies`
+    /// in older drafts.
     fn read_members(&mut self, map: &'a Map<String, Value>, rules: &mut Vec<Rule>) -> Result<(), NoSchema> {
         let mut members = Members::default();
         if let Some(named) = map.get("properties") {
@@ -342,7 +345,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The rule of `prefixItems` and `items`, and of the older drafts' `items` and `additionalItems`.
+    /// Reads the rule of `prefixItems` and `items`, and of `items` and `additionalItems` in older drafts.
     fn read_items(&mut self, map: &'a Map<String, Value>, rules: &mut Vec<Rule>) -> Result<(), NoSchema> {
         let (first, rest) = match map.get("items") {
             Some(list @ Value::Array(_)) if self.draft.items_may_be_list => {
@@ -410,7 +413,7 @@ impl<'a> Reader<'a> {
         self.wrong(value, format!("want {want}, but got {}", Type::of(value).name()))
     }
 
-    /// A number of things.
+    /// Reads a count.
     fn count(&self, value: &Value) -> Result<u64, NoSchema> {
         let number = self.number(value)?;
         #[expect(
@@ -443,7 +446,7 @@ impl<'a> Reader<'a> {
         Ok(types)
     }
 
-    /// A bound, which the fourth draft's `exclusive…` makes one that is not reached.
+    /// Reads a bound, which the fourth draft's `exclusive…` makes exclusive.
     fn bound(
         &self,
         value: &Value,
@@ -471,7 +474,7 @@ impl<'a> Reader<'a> {
         self.pattern_of(text, value)
     }
 
-    /// A pattern, which is read once however often it stands there.
+    /// Returns a pattern, which is read once even if it occurs several times.
     fn pattern_of(&mut self, text: &'a str, at: &Value) -> Result<Arc<Pattern>, NoSchema> {
         self.steps.read(text.len())?;
         if let Some(known) = self.patterns.get(text) {
@@ -491,7 +494,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What a reference leads to: `#/…`, `#name`, or an `$id` of this schema as it is written there, with either after it.
+    /// Resolves a reference: `#/…`, `#name`, or an `$id` of this schema as written there, optionally followed
+    /// by either.
     fn reference(&mut self, value: &'a Value) -> Result<NodeId, NoSchema> {
         let text = self.text(value)?;
         // Byte by byte, since it is decoded.
@@ -539,7 +543,7 @@ impl<'a> Reader<'a> {
         Ok(Some(place))
     }
 
-    /// Refuses schemas that lead to themselves about the same value: asking them would never end.
+    /// Rejects schemas that lead to themselves about the same value: evaluating them would never end.
     fn refuse_circles(&mut self, nodes: &[Node]) -> Result<(), NoSchema> {
         #[derive(Clone, Copy, PartialEq)]
         enum Mark {
@@ -576,7 +580,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The schemas that a rule applies to the same value.
+/// Returns the schemas that a rule applies to the same value.
 fn in_place(rule: &Rule) -> Vec<NodeId> {
     match rule {
         Rule::All(nodes) | Rule::Any(nodes) | Rule::One(nodes) => nodes.clone(),
@@ -604,7 +608,7 @@ fn in_place(rule: &Rule) -> Vec<NodeId> {
     }
 }
 
-/// A fragment without its percent signs.
+/// Decodes the percent signs of a fragment.
 fn decoded(fragment: &str) -> String {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.as_bytes();

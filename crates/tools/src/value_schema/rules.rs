@@ -1,6 +1,6 @@
-//! What a schema says, once it has been read: for each of its places the rules that a value there must follow.
+//! A schema after reading: for each of its places the rules that a value there must follow.
 //!
-//! Invariants: a rule names other schemas by number, so that schemas can refer to one another in any way.
+//! Invariants: a rule refers to other schemas by number, so that schemas can refer to one another in any way.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -15,13 +15,13 @@ use super::steps::{Spent, Steps};
 #[cfg(test)]
 mod tests;
 
-/// The most characters that are shown of a value.
+/// The most characters shown of a value.
 const SHOWN_MAX: usize = 80;
 
 /// A schema within the schema: the number of its rules.
 pub(super) type NodeId = u32;
 
-/// What a schema says of one place.
+/// The rules of one place in the schema.
 pub(super) type Node = Vec<Rule>;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) enum Rule {
     Pattern(Arc<Pattern>),
     UniqueItems,
     Required(Vec<String>),
-    /// What a member requires beside it.
+    /// The names that a member requires beside it.
     DependentRequired(Vec<(String, Vec<String>)>),
     All(Vec<NodeId>),
     Any(Vec<NodeId>),
@@ -101,7 +101,7 @@ impl Type {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
     }
 
-    /// The widest type that a value has.
+    /// Returns the widest type of a value.
     pub(super) fn of(value: &Value) -> Self {
         match value {
             Value::Null => Self::Null,
@@ -151,7 +151,7 @@ impl Bound {
     }
 }
 
-/// What of a value is counted.
+/// What is counted in a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Measure {
     Characters,
@@ -180,7 +180,7 @@ pub(super) enum Limit {
 pub(super) struct Values {
     canonical: HashSet<String>,
     has_nested: bool,
-    /// What is said of them.
+    /// Their text in error messages.
     pub(super) shown: String,
 }
 
@@ -220,7 +220,7 @@ pub(super) fn are_unique(items: &[Value], steps: &mut Steps) -> Result<bool, Spe
     Ok(true)
 }
 
-/// A text that two values share where they are equal, whatever the order of their members and however a number is written.
+/// Returns a text that equal values share, for any order of their members and any notation of numbers.
 fn canonical_text(value: &Value, steps: &mut Steps) -> Result<String, Spent> {
     let mut text = String::new();
     write_canonical(value, &mut text, steps)?;
@@ -264,14 +264,14 @@ fn write_canonical(value: &Value, text: &mut String, steps: &mut Steps) -> Resul
     Ok(())
 }
 
-/// With its length before it, so that it needs no escapes, which would make it longer than what was counted.
+/// Prefixes the length, so that no escapes are needed: they would make the text longer than what was counted.
 fn write_string(string: &str, text: &mut String) {
     text.push_str(&string.len().to_string());
     text.push('"');
     text.push_str(string);
 }
 
-/// A value as it is shown to a person or a model: short.
+/// Returns a value shortened for display to a person or a model.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
@@ -284,7 +284,7 @@ pub(super) fn shown(value: &Value) -> String {
 /// Floats without a fraction below this are compared as integers.
 const INTEGER_MAX: f64 = 1e30;
 
-/// A number as an integer, where it is one.
+/// Returns a number as an integer, if it is one.
 fn integer(number: &Number) -> Option<i128> {
     if let Some(number) = number.as_i64() {
         return Some(number.into());
@@ -309,12 +309,12 @@ fn order(a: &Number, b: &Number) -> Ordering {
     float(a).partial_cmp(&float(b)).unwrap_or(Ordering::Equal)
 }
 
-/// Whether a number is one above zero.
+/// Whether a number is greater than zero.
 pub(super) fn is_positive(number: &Number) -> bool {
     order(number, &Number::from(0)) == Ordering::Greater
 }
 
-/// Whether a number is a multiple of another, as exactly as floats tell.
+/// Whether a number is a multiple of another, as exactly as floats allow.
 pub(super) fn is_multiple(number: &Number, of: &Number) -> bool {
     if let (Some(number), Some(of)) = (integer(number), integer(of)) {
         return number % of == 0;

@@ -1,28 +1,31 @@
-//! How much a check may do, counted in steps and not in time, so that the same check ends the same way everywhere.
+//! The budget of a check, counted in steps and not in time, so that the same check ends the same way
+//! everywhere.
 
 #[cfg(test)]
 mod tests;
 
-/// What reading a schema may cost.
+/// The maximum cost of reading a schema.
 pub(super) const READING_MAX: u64 = 2_000_000;
 
-/// What checking a value may cost.
+/// The maximum cost of checking a value.
 pub(super) const CHECKING_MAX: u64 = 5_000_000;
 
-/// What saying why a value does not fit may cost. After that, what was found so far is said.
+/// The maximum cost of explaining why a value does not fit. When it is reached, the reasons found so far are
+/// reported.
 pub(super) const SAYING_MAX: u64 = 500_000;
 
-/// A place in a value or a schema, an entry of a table, or a part of a rule. A state of a pattern costs one step.
+/// The cost of a place in a value or a schema, an entry of a table, or a part of a rule. A state of a pattern
+/// costs one step.
 pub(super) const VISIT: u64 = 10;
 
-/// The bytes of a text that are looked at in one step.
+/// How many bytes of text are read in one step.
 const BYTES_PER_STEP: usize = 4;
 
 /// The budget is spent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Spent;
 
-/// What is left of a budget.
+/// The remaining budget.
 #[derive(Debug)]
 pub(super) struct Steps {
     left: u64,
@@ -33,23 +36,23 @@ impl Steps {
         Self { left: budget }
     }
 
-    /// Counts so many steps.
+    /// Counts a number of steps.
     pub(super) fn spend(&mut self, steps: u64) -> Result<(), Spent> {
         self.left = self.left.checked_sub(steps).ok_or(Spent)?;
         Ok(())
     }
 
-    /// Counts a visit of each of so many things.
+    /// Counts visits of a number of things.
     pub(super) fn visit(&mut self, things: usize) -> Result<(), Spent> {
         self.spend((things as u64).saturating_mul(VISIT))
     }
 
-    /// Counts what looking at so many bytes costs.
+    /// Counts the cost of reading a number of bytes.
     pub(super) fn read(&mut self, bytes: usize) -> Result<(), Spent> {
         self.spend((bytes / BYTES_PER_STEP) as u64)
     }
 
-    /// Counts the search for each of these names in a table, which reads them.
+    /// Counts the lookup of each of these names in a table, which reads them.
     pub(super) fn look_up<'a>(&mut self, names: impl IntoIterator<Item = &'a String>) -> Result<(), Spent> {
         for name in names {
             self.visit(1)?;

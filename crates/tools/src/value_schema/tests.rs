@@ -1,4 +1,4 @@
-//! What is wrong with a schema, and with a value, is said with its place; and neither costs more than was counted.
+//! Errors in a schema or a value are reported with their location, and neither costs more than was counted.
 
 use serde_json::{Map, json};
 
@@ -50,7 +50,7 @@ fn a_value_that_does_not_fit_is_refused_with_every_place() {
     assert!(schema.check(&json!({ "name": "Oslo" })).is_err_and(|said| said.contains("rain")));
 }
 
-/// What a schema takes, and what it refuses in which words.
+/// Checks which values a schema accepts, and with which messages it rejects others.
 fn check(schema: &Value, fits: &[Value], misfits: &[(Value, &str)]) {
     let read = ValueSchema::new(schema).expect("it is a schema");
     for value in fits {
@@ -274,7 +274,7 @@ fn references_lead_to_places_anchors_and_ids() {
     );
 }
 
-/// What an inner schema with an `$id` refers to is in it, and beside it is another one.
+/// References inside a schema with an `$id` resolve there; outside they mean another schema.
 #[test]
 fn references_within_an_id_stay_there() {
     let inner = json!({ "type": "string" });
@@ -329,7 +329,7 @@ fn older_drafts_mean_what_they_say() {
     check(&fourth, &[json!(1.5), json!(3)], &[(json!(1), "> 1"), (json!(3.5), "<= 3")]);
 }
 
-/// A schema that leads to itself alone is not followed for ever.
+/// A schema that refers only to itself is not followed for ever.
 #[test]
 fn a_schema_that_leads_in_a_circle_is_refused() {
     for circle in [
@@ -378,7 +378,7 @@ fn what_is_nested_too_deep_or_too_large_is_refused() {
     );
 }
 
-/// How many steps a check takes that ends with a verdict.
+/// The number of steps of a check that ends with a verdict.
 fn steps_of(schema: &Value, value: &Value) -> Option<u64> {
     let read = ValueSchema::new(schema).ok()?;
     let mut judge = Judge::new(&read.nodes, value, Steps::new(CHECKING_MAX)).ok()?;
@@ -386,7 +386,7 @@ fn steps_of(schema: &Value, value: &Value) -> Option<u64> {
     Some(CHECKING_MAX - judge.steps_left())
 }
 
-/// Each place and each look at it is a visit, and so is each rule, when it asks and when it answers.
+/// Each place and each access to it is a visit, and so is each rule, both before and after its inner schemas.
 #[test]
 fn small_checks_cost_what_they_do() {
     let number = json!({ "type": "number" });
@@ -394,7 +394,7 @@ fn small_checks_cost_what_they_do() {
         (json!({}), json!(1), 2),
         (json!({}), json!([1, 2]), 4),
         (number.clone(), json!(1), 2 + 2),
-        // Two looks at the place itself, one for the other schema, which is counted when it is asked about.
+        // Two accesses to the place itself, one for the other schema, which is counted when it is evaluated.
         (json!({ "allOf": [true] }), json!(1), 1 + 3 + 2 * (1 + 1) + 1),
         (json!({ "allOf": [true], "type": "number" }), json!(1), 1 + 3 + 2 * (1 + 1) + 1 + 2),
     ] {
@@ -404,7 +404,7 @@ fn small_checks_cost_what_they_do() {
     assert_eq!(format!("{read:?}"), "ValueSchema { .. }");
 }
 
-/// What a name, a text or a list costs grows with its length, wherever it stands.
+/// The cost of a name, a text or a list grows with its length, wherever it is.
 #[test]
 fn what_is_long_costs_more() {
     let long = "n".repeat(40_000);
@@ -433,7 +433,7 @@ fn what_is_long_costs_more() {
     assert!(ValueSchema::new(&far).is_err_and(|said| said.contains("reading it takes more than")));
 }
 
-/// Each level can be read in two ways, which without memory are all tried: 2^60.
+/// Each level can be read in two ways; without memoisation all 2^60 would be tried.
 #[test]
 fn an_answer_60_levels_deep_costs_a_little_more_than_one_30_levels_deep() {
     let part = |op: &str| json!({ "type": "object", "properties": { "op": { "const": op }, "arg": { "$ref": "#/$defs/n" } }, "required": ["op"] });
@@ -448,7 +448,7 @@ fn an_answer_60_levels_deep_costs_a_little_more_than_one_30_levels_deep() {
     assert_eq!(read.check(&good), Ok(()));
 }
 
-/// Ten references to the next of forty schemas: followed one by one, they are 10^40.
+/// Each of forty schemas refers ten times to the next: followed one by one, that is 10^40.
 #[test]
 fn schemas_that_share_others_are_asked_once() {
     let next = |n: usize| json!({ "allOf": vec![json!({ "$ref": format!("#/$defs/d{}", n + 1) }); 10] });
@@ -459,7 +459,7 @@ fn schemas_that_share_others_are_asked_once() {
     check(&schema, &[json!({})], &[(json!(1), "want object, but got number")]);
 }
 
-/// Numbers that follow from a seed.
+/// A seeded generator of numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -473,14 +473,15 @@ impl Dice {
     }
 }
 
-/// A schema of many that refer to one another, about the same value or about parts of it, with hostile patterns.
+/// A schema of many that refer to one another, about the same value or about parts of it, with hostile
+/// patterns.
 fn hostile_schema(dice: &mut Dice) -> Value {
     let count = 2 + dice.below(30);
     let mut defs = Map::new();
     for n in 0..count {
         let mut schema = Map::new();
         for _ in 0..=dice.below(4) {
-            // About the same value only forwards, so that it is no circle; one in forty is one.
+            // About the same value only forwards, so that there is no circle; one in forty is one.
             let later = if dice.below(40) == 0 { 0 } else { (n + 1).min(count) };
             let inner = json!({ "$ref": format!("#/$defs/d{later}") });
             let any = json!({ "$ref": format!("#/$defs/d{}", dice.below(count + 1)) });
@@ -530,7 +531,7 @@ fn hostile_answer(dice: &mut Dice) -> Value {
     value
 }
 
-/// Every one of them ends with a verdict or with the budget, which is what bounds the time that a thread is held.
+/// Each ends with a verdict or with the budget, which bounds the time that a thread is held.
 #[test]
 fn a_thousand_hostile_schemas_and_answers_end() {
     let (mut refused, mut judged, mut spent) = (0, 0, 0);

@@ -1,7 +1,7 @@
 //! Places inside a workspace that are closed to tools: the files of the program that runs the agent.
 //!
-//! Invariants: a place is known by what it is (device and inode), not by how a path to it is spelled, so that no link
-//! and no other name leads into it. A place that is not there yet cannot be made.
+//! Invariants: a place is identified by device and inode, not by the spelling of a path, so that no link and
+//! no other name leads into it. A closed place that does not exist yet cannot be created.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags, Stat};
 
 use super::directory_flags;
 
-/// One file or folder, by what it is.
+/// The identity of a file or folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Id {
     device: u64,
@@ -29,7 +29,7 @@ impl Id {
     }
 }
 
-/// The places that are closed.
+/// The closed places.
 #[derive(Debug)]
 pub(super) struct Closed {
     root: Id,
@@ -39,7 +39,7 @@ pub(super) struct Closed {
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
-    /// What was there when the workspace was opened: it stays closed when it is renamed.
+    /// What existed when the workspace was opened: it stays closed when it is renamed.
     first: Option<Id>,
 }
 
@@ -47,12 +47,12 @@ struct Place {
 pub(super) struct Now {
     root: Id,
     ids: Vec<Id>,
-    /// Names that must not come into being, in their folders.
+    /// Names that must not be created, in their folders.
     missing: Vec<(Id, OsString)>,
 }
 
 impl Closed {
-    /// `root` is the workspace's folder.
+    /// Creates the closed places; `root` is the workspace's folder.
     pub(super) fn new(root: &OwnedFd, paths: Vec<PathBuf>) -> std::io::Result<Self> {
         let places = paths.into_iter().map(|path| {
             let path = std::path::absolute(path)?;
@@ -62,7 +62,7 @@ impl Closed {
         Ok(Self { root, places: places.collect::<std::io::Result<_>>()? })
     }
 
-    /// The places that hold the workspace, or are it.
+    /// Returns the place that contains the workspace or is the workspace, if any.
     pub(super) fn around(&self, root: &Path) -> Option<&Path> {
         let above: Vec<Id> = root.ancestors().filter_map(Id::at).collect();
         self.places
@@ -71,7 +71,7 @@ impl Closed {
             .map(|place| &*place.path)
     }
 
-    /// Looks where the places are now.
+    /// Resolves where the places are now.
     pub(super) fn now(&self) -> Now {
         let (mut ids, mut missing) = (Vec::new(), Vec::new());
         for place in &self.places {
@@ -85,13 +85,13 @@ impl Closed {
     }
 }
 
-/// The first part of a path that is not there, and the folder where it would be.
+/// Returns the first missing component of a path, and the folder where it would be.
 fn first_missing(path: &Path) -> Option<(Id, OsString)> {
     path.ancestors().find_map(|part| Some((Id::at(part.parent()?)?, part.file_name()?.to_owned())))
 }
 
 impl Now {
-    /// Whether there is nothing to look for.
+    /// Whether there are no closed places.
     pub(super) fn is_empty(&self) -> bool {
         self.ids.is_empty() && self.missing.is_empty()
     }
@@ -101,18 +101,18 @@ impl Now {
         self.ids.contains(&Id::of(stat))
     }
 
-    /// Whether making `name` in the folder would make a closed place, or a folder on the way to one.
+    /// Whether creating `name` in the folder would create a closed place, or a folder on the way to one.
     pub(super) fn would_be(&self, folder: impl AsFd, name: &str) -> bool {
         if self.missing.is_empty() {
             return false;
         }
-        // What cannot be looked at is closed.
+        // A folder that cannot be examined counts as closed.
         let Ok(stat) = rustix::fs::fstat(folder) else { return true };
         let id = Id::of(&stat);
         self.missing.iter().any(|(folder, missing)| *folder == id && missing.eq_ignore_ascii_case(name))
     }
 
-    /// Whether the folder, which is in the workspace, is a closed place or in one.
+    /// Whether the folder, which is in the workspace, is a closed place or inside one.
     pub(super) fn holds(&self, folder: &OwnedFd) -> bool {
         if self.is_empty() {
             return false;
@@ -132,7 +132,7 @@ impl Now {
             let Ok(stat) = rustix::fs::fstat(&parent) else { return true };
             let next = Id::of(&stat);
             if next == id {
-                // The top of the file system: the folder was moved out of the workspace meanwhile.
+                // The root of the file system: the folder was moved out of the workspace meanwhile.
                 return false;
             }
             (id, above) = (next, Some(parent));

@@ -1,7 +1,8 @@
-//! The files that tools of a workspace have read or changed, and what becomes of them during a command.
+//! The files that tools of a workspace have read or changed, and changes to them during a command.
 //!
-//! Invariants: at most [`KNOWN_MAX`] files are known, those that were touched last; a look takes one `stat` for each and
-//! reads nothing; what a tool changed while a command ran is not taken for the command's.
+//! Invariants: at most [`KNOWN_MAX`] files are known, those that were touched last; a snapshot takes one
+//! `stat` for each and reads nothing; a change made by a tool while a command ran is not attributed to the
+//! command.
 
 use std::collections::VecDeque;
 
@@ -24,7 +25,7 @@ pub(super) struct Known(Mutex<VecDeque<File>>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct File {
     path: Inside,
-    /// How often tools changed it.
+    /// How often tools have changed it.
     changes: u64,
 }
 
@@ -47,31 +48,31 @@ impl Known {
 }
 
 /// The known files as they were at one moment.
-pub(crate) struct Look(Vec<(File, Option<Version>)>);
+pub(crate) struct Snapshot(Vec<(File, Option<Version>)>);
 
 impl Workspace {
-    /// Declares in an output that a tool touched a file, which is known from now on.
+    /// Declares in an output that a tool touched a file, which is known from then on.
     pub(crate) fn touched(&self, output: ToolOutput, path: &Inside, touch: Touch) -> ToolOutput {
         self.inner.known.touched(path, touch);
         output.touching(path.shown(), touch)
     }
 
-    /// The known files as they are now.
-    pub(crate) fn look(&self) -> Look {
-        let looked = |file: File| {
+    /// Takes a snapshot of the known files.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let with_version = |file: File| {
             let version = self.version(&file.path);
             (file, version)
         };
-        Look(self.inner.known.files().into_iter().map(looked).collect())
+        Snapshot(self.inner.known.files().into_iter().map(with_version).collect())
     }
 
-    /// Declares in an output those files that were changed, removed or put back since a look.
-    pub(crate) fn changed_since(&self, look: Look, mut output: ToolOutput) -> ToolOutput {
+    /// Declares in an output the files that were changed, removed or restored since a snapshot.
+    pub(crate) fn changed_since(&self, before: Snapshot, mut output: ToolOutput) -> ToolOutput {
         let now = self.inner.known.files();
-        for (file, before) in look.0 {
+        for (file, version) in before.0 {
             let is_changed_by_tool =
                 now.iter().any(|now| now.path == file.path && now.changes != file.changes);
-            if !is_changed_by_tool && self.version(&file.path) != before {
+            if !is_changed_by_tool && self.version(&file.path) != version {
                 output = self.touched(output, &file.path, Touch::Modified);
             }
         }

@@ -1,5 +1,5 @@
-//! Confinement: nothing outside the workspace is ever read or written, with the kernel's confined lookup and without
-//! it, and whatever is swapped meanwhile.
+//! Confinement: nothing outside the workspace is ever read or written, with and without the kernel's confined
+//! lookup, whatever is replaced meanwhile.
 
 use std::io::Read;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::Workspace;
 use crate::ToolsError;
 
-/// A folder with a workspace `inside` and a secret beside it; the workspace with and without the confined lookup.
+/// A folder with a workspace `inside` and a secret beside it; the workspace with and without the confined
+/// lookup.
 fn fixture() -> (TempDir, [Workspace; 2]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let inside = folder.path().join("inside");
@@ -73,7 +74,7 @@ fn paths_are_located_by_their_text() {
             (found, _) => panic!("{path}: {found:?}"),
         }
     }
-    // The name by which the workspace was opened leads to it as well.
+    // The name under which the workspace was opened leads to it as well.
     let alias = folder.path().join("alias");
     symlink(workspace.root(), &alias).expect("a link is made");
     let workspace = Workspace::open(&alias).expect("it exists");
@@ -156,7 +157,7 @@ fn only_regular_files_are_opened() {
     let _socket = std::os::unix::net::UnixListener::bind(inside.join("socket")).expect("a socket is made");
     for workspace in &workspaces {
         for (path, expect) in [("pipe", "a pipe"), ("socket", "a socket"), ("real", "a folder")] {
-            // A pipe that was opened for reading would wait for ever.
+            // Opening a pipe for reading would block for ever.
             let found = read(workspace, path).expect_err("not a regular file").to_string();
             assert_eq!(found, format!("`{path}` is {expect}, not a regular file"));
             let found = write(workspace, path).expect_err("not a regular file").to_string();
@@ -178,7 +179,8 @@ fn a_file_that_changed_meanwhile_is_not_replaced() {
     assert!(workspace.replace(&path, b"new", Some(version)).expect("nothing changed"));
 }
 
-/// While a thread swaps a folder and a link to the outside, thousands of reads, writes and walks never get out.
+/// While a thread swaps a folder and a link to the outside, thousands of reads, writes and walks never get
+/// out.
 #[test]
 fn swapping_links_never_leads_outside() {
     for workspace in fixture_with_swaps() {
@@ -232,7 +234,7 @@ fn fixture_with_swaps() -> impl Iterator<Item = (TempDir, Workspace, Swapping)> 
         let (folder, workspaces) = fixture();
         let inside = folder.path().join("inside");
         std::fs::write(folder.path().join("outside/canary"), "canary").expect("written");
-        // The link that changes places with the folder lies outside, where it is not come upon otherwise.
+        // The link that is swapped with the folder lies outside, where the walk does not find it otherwise.
         let (link, swap) = (folder.path().join("link"), inside.join("swap"));
         symlink(folder.path().join("outside"), &link).expect("a link is made");
         std::fs::rename(inside.join("real"), &swap).expect("renamed");
@@ -254,7 +256,7 @@ fn outside_is_untouched_but_for_the_canary(folder: &Path) {
     outside_is_untouched(folder);
 }
 
-/// With both lookups, the places that are closed are not read, not changed, not told of and not made; the others are.
+/// With both lookups, closed places are not read, changed, reported or created; the others are.
 #[test]
 fn what_is_closed_is_closed_by_whatever_path() {
     for lookup in [true, false] {
@@ -317,7 +319,7 @@ fn what_is_closed_is_closed_by_whatever_path() {
             }
         }
         assert_eq!(std::fs::read_dir(inside.join("config")).expect("it exists").count(), 0);
-        // Under another name it is closed as before, and so is what is now at its place.
+        // It stays closed under another name, and so does what now is in its place.
         std::fs::rename(inside.join("store"), inside.join("moved")).expect("renamed");
         is_refused("store", read(&workspace, "moved/token"));
         std::fs::create_dir(inside.join("store")).expect("made");

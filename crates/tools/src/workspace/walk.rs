@@ -1,7 +1,8 @@
-//! Going through a workspace's folders in the order of names, leaving out what `.gitignore` files name.
+//! Traverses a workspace's folders in the order of names, without files ignored by `.gitignore`.
 //!
-//! Invariants: each folder is opened relative to the one above it and no link is followed, so that the walk never
-//! leaves the workspace, whatever is swapped meanwhile. `.git` is never entered, and what is closed is not met.
+//! Invariants: each folder is opened relative to its parent and no link is followed, so that the walk never
+//! leaves the workspace, whatever is replaced meanwhile. `.git` is never entered, and closed places are not
+//! visited.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -16,14 +17,14 @@ use super::closed::Now;
 use super::{Inside, Version, Workspace, file_flags, is_closed, join, open_child_directory, regular};
 use crate::ToolsError;
 
-/// Folders deeper than this below the start are not entered: each level holds a file descriptor.
+/// The maximum depth below the start: each level holds a file descriptor.
 const DEPTH_MAX: usize = 64;
-/// A `.gitignore` is read up to this size, in bytes.
+/// The most that is read of a `.gitignore`, in bytes.
 const GITIGNORE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Something that the walk came upon.
+/// An entry found by the walk.
 pub(crate) struct Found<'a> {
-    /// Its path, from the workspace.
+    /// Its path, relative to the workspace.
     pub(crate) path: &'a Inside,
     /// File, folder or link.
     pub(crate) kind: FileType,
@@ -47,12 +48,12 @@ impl Found<'_> {
     }
 }
 
-/// What to do at each thing found.
+/// The callback for each entry.
 pub(crate) type Visit<'a> = dyn FnMut(&Found<'_>) -> Result<ControlFlow<()>, ToolsError> + 'a;
 
 impl Workspace {
-    /// Visits everything below the folder `start`, at most `depth_max` levels of it (1 is its own entries), until
-    /// the visitor breaks or `cancel` fires.
+    /// Visits everything below the folder `start`, at most `depth_max` levels deep (1 means its own entries),
+    /// until the visitor breaks or `cancel` fires.
     pub(crate) fn walk(
         &self,
         start: &Inside,
@@ -74,11 +75,12 @@ impl Workspace {
         walk.folder(&directory, start, depth_max.min(DEPTH_MAX)).map(|_| ())
     }
 
-    /// The paths of the regular files in the workspace, in the order of names: at most `depth_max` levels of folders down,
-    /// and at most `count_max`. What `.gitignore` names is left out. Blocks while folders are read.
+    /// Returns the paths of the regular files in the workspace, sorted by name: at most `depth_max` levels of
+    /// folders deep, and at most `count_max` files. Files ignored by `.gitignore` are omitted. Blocks while
+    /// folders are read.
     ///
     /// # Errors
-    /// When the workspace's own folder cannot be read.
+    /// If the workspace's own folder cannot be read.
     pub fn files(&self, depth_max: usize, count_max: usize) -> Result<Vec<String>, ToolsError> {
         let mut files = Vec::new();
         self.walk(&self.locate(".")?, depth_max, &CancellationToken::new(), &mut |found| {
@@ -90,7 +92,7 @@ impl Workspace {
         Ok(files)
     }
 
-    /// The rules of `.git/info/exclude`.
+    /// Returns the rules of `.git/info/exclude`.
     fn exclude_file(&self) -> Gitignore {
         let text =
             self.open_file(&Inside(".git/info/exclude".to_owned())).ok().map(|(file, _)| read_text(file));
@@ -119,7 +121,7 @@ impl Walk<'_, '_> {
                 return Err(ToolsError::Cancelled);
             }
             let entry = entry.map_err(|error| ToolsError::io(path.shown(), error))?;
-            // A name that is not UTF-8 cannot be named by a model either.
+            // A model cannot name a file whose name is not UTF-8.
             if let Ok(name) = entry.file_name().to_str()
                 && !matches!(name, "." | ".." | ".git")
             {
@@ -133,7 +135,7 @@ impl Walk<'_, '_> {
                 return Err(ToolsError::Cancelled);
             }
             let kind = if kind == FileType::Unknown {
-                // Some file systems do not say it with the name.
+                // Some file systems do not report the type with the name.
                 match rustix::fs::statat(directory, &*name, AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(stat) => FileType::from_raw_mode(stat.st_mode),
                     Err(_gone) => continue,
@@ -153,9 +155,9 @@ impl Walk<'_, '_> {
                 return Ok(ControlFlow::Break(()));
             }
             if kind == FileType::Directory && depth > 1 {
-                // Gone, swapped or not permitted: the walk goes on without it.
+                // Gone, replaced or not permitted: the walk continues without it.
                 let Ok(inner) = open_child_directory(directory, &name) else { continue };
-                // It may have been swapped for a closed one.
+                // It may have been replaced with a closed one.
                 if rustix::fs::fstat(&inner).is_ok_and(|stat| self.closed.is(&stat)) {
                     continue;
                 }
@@ -168,13 +170,13 @@ impl Walk<'_, '_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Links are met: where they lead is looked at when they are followed.
+    /// Links are visited: their target is checked when they are followed.
     fn is_closed(&self, directory: &OwnedFd, name: &str) -> bool {
         let stat = || rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
         !self.closed.is_empty() && stat().is_ok_and(|stat| self.closed.is(&stat))
     }
 
-    /// The innermost rule that speaks of it decides.
+    /// The innermost rule that matches decides.
     fn ignored(&self, path: &Inside, is_directory: bool) -> bool {
         for rules in self.ignores.iter().rev() {
             match rules.matched(path.as_str(), is_directory) {
@@ -187,7 +189,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// The rules of the `.gitignore` in a folder.
+/// Returns the rules of the `.gitignore` in a folder.
 fn rules(directory: &OwnedFd, path: &str) -> Gitignore {
     let flags = file_flags() | OFlags::NOFOLLOW;
     let Ok(file) = rustix::fs::openat(directory, ".gitignore", flags, Mode::empty()) else {
@@ -204,7 +206,7 @@ fn rules(directory: &OwnedFd, path: &str) -> Gitignore {
 fn read_text(file: File) -> String {
     use std::io::Read;
     let mut bytes = Vec::new();
-    // What can be read of it counts.
+    // The part that can be read counts.
     let _ = file.take(GITIGNORE_BYTES_MAX).read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -212,7 +214,7 @@ fn read_text(file: File) -> String {
 fn parse(folder: &str, text: &str) -> Gitignore {
     let mut builder = GitignoreBuilder::new(folder);
     for line in text.lines() {
-        // As git does, a line that is no pattern is passed over.
+        // As in git, a line that is not a pattern is skipped.
         let _ = builder.add_line(None, line);
     }
     builder.build().unwrap_or_else(|_| Gitignore::empty())

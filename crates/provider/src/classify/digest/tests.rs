@@ -1,4 +1,4 @@
-//! Which parts of a body are read, in each encoding.
+//! The parts of a body that are read, in each encoding.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ fn bodies_of_every_encoding() {
     check_text("data: {\"error\":\"words\"}\n\ndata: [DONE]\n", "words");
     check_text("event: error\ndata: words\nid: 7", "words");
     check_text("data: {\"error\":\"one\"}\ndata: {\"error\":\"two\"}", "one. two");
-    // A number, a truth value and null are no messages, but text.
+    // A number, a truth value and null are not messages, but text.
     check_text("429", "429");
     check_text("null", "null");
     // Braces that hold no JSON object belong to the message.
@@ -57,7 +57,7 @@ fn web_pages_lose_their_tags() {
     check_text("<!DOCTYPE html><p>Gone</p>", "gone");
     check_text("a < b and c > d", "a < b and c > d");
     check_text("<400> InternalError", "<400> internalerror");
-    // A page shows itself at its beginning.
+    // A page is recognised by its beginning.
     let late = format!("{}<html>", "x".repeat(256));
     check_text(&late, &late);
 }
@@ -78,7 +78,7 @@ fn the_innermost_message_is_for_the_user() {
         r#"{"error":{"message":"inner words","metadata":{"raw":"{\"message\":\"innermost words\"}"}}}"#,
         "innermost words",
     );
-    // Nested messages come after plain ones, wherever they stand in the object.
+    // Nested messages come after plain ones, wherever they are in the object.
     check_message(r#"{"error":{"message":"inner words"},"message":"outer words"}"#, "inner words");
     check_message(r#"{"message":"the words","cause":{"reason":"name"}}"#, "the words");
     check_message(r#"{"message":"name"}"#, "name");
@@ -95,7 +95,7 @@ fn texts_are_read_up_to_a_limit() {
     assert_eq!(long.len(), TEXT_BYTES_MAX);
     let digest = Digest::of(&format!("{long}tail"));
     assert_eq!(digest.text, long.trim_end());
-    // A message that comes after that many bytes is not searched for words.
+    // A message that begins after that many bytes is not searched for words.
     let exact = "x".repeat(TEXT_BYTES_MAX);
     assert_eq!(
         Digest::of(&json!({ "message": exact, "cause": { "message": "late words" } }).to_string()).text,
@@ -121,7 +121,7 @@ fn nesting_is_followed_up_to_a_limit() {
     let lines = |depth: usize| format!("{}deep words", "data: ".repeat(depth));
     check_text(&lines(DEPTH_MAX), "deep words");
     check_text(&lines(DEPTH_MAX + 1), "");
-    // What is beside each other is not below each other.
+    // Siblings do not add depth.
     let wide: Vec<Value> = (0..ARRAY_ITEMS_MAX).map(|_| json!([["x"], ["x"], ["x"]])).collect();
     assert_eq!(Digest::of(&json!(wide).to_string()).text.matches('x').count(), 3 * ARRAY_ITEMS_MAX);
 }
@@ -197,7 +197,7 @@ fn a_status_at_the_front_of_a_message() {
     ] {
         check_statuses(message, expected.as_slice());
     }
-    // A number that far behind is no longer at the front.
+    // A number that far from the start is no longer at the front.
     let behind = |blanks: usize| format!("status{}429", " ".repeat(blanks));
     check_statuses(&behind(48 - 9), &[429]);
     check_statuses(&behind(48 - 6), &[]);

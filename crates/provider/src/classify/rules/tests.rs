@@ -15,7 +15,7 @@ fn decide(status: Option<u16>, body: &str) -> (&'static str, FailureClass) {
     (refusal.deciding_rule().name, refusal.class())
 }
 
-/// One body for each rule, in the order of the table: this list and the table hold each other.
+/// One body for each rule, in the order of the table: the list must match the table.
 #[test]
 fn each_rule_decides_a_body() {
     let rows = [
@@ -125,7 +125,7 @@ fn a_named_overflow_and_a_missing_page_are_never_explained_by_other_words() {
 fn the_status_that_counts() {
     let named = |inner: u16| format!(r#"{{"error":{{"message":"oops","code":{inner}}}}}"#);
     for (outer, inner, expected) in [
-        // A decisive status counts wherever it stands, and the outer one outranks the inner one.
+        // A decisive status counts in any position, and the outer one outranks the inner one.
         (Some(401), 429, 401),
         (Some(402), 401, 402),
         (Some(403), 401, 403),
@@ -137,7 +137,7 @@ fn the_status_that_counts() {
         (Some(400), 403, 403),
         (Some(200), 408, 408),
         (None, 529, 529),
-        // Otherwise the outer status counts, unless it says success.
+        // Otherwise the outer status counts, unless it means success.
         (Some(500), 400, 500),
         (Some(400), 503, 400),
         (Some(300), 400, 300),

@@ -1,4 +1,4 @@
-//! Which numbers are counts, what their labels are, and what they say together.
+//! Which numbers are counts, their labels, and their combined meaning.
 
 use super::{Sizes, numbers, requested_exceeds_limit, sizes_in_text};
 use crate::classify::digest::Digest;
@@ -57,7 +57,7 @@ fn numbers_that_are_parts_of_something_else() {
     ] {
         check_numbers(text, &[]);
     }
-    // What follows the name is read again.
+    // Text after the name is read again.
     check_numbers("gpt-4-0613 4096", &[4096]);
     check_numbers("gpt-4.1_mini/5 4096", &[4096]);
     check_numbers("n:5 x:6", &[5, 6]);
@@ -92,7 +92,7 @@ fn labels_before_and_after() {
     // The nearest word counts.
     check_sizes("the limit: you sent 5000, the context window 4096", 4096, 5000);
     check_sizes("you sent too much for the limit 4096", 4096, 0);
-    // A label that is too far away is none.
+    // A label that is too far away does not count.
     let far = |distance: usize| format!("limit{}4096, got 5000", " ".repeat(distance));
     check_sizes(&far(65), 4096, 5000);
     check_sizes(&format!("maximum{}4096 and 9000", " ".repeat(70)), 4096, 9000);

@@ -1,4 +1,4 @@
-//! Output without end.
+//! Commands with endless output.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ async fn a_command_that_writes_without_end_keeps_nobody() {
         count.fetch_add(1, Ordering::Relaxed);
     });
     let mut collector = Collector::new(&progress);
-    // As `yes` does it: there is always more to be read.
+    // Like `yes`: there is always more to read.
     let endless = tokio::io::repeat(b'\n');
     collector.read_all(&mut endless.take(PIPE_BYTES)).await;
     for _ in 0..100 {

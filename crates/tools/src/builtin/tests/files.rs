@@ -190,7 +190,7 @@ async fn edit() {
         ("a b a\na", "a", "c", true, Ok(("c b c\nc", "edited `f`: 3 replacements at lines 1, 1, 2"))),
         ("a b a\na", "a", "c", false, Err("`old` occurs 3 times, at lines 1, 1, 2; take in more lines")),
         ("aaa", "aa", "b", false, Ok(("ba", "edited `f`: 1 replacement at line 1"))),
-        // Line ends and the byte order mark stay.
+        // Line endings and the byte order mark are preserved.
         (
             "one\r\ntwo\r\n",
             "one\ntwo",
@@ -215,7 +215,7 @@ async fn edit() {
         ("one\ntwo\n", "one\r\ntwo", "1\r\n2", false, Ok(("1\n2\n", "edited `f`: 1 replacement at line 1"))),
         ("a\r\nb\nc\n", "b\nc", "d", false, Ok(("a\r\nd\n", "edited `f`: 1 replacement at line 2"))),
         ("\u{feff}one\n", "one", "1", false, Ok(("\u{feff}1\n", "edited `f`: 1 replacement at line 1"))),
-        // Nothing is taken for a pattern.
+        // Nothing is interpreted as a pattern.
         ("a.c\nabc\n", "a.c", "$1\\n", false, Ok(("$1\\n\nabc\n", "edited `f`: 1 replacement at line 1"))),
         ("漢字\n", "字", "詞", false, Ok(("漢詞\n", "edited `f`: 1 replacement at line 1"))),
         ("one\n", "", "x", false, Err("`old` is empty; use `write`")),

@@ -36,7 +36,7 @@ async fn list() {
             "src/deep/er/\nsrc/deep/er/b.ts\nsrc/deep/target/\nsrc/deep/target/c.rs\n",
         ),
         (json!({"path": "./src/", "depth": 1}), "src/.gitignore\nsrc/a.rs\nsrc/deep/\n"),
-        // Named itself, an ignored folder is shown.
+        // An ignored folder is listed when it is named itself.
         (json!({"path": "target"}), "target/e.rs\n"),
     ] {
         assert_eq!(fixture.check("list", arguments, expect).await, []);

@@ -1,4 +1,4 @@
-//! `bash`: what it returns, and that no process is left behind, in each way of holding processes together.
+//! `bash`: its results, and that it leaves no process behind, with each kind of containment.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{Fixture, context};
 use crate::builtin::bash::{self, Containment};
 use crate::{Progress, ToolContext};
 
-/// Those that work here; the last one works everywhere.
+/// The kinds that work here; the last one works everywhere.
 fn containments() -> Vec<Containment> {
     let all = [Containment::PidNamespace, Containment::UserNamespace, Containment::ProcessTree];
     all.into_iter().filter(|containment| containment.works()).collect()
@@ -153,8 +153,8 @@ async fn lines_are_reported_as_they_come() {
     );
 }
 
-/// Starts processes of each kind that is hard to end, and says `ready` when they run. Each carries `mark` in its
-/// arguments.
+/// Starts processes of each kind that is hard to end, and prints `ready` when they run. Each carries `mark`
+/// in its arguments.
 fn unruly(mark: &str) -> String {
     format!(
         "sleep 1000.{mark} &\n\
@@ -174,7 +174,7 @@ fn left(mark: &str) -> Vec<String> {
     lines.filter(|line| line.contains(mark)).collect()
 }
 
-/// How a command is made to end.
+/// How a command is ended.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     ByItself,
@@ -200,7 +200,7 @@ async fn check_nothing_is_left(containment: Containment, way: Way, number: usize
         Way::ByItself => "",
         Way::Timeout | Way::Cancel | Way::Drop => "sleep 1005",
     };
-    // The time limit has to leave time for the processes to be there.
+    // The time limit must leave time for the processes to start.
     let timeout_ms = if let Way::Timeout = way { 3_000 } else { 60_000 };
     let arguments = json!({"command": unruly(&mark) + end, "timeout_ms": timeout_ms});
     let context = ToolContext { cancel, progress, ..context() };
@@ -254,7 +254,8 @@ async fn no_process_is_left_behind_by_an_early_end() {
     }
 }
 
-/// What a command did to files that tools had touched is known of it, however it ended. What it did to others is not.
+/// Changes by a command to files that tools had touched are declared, however it ended. Changes to others are
+/// not.
 #[tokio::test]
 async fn a_command_declares_what_it_did_to_known_files() {
     let files = ["read.txt", "same.txt", "gone.txt", "deep/moved.txt"].map(|path| (path, "hello\n"));
@@ -281,7 +282,7 @@ async fn a_command_declares_what_it_did_to_known_files() {
     }
 }
 
-/// What another tool changes while a command runs is that tool's.
+/// A change by another tool while a command runs belongs to that tool.
 #[tokio::test]
 async fn a_command_declares_nothing_that_a_tool_changed_meanwhile() {
     let fixture = Fixture::new(&[("a.txt", "1"), ("b.txt", "1")]);

@@ -1,4 +1,4 @@
-//! Patterns mean what ECMA 262 says, and a search costs what was counted.
+//! Patterns have the meaning of ECMA 262, and a search costs what was counted.
 
 use super::*;
 
@@ -65,7 +65,7 @@ fn what_is_no_pattern_is_refused_with_the_reason() {
     }
 }
 
-/// What reading a pattern costs, and searching a text.
+/// The cost of reading a pattern, and of searching a text.
 fn costs(pattern: &str, text: &str) -> (u64, u64) {
     let budget = 5_000_000;
     let mut steps = Steps::new(budget);
@@ -79,12 +79,12 @@ fn costs(pattern: &str, text: &str) -> (u64, u64) {
 fn what_costs_time_is_counted() {
     let reading = |pattern: &str| costs(pattern, "").0;
     let searching = |pattern: &str, text: &str| costs(pattern, text).1;
-    // Before a byte is looked at, in states that are allocated.
+    // Before a byte is read, in states that are allocated.
     assert!(searching("^a", "") >= 10);
     assert!(searching("^a{2000}", "") >= 10 + 2_000 / 4);
-    // Twice for each byte: where the search begins there, and where the byte leads.
+    // Twice for each byte: a search may begin there, and the byte leads on.
     assert!(searching("[b]", &"z".repeat(1_000)) >= 2_000);
-    // A search ends where it can lead nowhere, and a state counts once for each byte however it is reached.
+    // A search ends when no state is left, and a state counts once for each byte however it is reached.
     assert!(searching("^a", &"b".repeat(1_000)) < 100);
     assert!(searching("(a|a|a)*(a|a|a)*b", &"a".repeat(100)) < 10_000);
     // A byte is compared with each of many ranges.
@@ -92,7 +92,7 @@ fn what_costs_time_is_counted() {
     let text = "z".repeat(1_000);
     assert_eq!(odd.len(), 31);
     assert_eq!(searching(&format!("[{odd}]"), &text), 1_000 + searching("[b]", &text));
-    // A short class costs more than a character, and more still where it joins a long one.
+    // A short class costs more than a character, and more still when it joins a long one.
     assert!(reading(&format!("[{}]", r"\s".repeat(100))) >= 100 * 100);
     assert!(reading(&format!(r"[\p{{Lu}}{}]", r"\s".repeat(100))) >= 100 * 500);
     assert!(reading(r"\p{Lu}") >= 5_000);

@@ -1,4 +1,4 @@
-//! Every part of a value has a place, a way back to the root, and a price.
+//! Every part of a value has a place, a path back to the root, and a cost.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Values are compared, counted and shown as JSON schema says, whatever way they are written.
+//! Values are compared, counted and shown as JSON schema specifies, in any notation.
 
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn a_value_has_its_type_and_a_whole_number_is_an_integer() {
     assert_eq!(Type::named("text"), None);
 }
 
-/// Beyond 2^53 floats cannot tell two integers apart, and beyond 1e30 all are compared as floats.
+/// Beyond 2^53 floats cannot distinguish integers, and beyond 1e30 all are compared as floats.
 #[test]
 fn bounds_are_exact_for_integers() {
     for (value, limit, order) in [
@@ -145,7 +145,7 @@ fn values_are_known_and_shown_shortly() {
     let long: Vec<Value> = (0..100).map(|n| json!(n)).collect();
     let shown = (0..80).map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
     check(&long, &json!(99), &json!(100), &format!("want one of {}…", &shown[..160]));
-    // What cannot be among them is not read.
+    // Strings that cannot be among them are not read.
     let mut none = Steps::new(1_000);
     let values = Values::new(&[json!(1)], &mut none).expect("it costs little");
     assert_eq!(values.contain(&json!(vec![1; 1_000]), &mut none), Ok(false));

@@ -14,7 +14,7 @@ fn the_files_that_were_touched_last_are_known() {
     (0..KNOWN_MAX).for_each(touch);
     touch(0);
     touch(KNOWN_MAX);
-    let Look(known) = workspace.look();
+    let Snapshot(known) = workspace.snapshot();
     let names: Vec<&str> = known.iter().map(|(file, _)| file.path.shown()).collect();
     let wanted: Vec<String> =
         (2..KNOWN_MAX).chain([0, KNOWN_MAX]).map(|number| format!("{number}.txt")).collect();
