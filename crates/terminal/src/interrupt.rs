@@ -66,6 +66,8 @@ impl Interrupts {
 
     /// As if the user had pressed Ctrl-C.
     pub fn interrupt(&self) {
+        self.is_pending.store(true, Ordering::SeqCst);
+        self.count.send_modify(|count| *count += 1);
         self.came.notify_one();
     }
 

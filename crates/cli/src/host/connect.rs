@@ -31,6 +31,9 @@ use crate::config::Texts;
 use crate::config::surroundings::Surroundings;
 use crate::error::{self, usage};
 
+#[cfg(test)]
+mod tests;
+
 /// How long a client tries to reach a host that is starting, ending or silent.
 const REACH_WITHIN: Duration = Duration::from_secs(15);
 /// How long one that is to be ended by all means may say nothing.

@@ -23,6 +23,9 @@ use super::error::{Unreached, other_users};
 use super::peer::{self, Stranger};
 use crate::error::{self, usage};
 
+#[cfg(test)]
+mod tests;
+
 /// The socket's name beside the store.
 const NAME: &str = "host.sock";
 /// The longest path of a socket, in bytes: systems allow between 104 and 108, with the end.

@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use greenroom_server::ClientError;
 use serde_json::json;
 
-use super::Definition;
+use super::*;
+use crate::args::Color;
 
 fn fingerprint(definition: &serde_json::Value) -> String {
     serde_json::from_value::<Definition>(definition.clone()).unwrap().fingerprint()
@@ -83,4 +85,131 @@ fn what_an_agent_may_do_and_where_it_asks_are_in_its_fingerprint_and_its_model_i
         fingerprint(&definition)
     };
     assert_ne!(named("provider"), named("api_key_env"));
+}
+
+/// What a client in this folder says, with these variables and flags.
+fn said(folder: &Path, variables: Value, model: Value) -> Value {
+    json!({ "surroundings": { "folder": folder, "umask": 18, "variables": variables }, "model": model })
+}
+
+#[test]
+fn relative_paths_are_refused() {
+    for (folder, config, expect) in [
+        ("/work", None, None),
+        ("/work", Some("/a/file"), None),
+        ("work", None, Some("`surroundings.folder` is \"work\"")),
+        ("/work", Some("a/file"), Some("`config` is \"a/file\"")),
+    ] {
+        let mut whole = said(Path::new(folder), json!({}), json!({}));
+        whole["config"] = json!(config);
+        let checked = serde_json::from_value::<Definition>(whole).unwrap().check();
+        let error = checked.err().map(|error| error.to_string());
+        assert_eq!(error.is_some(), expect.is_some(), "{error:?}");
+        assert!(expect.is_none_or(|expect| error.as_ref().unwrap().contains(expect)), "{error:?}");
+    }
+}
+
+/// A host whose store is in this folder.
+fn agents(folder: &Path) -> Agents {
+    Agents::new(&Global {
+        data_dir: Some(folder.join("store")),
+        config: None,
+        settings: Vec::new(),
+        held: None,
+        no_host: false,
+        verbose: 0,
+        color: Color::Never,
+    })
+}
+
+#[tokio::test]
+async fn clients_that_say_the_same_have_the_same_agent_as_long_as_it_would_be_made_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, other) = (dir.path().join("work"), dir.path().join("other"));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::create_dir(&other).unwrap();
+    let agents = agents(dir.path());
+    let variables = || json!({ "HOME": dir.path(), "XDG_CONFIG_HOME": dir.path().join("config") });
+    let simulated = || json!({ "simulate": true });
+    let made = async |definition: Value| agents.made(definition).await.unwrap().agent;
+    let known = || agents.0.known.lock().len();
+    let first = made(said(&folder, variables(), simulated())).await;
+    let again = made(said(&folder, variables(), simulated())).await;
+    assert!(Arc::ptr_eq(&first, &again) && known() == 1);
+    // Other flags, another folder and another umask make another one.
+    let flags = made(said(&folder, variables(), json!({ "simulate": true, "no_tools": true }))).await;
+    let place = made(said(&other, variables(), simulated())).await;
+    let mut other_umask = said(&folder, variables(), simulated());
+    other_umask["surroundings"]["umask"] = json!(63);
+    let umask = made(other_umask).await;
+    for another in [&flags, &place, &umask] {
+        assert!(!Arc::ptr_eq(&first, another));
+    }
+    assert_eq!(known(), 4);
+    // And so do other words of the folder's file.
+    std::fs::write(folder.join("greenroom.yaml"), "system_prompt: be brief\n").unwrap();
+    let edited = made(said(&folder, variables(), simulated())).await;
+    assert!(!Arc::ptr_eq(&first, &edited));
+    // Those that nobody uses are forgotten.
+    drop((first, again, flags, place, umask));
+    let same = made(said(&folder, variables(), simulated())).await;
+    assert!(Arc::ptr_eq(&edited, &same) && known() == 1);
+    let refused = agents.define(json!({ "surroundings": 7 })).await.map(drop).unwrap_err();
+    assert_eq!(refused.kind, ProblemKind::Invalid);
+    assert!(refused.message.starts_with("the definition: "), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_server_and_a_key_have_one_queue_as_long_as_an_agent_uses_it() {
+    let agents = agents(Path::new("/no"));
+    let lanes = || agents.0.lanes.lock().len();
+    let lane = |key: &str, in_flight: usize| {
+        let options = OpenAiOptions { api_key: Some(key.into()), ..OpenAiOptions::default() };
+        let limits = ProviderConfig { max_in_flight: in_flight, ..ProviderConfig::default() };
+        agents.lane(&options, &limits, || Arc::new(Nobody))
+    };
+    let user = |lane: &SharedProvider| {
+        let agent = Arc::new(Agent::new("m"));
+        agents.use_lane(lane, &agent);
+        agent
+    };
+    let first = lane("a", 1);
+    let of_first = user(&first);
+    let other_key = lane("b", 1);
+    let of_key = user(&other_key);
+    let other_limit = lane("a", 2);
+    let of_limit = user(&other_limit);
+    assert!(first != other_key && first != other_limit && other_key != other_limit);
+    assert_eq!(lanes(), 3);
+    assert!(lane("a", 1) == first && lane("b", 1) == other_key && lane("a", 2) == other_limit);
+    // The last of its users is gone.
+    let second = user(&first);
+    drop((of_first, of_key));
+    assert!(lane("a", 1) == first, "it has another user");
+    assert_eq!(lanes(), 2);
+    assert!(lane("b", 1) != other_key);
+    // Those who are gone are not counted.
+    drop(second);
+    let _third = user(&first);
+    let users = |at: usize| agents.0.lanes.lock()[at].users.len();
+    assert_eq!(users(0), 1);
+    drop(of_limit);
+}
+
+#[tokio::test]
+async fn the_files_are_looked_at_as_long_as_the_agent_is_there() {
+    let looking = tokio::spawn(std::future::pending::<()>());
+    drop(Kept { _simulated: None, looking: looking.abort_handle() });
+    assert!(looking.await.unwrap_err().is_cancelled());
+}
+
+#[tokio::test]
+async fn what_went_wrong_has_its_kind() {
+    let kind = |error: anyhow::Error| problem(&error).kind;
+    assert_eq!(kind(greenroom::Error::Aborted.into()), Problem::from(&greenroom::Error::Aborted).kind);
+    let within = anyhow::Error::from(greenroom::Error::Aborted).context("while it was made");
+    assert_eq!(kind(within), Problem::from(&greenroom::Error::Aborted).kind);
+    assert_eq!(kind(errors::usage("that cannot be".to_owned())), ProblemKind::Invalid);
+    assert_eq!(kind(ClientError::Disconnected.into()), ProblemKind::Other);
+    assert_eq!(Nobody.name(), "none");
 }

@@ -1,9 +1,10 @@
 //! A host that is alive, and answers some of what it is asked.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use greenroom_server::ClientError;
 use greenroom_server::operations::{DeleteSession, ListSessions, PromptSession};
+use parking_lot::Mutex;
 use tokio::io::AsyncReadExt as _;
 
 use super::*;
@@ -28,6 +29,137 @@ fn client_of_one_that_hangs(hangs: &Arc<AtomicBool>, patience: Option<Patience>)
     let watching = Watching::new(Some(client.downgrade()), PathBuf::from("/no/store"), patience, answers);
     tokio::spawn(watching.run());
     client
+}
+
+/// Somebody who waits, and what they were told so far.
+fn patient(interrupts: Option<&Interrupts>) -> (Patience, Arc<Mutex<Vec<Silence>>>) {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = {
+        let told = Arc::clone(&told);
+        move |silence| told.lock().push(silence)
+    };
+    (Patience { interrupts: interrupts.cloned(), tell: Arc::new(tell) }, told)
+}
+
+/// When the client's connection ended, in milliseconds after `began`.
+async fn ended_ms(client: &Client, began: Instant) -> u128 {
+    tokio::time::timeout(Duration::from_secs(600), client.closed()).await.expect("it is given up");
+    began.elapsed().as_millis()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_host_is_given_up_where_nobody_waits_for_it() {
+    let began = Instant::now();
+    let client = client_of_one_that_hangs(&Arc::new(AtomicBool::new(true)), None);
+    assert_eq!(ended_ms(&client, began).await, 15_000);
+    let error = client.call(ListSessions::default()).await.expect_err("nobody answers");
+    assert!(matches!(&error, ClientError::Silent(said) if said.contains("does not answer")), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_silent_host_is_told_once_that_it_is_and_once_that_it_answers() {
+    let hangs = Arc::new(AtomicBool::new(true));
+    let (patience, told) = patient(None);
+    let client = client_of_one_that_hangs(&hangs, Some(patience));
+    sleep(Duration::from_millis(14_990)).await;
+    assert!(told.lock().is_empty(), "it has its time");
+    sleep(Duration::from_secs(600)).await;
+    let begins = Silence::Begins(silent_text(Path::new("/no/store"), WAITS));
+    assert_eq!(*told.lock(), [begins.clone()]);
+    hangs.store(false, Ordering::Relaxed);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(*told.lock(), [begins, Silence::Ends], "one that answers is not spoken of");
+    assert!(!client.is_closed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interruption_ends_the_wait_for_a_silent_host() {
+    let hangs = Arc::new(AtomicBool::new(true));
+    // Before it is asked, while it is asked, and after the user was told.
+    for (after_ms, ended) in [(1_000, 2_500), (6_000, 7_500), (14_000, 15_000), (40_000, 40_000)] {
+        let interrupts = Interrupts::new().expect("signals are heard");
+        let (patience, told) = patient(Some(&interrupts));
+        let began = Instant::now();
+        let client = client_of_one_that_hangs(&hangs, Some(patience));
+        sleep(Duration::from_millis(after_ms)).await;
+        assert!(!client.is_closed(), "after {after_ms} ms");
+        interrupts.interrupt();
+        assert_eq!(ended_ms(&client, began).await, ended, "after {after_ms} ms");
+        assert_eq!(told.lock().len(), usize::from(after_ms > 15_000), "after {after_ms} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn until_what_was_interrupted_is_over_nobody_waits_for_a_silent_host() {
+    for is_settled in [false, true] {
+        let (hangs, interrupts) =
+            (Arc::new(AtomicBool::new(false)), Interrupts::new().expect("signals are heard"));
+        let (patience, _told) = patient(Some(&interrupts));
+        let client = client_of_one_that_hangs(&hangs, Some(patience));
+        sleep(Duration::from_secs(1)).await;
+        interrupts.interrupt();
+        sleep(Duration::from_secs(20)).await;
+        if is_settled {
+            interrupts.settle().await;
+            sleep(Duration::from_secs(2)).await;
+        }
+        hangs.store(true, Ordering::Relaxed);
+        // It is asked within 1.5 s, and has as long to answer.
+        sleep(Duration::from_millis(3_100)).await;
+        assert_eq!(client.is_closed(), !is_settled, "settled: {is_settled}");
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(client.is_closed(), !is_settled, "settled: {is_settled}");
+    }
+}
+
+/// How often a host was asked that answers at once, and what asks it.
+fn counted(client: Option<WeakClient>, interrupts: Option<&Interrupts>) -> (Watching, Arc<AtomicU32>) {
+    let asked = Arc::new(AtomicU32::new(0));
+    let answers = {
+        let asked = Arc::clone(&asked);
+        move || {
+            asked.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(()).boxed()
+        }
+    };
+    let patience = interrupts.map(|interrupts| patient(Some(interrupts)).0);
+    (Watching::new(client, PathBuf::from("/no/store"), patience, answers), asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_is_asked_as_long_as_its_line_or_its_client_is_there() {
+    let (watching, asked) = counted(None, None);
+    let line = LineWatch(tokio::spawn(watching.run()).abort_handle());
+    sleep(Duration::from_secs(61)).await;
+    assert_eq!(asked.load(Ordering::Relaxed), 12, "every 5 s");
+    drop(line);
+    sleep(Duration::from_secs(61)).await;
+    assert_eq!(asked.load(Ordering::Relaxed), 12);
+
+    let (near, _far) = tokio::io::duplex(1_024);
+    let (input, output) = tokio::io::split(near);
+    let client = Client::new(input, output);
+    let (watching, asked) = counted(Some(client.downgrade()), None);
+    let watching = tokio::spawn(watching.run());
+    sleep(Duration::from_secs(11)).await;
+    assert!(asked.load(Ordering::Relaxed) == 2 && !watching.is_finished());
+    client.give_up("it is over");
+    sleep(Duration::from_secs(1)).await;
+    assert!(watching.is_finished() && asked.load(Ordering::Relaxed) == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_is_asked_at_once_and_more_often_after_an_interruption() {
+    let interrupts = Interrupts::new().expect("signals are heard");
+    let (watching, asked) = counted(None, Some(&interrupts));
+    let _line = LineWatch(tokio::spawn(watching.run()).abort_handle());
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    interrupts.interrupt();
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    sleep(Duration::from_millis(4_510)).await;
+    assert_eq!(asked.load(Ordering::Relaxed), 4, "every 1.5 s");
 }
 
 #[tokio::test(start_paused = true)]
