@@ -88,6 +88,7 @@ fn what_an_agent_may_do_and_where_it_asks_are_in_its_fingerprint_and_its_model_i
 }
 
 /// What a client in this folder says, with these variables and flags.
+#[expect(clippy::needless_pass_by_value, reason = "it is written in place")]
 fn said(folder: &Path, variables: Value, model: Value) -> Value {
     json!({ "surroundings": { "folder": folder, "umask": 18, "variables": variables }, "model": model })
 }

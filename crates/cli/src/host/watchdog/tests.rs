@@ -65,7 +65,7 @@ async fn who_waits_for_a_silent_host_is_told_once_that_it_is_and_once_that_it_an
     assert!(told.lock().is_empty(), "it has its time");
     sleep(Duration::from_secs(600)).await;
     let begins = Silence::Begins(silent_text(Path::new("/no/store"), WAITS));
-    assert_eq!(*told.lock(), [begins.clone()]);
+    assert_eq!(told.lock().as_slice(), std::slice::from_ref(&begins));
     hangs.store(false, Ordering::Relaxed);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(*told.lock(), [begins, Silence::Ends], "one that answers is not spoken of");
