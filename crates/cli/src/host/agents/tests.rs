@@ -3,10 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use greenroom_server::ClientError;
+use greenroom_terminal::screen::ColorChoice;
 use serde_json::json;
 
 use super::*;
-use crate::args::Color;
 
 fn fingerprint(definition: &serde_json::Value) -> String {
     serde_json::from_value::<Definition>(definition.clone()).unwrap().fingerprint()
@@ -116,10 +116,9 @@ fn agents(folder: &Path) -> Agents {
         data_dir: Some(folder.join("store")),
         config: None,
         settings: Vec::new(),
-        held: None,
         no_host: false,
         verbose: 0,
-        color: Color::Never,
+        color: ColorChoice::Never,
     })
 }
 
@@ -210,7 +209,7 @@ async fn what_went_wrong_has_its_kind() {
     assert_eq!(kind(greenroom::Error::Aborted.into()), Problem::from(&greenroom::Error::Aborted).kind);
     let within = anyhow::Error::from(greenroom::Error::Aborted).context("while it was made");
     assert_eq!(kind(within), Problem::from(&greenroom::Error::Aborted).kind);
-    assert_eq!(kind(errors::usage("that cannot be".to_owned())), ProblemKind::Invalid);
+    assert_eq!(kind(crate::error::usage("that cannot be".to_owned())), ProblemKind::Invalid);
     assert_eq!(kind(ClientError::Disconnected.into()), ProblemKind::Other);
     assert_eq!(Nobody.name(), "none");
 }

@@ -189,7 +189,7 @@ async fn what_is_left_of_a_host_is_replaced_and_a_file_is_not() {
     fs::write(&socket, "mine").unwrap();
     let error = listen(&folder).map(drop).unwrap_err();
     assert!(error.to_string().contains("is no socket, and in the way"), "{error}");
-    assert_eq!((errors::exit_code(&error), fs::read_to_string(&socket).unwrap().as_str()), (2, "mine"));
+    assert_eq!((crate::error::exit_code(&error), fs::read_to_string(&socket).unwrap().as_str()), (2, "mine"));
     fs::remove_file(&socket).unwrap();
     // The socket of a host that was killed, and the link of a store that had a longer path.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
@@ -219,7 +219,7 @@ async fn nobody_answers_where_nothing_or_no_socket_of_a_host_is() {
     drop(listener);
     assert_eq!(seen(&socket).await, "nobody", "it was left");
     let error = connect_to(&folder.join("n".repeat(200))).await.map(drop).unwrap_err();
-    assert_eq!(errors::exit_code(&error), errors::STORE, "{error}");
+    assert_eq!(crate::error::exit_code(&error), crate::error::STORE, "{error}");
 }
 
 /// What has the socket has the store's lock, or is not spoken with.
@@ -253,6 +253,6 @@ async fn who_listens_without_the_lock_is_waited_for_and_refused() {
 
 #[test]
 fn whose_socket_it_is_is_said() {
-    let said = OtherUsers(PathBuf::from("/no/such/host.sock")).to_string();
+    let said = other_users(Path::new("/no/such/host.sock")).to_string();
     assert!(said.starts_with("/no/such/host.sock is another user's socket"), "{said}");
 }

@@ -3,9 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use greenroom_server::Problem;
+use greenroom_store::StoreError;
+use greenroom_terminal::screen::ColorChoice;
 
 use super::*;
-use crate::options::Color;
+use crate::error;
+use crate::host::LOG_FILE;
+use crate::host::error::{holder, is_gone, is_gone_client, is_silent, is_silent_client, silent_text};
 
 fn refused(kind: ProblemKind) -> ClientError {
     ClientError::Refused(Box::new(Problem::new(kind, "x")))
@@ -17,10 +21,9 @@ fn global(dir: &Path) -> Global {
         data_dir: Some(dir.to_owned()),
         config: None,
         settings: Vec::new(),
-        held: None,
         no_host: false,
         verbose: 0,
-        color: Color::Never,
+        color: ColorChoice::Never,
     }
 }
 
@@ -38,8 +41,9 @@ fn a_host_that_went_away_and_one_that_is_silent_are_told_from_one_that_refuses()
         assert_eq!((is_gone(&error), is_silent(&error)), expect, "{error:?}");
     }
     let dir = tempfile::tempdir().unwrap();
-    assert!(is_silent(&silent(dir.path())) && !is_gone(&silent(dir.path())));
-    let other: anyhow::Error = Unreached::refused(errors::STORE, "x").into();
+    let silent = anyhow::Error::from(Unreached::silent(dir.path()));
+    assert!(is_silent(&silent) && !is_gone(&silent));
+    let other: anyhow::Error = Unreached::refused(error::STORE, "x").into();
     assert!(!is_silent(&other) && !is_gone(&other));
 }
 
@@ -77,11 +81,11 @@ fn what_cannot_be_used_or_started_is_said_with_its_code() {
     assert_eq!(said(ErrorKind::ReadOnlyFilesystem), expect);
     assert!(said(ErrorKind::NotADirectory).starts_with("cannot make /a/store: "));
     let dir = tempfile::tempdir().unwrap();
-    let died = Unreached::died(dir.path());
-    assert!(died.code == errors::FAILED && !died.is_silent);
+    let died = Unreached::died(spawn::last_words(dir.path()).as_deref());
+    assert!(died.failure.code == error::FAILED && !is_silent(&died.clone().into()));
     assert!(died.to_string().contains("host.log beside the store may say why"), "{died}");
     std::fs::write(dir.path().join(LOG_FILE), "0.1 error: no room\n").unwrap();
-    let died = Unreached::died(dir.path()).to_string();
+    let died = Unreached::died(spawn::last_words(dir.path()).as_deref()).to_string();
     assert!(died.contains("the last one said in host.log beside the store: error: no room;"), "{died}");
 }
 
@@ -94,7 +98,7 @@ async fn nobody_is_asked_to_end_where_no_host_is() {
         assert_eq!(make_room(&global(&store)).await.unwrap(), None);
         let error = stop(&global(&store), true).await.unwrap_err();
         assert!(error.to_string().starts_with("no host answers for the store in "), "{error}");
-        assert_eq!(errors::exit_code(&error), errors::STORE);
+        assert_eq!(error::exit_code(&error), error::STORE);
         assert!(reach_to_look(&global(&store)).await.unwrap().is_none());
         assert!(reach_to_change(&global(&store)).await.unwrap().is_none());
         let _ = std::fs::create_dir(&store);
