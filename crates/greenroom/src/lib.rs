@@ -65,7 +65,7 @@ pub use api::resume::{ResumeAll, Resumed};
 pub use api::run_stream::{RunItem, RunStream, TextPiece};
 pub use api::runtime::{Runtime, RuntimeBuilder};
 pub use api::session::SessionHandle;
-pub use api::sessions::{Cursor, Order, SessionQuery, SessionSummary};
+pub use api::sessions::{Cursor, LoggedWork, Order, SessionQuery, SessionSummary};
 pub use events::activity::{Activity, InProgress, LiveSession};
 pub use events::bus::{Delivery, Filter, Subscription};
 pub use events::event::{Delta, Event, EventKind, EventType, MessageView, QueueReason, Record, Role};

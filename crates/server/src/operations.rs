@@ -23,6 +23,10 @@ pub use self::connection::{
     Stopping,
 };
 pub use self::conversation::{Said, Speech};
+pub use self::entries::{
+    EntryPage, LoggedBlock, LoggedCompaction, LoggedEntry, LoggedFiles, LoggedKind, LoggedPart, LoggedPruned,
+    LoggedTouch, ReadEntries, StoreLosses, status_of,
+};
 pub use self::live::{ListLive, LiveListed, SessionInProgress, WatchSession};
 pub use self::parts::{
     ContextCategory, ContextPart, ContextParts, ListTools, SessionContext, ToolSummary, ToolsListed,
@@ -38,7 +42,6 @@ pub use self::session::{
     Abort, BranchSession, ClearInbox, DeleteSession, Deleted, ForkSession, ImportSession, Imported,
     SessionNamed, SetLabel, SetTitle, StartSession, Withdrawn,
 };
-pub use self::stored::{CopiedHead, CopyHeads, CopySession, HeadsCopied, SessionCopied, StoreLosses};
 pub use self::tree::{Branch, SessionTree, Tree, branches};
 pub use self::work::{
     Accepted, CompactOutcome, CompactSession, FollowUp, ImageData, PlanSession, Planned, PromptOutcome,
@@ -47,13 +50,13 @@ pub use self::work::{
 
 mod connection;
 mod conversation;
+mod entries;
 mod live;
 mod parts;
 mod questions;
 mod read;
 mod runs;
 mod session;
-mod stored;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -322,8 +325,7 @@ pub fn methods() -> Vec<Method> {
         method::<ListWaiting>(),
         method::<SessionContext>(),
         method::<SessionTree>(),
-        method::<CopySession>(),
-        method::<CopyHeads>(),
+        method::<ReadEntries>(),
         method::<ListLive>(),
         method::<WatchSession>(),
         method::<SessionInProgress>(),

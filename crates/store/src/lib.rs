@@ -52,7 +52,7 @@ use greenroom_kernel::{Entry, EntryId, session_id};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, oneshot};
 
-pub use copy::{SessionCopy, head_from_bytes, head_to_bytes};
+pub use copy::SessionCopy;
 pub use error::{Notice, StoreError};
 pub use reader::{Loss, Salvaged};
 

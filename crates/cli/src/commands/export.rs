@@ -23,7 +23,7 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
     let stored = stored?;
     let cwd = std::env::current_dir().unwrap_or_default();
     let entries = stored.entries.iter().map(|entry| &**entry);
-    let text = export_pi(&stored.id, stored.head.created_at_ms, &cwd.to_string_lossy(), entries);
+    let text = export_pi(&stored.summary.id, stored.summary.created_at_ms, &cwd.to_string_lossy(), entries);
     let Some(path) = &args.output else {
         Screen::stdout(global.color).json_text(&text)?;
         return say_what_is_missing(global, &stored);
@@ -57,7 +57,7 @@ fn say_what_is_missing(global: &Global, stored: &Stored) -> Result<u8> {
             } else {
                 format!("{waiting} prompts wait and are")
             },
-            stored.id
+            stored.summary.id
         ))?;
     }
     stored.say_losses(global)

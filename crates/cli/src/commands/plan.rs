@@ -76,10 +76,10 @@ async fn of_session(global: &Global, args: &PlanArgs, config: &Config) -> Result
         }
         None => stored.path(),
     };
-    let window = stored.head.window.or_else(|| catalog_window(&path)).unwrap_or(WINDOW);
+    let window = stored.summary.context_window.or_else(|| catalog_window(&path)).unwrap_or(WINDOW);
     // The fixed part of the requests is in no log: it is what the session's size has beside its messages.
     // It is the same for each path of the session.
-    let fixed = stored.head.context_tokens.saturating_sub(context_estimate(&stored.path()));
+    let fixed = stored.summary.context_tokens.saturating_sub(context_estimate(&stored.path()));
     let measured = measure(&path, estimator(args, config), fixed, Ratio::default(), Reports::Believed);
     let options = options(args, config, window, measured, fixed);
     let report = PlanReport::new(&path, &options, measured, |id| id.to_string());

@@ -6,24 +6,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal as _;
 
 use anyhow::Result;
-use greenroom::SessionSummary;
 use greenroom::deletion::delete_stored;
-use greenroom_kernel::head::{Head, SessionState};
 use greenroom_server::Client;
 use greenroom_server::operations::{DeleteSession, ListSessions};
 use greenroom_store::StoreError;
 use greenroom_terminal::progress::Progress;
 use greenroom_terminal::screen::{columns, one_line, variable};
 use greenroom_terminal::{Look, Row, Screen, format, time};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::{DeleteArgs, Global, SessionsArgs};
-use crate::host::source::{self, Heads, KnownHead, Use};
+use crate::host::source::{self, KnownSession, Listed};
 use crate::host::{self, link, stored};
 use crate::{agent, error};
 
 /// The sessions that each called, by id.
-type Called = BTreeMap<String, Vec<KnownHead>>;
+type Called = BTreeMap<String, Vec<KnownSession>>;
 
 /// The shortest beginning of an id whose session is deleted without a question, in characters.
 const BEGINNING_MIN: usize = 4;
@@ -34,119 +32,104 @@ const TITLE_COLUMNS: usize = 40;
 /// How much of a folder's path is shown.
 const FOLDER_COLUMNS: usize = 48;
 
-/// What a session does, as far as is known.
-pub(crate) fn state(head: &Head, used: Use) -> &'static str {
-    if head.lost_from.is_some() {
-        return "damaged";
-    }
-    let open = if head.questions.is_empty() { used.open() } else { "waiting" };
-    match head.state {
-        SessionState::Failed { .. } => "failed",
-        SessionState::Working => open,
-        SessionState::Idle if head.open_run.is_some() || head.open_compaction.is_some() => open,
-        SessionState::Idle if head.interrupted.is_some() => "interrupted",
-        SessionState::Idle => "idle",
-    }
-}
-
-/// Whether its work is undone. A sub-agent's caller goes on without it.
-fn is_unfinished(id: &str, head: &Head) -> bool {
-    let summary = SessionSummary::new(id.to_owned(), head.clone());
-    summary.is_unfinished && summary.parent.is_none()
-}
-
 /// Lists them, the newest first.
 pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let dir = agent::data_dir(global)?;
-    let heads = source::look(global, async |source| source.heads(global).await).await?;
-    let Heads { sessions, code } = heads.unwrap_or_default();
-    let damaged = sessions.iter().filter(|KnownHead { head, .. }| head.lost_from.is_some()).count() as u64;
-    if damaged > 0 {
-        Screen::stderr(global.color).line(format!(
-            "greenroom: {}; `greenroom store check` says what is lost",
-            if damaged == 1 {
-                "1 session is damaged".to_owned()
-            } else {
-                format!("{damaged} sessions are damaged")
-            }
-        ))?;
-    }
-    let has = |head: &Head, (name, value): &(String, String)| head.labels.get(name) == Some(value);
+    let listed = source::look(global, async |source| source.sessions(global).await).await?;
+    let Listed { sessions, code } = listed.unwrap_or_default();
+    say_damaged(global, &sessions)?;
     let here = match args.here {
         true => Some(std::env::current_dir()?.canonicalize()?.display().to_string()),
         false => None,
     };
     // Those that an agent called are listed with their caller.
-    let (roots, called) = split(sessions, args.all);
-    let mut sessions = roots;
-    sessions.retain(|KnownHead { id, head, .. }| {
-        here.as_ref().is_none_or(|here| head.labels.get(agent::FOLDER) == Some(here))
-            && args.labels.iter().all(|label| has(head, label))
-            && (!args.unfinished || is_unfinished(id, head))
+    let (mut sessions, called) = split(sessions, args.all);
+    sessions.retain(|known| {
+        let has = |name: &str, value: &String| known.summary.labels.get(name) == Some(value);
+        here.as_ref().is_none_or(|here| has(agent::FOLDER, here))
+            && args.labels.iter().all(|(name, value)| has(name, value))
+            && (!args.unfinished || known.is_unfinished())
     });
-    sessions.sort_by_key(|known| std::cmp::Reverse(known.head.updated_at_ms));
     let all = sessions.len();
     if args.limit > 0 {
         sessions.truncate(args.limit);
     }
     let hidden: usize = if args.all { 0 } else { called.values().map(Vec::len).sum() };
     let shown = sessions.len();
-    let sessions: Vec<(usize, KnownHead)> = if args.all {
-        let mut listed = Vec::new();
-        sessions.into_iter().for_each(|session| list_tree(&mut listed, session, 0, &called));
-        listed
-    } else {
-        sessions.into_iter().map(|known| (0, known)).collect()
-    };
+    let mut listed = Vec::new();
+    let below = if args.all { called } else { Called::new() };
+    sessions.into_iter().for_each(|session| list_tree(&mut listed, session, 0, &below));
     if args.json {
-        let list: Vec<_> = sessions
-            .iter()
-            .map(|(_, KnownHead { id, head, used })| {
-                json!({
-                    "id": id,
-                    "parent": head.parent_session,
-                    "title": head.title.as_ref().or(head.opening.as_ref()),
-                    "labels": head.labels,
-                    "folder": head.labels.get(agent::FOLDER),
-                    "model": head.model,
-                    "entries": head.entries,
-                    "context_tokens": head.context_tokens,
-                    "window": head.window,
-                    "compactions": head.compactions,
-                    "updated_at": time::rfc3339(head.updated_at_ms),
-                    "state": state(head, *used),
-                    "is_unfinished": is_unfinished(id, head),
-                })
-            })
-            .collect();
+        let list = listed.iter().map(|(_, known)| json_of(known)).collect::<Result<Vec<_>>>()?;
         screen.pretty_json(&list)?;
         return Ok(code);
     }
-    if sessions.is_empty() && code == 0 && (args.unfinished || args.here || !args.labels.is_empty()) {
+    if listed.is_empty() && code == 0 && (args.unfinished || args.here || !args.labels.is_empty()) {
         screen.line("No session is like that; without --label, --here and --unfinished all are shown.")?;
         return Ok(0);
     }
-    if sessions.is_empty() && code == 0 {
+    if listed.is_empty() && code == 0 {
         screen.line(format!("No sessions in {} yet. `greenroom demo` makes one.", dir.display()))?;
         return Ok(0);
     }
+    table(&mut screen, &listed)?;
+    if all > shown {
+        let line = format!("{} more; --limit 0 shows all", all - shown);
+        screen.line(Row::styled(Look::DIM, &line))?;
+    }
+    if hidden > 0 {
+        let line = format!("{hidden} of sub-agents; --all shows them under their callers");
+        screen.line(Row::styled(Look::DIM, &line))?;
+    }
+    Ok(code)
+}
+
+/// Says how many sessions are damaged.
+fn say_damaged(global: &Global, sessions: &[KnownSession]) -> Result<()> {
+    let damaged = sessions.iter().filter(|known| known.summary.lost_from.is_some()).count();
+    let text = match damaged {
+        0 => return Ok(()),
+        1 => "1 session is damaged".to_owned(),
+        damaged => format!("{damaged} sessions are damaged"),
+    };
+    let line = format!("greenroom: {text}; `greenroom store check` says what is lost");
+    Ok(Screen::stderr(global.color).line(line)?)
+}
+
+/// A session as `session/list` gives it, and what only a person's list shows besides.
+fn json_of(known: &KnownSession) -> Result<Value> {
+    let KnownSession { summary, .. } = known;
+    let mut value = serde_json::to_value(summary)?;
+    value["title"] = json!(summary.shown_title());
+    value["folder"] = json!(summary.labels.get(agent::FOLDER));
+    value["window"] = json!(summary.context_window);
+    value["updated_at"] = json!(time::rfc3339(summary.updated_at_ms));
+    value["state"] = json!(known.state());
+    value["is_unfinished"] = json!(known.is_unfinished());
+    Ok(value)
+}
+
+/// Prints a row for each session.
+fn table(screen: &mut Screen, sessions: &[(usize, KnownSession)]) -> Result<()> {
     let now_ms = time::now_ms();
     let header =
         ["SESSION", "TITLE", "MODEL", "ENTRIES", "CONTEXT", "COMPACTIONS", "UPDATED", "STATE", "FOLDER"];
     let mut rows = vec![header.map(str::to_owned)];
-    rows.extend(sessions.iter().map(|(depth, KnownHead { id, head, used })| {
-        let window = head.window.map(|window| format!(" of {}", format::short(window))).unwrap_or_default();
+    rows.extend(sessions.iter().map(|(depth, known)| {
+        let KnownSession { summary, .. } = known;
+        let window =
+            summary.context_window.map(|window| format!(" of {}", format::short(window))).unwrap_or_default();
         [
-            format!("{}{}", "  ".repeat(*depth), one_line(id, ID_COLUMNS)),
-            one_line(head.title.as_ref().or(head.opening.as_ref()).map_or("", |title| title), TITLE_COLUMNS),
-            one_line(&head.model, 28),
-            head.entries.to_string(),
-            format!("{}{window}", format::short(head.context_tokens)),
-            head.compactions.to_string(),
-            time::ago(head.updated_at_ms, now_ms),
-            state(head, *used).to_owned(),
-            head.labels.get(agent::FOLDER).map_or_else(String::new, |folder| shown_folder(folder)),
+            format!("{}{}", "  ".repeat(*depth), one_line(&summary.id, ID_COLUMNS)),
+            one_line(summary.shown_title().unwrap_or_default(), TITLE_COLUMNS),
+            one_line(&summary.model, 28),
+            summary.entries.to_string(),
+            format!("{}{window}", format::short(summary.context_tokens)),
+            summary.compactions.to_string(),
+            time::ago(summary.updated_at_ms, now_ms),
+            known.state().to_owned(),
+            summary.labels.get(agent::FOLDER).map_or_else(String::new, |folder| shown_folder(folder)),
         ]
     }));
     let widths: [usize; 9] =
@@ -173,15 +156,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         };
         screen.line(line)?;
     }
-    if all > shown {
-        let line = format!("{} more; --limit 0 shows all", all - shown);
-        screen.line(Row::styled(Look::DIM, &line))?;
-    }
-    if hidden > 0 {
-        let line = format!("{hidden} of sub-agents; --all shows them under their callers");
-        screen.line(Row::styled(Look::DIM, &line))?;
-    }
-    Ok(code)
+    Ok(())
 }
 
 /// A folder as people write it: below their own with a tilde.
@@ -194,23 +169,23 @@ fn shown_folder(folder: &str) -> String {
 
 /// The sessions that stand for themselves, and those that others called. One whose caller is gone stands for itself where
 /// all are wanted, and is hidden otherwise.
-fn split(sessions: Vec<KnownHead>, all: bool) -> (Vec<KnownHead>, Called) {
-    let known: BTreeSet<String> = sessions.iter().map(|session| session.id.clone()).collect();
+fn split(sessions: Vec<KnownSession>, all: bool) -> (Vec<KnownSession>, Called) {
+    let known: BTreeSet<String> = sessions.iter().map(|session| session.summary.id.clone()).collect();
     let mut called = Called::new();
     let mut roots = Vec::new();
     for session in sessions {
-        match session.head.parent_session.clone().filter(|parent| !all || known.contains(parent)) {
+        match session.summary.parent.clone().filter(|parent| !all || known.contains(parent)) {
             Some(parent) => called.entry(parent).or_default().push(session),
             None => roots.push(session),
         }
     }
-    called.values_mut().for_each(|sessions| sessions.sort_by_key(|known| known.head.created_at_ms));
+    called.values_mut().for_each(|sessions| sessions.sort_by_key(|known| known.summary.created_at_ms));
     (roots, called)
 }
 
 /// Lists a session and those below it, each with how deep it stands.
-fn list_tree(listed: &mut Vec<(usize, KnownHead)>, session: KnownHead, depth: usize, called: &Called) {
-    let below = called.get(&session.id).cloned().unwrap_or_default();
+fn list_tree(listed: &mut Vec<(usize, KnownSession)>, session: KnownSession, depth: usize, called: &Called) {
+    let below = called.get(&session.summary.id).cloned().unwrap_or_default();
     listed.push((depth, session));
     below.into_iter().for_each(|session| list_tree(listed, session, depth + 1, called));
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use greenroom::{Compacted, QuestionEnd};
 use greenroom_kernel::entry::{ChildStage, CompactionOutcome, Entry, EntryId, EntryKind};
-use greenroom_kernel::path::path_to;
+use greenroom_kernel::path::{ActivePath, path_to};
 use greenroom_kernel::size::Estimator;
 use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Reports, Window, WindowSource, measure};
 use greenroom_kernel::{AssistantMessage, Message, Part, RunOutcome, StopReason, ToolResult, ToolStatus};
@@ -18,18 +18,17 @@ use greenroom_terminal::{Look, Row, Screen, format, time};
 use serde_json::{Value, json};
 
 use crate::args::{Global, ShowArgs};
-use crate::commands::sessions;
 use crate::error;
-use crate::host::source::Stored;
+use crate::host::source::{self, Stored};
 
 impl Stored {
     /// The path to the leaf; everything that is left where a part of it is lost.
     pub(crate) fn path(&self) -> Vec<Arc<Entry>> {
-        path_to(&self.entries, self.head.leaf).unwrap_or_else(|_| self.entries.clone())
+        path_to(&self.entries, self.summary.leaf).unwrap_or_else(|_| self.entries.clone())
     }
 
     fn context(&self) -> ContextUsage {
-        let tokens = self.head.context_tokens;
+        let tokens = self.summary.context_tokens;
         let measured = measure(&self.path(), Estimator::Classes, 0, Ratio::default(), Reports::Believed);
         let usage_tokens = measured.usage_tokens.min(tokens);
         // Where the window came from was recorded with the last run.
@@ -43,7 +42,7 @@ impl Stored {
         let source = source.unwrap_or(WindowSource::Unknown);
         ContextUsage::new(
             Measured { usage_tokens, trailing_tokens: tokens - usage_tokens },
-            Window { tokens: self.head.window, source },
+            Window { tokens: self.summary.context_window, source },
         )
     }
 
@@ -87,13 +86,13 @@ impl Stored {
 
     /// The first entry that the model sees as it was said, and the compaction whose summary stands for those before it.
     fn kept_from(&self) -> Option<(EntryId, EntryId)> {
-        let active = self.head.active_compaction?;
-        let entry = self.entries.iter().find(|entry| entry.id == active)?;
-        Some((entry.kind.as_compaction()?.first_kept?, active))
+        let path = self.path();
+        let entry = path.get(ActivePath::of(&path).compaction?)?;
+        Some((entry.kind.as_compaction()?.first_kept?, entry.id))
     }
 
     fn losses(&self) -> Vec<String> {
-        losses(&self.lost, self.head.lost_from)
+        losses(&self.lost, self.summary.lost_from)
     }
 
     /// Says on standard error what is missing in what a command gave, and returns the command's exit code.
@@ -102,7 +101,7 @@ impl Stored {
         if !losses.is_empty() {
             Screen::stderr(global.color).line(format!(
                 "greenroom: session {} is damaged: {} cannot be read; what is given is what is intact",
-                self.id,
+                self.summary.id,
                 losses.join(", ")
             ))?;
         }
@@ -112,7 +111,7 @@ impl Stored {
 
     /// What was said and waits to be taken up, oldest first.
     pub(crate) fn waiting(&self) -> Vec<&Arc<Entry>> {
-        self.entries.iter().filter(|entry| self.head.inbox.contains(&entry.id)).collect()
+        self.entries.iter().filter(|entry| self.inbox.contains(&entry.id)).collect()
     }
 }
 
@@ -138,12 +137,12 @@ pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     if args.json {
         let mut value = json!({
-            "id": stored.id,
-            "title": stored.head.title.as_ref().or(stored.head.opening.as_ref()),
-            "labels": stored.head.labels,
-            "model": stored.head.model,
-            "state": sessions::state(&stored.head, stored.used),
-            "entries": stored.head.entries,
+            "id": stored.summary.id,
+            "title": stored.summary.shown_title(),
+            "labels": stored.summary.labels,
+            "model": stored.summary.model,
+            "state": source::state(&stored.summary, stored.used),
+            "entries": stored.summary.entries,
             "context": stored.context(),
             "compactions": stored.compactions(),
             "conversation": stored.conversation(),
@@ -153,23 +152,27 @@ pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
         }
         screen.pretty_json(&value)?;
     } else {
-        conversation(&mut screen, &stored.id, &stored)?;
+        conversation(&mut screen, &stored)?;
     }
     stored.say_losses(global)
 }
 
-fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
-    let head = &stored.head;
-    screen.line(Row::styled(Look::BOLD, id).then(format!(
+fn conversation(screen: &mut Screen, stored: &Stored) -> Result<()> {
+    let summary = &stored.summary;
+    let id = &summary.id;
+    screen.line(Row::styled(Look::BOLD, id.as_str()).then(format!(
         "  {}, {}, {}, {}, {}",
-        one_line(&head.model, 40),
-        format::count(head.entries, "entry"),
+        one_line(&summary.model, 40),
+        format::count(summary.entries, "entry"),
         format::fill(&stored.context()),
-        format::count(head.compactions, "compaction"),
-        sessions::state(head, stored.used),
+        format::count(summary.compactions, "compaction"),
+        source::state(summary, stored.used),
     )))?;
-    let dates =
-        format!("begun {}, last {}", time::rfc3339(head.created_at_ms), time::rfc3339(head.updated_at_ms));
+    let dates = format!(
+        "begun {}, last {}",
+        time::rfc3339(summary.created_at_ms),
+        time::rfc3339(summary.updated_at_ms)
+    );
     let dates = Row::styled(Look::DIM, &dates);
     screen.line(dates)?;
     let path: HashSet<EntryId> = stored.path().iter().map(|entry| entry.id).collect();
@@ -216,7 +219,7 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
             speech(screen, "you, waiting", Look::WARN, &text)?;
         }
     }
-    if head.open_run.is_some() && head.questions.is_empty() && !stored.used.goes_on() {
+    if summary.has_open_run && summary.questions == 0 && !stored.used.goes_on() {
         screen.line("")?;
         let text = format!(
             "Its newest prompt has no complete answer: /continue in `greenroom chat --session {id}` goes on."

@@ -14,11 +14,13 @@ use crate::host::source::Stored;
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &TreeArgs) -> Result<u8> {
     let stored = Stored::read(global, &args.id).await?;
-    let branches = branches(&stored.entries, stored.head.leaf);
+    let branches = branches(&stored.entries, stored.summary.leaf);
     let mut screen = Screen::stdout(global.color);
     if args.json {
         let list: Vec<Value> = branches.iter().map(branch_json).collect();
-        screen.pretty_json(&json!({ "id": stored.id, "leaf": stored.head.leaf, "branches": list }))?;
+        screen.pretty_json(
+            &json!({ "id": stored.summary.id, "leaf": stored.summary.leaf, "branches": list }),
+        )?;
     } else {
         for branch in &branches {
             let style = if branch.is_current { Look::BOLD } else { Look::DIM };

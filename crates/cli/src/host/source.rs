@@ -3,16 +3,19 @@
 //! Invariants: what is given is the same in both cases, so each command has one way of showing it; nothing is changed, made
 //! or woken.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::Result;
 use greenroom::questions::list_stored;
-use greenroom::{PendingQuestion, Status};
-use greenroom_kernel::Head;
+use greenroom::{LoggedWork, Order, PendingQuestion, SessionSummary, State, Status};
 use greenroom_kernel::entry::{Entry, EntryId};
-use greenroom_server::operations::{CopyHeads, CopySession, FindSession, ListQuestions, StoreLosses};
+use greenroom_server::operations::{
+    EntryPage, FindSession, ListLive, ListQuestions, ListSessions, LoggedEntry, ReadEntries, StoreLosses,
+    status_of,
+};
 use greenroom_server::{Client, ClientError, ProblemKind};
-use greenroom_store::{SessionCopy, StoreError};
+use greenroom_store::StoreError;
 use greenroom_terminal::time;
 
 use super::link::ATTEMPTS;
@@ -20,6 +23,9 @@ use super::stored::{self, Looked};
 use crate::args::Global;
 use crate::error::{self, usage};
 use crate::{agent, host};
+
+/// How many sessions are asked for at once.
+const PAGE: usize = 1_000;
 
 /// Where to look.
 pub(crate) enum Source {
@@ -31,20 +37,36 @@ pub(crate) enum Source {
 
 /// All sessions, without their logs.
 #[derive(Default)]
-pub(crate) struct Heads {
-    /// By id.
-    pub(crate) sessions: Vec<KnownHead>,
+pub(crate) struct Listed {
+    /// The newest first.
+    pub(crate) sessions: Vec<KnownSession>,
     /// The exit code of a command that tells of all of them.
     pub(crate) code: u8,
 }
 
 /// How a session stands.
 #[derive(Debug, Clone)]
-pub(crate) struct KnownHead {
-    pub(crate) id: String,
-    pub(crate) head: Head,
+pub(crate) struct KnownSession {
+    pub(crate) summary: SessionSummary,
     /// Who may be at work on it.
     pub(crate) used: Use,
+}
+
+impl KnownSession {
+    /// What it does, as far as is known.
+    pub(crate) fn state(&self) -> &'static str {
+        state(&self.summary, self.used)
+    }
+
+    /// Whether its work is undone. A sub-agent's caller goes on without it.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.summary.is_unfinished && self.summary.parent.is_none()
+    }
+}
+
+/// What a session does, as far as is known.
+pub(crate) fn state(summary: &SessionSummary, used: Use) -> &'static str {
+    if summary.work == LoggedWork::Open { used.open() } else { summary.work.as_str() }
 }
 
 /// Who may be at work on a session.
@@ -78,12 +100,12 @@ impl Use {
 
 /// A stored session, as much of it as can be read.
 pub(crate) struct Stored {
-    /// Its whole id.
-    pub(crate) id: String,
     /// What is known of it.
-    pub(crate) head: Head,
-    /// Its entries, in order.
+    pub(crate) summary: SessionSummary,
+    /// Its entries, in order, without bookkeeping.
     pub(crate) entries: Vec<Arc<Entry>>,
+    /// The inputs that wait to be taken up.
+    pub(crate) inbox: Vec<EntryId>,
     /// The ranges that are lost: the first, and the one after the last.
     pub(crate) lost: Vec<(EntryId, EntryId)>,
     /// Who may be at work on it.
@@ -93,6 +115,13 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
+    /// From the form in which clients read it.
+    fn of(page: EntryPage, used: Use) -> Self {
+        let EntryPage { session, waiting, entries, lost, losses, .. } = page;
+        let entries = entries.into_iter().map(LoggedEntry::entry).map(Arc::new).collect();
+        Self { summary: session, entries, inbox: waiting, lost, used, is_uncertain: losses.is_uncertain }
+    }
+
     /// Reads it. `id` may be the beginning of its id.
     pub(crate) async fn read(global: &Global, id: &str) -> Result<Self> {
         let stored = look(global, async |source| source.session(global, id).await).await?;
@@ -151,23 +180,38 @@ impl Source {
         Ok(Self::Store(looked))
     }
 
-    /// All sessions.
-    pub(crate) async fn heads(&self, global: &Global) -> Result<Heads> {
+    /// All sessions, the newest first.
+    pub(crate) async fn sessions(&self, global: &Global) -> Result<Listed> {
         match self {
             Self::Host(client) => {
-                let copied = client.call(CopyHeads {}).await?;
-                let code = tell(global, &copied.losses)?;
-                let sessions = copied.sessions.into_iter().map(|copied| {
-                    let head = copied.head()?;
-                    Ok(KnownHead { id: copied.id, head, used: used(copied.is_live, copied.status) })
-                });
-                Ok(Heads { sessions: sessions.collect::<Result<_>>()?, code })
+                let live = client.call(ListLive {}).await?.sessions.into_iter();
+                let live: HashMap<String, State> =
+                    live.map(|session| (session.state.id.clone(), session.state)).collect();
+                let (mut sessions, mut after, mut code) = (Vec::new(), None, None);
+                loop {
+                    let order = Some(Order::Newest);
+                    let list = ListSessions { limit: Some(PAGE), after, order, ..ListSessions::default() };
+                    let page = client.call(list).await?;
+                    code = Some(code.map_or_else(|| tell(global, &page.losses), Ok)?);
+                    sessions.extend(page.sessions.into_iter().map(|summary| {
+                        let state = live.get(&summary.id);
+                        let status = state.and_then(|state| status_of(state, summary.entries));
+                        KnownSession { used: used(state.is_some(), status), summary }
+                    }));
+                    after = page.next;
+                    if after.is_none() {
+                        return Ok(Listed { sessions, code: code.unwrap_or_default() });
+                    }
+                }
             }
             Self::Store(Looked { store, is_in_use }) => {
-                let sessions = store.list()?.into_iter();
-                let sessions =
-                    sessions.map(|(id, head)| KnownHead { id, head, used: used(*is_in_use, None) });
-                Ok(Heads { sessions: sessions.collect(), code: stored::completeness(store) })
+                let sessions = store.list()?.into_iter().map(|(id, head)| {
+                    let summary = SessionSummary::new(id, head);
+                    KnownSession { summary, used: used(*is_in_use, None) }
+                });
+                let mut sessions: Vec<KnownSession> = sessions.collect();
+                sessions.sort_by_key(|known| std::cmp::Reverse(known.summary.updated_at_ms));
+                Ok(Listed { sessions, code: stored::completeness(store) })
             }
         }
     }
@@ -175,25 +219,37 @@ impl Source {
     /// A session with its log. `given` may be the beginning of its id.
     pub(crate) async fn session(&self, global: &Global, given: &str) -> Result<Stored> {
         let not_found = |id: String| anyhow::Error::from(StoreError::NotFound { session: id });
-        let (id, copy, used, is_uncertain) = match self {
+        match self {
             Self::Host(client) => {
                 let id = self.known(given).await?;
-                let copied = match client.call(CopySession { session_id: id.clone() }).await {
-                    Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Err(not_found(id)),
-                    copied => copied?,
-                };
-                tell(global, &copied.losses)?;
-                (id, copied.copy()?, used(copied.is_live, copied.status), copied.losses.is_uncertain)
+                let (mut entries, mut from) = (Vec::new(), EntryId(0));
+                loop {
+                    let read = ReadEntries { session_id: id.clone(), from, limit: None };
+                    let page = match client.call(read).await {
+                        Err(error) if error.kind() == Some(ProblemKind::NoSession) => {
+                            return Err(not_found(id));
+                        }
+                        page => page?,
+                    };
+                    let EntryPage { entries: more, next, .. } = page;
+                    entries.extend(more);
+                    if let Some(next) = next {
+                        from = next;
+                        continue;
+                    }
+                    tell(global, &page.losses)?;
+                    let used = used(page.is_live, page.status);
+                    return Ok(Stored::of(EntryPage { entries, ..page }, used));
+                }
             }
             Self::Store(Looked { store, is_in_use }) => {
                 let id = stored::resolve(store, given)?;
                 let copy = store.copy(&id)?.ok_or_else(|| not_found(id.clone()))?;
-                (id, copy, used(*is_in_use, None), !store.unknown_losses().is_empty())
+                let is_uncertain = !store.unknown_losses().is_empty();
+                let losses = StoreLosses { is_uncertain, notices: Vec::new() };
+                Ok(Stored::of(EntryPage::of_copy(&id, &copy, losses), used(*is_in_use, None)))
             }
-        };
-        let SessionCopy { head, entries, lost } = copy;
-        let entries = entries.into_iter().map(Arc::new).collect();
-        Ok(Stored { id, head, entries, lost, used, is_uncertain })
+        }
     }
 
     /// The questions that wait, of one session or of all, and the exit code.
@@ -210,7 +266,7 @@ impl Source {
                 };
                 let code = match given {
                     Some(_) => 0,
-                    None => self.heads(global).await?.code,
+                    None => self.losses(global).await?,
                 };
                 Ok((client.call(ListQuestions { session_id }).await?.questions, code))
             }
@@ -228,6 +284,17 @@ impl Source {
                 }
                 Ok((questions, code))
             }
+        }
+    }
+
+    /// The exit code of a command that tells of all sessions.
+    async fn losses(&self, global: &Global) -> Result<u8> {
+        match self {
+            Self::Host(client) => {
+                let none = ListSessions { limit: Some(0), ..ListSessions::default() };
+                tell(global, &client.call(none).await?.losses)
+            }
+            Self::Store(Looked { store, .. }) => Ok(stored::completeness(store)),
         }
     }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::entry::EntryId;
+use greenroom_kernel::head::SessionState;
 use greenroom_kernel::{Head, Usage};
 use greenroom_store::Store;
 use serde::{Deserialize, Serialize};
@@ -83,6 +84,56 @@ pub struct SessionSummary {
     /// As `State::lost_from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_from: Option<EntryId>,
+    /// What its log says of its work, whoever may be at it now.
+    #[serde(default)]
+    pub work: LoggedWork,
+}
+
+/// What a session's log says of its work.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LoggedWork {
+    /// Nothing is to be done.
+    #[default]
+    Idle,
+    /// A run or a compaction has begun and not ended: it goes on, or whoever worked on it is gone.
+    Open,
+    /// A run waits for a person's answer.
+    Waiting,
+    /// A run was interrupted, and nobody has gone on with it.
+    Interrupted,
+    /// The session cannot go on.
+    Failed,
+    /// Entries of its log are lost.
+    Damaged,
+}
+
+impl LoggedWork {
+    /// Its name, as it is in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Open => "open",
+            Self::Waiting => "waiting",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+            Self::Damaged => "damaged",
+        }
+    }
+
+    fn of(head: &Head) -> Self {
+        let is_open =
+            head.state == SessionState::Working || head.open_run.is_some() || head.open_compaction.is_some();
+        match &head.state {
+            _ if head.lost_from.is_some() => Self::Damaged,
+            SessionState::Failed { .. } => Self::Failed,
+            _ if is_open && !head.questions.is_empty() => Self::Waiting,
+            _ if is_open => Self::Open,
+            _ if head.interrupted.is_some() => Self::Interrupted,
+            SessionState::Idle | SessionState::Working => Self::Idle,
+        }
+    }
 }
 
 impl SessionSummary {
@@ -90,6 +141,7 @@ impl SessionSummary {
     pub fn new(id: String, head: Head) -> Self {
         Self {
             id,
+            work: LoggedWork::of(&head),
             is_unfinished: head.open_run.is_some() || head.interrupted.is_some() || !head.inbox.is_empty(),
             provider: head.provider,
             model: head.model,

@@ -12,7 +12,7 @@ use greenroom_kernel::usage::WindowSource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Asked, Nothing, Operation, Performed, Refused, Said, SessionNamed};
+use super::{Answer, Asked, Nothing, Operation, Performed, Refused, Said, SessionNamed, StoreLosses};
 
 /// The number of sessions that are named if a prefix matches several.
 const NAMED_MAX: usize = 5;
@@ -49,6 +49,9 @@ pub struct SessionPage {
     /// The `after` of the next page, if there may be one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+    /// What the store is known to lack: then sessions may be missing.
+    #[serde(flatten)]
+    pub losses: StoreLosses,
 }
 
 impl ListSessions {
@@ -110,7 +113,7 @@ impl Operation for ListSessions {
         let sessions = query.await?;
         let last = sessions.last().filter(|_| self.limit == Some(sessions.len()));
         let next = last.map(|last| last.cursor().to_string());
-        Ok(Answer::Now(SessionPage { sessions, next }))
+        Ok(Answer::Now(SessionPage { sessions, next, losses: StoreLosses::of(&asked) }))
     }
 }
 

@@ -68,7 +68,7 @@ pub struct PromptSession {
 }
 
 /// An image in a prompt.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImageData {
     /// The media type, such as `image/png`.

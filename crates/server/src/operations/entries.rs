@@ -1,0 +1,761 @@
+//! A session's log as clients read it: pages of entries, by position, with what is lost and what the session does.
+//!
+//! Invariants: nothing is opened or woken; a damaged session is given with what it has lost; the forms here are the wire's
+//! own, and what they carry becomes the kernel's again without loss. Bookkeeping that says nothing to a reader (what was
+//! spent, whole tool results beside the cut ones, a run's terms, labels of the session) is left out.
+
+use std::sync::Arc;
+
+use greenroom::{SessionSummary, State, Status};
+use greenroom_kernel::entry::{
+    ChildRecord, ChildStage, Compaction, CompactionEnded, CompactionOutcome, Custom, Delivery, Entry,
+    EntryId, EntryKind, EntryRange, HandOff, Prune, PrunedResult, RunId, RunOutcome, Sees, Shell, Trigger,
+};
+use greenroom_kernel::files::{FileOps, Touch, Touched};
+use greenroom_kernel::message::Image;
+use greenroom_kernel::question::{AskedQuestion, Asker, Question, QuestionEnd};
+use greenroom_kernel::usage::ContextUsage;
+use greenroom_kernel::{
+    AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus, Usage,
+};
+use greenroom_store::{Notice, SessionCopy, Store, StoreError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, Asked, ImageData, Nothing, Operation, Performed};
+
+/// The most entries of a page.
+const LIMIT_MAX: usize = 1_000;
+
+/// A page of a session's log.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReadEntries {
+    /// The session.
+    pub session_id: String,
+    /// The position of the first entry; 0 is the beginning.
+    #[serde(default)]
+    pub from: EntryId,
+    /// The most entries; at most 1000, which also holds where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// Entries of a session, in order, and how it stands.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct EntryPage {
+    /// What is known of the session.
+    pub session: SessionSummary,
+    /// The inputs that wait to be taken up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<EntryId>,
+    /// The entries.
+    pub entries: Vec<LoggedEntry>,
+    /// The ranges of the whole log that are lost: the first entry, and the one after the last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<(EntryId, EntryId)>,
+    /// What `from` is for the next page, where one follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<EntryId>,
+    /// Whether it is live.
+    pub is_live: bool,
+    /// What it does, where it is live and that is known of the log that is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+    /// What the store is known to lack.
+    #[serde(flatten)]
+    pub losses: StoreLosses,
+}
+
+/// What a store is known to lack.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoreLosses {
+    /// Whether nobody knows what a damaged part of the journal held: sessions may lack their newest entries, or be missing.
+    #[serde(default)]
+    pub is_uncertain: bool,
+    /// What was found when the store was opened and still holds, a line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
+}
+
+impl StoreLosses {
+    /// Those of a runtime's store.
+    pub(super) fn of(asked: &Asked) -> Self {
+        let still_holds = |notice: &&Notice| match notice {
+            Notice::TailLost { .. } | Notice::Damaged { .. } | Notice::IndexInMemory { .. } => true,
+            Notice::TailCut { .. }
+            | Notice::IndexRebuilt { .. }
+            | Notice::ReadOnly { .. }
+            | Notice::InUse { .. }
+            | Notice::ManifestRebuilt { .. }
+            | Notice::SetAside { .. } => false,
+        };
+        let notices = asked.runtime.notices().iter().filter(still_holds).map(ToString::to_string).collect();
+        Self { is_uncertain: !asked.runtime.store().unknown_losses().is_empty(), notices }
+    }
+}
+
+/// One entry of a log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LoggedEntry {
+    /// Its position.
+    pub id: EntryId,
+    /// The entry that it follows on its path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<EntryId>,
+    /// When it was recorded, in unix milliseconds.
+    pub at_ms: u64,
+    /// Its size in the context, in tokens.
+    #[serde(default)]
+    pub tokens: u64,
+    /// As much of it as is reasoning, in tokens.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reasoning_tokens: u64,
+    /// What it is called in the file that it was imported from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+    /// What it records.
+    #[serde(flatten)]
+    pub kind: LoggedKind,
+}
+
+/// What an entry records.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the fields are those of the kernel's entries, where they are explained")]
+pub enum LoggedKind {
+    /// The user said something.
+    User { content: Vec<LoggedBlock>, inbox: Option<EntryId>, is_steer: bool },
+    /// The model answered.
+    Assistant {
+        content: Vec<LoggedPart>,
+        provider: String,
+        model: String,
+        usage: Option<Usage>,
+        stop: StopReason,
+        error: Option<String>,
+    },
+    /// A tool gave a result.
+    ToolResult {
+        call_id: String,
+        tool_name: String,
+        content: Vec<LoggedBlock>,
+        status: ToolStatus,
+        touched: Vec<LoggedTouch>,
+    },
+    /// The user ran a command.
+    Shell {
+        command: String,
+        output: String,
+        exit_code: Option<i32>,
+        cancelled: bool,
+        truncated: bool,
+        excluded: bool,
+    },
+    /// A program put something before the model.
+    Custom { name: String, content: Vec<LoggedBlock>, display: bool },
+    /// What was said on a branch that was left.
+    BranchSummary { from: EntryId, summary: String, files: LoggedFiles },
+    /// The older part of the path was replaced, in the model's view.
+    Compaction(Box<LoggedCompaction>),
+    /// A compaction no longer counts.
+    CompactionUndone { compaction: EntryId },
+    /// Tool results were shortened, in the model's view.
+    Prune { results: Vec<LoggedPruned>, trigger: Trigger, tokens_before: u64, tokens_after: u64 },
+    /// An entry is kept by every compaction, or no longer is.
+    Pin { entry: EntryId, pinned: bool },
+    /// Another model answers from here on.
+    ModelChange { provider: String, model: String },
+    /// An entry has a name.
+    Label { target: EntryId, label: Option<String> },
+    /// A program's own record.
+    Note { name: String, data: String },
+    /// Another agent has the conversation.
+    HandOff { from: String, to: String, sees: Sees },
+    /// Input arrived while something was under way.
+    Inbox { delivery: Delivery, content: Vec<LoggedBlock> },
+    /// The conversation goes on from another entry.
+    LeafMoved { to: Option<EntryId> },
+    /// A compaction ended.
+    CompactionEnded {
+        started: EntryId,
+        trigger: Trigger,
+        #[serde(flatten)]
+        outcome: CompactionOutcome,
+        entry: Option<EntryId>,
+        tokens_before: u64,
+        tokens_after: u64,
+        messages_before: u64,
+        messages_after: u64,
+        messages_removed: u64,
+        duration_ms: u64,
+        summary_usage: Usage,
+        cost_microdollars: Option<u64>,
+    },
+    /// A run ended.
+    RunEnded { run: RunId, outcome: RunOutcome, context: ContextUsage },
+    /// An agent was called as a tool: it began, or it ended (`outcome`).
+    Child {
+        call_id: String,
+        name: String,
+        session: String,
+        started: Option<EntryId>,
+        outcome: Option<RunOutcome>,
+    },
+    /// A person is asked.
+    Question {
+        run: RunId,
+        call_id: String,
+        tool: String,
+        ordinal: u32,
+        asker: Asker,
+        question: Question,
+        expires_at_ms: Option<u64>,
+    },
+    /// A question was answered, or is no longer asked.
+    QuestionEnded { question: EntryId, end: QuestionEnd },
+}
+
+/// A text or a picture.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LoggedBlock {
+    /// A text.
+    Text(String),
+    /// A picture.
+    Image(ImageData),
+}
+
+/// A part of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LoggedPart {
+    /// Text for the user.
+    Text(String),
+    /// Reasoning.
+    Reasoning(String),
+    /// Reasoning that only its provider can read.
+    OpaqueReasoning {
+        /// The provider's form.
+        dialect: String,
+        /// The data.
+        data: String,
+    },
+    /// A call.
+    ToolCall {
+        /// Its id.
+        id: String,
+        /// The tool.
+        name: String,
+        /// JSON text.
+        arguments: String,
+    },
+}
+
+/// A file that a tool read or changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LoggedTouch {
+    /// Its path.
+    pub path: String,
+    /// Whether it was changed.
+    pub is_modified: bool,
+}
+
+/// Files that were read and changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LoggedFiles {
+    /// Those that were only read.
+    pub read: Vec<String>,
+    /// Those that were changed.
+    pub modified: Vec<String>,
+}
+
+/// A compaction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[expect(missing_docs, reason = "the fields are those of the kernel's compaction, where they are explained")]
+pub struct LoggedCompaction {
+    pub base: Option<EntryId>,
+    pub previous: Option<EntryId>,
+    pub first: Option<EntryId>,
+    pub last: Option<EntryId>,
+    pub first_kept: Option<EntryId>,
+    pub summary: String,
+    pub active_request: Option<String>,
+    pub files: LoggedFiles,
+    pub trigger: Trigger,
+    pub truncated: bool,
+    pub from_hook: bool,
+    pub is_split_turn: bool,
+    pub tokens_before: u64,
+    pub tokens_after: u64,
+    pub messages_before: u64,
+    pub messages_removed: u64,
+    pub duration_ms: u64,
+    pub model: String,
+    pub usage: Usage,
+    pub cost_microdollars: Option<u64>,
+    /// Ranges that have no summary yet: the first entry and the last.
+    pub debt: Vec<(EntryId, EntryId)>,
+}
+
+/// A tool result that was shortened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LoggedPruned {
+    /// Its entry.
+    pub entry: EntryId,
+    /// What stands for it.
+    pub text: String,
+    /// Whether its pictures stay.
+    pub keeps_images: bool,
+    /// Its size then, in tokens.
+    pub tokens: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+fn logged_blocks(blocks: &[Block]) -> Vec<LoggedBlock> {
+    let logged = |block: &Block| match block {
+        Block::Text(text) => LoggedBlock::Text(text.clone()),
+        Block::Image(image) => LoggedBlock::Image(ImageData::from(image)),
+    };
+    blocks.iter().map(logged).collect()
+}
+
+fn blocks(logged: Vec<LoggedBlock>) -> Vec<Block> {
+    let block = |logged| match logged {
+        LoggedBlock::Text(text) => Block::Text(text),
+        LoggedBlock::Image(ImageData { media_type, data }) => Block::Image(Image { media_type, data }),
+    };
+    logged.into_iter().map(block).collect()
+}
+
+impl LoggedFiles {
+    fn of(files: &FileOps) -> Self {
+        let owned = |paths: Vec<&str>| paths.into_iter().map(str::to_owned).collect();
+        Self { read: owned(files.read().collect()), modified: owned(files.modified().collect()) }
+    }
+
+    fn files(self) -> FileOps {
+        FileOps::new(self.read, self.modified)
+    }
+}
+
+impl LoggedEntry {
+    /// The form of an entry on the wire. `None` for bookkeeping.
+    pub fn of(entry: &Entry) -> Option<Self> {
+        let Entry { id, parent, at_ms, tokens, reasoning_tokens, origin, kind } = entry;
+        let kind = LoggedKind::of(kind)?;
+        let (id, parent, at_ms, tokens) = (*id, *parent, *at_ms, *tokens);
+        Some(Self {
+            id,
+            parent,
+            at_ms,
+            tokens,
+            reasoning_tokens: *reasoning_tokens,
+            origin: origin.clone(),
+            kind,
+        })
+    }
+
+    /// The kernel's entry.
+    pub fn entry(self) -> Entry {
+        let Self { id, parent, at_ms, tokens, reasoning_tokens, origin, kind } = self;
+        Entry { id, parent, at_ms, tokens, reasoning_tokens, origin, kind: kind.kind() }
+    }
+}
+
+impl LoggedKind {
+    fn of(kind: &EntryKind) -> Option<Self> {
+        Some(match kind.clone() {
+            EntryKind::Message { message, inbox, steer } => Self::of_message(&message, inbox, steer),
+            EntryKind::Shell(Shell { command, output, exit_code, cancelled, truncated, excluded }) => {
+                Self::Shell { command, output, exit_code, cancelled, truncated, excluded }
+            }
+            EntryKind::Custom(Custom { kind, content, display }) => {
+                Self::Custom { name: kind, content: logged_blocks(&content), display }
+            }
+            EntryKind::BranchSummary { from, summary, files } => {
+                Self::BranchSummary { from, summary, files: LoggedFiles::of(&files) }
+            }
+            EntryKind::Compaction(compaction) => {
+                Self::Compaction(Box::new(LoggedCompaction::of(*compaction)))
+            }
+            EntryKind::CompactionUndone { compaction } => Self::CompactionUndone { compaction },
+            EntryKind::Prune(prune) => {
+                let Prune { results, trigger, tokens_before, tokens_after } = *prune;
+                let logged = |PrunedResult { entry, text, keeps_images, tokens }| LoggedPruned {
+                    entry,
+                    text,
+                    keeps_images,
+                    tokens,
+                };
+                let results = results.into_iter().map(logged).collect();
+                Self::Prune { results, trigger, tokens_before, tokens_after }
+            }
+            EntryKind::Pin { entry, pinned } => Self::Pin { entry, pinned },
+            EntryKind::ModelChange { provider, model } => Self::ModelChange { provider, model },
+            EntryKind::Label { target, label } => Self::Label { target, label },
+            EntryKind::Note { kind, data } => Self::Note { name: kind, data },
+            EntryKind::HandOff(HandOff { from, to, sees }) => Self::HandOff { from, to, sees },
+            EntryKind::Inbox { delivery, content, .. } => {
+                Self::Inbox { delivery, content: logged_blocks(&content) }
+            }
+            EntryKind::LeafMoved { to } => Self::LeafMoved { to },
+            EntryKind::CompactionEnded(CompactionEnded {
+                started,
+                trigger,
+                outcome,
+                entry,
+                tokens_before,
+                tokens_after,
+                messages_before,
+                messages_after,
+                messages_removed,
+                duration_ms,
+                summary_usage,
+                cost_microdollars,
+            }) => Self::CompactionEnded {
+                started,
+                trigger,
+                outcome,
+                entry,
+                tokens_before,
+                tokens_after,
+                messages_before,
+                messages_after,
+                messages_removed,
+                duration_ms,
+                summary_usage,
+                cost_microdollars,
+            },
+            EntryKind::RunEnded { run, outcome, context } => Self::RunEnded { run, outcome, context },
+            EntryKind::Child(ChildRecord { call_id, name, session, stage }) => {
+                let (started, outcome) = match stage {
+                    ChildStage::Started => (None, None),
+                    ChildStage::Ended { started, outcome } => (Some(started), Some(outcome)),
+                };
+                Self::Child { call_id, name, session, started, outcome }
+            }
+            EntryKind::Question(asked) => {
+                let AskedQuestion { run, call_id, tool, ordinal, asker, question, expires_at_ms } =
+                    Arc::unwrap_or_clone(asked);
+                Self::Question { run, call_id, tool, ordinal, asker, question, expires_at_ms }
+            }
+            EntryKind::QuestionEnded { question, end } => Self::QuestionEnded { question, end },
+            EntryKind::InboxCleared { .. }
+            | EntryKind::CompactionStarted(_)
+            | EntryKind::Spent(_)
+            | EntryKind::Metadata(_)
+            | EntryKind::WholeResult { .. }
+            | EntryKind::CallStarted { .. }
+            | EntryKind::Terms { .. } => return None,
+        })
+    }
+
+    fn of_message(message: &Message, inbox: Option<EntryId>, is_steer: bool) -> Self {
+        match message.clone() {
+            Message::User(content) => Self::User { content: logged_blocks(&content), inbox, is_steer },
+            Message::Assistant(AssistantMessage { content, provider, model, usage, stop, error }) => {
+                let part = |part| match part {
+                    Part::Text(text) => LoggedPart::Text(text),
+                    Part::Reasoning(text) => LoggedPart::Reasoning(text),
+                    Part::OpaqueReasoning { dialect, data } => LoggedPart::OpaqueReasoning { dialect, data },
+                    Part::ToolCall(ToolCall { id, name, arguments }) => {
+                        LoggedPart::ToolCall { id, name, arguments }
+                    }
+                };
+                let content = content.into_iter().map(part).collect();
+                Self::Assistant { content, provider, model, usage, stop, error }
+            }
+            Message::ToolResult(ToolResult { call_id, tool_name, content, status, touched }) => {
+                let touch =
+                    |Touched { path, touch }| LoggedTouch { path, is_modified: touch == Touch::Modified };
+                let touched = touched.into_iter().map(touch).collect();
+                Self::ToolResult { call_id, tool_name, content: logged_blocks(&content), status, touched }
+            }
+        }
+    }
+
+    fn kind(self) -> EntryKind {
+        match self {
+            Self::User { content, inbox, is_steer } => {
+                let message = Arc::new(Message::User(blocks(content)));
+                EntryKind::Message { message, inbox, steer: is_steer }
+            }
+            Self::Assistant { content, provider, model, usage, stop, error } => {
+                let part = |part| match part {
+                    LoggedPart::Text(text) => Part::Text(text),
+                    LoggedPart::Reasoning(text) => Part::Reasoning(text),
+                    LoggedPart::OpaqueReasoning { dialect, data } => Part::OpaqueReasoning { dialect, data },
+                    LoggedPart::ToolCall { id, name, arguments } => {
+                        Part::ToolCall(ToolCall { id, name, arguments })
+                    }
+                };
+                let content = content.into_iter().map(part).collect();
+                EntryKind::message(Message::Assistant(AssistantMessage {
+                    content,
+                    provider,
+                    model,
+                    usage,
+                    stop,
+                    error,
+                }))
+            }
+            Self::ToolResult { call_id, tool_name, content, status, touched } => {
+                let touch = |LoggedTouch { path, is_modified }| Touched {
+                    path,
+                    touch: if is_modified { Touch::Modified } else { Touch::Read },
+                };
+                let (content, touched) = (blocks(content), touched.into_iter().map(touch).collect());
+                EntryKind::message(Message::ToolResult(ToolResult {
+                    call_id,
+                    tool_name,
+                    content,
+                    status,
+                    touched,
+                }))
+            }
+            Self::Shell { command, output, exit_code, cancelled, truncated, excluded } => {
+                EntryKind::Shell(Shell { command, output, exit_code, cancelled, truncated, excluded })
+            }
+            Self::Custom { name, content, display } => {
+                EntryKind::Custom(Custom { kind: name, content: blocks(content), display })
+            }
+            Self::BranchSummary { from, summary, files } => {
+                EntryKind::BranchSummary { from, summary, files: files.files() }
+            }
+            Self::Compaction(compaction) => EntryKind::Compaction(Box::new(compaction.compaction())),
+            Self::CompactionUndone { compaction } => EntryKind::CompactionUndone { compaction },
+            Self::Prune { results, trigger, tokens_before, tokens_after } => {
+                let result = |LoggedPruned { entry, text, keeps_images, tokens }| PrunedResult {
+                    entry,
+                    text,
+                    keeps_images,
+                    tokens,
+                };
+                let results = results.into_iter().map(result).collect();
+                EntryKind::Prune(Box::new(Prune { results, trigger, tokens_before, tokens_after }))
+            }
+            Self::Pin { entry, pinned } => EntryKind::Pin { entry, pinned },
+            Self::ModelChange { provider, model } => EntryKind::ModelChange { provider, model },
+            Self::Label { target, label } => EntryKind::Label { target, label },
+            Self::Note { name, data } => EntryKind::Note { kind: name, data },
+            Self::HandOff { from, to, sees } => EntryKind::HandOff(HandOff { from, to, sees }),
+            Self::Inbox { delivery, content } => EntryKind::Inbox {
+                delivery,
+                content: blocks(content),
+                key: None,
+                fingerprint: None,
+                terms: None,
+            },
+            Self::LeafMoved { to } => EntryKind::LeafMoved { to },
+            Self::CompactionEnded {
+                started,
+                trigger,
+                outcome,
+                entry,
+                tokens_before,
+                tokens_after,
+                messages_before,
+                messages_after,
+                messages_removed,
+                duration_ms,
+                summary_usage,
+                cost_microdollars,
+            } => EntryKind::CompactionEnded(CompactionEnded {
+                started,
+                trigger,
+                outcome,
+                entry,
+                tokens_before,
+                tokens_after,
+                messages_before,
+                messages_after,
+                messages_removed,
+                duration_ms,
+                summary_usage,
+                cost_microdollars,
+            }),
+            Self::RunEnded { run, outcome, context } => EntryKind::RunEnded { run, outcome, context },
+            Self::Child { call_id, name, session, started, outcome } => {
+                let stage = match (started, outcome) {
+                    (Some(started), Some(outcome)) => ChildStage::Ended { started, outcome },
+                    (_, None) | (None, _) => ChildStage::Started,
+                };
+                EntryKind::Child(ChildRecord { call_id, name, session, stage })
+            }
+            Self::Question { run, call_id, tool, ordinal, asker, question, expires_at_ms } => {
+                let asked = AskedQuestion { run, call_id, tool, ordinal, asker, question, expires_at_ms };
+                EntryKind::Question(Arc::new(asked))
+            }
+            Self::QuestionEnded { question, end } => EntryKind::QuestionEnded { question, end },
+        }
+    }
+}
+
+impl LoggedCompaction {
+    fn of(compaction: Compaction) -> Self {
+        let Compaction {
+            base,
+            previous,
+            first,
+            last,
+            first_kept,
+            summary,
+            active_request,
+            files,
+            trigger,
+            truncated,
+            from_hook,
+            is_split_turn,
+            tokens_before,
+            tokens_after,
+            messages_before,
+            messages_removed,
+            duration_ms,
+            model,
+            usage,
+            cost_microdollars,
+            debt,
+        } = compaction;
+        let debt = debt.into_iter().map(|EntryRange { first, last }| (first, last)).collect();
+        let files = LoggedFiles::of(&files);
+        Self {
+            base,
+            previous,
+            first,
+            last,
+            first_kept,
+            summary,
+            active_request,
+            files,
+            trigger,
+            truncated,
+            from_hook,
+            is_split_turn,
+            tokens_before,
+            tokens_after,
+            messages_before,
+            messages_removed,
+            duration_ms,
+            model,
+            usage,
+            cost_microdollars,
+            debt,
+        }
+    }
+
+    fn compaction(self) -> Compaction {
+        let Self {
+            base,
+            previous,
+            first,
+            last,
+            first_kept,
+            summary,
+            active_request,
+            files,
+            trigger,
+            truncated,
+            from_hook,
+            is_split_turn,
+            tokens_before,
+            tokens_after,
+            messages_before,
+            messages_removed,
+            duration_ms,
+            model,
+            usage,
+            cost_microdollars,
+            debt,
+        } = self;
+        let debt = debt.into_iter().map(|(first, last)| EntryRange { first, last }).collect();
+        let files = files.files();
+        Compaction {
+            base,
+            previous,
+            first,
+            last,
+            first_kept,
+            summary,
+            active_request,
+            files,
+            trigger,
+            truncated,
+            from_hook,
+            is_split_turn,
+            tokens_before,
+            tokens_after,
+            messages_before,
+            messages_removed,
+            duration_ms,
+            model,
+            usage,
+            cost_microdollars,
+            debt,
+        }
+    }
+}
+
+impl EntryPage {
+    /// A whole log, as it is read from a store beside whoever works with it.
+    pub fn of_copy(session_id: &str, copy: &SessionCopy, losses: StoreLosses) -> Self {
+        let SessionCopy { head, entries, lost } = copy;
+        Self {
+            session: SessionSummary::new(session_id.to_owned(), head.clone()),
+            waiting: head.inbox.clone(),
+            entries: entries.iter().filter_map(LoggedEntry::of).collect(),
+            lost: lost.clone(),
+            next: None,
+            is_live: false,
+            status: None,
+            losses,
+        }
+    }
+
+    /// The part of a log from a position on; `None` where there is no such session.
+    fn read(store: &Store, id: &str, from: EntryId, limit: usize) -> Result<Option<Self>, StoreError> {
+        let Some(copy) = store.copy_from(id, from)? else { return Ok(None) };
+        let mut copy = copy;
+        let next = copy.entries.get(limit).map(|entry| entry.id);
+        copy.entries.truncate(limit);
+        Ok(Some(Self { next, ..Self::of_copy(id, &copy, StoreLosses::default()) }))
+    }
+}
+
+/// What a live session does that has so many entries. One that has written since, or is about to, may do something else.
+pub fn status_of(state: &State, entries: u64) -> Option<Status> {
+    Some(state.status).filter(|_| state.entries == entries)
+}
+
+impl Operation for ReadEntries {
+    const METHOD: &'static str = "session/entries";
+    type Output = EntryPage;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        Ok(Answer::Later(Box::pin(async move {
+            let Self { session_id: id, from, limit } = self;
+            let limit = limit.unwrap_or(LIMIT_MAX).clamp(1, LIMIT_MAX);
+            let live = asked.runtime.session(&id).await?;
+            let is_live = live.is_live();
+            let state = if is_live { live.state().await.ok() } else { None };
+            let (store, session) = (asked.runtime.store().clone(), id.clone());
+            let reading = tokio::task::spawn_blocking(move || EntryPage::read(&store, &session, from, limit));
+            let read = reading.await.map_err(|_| greenroom::Error::Closed)?;
+            let page = read.map_err(greenroom::Error::from)?;
+            let page = page.ok_or(greenroom::Error::NoSession { session: id })?;
+            let status = state.and_then(|state| status_of(&state, page.session.entries));
+            Ok(EntryPage { is_live, status, losses: StoreLosses::of(&asked), ..page })
+        })))
+    }
+}
+
+#[cfg(test)]
+mod tests;
