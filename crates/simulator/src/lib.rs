@@ -17,13 +17,12 @@
 //! ```
 //!
 //! Reading order: [`seen`] (a request), [`check`] (what it must not do), [`tokens`] (how large it is),
-//! [`model`] (what answers), [`scripts`], [`summariser`] and [`coding_agent`] (who answers), [`fault`] and
+//! [`model`] (what answers), [`scripts`] and [`summariser`] (who answers), [`fault`] and
 //! [`overflow`] (what goes wrong), [`simulator`] (the life of a call), [`server`] (over HTTP).
 
 mod answer;
 mod cassette;
 pub mod check;
-pub mod coding_agent;
 pub mod conformance;
 mod counting;
 pub mod expect;
@@ -44,7 +43,6 @@ mod wire;
 
 pub use cassette::{Cassette, CassetteError};
 pub use check::{Rule, Violation};
-pub use coding_agent::CodingAgent;
 pub use counting::{Counting, ReadsReasoning};
 pub use expect::Expectation;
 pub use fault::{Fault, FaultPlan, Point, RetryAfter, WrongUsage};

@@ -14,7 +14,7 @@ use crate::tokens;
 mod transcript;
 
 use transcript::Transcript;
-pub(crate) use transcript::recorded_steps;
+pub use transcript::recorded_steps;
 
 /// The most a summary has where the request names no limit, in tokens.
 const CAP_TOKENS_DEFAULT: u64 = 4_000;

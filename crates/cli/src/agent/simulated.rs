@@ -3,16 +3,20 @@
 //! Invariants: it listens on the loopback interface only, ends with the process, and looks at nothing but the
 //! requests that it gets.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use greenroom::provider::{OpenAi, OpenAiOptions, Purpose};
 use greenroom_kernel::Message;
 use greenroom_kernel::render::SUMMARY_LEAD;
+use greenroom_simulator::summariser::recorded_steps;
 use greenroom_simulator::{
-    Answer, CallInfo, CodingAgent, Pace, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
+    Answer, CallInfo, Pace, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer, Summariser,
 };
-use serde_json::Value;
+use greenroom_terminal::format;
+use serde_json::{Value, json};
 
 /// So many lines of a file are read at once: the context grows in steps that one can watch.
 const LINES_AT_ONCE: u64 = 120;
@@ -33,9 +37,8 @@ pub(crate) struct Simulated {
 impl Simulated {
     /// Starts one with this window, whose runs have at most so many steps with tool calls.
     pub(crate) async fn start(window: u64, steps_per_run: u64, pace: Pace) -> Result<Self> {
-        let agent = CodingAgent { seed: 0, steps_per_run, pace };
-        let options =
-            SimulatorOptions { window, max_output: window / 4, ..SimulatorOptions::new(Reader(agent)) };
+        let reader = Reader { steps_per_run, pace };
+        let options = SimulatorOptions { window, max_output: window / 4, ..SimulatorOptions::new(reader) };
         let simulator = Simulator::new(options);
         let server = simulator.serve().await.context("start the simulated model")?;
         Ok(Self { simulator, server })
@@ -64,58 +67,183 @@ impl Simulated {
     }
 }
 
-/// The simulator's coding agent, which reads large files in parts, and begins anew with every prompt once it
-/// knows the whole folder.
-struct Reader(CodingAgent);
+/// Reads through a folder with our own tools. What it knows comes from the request's messages alone, so that it goes on
+/// after a compaction or a restart; a run of it ends after so many steps, or when nothing is left to read.
+struct Reader {
+    steps_per_run: u64,
+    pace: Pace,
+}
 
 impl Script for Reader {
     fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
-        let reply = self.agent_reply(request, call);
-        if request.purpose == Purpose::Summary || !reply.calls.is_empty() {
-            return reply;
-        }
-        // What was read before this prompt is forgotten, and so is there to be read.
-        let prompt = request.messages.iter().rposition(|message| is_prompt(message));
-        match prompt {
-            Some(prompt) if prompt > 0 => {
-                let mut fresh = request.clone();
-                fresh.messages.drain(..prompt);
-                self.agent_reply(&fresh, call)
-            }
-            Some(_) | None => reply,
-        }
+        let answer = match request.purpose {
+            Purpose::Summary => Summariser::Obedient.reply(request, call),
+            Purpose::Step => self.step(request),
+        };
+        answer.with_pace(self.pace)
     }
 }
 
 impl Reader {
-    fn agent_reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
-        let mut reply = self.0.reply(request, call);
-        for call in &mut reply.calls {
-            let Ok(Value::Object(mut arguments)) = serde_json::from_str(&call.arguments) else { continue };
-            if call.name == "read" {
-                let path = arguments.get("path").and_then(Value::as_str).unwrap_or_default();
-                let is_data = DATA_ENDINGS.iter().any(|ending| path.ends_with(ending));
-                let lines = if is_data { DATA_LINES_AT_ONCE } else { LINES_AT_ONCE };
-                arguments.insert("limit".to_owned(), lines.into());
-            } else if call.name == "grep"
-                && let Some(folder) = newest_folder(request)
-            {
-                arguments.insert("path".to_owned(), folder.into());
-            }
-            call.arguments = Value::Object(arguments).to_string();
+    fn step(&self, request: &SeenRequest) -> Answer {
+        let prompt = request.messages.iter().rposition(|message| is_prompt(message));
+        let (before, run) = request.messages.split_at(prompt.unwrap_or_default());
+        let steps = run.iter().filter(|message| message.tool_calls().next().is_some()).count() as u64;
+        // Where the prompt is in the summary, some steps are too.
+        let summary =
+            run.iter().find(|message| matches!(&***message, Message::User(_)) && !is_prompt(message));
+        let steps = steps + summary.and_then(|summary| recorded_steps(&summary.text())).unwrap_or_default();
+        let known = Known::of(request.messages.iter());
+        let said =
+            format!("In all I know {} of this folder.", format::count(known.read.len() as u64, "file"));
+        if steps >= self.steps_per_run {
+            return Answer::text(format!("That is enough for this run. {said}"));
         }
-        reply
+        // What was read before this prompt is forgotten when all is known, and so is there to be read again.
+        let again = || (!before.is_empty()).then(|| Known::of(run.iter()).next(request, steps)).flatten();
+        match known.next(request, steps).or_else(again) {
+            Some(answer) => answer,
+            None if known.files.is_empty() => {
+                Answer::text("The folder is empty: there is nothing to read, so I am done.")
+            }
+            None => Answer::text(format!("Nothing is left to look at. {said}")),
+        }
     }
 }
 
-/// The folder of the file that was read last, if it was in one.
-fn newest_folder(request: &SeenRequest) -> Option<String> {
-    let calls = request.messages.iter().rev().flat_map(|message| message.tool_calls());
-    let arguments = calls.filter(|call| call.name == "read").find_map(|call| {
-        let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
-        arguments.get("path")?.as_str().map(str::to_owned)
-    });
-    arguments.and_then(|path| path.rsplit_once('/').map(|(folder, _)| folder.to_owned()))
+/// What the messages show of a folder.
+#[derive(Default)]
+struct Known {
+    /// In the order in which they were listed.
+    files: Vec<String>,
+    folders: Vec<String>,
+    listed: BTreeSet<String>,
+    read: BTreeSet<String>,
+    /// The file that was read last, and the line at which it goes on.
+    unfinished: Option<(String, u64)>,
+    newest: Option<String>,
+}
+
+impl Known {
+    fn of<'a>(messages: impl Iterator<Item = &'a Arc<Message>>) -> Self {
+        let (mut known, mut calls) = (Self::default(), BTreeMap::new());
+        for message in messages {
+            for call in message.tool_calls() {
+                let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+                let path = arguments.get("path").and_then(Value::as_str).unwrap_or(".").to_owned();
+                calls.insert(call.id.clone(), path);
+            }
+            match &**message {
+                Message::ToolResult(result) => {
+                    let path = calls.get(&result.call_id).cloned().unwrap_or_default();
+                    known.note(&result.tool_name, path, &message.text());
+                }
+                // A summary names the files that were read.
+                Message::User(_) if !is_prompt(message) => {
+                    let text = message.text();
+                    let files =
+                        text.rsplit_once("<read-files>\n").and_then(|(_, rest)| rest.split_once("\n</"));
+                    known.read.extend(files.iter().flat_map(|(files, _)| files.lines()).map(str::to_owned));
+                }
+                Message::User(_) | Message::Assistant(_) => {}
+            }
+        }
+        known
+    }
+
+    fn note(&mut self, tool: &str, path: String, text: &str) {
+        match tool {
+            "list" => {
+                self.listed.insert(path);
+                for line in text.lines().filter(|line| !line.starts_with(['`', '['])) {
+                    match line.strip_suffix('/') {
+                        Some(folder) => self.folders.push(folder.to_owned()),
+                        None if line.ends_with(['@', '?']) => {}
+                        None if !self.files.iter().any(|known| known == line) => {
+                            self.files.push(line.to_owned())
+                        }
+                        None => {}
+                    }
+                }
+            }
+            "read" => {
+                let rest = text.lines().last().and_then(|line| line.rsplit_once("go on with offset "));
+                let offset = rest.and_then(|(_, offset)| offset.trim_end_matches(']').parse().ok());
+                self.unfinished = offset.map(|offset| (path.clone(), offset));
+                self.read.insert(path.clone());
+                self.newest = Some(path);
+            }
+            _ => {}
+        }
+    }
+
+    /// The next calls; `None` where nothing is left to do.
+    fn next(&self, request: &SeenRequest, steps: u64) -> Option<Answer> {
+        if !request.has_tool("list") || !request.has_tool("read") {
+            return None;
+        }
+        if !self.listed.contains(".") {
+            let answer = Answer::text("I will look at what is in the folder.");
+            return Some(answer.and_call("list", &json!({ "path": "." })));
+        }
+        if steps % 5 == 4
+            && request.has_tool("grep")
+            && let Some(answer) = self.search()
+        {
+            return Some(answer);
+        }
+        let unfinished = self.unfinished.as_ref();
+        if let Some((path, offset)) = unfinished.filter(|_| steps.is_multiple_of(2)) {
+            let answer = Answer::text(format!("I will read on in `{path}` from line {offset}."));
+            let arguments = json!({ "path": path, "offset": offset, "limit": lines_at_once(path) });
+            return Some(answer.and_call("read", &arguments));
+        }
+        // Now and then several at once, as agents do.
+        let count = if steps % 3 == 2 { 3 } else { 1 };
+        let unread: Vec<&String> = self.unread().take(count).collect();
+        if !unread.is_empty() {
+            let names: Vec<String> = unread.iter().map(|path| format!("`{path}`")).collect();
+            let answer = Answer::text(format!("Next I will read {}.", names.join(", ")));
+            return Some(unread.iter().fold(answer, |answer, path| {
+                answer.and_call("read", &json!({ "path": path, "limit": lines_at_once(path) }))
+            }));
+        }
+        let folder = self.folders.iter().find(|folder| !self.is_explored(folder))?;
+        let answer = Answer::text(format!("Next I will list `{folder}`."));
+        Some(answer.and_call("list", &json!({ "path": folder })))
+    }
+
+    /// The files that were not read, what explains the others first.
+    fn unread(&self) -> impl Iterator<Item = &String> {
+        let unread = || self.files.iter().filter(|path| !self.read.contains(*path));
+        let explains = |path: &&String| path.to_lowercase().contains("readme");
+        unread().filter(explains).chain(unread().filter(move |path| !explains(path)))
+    }
+
+    /// Whether it was seen what is in a folder.
+    fn is_explored(&self, folder: &str) -> bool {
+        let inside = format!("{folder}/");
+        let is_inside = |path: &String| path.starts_with(&inside);
+        self.listed.contains(folder) || self.files.iter().chain(&self.folders).any(is_inside)
+    }
+
+    /// A search for the name of the file that was read last, in its folder.
+    fn search(&self) -> Option<Answer> {
+        let newest = Path::new(self.newest.as_ref()?);
+        let name = newest.file_stem()?.to_str()?;
+        let answer = Answer::text(format!("I will look for where `{name}` is used."));
+        let pattern: String =
+            name.chars().filter(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+        let folder =
+            newest.parent().and_then(Path::to_str).filter(|folder| !folder.is_empty()).unwrap_or(".");
+        Some(answer.and_call("grep", &json!({ "pattern": pattern, "path": folder })))
+    }
+}
+
+/// How many lines of a file are read at once.
+fn lines_at_once(path: &str) -> u64 {
+    let is_data = DATA_ENDINGS.iter().any(|ending| path.ends_with(ending));
+    if is_data { DATA_LINES_AT_ONCE } else { LINES_AT_ONCE }
 }
 
 fn is_prompt(message: &Message) -> bool {

@@ -201,8 +201,8 @@ impl Transcript {
     }
 }
 
-/// The number of steps that a record names last.
-pub(crate) fn recorded_steps(record: &str) -> Option<u64> {
+/// The number of steps of the run in progress that an honest summary names.
+pub fn recorded_steps(record: &str) -> Option<u64> {
     let (_, after) = record.rsplit_once(STEPS)?;
     after.lines().next()?.trim().parse().ok()
 }
