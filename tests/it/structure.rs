@@ -399,6 +399,49 @@ fn every_program_of_the_documentation_is_run() {
     assert!(programs >= pages.len() && programs > 0, "{programs} programs on {} pages", pages.len());
 }
 
+/// A link that leads nowhere is a page that was renamed, or a heading, and a reader who is lost.
+#[test]
+fn every_link_of_the_documentation_leads_somewhere() {
+    let pages = files(|path| {
+        let name = shown(path);
+        let is_page =
+            name.starts_with("docs/") || ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].contains(&&*name);
+        is_page && path.extension().is_some_and(|it| it == "md")
+    });
+    let (mut links, mut broken) = (0, Vec::new());
+    for page in &pages {
+        let text = prose(&read(page));
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("http") {
+                continue;
+            }
+            links += 1;
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
+            let is_there = target.exists()
+                && (anchor.is_empty()
+                    || prose(&read(&target)).lines().any(|line| anchor_of(line) == Some(anchor.into())));
+            if !is_there {
+                broken.push(format!("{}: {link}", shown(page)));
+            }
+        }
+    }
+    assert!(links > 100, "only {links} links were found");
+    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+}
+
+/// A page without its blocks of code.
+fn prose(page: &str) -> String {
+    page.split("\n```").step_by(2).map(|part| format!("{part}\n")).collect()
+}
+
+/// How a heading is linked to.
+fn anchor_of(line: &str) -> Option<String> {
+    let heading = line.strip_prefix('#')?.trim_start_matches('#').trim().to_lowercase();
+    let kept = heading.chars().filter(|char| char.is_alphanumeric() || " -_".contains(*char));
+    Some(kept.map(|char| if char == ' ' { '-' } else { char }).collect())
+}
+
 /// A crate's manifest, as far as it is needed.
 struct Manifest {
     path: PathBuf,
