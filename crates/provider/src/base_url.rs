@@ -29,12 +29,12 @@ pub struct BaseUrlError {
 }
 
 impl BaseUrl {
-    /// The host: a name, an IPv4 address, or an IPv6 address without its brackets.
+    /// Returns the host: a name, an IPv4 address, or an IPv6 address without its brackets.
     pub fn host(&self) -> &str {
         self.0.host_str().unwrap_or_default().trim_matches(['[', ']'])
     }
 
-    /// The port of the server: the scheme's default port if the URL names none.
+    /// Returns the port of the server: the scheme's default port if the URL names none.
     pub fn port(&self) -> u16 {
         self.0.port_or_known_default().unwrap_or_default()
     }
@@ -112,7 +112,8 @@ impl fmt::Debug for BaseUrl {
     }
 }
 
-/// The beginning of a text that is not a URL, in quotes, without the parts that may be a password or a key.
+/// Returns the beginning of a text that is not a URL, in quotes, without the parts that may be a password or
+/// a key.
 fn shown(text: &str) -> String {
     let text = text.split(['?', '#']).next().unwrap_or_default();
     let text = text.rsplit('@').next().unwrap_or_default();

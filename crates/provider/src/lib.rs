@@ -72,7 +72,7 @@ pub enum Purpose {
 ///
 /// Dropping the future or the stream cancels the call and closes its connection.
 pub trait Provider: Send + Sync + 'static {
-    /// The provider's name in the model catalogue, such as `openai`.
+    /// Returns the provider's name in the model catalogue, such as `openai`.
     fn name(&self) -> &str;
 
     /// Starts one model call.
@@ -82,8 +82,9 @@ pub trait Provider: Send + Sync + 'static {
     /// failure is an item of the stream.
     fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>>;
 
-    /// The address of the provider's server, as a URL without secrets. Learned facts about a model belong to
-    /// it: the same model at another address may be configured differently. `None` if there is no server.
+    /// Returns the address of the provider's server, as a URL without secrets. Learned facts about a model
+    /// belong to it: the same model at another address may be configured differently. `None` if there is no
+    /// server.
     fn address(&self) -> Option<&str> {
         None
     }
@@ -97,15 +98,16 @@ pub trait Provider: Send + Sync + 'static {
         async { Ok(Served::default()) }.boxed()
     }
 
-    /// Which reasoning of earlier answers a request with these settings carries, and which therefore counts
-    /// as input again. A provider must build its requests by the same rule. By default the settings alone
-    /// decide, and no opaque block is sent back: a provider that sends such blocks back names their dialect.
+    /// Returns which reasoning of earlier answers a request with these settings carries, and which therefore
+    /// counts as input again. A provider must build its requests by the same rule. By default the settings
+    /// alone decide, and no opaque block is sent back: a provider that sends such blocks back names their
+    /// dialect.
     fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
         settings.resend_reasoning.unwrap_or_default().rule(self.name())
     }
 
-    /// The output limit, in tokens, of a request whose `output_tokens_max` is `None`; `None` if such a
-    /// request is sent without a limit. A run must know the limit in order to lower it.
+    /// Returns the output limit, in tokens, of a request whose `output_tokens_max` is `None`; `None` if such
+    /// a request is sent without a limit. A run must know the limit in order to lower it.
     fn output_tokens_max(&self) -> Option<u64> {
         None
     }

@@ -1,8 +1,8 @@
-//! Reading little-endian fields one after another, in the order in which they were written.
+//! Reads little-endian fields one after another, in the order in which they were written.
 //!
 //! Everything that this crate reads from a disk goes through [`Cursor`], except for records, which bincode reads.
 //!
-//! Invariants: a cursor never panics; a field that is not there in full is `None`.
+//! Invariants: a cursor never panics; an incomplete field is `None`.
 
 /// The bytes that have not been read yet.
 #[derive(Debug, Clone, Copy)]
@@ -13,14 +13,14 @@ impl<'a> Cursor<'a> {
         Self(bytes)
     }
 
-    /// The next `count` bytes.
+    /// Returns the next `count` bytes.
     pub(crate) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// All bytes that are left.
+    /// Returns all bytes that are left.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.0
     }
@@ -41,7 +41,7 @@ impl<'a> Cursor<'a> {
         self.take(8)?.try_into().ok().map(u64::from_le_bytes)
     }
 
-    /// The next `count` bytes as text.
+    /// Returns the next `count` bytes as text.
     pub(crate) fn text(&mut self, count: usize) -> Option<&'a str> {
         std::str::from_utf8(self.take(count)?).ok()
     }
@@ -59,17 +59,19 @@ pub(crate) fn seal(bytes: &mut Vec<u8>, start: usize) {
     bytes.extend(crc.to_le_bytes());
 }
 
-/// A length as it is written. Lengths in this crate are those of buffers in memory.
+/// Converts a length for writing. Lengths in this crate are those of buffers in memory.
 pub(crate) fn to_u64(length: usize) -> u64 {
     length as u64
 }
 
-/// An offset into a buffer in memory. Offsets that come from a disk are compared with the buffer's length first.
+/// Converts an offset into a buffer in memory. Offsets from a disk are compared with the buffer's length
+/// first.
 pub(crate) fn to_usize(offset: u64) -> usize {
     usize::try_from(offset).expect("an offset into a buffer in memory")
 }
 
-/// Appends a number in few bytes: seven bits in each, the lowest first; the highest bit says that more follow.
+/// Appends a variable-length number: seven bits in each byte, the lowest first; the highest bit means that
+/// more follow.
 pub(crate) fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number.to_le_bytes()[0] | 0x80);
@@ -78,7 +80,7 @@ pub(crate) fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number.to_le_bytes()[0]);
 }
 
-/// Reads such a number; `None` if it does not end.
+/// Reads a variable-length number; `None` if it is truncated.
 pub(crate) fn read_number(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {

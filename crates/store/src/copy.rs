@@ -1,6 +1,6 @@
-//! What a store holds of one session, for those who only read it.
+//! One session of a store, for readers.
 //!
-//! Invariants: what a session has lost is told with what is left of it.
+//! Invariants: a session's losses are reported together with the remaining entries.
 
 use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_kernel::head::Head;
@@ -8,10 +8,10 @@ use greenroom_kernel::head::Head;
 use crate::error::StoreError;
 use crate::{Salvaged, Store};
 
-/// A session, as much of it as can be read.
+/// A session, as far as it can be read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionCopy {
-    /// How it stands.
+    /// Its head.
     pub head: Head,
     /// Its entries, in order.
     pub entries: Vec<Entry>,
@@ -20,10 +20,10 @@ pub struct SessionCopy {
 }
 
 impl Store {
-    /// A session with all its entries, or with those that are left of it. `None`: there is no such session.
+    /// Returns a session with all its readable entries; `None` if there is no such session.
     ///
     /// # Errors
-    /// When it cannot be read for another reason than that it is damaged.
+    /// If the session cannot be read for a reason other than damage.
     pub fn copy(&self, session: &str) -> Result<Option<SessionCopy>, StoreError> {
         self.copy_from(session, EntryId(0))
     }

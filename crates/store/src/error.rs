@@ -1,6 +1,6 @@
-//! Everything that can go wrong with a store, and the notices that it gives when it is opened.
+//! The errors of a store, and the notices that it returns when it is opened.
 //!
-//! Invariants: an error's text is a lower-case fragment that can follow a colon. Where a person can do something
+//! Invariants: an error's text is a lower-case fragment that can follow a colon. If a person can do something
 //! about it, it says what.
 
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::EntryId;
 
-/// Why the store did not do what it was asked to do. If a whole group fails, each of its callers gets a clone.
+/// Why a store operation failed. If a whole group fails, each of its callers gets a clone.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Another process, or another store in this one, has the directory open.
@@ -20,12 +20,13 @@ pub enum StoreError {
         /// The id of the process that has it open, if the lock file names it.
         pid: Option<u32>,
     },
-    /// No space is left, or a quota is used up. The store can be read, and appends work again once there is room.
+    /// No space is left, or a quota is used up. The store can be read, and appends work again once there is
+    /// space.
     #[error("no space is left to {action} {}; free some space and try again", path.display())]
     Full {
         /// The operation, as a verb: "write", "create" and so on.
         action: &'static str,
-        /// The file or directory that it concerned.
+        /// The file or directory.
         path: PathBuf,
     },
     /// The process has no permission to do this to the file.
@@ -33,11 +34,11 @@ pub enum StoreError {
     NotPermitted {
         /// The operation, as a verb: "write", "create" and so on.
         action: &'static str,
-        /// The file or directory that it concerned.
+        /// The file or directory.
         path: PathBuf,
     },
-    /// The directory was moved, removed or replaced while the store was open. Nothing more is written: what is there now
-    /// is another store's.
+    /// The directory was moved, removed or replaced while the store was open. Nothing more is written:
+    /// whatever is there now belongs to another store.
     #[error("the store in {} was moved, removed or replaced while it was in use; start again", dir.display())]
     Replaced {
         /// The store's directory.
@@ -48,37 +49,37 @@ pub enum StoreError {
     Io {
         /// The operation, as a verb: "write", "create" and so on.
         action: &'static str,
-        /// The file or directory that it concerned.
+        /// The file or directory.
         path: PathBuf,
         /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// The batch does not follow the session's last entry: something else was appended, or an entry was left out.
+    /// The batch does not continue the session: something else was appended, or an entry was left out.
     #[error("the next entry of session {session} is {expected}, not {got}; load the session again and retry")]
     Sequence {
         /// The session.
         session: String,
         /// The id that the batch's first entry must have.
         expected: EntryId,
-        /// The id that it has.
+        /// The actual id of the batch's first entry.
         got: EntryId,
     },
-    /// The batch's head does not count its entries.
+    /// The batch's head has the wrong number of entries.
     #[error("the head of session {session} counts {got} entries where there will be {expected}")]
     Head {
         /// The session.
         session: String,
-        /// How many entries the session will have.
+        /// The number of entries that the session will have.
         expected: u64,
-        /// How many entries the head counts.
+        /// The number of entries in the head.
         got: u64,
     },
-    /// The string cannot be a session's id.
+    /// The string is not a valid session id.
     #[error("{session:?} cannot be a session's id: {reason}")]
     SessionId {
-        /// The string, cut to 80 characters.
+        /// The string, truncated to 80 characters.
         session: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
     /// A batch, key or value is larger than the store accepts.
@@ -86,11 +87,11 @@ pub enum StoreError {
         "too large to be stored at once: {size} {what}, and at most {limit} fit; shorten it, or split it"
     )]
     TooLarge {
-        /// What the two numbers count.
+        /// The unit of the two numbers.
         what: &'static str,
-        /// The size that it has.
+        /// The actual size.
         size: u64,
-        /// The size that it may have at most.
+        /// The maximum size.
         limit: u64,
     },
     /// There is no such session.
@@ -119,17 +120,17 @@ pub enum StoreError {
     /// A file was written by a newer version.
     #[error("{what} has format version {found}, and this version reads up to {supported}; use a newer one")]
     Version {
-        /// What was read: a record, a head, a journal segment or the manifest.
+        /// The file or value: a record, a head, a journal segment or the manifest.
         what: &'static str,
-        /// The version that it was written in.
+        /// The version found.
         found: u32,
-        /// The newest version that can be read.
+        /// The newest supported version.
         supported: u32,
     },
     /// A record's bytes cannot be decoded, although their checksum is valid.
     #[error("a record does not decode: {detail}")]
     Record {
-        /// What is wrong with the bytes.
+        /// The reason.
         detail: String,
     },
     /// The index failed. The journal is not affected.
@@ -138,11 +139,12 @@ pub enum StoreError {
         /// The failure, in words.
         detail: String,
     },
-    /// The store found that its own books are wrong, and refused the operation. This is a bug, or something else
-    /// changed the store's files. What was acknowledged is not affected, and the next append begins a new segment.
+    /// The store found that its own data is inconsistent, and refused the operation. This is a bug, or
+    /// something else changed the store's files. Acknowledged data is not affected, and the next append
+    /// begins a new segment.
     #[error("the store is inconsistent: {invariant} does not hold; the operation was refused")]
     Invariant {
-        /// The statement that should hold.
+        /// The condition that should hold.
         invariant: &'static str,
     },
     /// The store was closed.
@@ -158,7 +160,7 @@ fn owner(pid: Option<u32>) -> String {
     }
 }
 
-/// Who has the store, and what helps.
+/// Names the process that has the store open, and gives advice.
 fn owner_and_advice(pid: Option<u32>) -> String {
     let advice = match pid {
         Some(pid) if pid == std::process::id() => {
@@ -170,8 +172,8 @@ fn owner_and_advice(pid: Option<u32>) -> String {
 }
 
 impl StoreError {
-    /// Whether the same call may succeed later: once there is room, the other process has ended, the device works
-    /// again, or a new segment was begun.
+    /// Whether the same call may succeed later: once there is space, the other process has exited, the device
+    /// works again, or a new segment was begun.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::InUse { .. } | Self::Full { .. } | Self::Io { .. } | Self::Invariant { .. } => true,
@@ -191,12 +193,12 @@ impl StoreError {
         }
     }
 
-    /// [`Self::Invariant`] unless the condition holds. `invariant` is the statement in words.
+    /// Returns [`Self::Invariant`] unless the condition holds. `invariant` is the condition in words.
     pub(crate) fn ensure(holds: bool, invariant: &'static str) -> Result<(), Self> {
         if holds { Ok(()) } else { Err(Self::Invariant { invariant }) }
     }
 
-    /// The error for a failed operation on a file. `action` is a verb that fits after "cannot".
+    /// Creates the error for a failed operation on a file. `action` is a verb that fits after "cannot".
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         let kind = source.kind();
@@ -210,7 +212,7 @@ impl StoreError {
     }
 }
 
-/// What a person should know about a store that was opened: what was lost, and what was repaired.
+/// Information for a person about a store that was opened: what was lost, and what was repaired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// Acknowledged entries at the end of the session are gone. The session is quarantined: it can be read up to
@@ -218,7 +220,7 @@ pub enum Notice {
     TailLost {
         /// The session.
         session: String,
-        /// The first entry that was lost.
+        /// The first lost entry.
         from: EntryId,
     },
     /// A part of the journal is damaged or gone. Everything else can be read.
@@ -229,11 +231,12 @@ pub enum Notice {
         offset: u64,
         /// The sessions that are known to have lost entries. They are quarantined.
         sessions: Vec<String>,
-        /// Whether other sessions may have lost entries too, because nothing tells what the damaged part held.
+        /// Whether other sessions may have lost entries too, because there is no record of what the damaged
+        /// part held.
         others_possible: bool,
     },
-    /// The journal ended with a write that never finished, and that write was cut off. As far as is known, nothing
-    /// acknowledged is lost.
+    /// The journal ended with a write that never finished, and that write was cut off. As far as is known,
+    /// nothing acknowledged was lost.
     TailCut {
         /// The segment's number.
         segment: u64,
@@ -242,32 +245,32 @@ pub enum Notice {
         /// How many bytes were cut off.
         bytes: u64,
     },
-    /// The index was unusable and was built again from the journal.
+    /// The index was unusable and was rebuilt from the journal.
     IndexRebuilt {
         /// Why the old index was unusable.
         reason: String,
     },
-    /// The index can be neither opened nor built. It is kept in memory until the store is opened again.
+    /// The index can be neither opened nor rebuilt. It is kept in memory until the store is opened again.
     IndexInMemory {
-        /// Why it cannot be opened, and why it cannot be built.
+        /// Why it cannot be opened, and why it cannot be rebuilt.
         reason: String,
     },
-    /// The store is only read: nothing in its directory is changed.
+    /// The store is opened read-only: nothing in its directory is changed.
     ReadOnly {
         /// The store's directory.
         dir: PathBuf,
     },
-    /// The store is only read, and another one writes to it: this shows what was in it when it was opened.
+    /// The store is opened read-only while another one writes to it: this is a snapshot as of opening.
     InUse {
-        /// The process that writes, as far as its lock file says.
+        /// The process that writes, if its lock file names it.
         pid: Option<u32>,
     },
-    /// The list of segments was unusable and was made again from the segments that were found.
+    /// The list of segments was unusable and was rebuilt from the existing segments.
     ManifestRebuilt {
         /// Why the old list was unusable.
         reason: String,
     },
-    /// A file among the segments is none of this store's: it was given another name and is not read.
+    /// A file among the segments does not belong to this store: it was renamed and is not read.
     SetAside {
         /// The file's new name.
         path: PathBuf,

@@ -1,5 +1,5 @@
-//! Disks that fail, for tests: [`FaultyFiles`] makes a chosen operation go wrong, and [`MemoryFiles`] loses what was
-//! not synced when the power is cut.
+//! Failing disks for tests: [`FaultyFiles`] makes a chosen operation fail, and [`MemoryFiles`] loses unsynced
+//! data when the power is cut.
 //!
 //! Invariants: every fault that fires is counted ([`FaultyFiles::fired`]), so that a test can assert that it did.
 
@@ -23,7 +23,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// What goes wrong, and at which operation. Operations are numbered from 1. Only those that change something count:
+/// Which operation fails, and how. Operations are numbered from 1. Only those that change something count:
 /// create, write, sync, truncate, rename and remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -101,7 +101,7 @@ impl Plan {
     }
 }
 
-/// Files on which a chosen operation goes wrong.
+/// Files on which a chosen operation fails.
 #[derive(Debug, Clone)]
 pub struct FaultyFiles {
     inner: Arc<dyn Files>,
@@ -124,12 +124,12 @@ impl FaultyFiles {
         *current = fault;
     }
 
-    /// The number of operations that counted since the fault was set.
+    /// Returns the number of operations counted since the fault was set.
     pub fn operations(&self) -> u64 {
         self.plan.operations.load(Ordering::SeqCst)
     }
 
-    /// The number of times that the fault fired since it was set.
+    /// Returns the number of times that the fault fired since it was set.
     pub fn fired(&self) -> u64 {
         self.plan.fired.load(Ordering::SeqCst)
     }
@@ -215,12 +215,12 @@ impl File for FaultyFile {
 pub struct Random(u64);
 
 impl Random {
-    /// A generator with this seed.
+    /// Returns a generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next random number.
+    /// Returns the next random number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -229,30 +229,30 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A random number below `limit`, which must not be 0.
+    /// Returns a random number below `limit`, which must not be 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.number() % limit
     }
 }
 
-/// Files in memory that can simulate a power cut: what was synced survives, and parts of the rest may.
+/// Files in memory that simulate a power cut: synced data survives, and parts of the rest may.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryFiles {
     names: Arc<Mutex<Names>>,
     space: Arc<Space>,
 }
 
-/// How much room there is.
+/// The simulated disk space.
 #[derive(Debug, Default)]
 struct Space {
-    /// The bytes that all files have together.
+    /// The total size of all files in bytes.
     used: AtomicU64,
-    /// The bytes that they may have; 0 for no limit.
+    /// The maximum total size in bytes; 0 for no limit.
     limit: AtomicU64,
 }
 
 impl Space {
-    /// Takes note of a file whose length changes.
+    /// Accounts for a change of a file's length.
     fn resize(&self, from: usize, to: usize) -> io::Result<()> {
         let (from, to) = (from as u64, to as u64);
         let limit = self.limit.load(Ordering::SeqCst);
@@ -281,19 +281,19 @@ struct Bytes {
 }
 
 impl MemoryFiles {
-    /// An empty file system.
+    /// Creates an empty file system.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Leaves room for so many more bytes. What is longer than that fails with [`ENOSPC`].
+    /// Limits the free space to this many bytes. Larger writes fail with [`ENOSPC`].
     pub fn leave_room(&self, bytes: u64) {
         let used = self.space.used.load(Ordering::SeqCst);
         self.space.limit.store(used.saturating_add(bytes).max(1), Ordering::SeqCst);
     }
 
-    /// Cuts the power. What was not synced is gone. With `random`, each page of it survives or not by chance, because
-    /// a disk may write pages in any order. Nothing may use the files meanwhile.
+    /// Cuts the power. Unsynced data is lost. With `random`, each unsynced page survives or not by chance,
+    /// because a disk may write pages in any order. Nothing may use the files meanwhile.
     pub fn power_cut(&self, mut random: Option<&mut Random>) {
         const PAGE: usize = 64;
         let mut names = lock(&self.names);
@@ -323,12 +323,12 @@ impl MemoryFiles {
         }
     }
 
-    /// The paths of all files.
+    /// Returns the paths of all files.
     pub fn paths(&self) -> Vec<PathBuf> {
         lock(&self.names).current.keys().cloned().collect()
     }
 
-    /// Damages a file: changes its bytes durably, unnoticed by those who have it open.
+    /// Damages a file: changes its bytes durably, without notice to open handles.
     pub fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let file = self.find(path)?;
         let mut bytes = lock(&file.0);

@@ -1,8 +1,8 @@
 //! Access to the disk. Every journal file is reached through [`Files`], so that tests can make it fail.
 //!
-//! Invariants: no error is hidden, and nothing is tried again except a call that a signal interrupted. A single read or
-//! write may be short, as those of the operating system may. (sled accesses its own files by itself: the index can
-//! always be built again, the journal cannot.)
+//! Invariants: no error is hidden, and nothing is retried except a call that a signal interrupted. A single
+//! read or write may be short, as with the operating system. (sled accesses its own files itself: the index
+//! can always be rebuilt, the journal cannot.)
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,14 +11,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a file is opened for.
+/// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
-    /// To read an existing file.
+    /// Reads an existing file.
     Read,
-    /// To read and write an existing file.
+    /// Reads and writes an existing file.
     Write,
-    /// To create a file that does not exist yet, and to read and write it.
+    /// Creates a file that does not exist yet, and reads and writes it.
     Create,
 }
 
@@ -26,15 +26,15 @@ pub enum OpenMode {
 pub trait Files: Send + Sync + fmt::Debug {
     /// Creates the directory and those above it, with access for their owner only (mode 0700). It may exist already.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
-    /// The names of the files in a directory, in no particular order.
+    /// Returns the names of the files in a directory, in no particular order.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
     /// Opens a file.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
-    /// Gives a file another name, atomically. A file that had that name is replaced.
+    /// Renames a file atomically. A file with the new name is replaced.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes durable which files were created, renamed and removed in the directory.
+    /// Makes the creation, renaming and removal of files in the directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 }
 
@@ -48,7 +48,7 @@ pub trait File: Send + Sync + fmt::Debug {
     fn truncate(&self, length: u64) -> io::Result<()>;
     /// Makes the file's bytes and its length durable.
     fn sync(&self) -> io::Result<()>;
-    /// The file's length in bytes.
+    /// Returns the file's length in bytes.
     fn length(&self) -> io::Result<u64>;
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn write_all_at(file: &dyn File, mut bytes: &[u8], mut offset: u64) -
     Ok(())
 }
 
-/// Reads `length` bytes from `offset`; fewer if the file ends before.
+/// Reads `length` bytes from `offset`; fewer if the file ends earlier.
 pub(crate) fn read_at(file: &dyn File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; length];
     let mut filled = 0;
@@ -84,18 +84,19 @@ pub(crate) fn read_at(file: &dyn File, offset: u64, length: usize) -> io::Result
     Ok(buffer)
 }
 
-/// No file of a journal is larger: a segment is sealed at a size far below this, and every other file is smaller still.
+/// No file of a journal is larger: a segment is sealed far below this size, and every other file is smaller
+/// still.
 const FILE_BYTES_MAX: u64 = 2 << 30;
 
-/// Reads a whole file, if it is no larger than a file of a journal can be.
+/// Reads a whole file, if it is no larger than a journal file can be.
 pub(crate) fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
     let length = file.length()?;
     let length = usize::try_from(length).ok().filter(|_| length <= FILE_BYTES_MAX);
     read_at(file, 0, length.ok_or(io::ErrorKind::FileTooLarge)?)
 }
 
-/// An error for anything but a regular file: a pipe would be waited for without end. A path where there is nothing is
-/// fine.
+/// Returns an error for anything but a regular file: reading a pipe would block for ever. A missing file is
+/// accepted.
 pub(crate) fn check_regular(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => {
@@ -105,28 +106,29 @@ pub(crate) fn check_regular(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a directory of the store's own, or takes an existing one back, for its owner only. That the mode of an
-/// existing one cannot be changed is not an error.
+/// Creates one of the store's own directories, or restricts an existing one to its owner. Failure to change
+/// the mode of an existing one is not an error.
 pub(crate) fn create_own_dir(dir: &Path) -> io::Result<()> {
     RealFiles.create_dir(dir)?;
     #[cfg(unix)]
     {
         let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         if let Err(error) = fs::set_permissions(dir, owner_only) {
-            tracing::debug!(%error, dir = %dir.display(), "cannot close the directory to others");
+            tracing::debug!(%error, dir = %dir.display(), "cannot restrict the directory to its owner");
         }
     }
     Ok(())
 }
 
-/// Closes the files in a directory of the store's own to all but their owner. That a mode cannot be changed is not an error.
+/// Restricts the files in one of the store's own directories to their owner. Failure to change a mode is not
+/// an error.
 pub(crate) fn close_files(dir: &Path) {
     #[cfg(unix)]
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
         let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         if is_file && let Err(error) = fs::set_permissions(entry.path(), owner_only) {
-            tracing::debug!(%error, file = %entry.path().display(), "cannot close the file to others");
+            tracing::debug!(%error, file = %entry.path().display(), "cannot restrict the file to its owner");
         }
     }
     #[cfg(not(unix))]
@@ -145,7 +147,7 @@ pub(crate) fn replace(files: &dyn Files, path: &Path, bytes: &[u8]) -> io::Resul
     let file = files.open(&new, OpenMode::Create)?;
     let written = write_all_at(file.as_ref(), bytes, 0).and_then(|()| file.sync());
     if let Err(error) = written.and_then(|()| files.rename(&new, path)) {
-        // On a full disk it would take the room that is left.
+        // On a full disk it would take the remaining space.
         drop(files.remove(&new));
         return Err(error);
     }
@@ -203,7 +205,7 @@ impl Files for RealFiles {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        // Only unix can sync a directory, and only there it is needed.
+        // Only unix can sync a directory, and only there it is necessary.
         if cfg!(unix) { fs::File::open(dir)?.sync_all() } else { Ok(()) }
     }
 }

@@ -1,11 +1,13 @@
-//! The index: where each entry lies in the journal, each session's head, and how far the journal is indexed.
+//! The index: the location of each entry in the journal, each session's head, and how far the journal is
+//! indexed.
 //!
-//! A change is first staged: it goes into a table in memory, where every reader sees it at once. Later the staged
-//! changes move to sled in one atomic batch, together with the checkpoint; until they are there, readers find them in
-//! memory, and newer changes are staged beside them. So an append never waits for sled, and sled never holds half a group.
+//! A change is first staged: it goes into a table in memory, where every reader sees it at once. Later the
+//! staged changes move to sled in one atomic batch, together with the checkpoint; until then, readers find
+//! them in memory, and newer changes are staged beside them. So an append never waits for sled, and sled
+//! never holds half a group.
 //!
-//! Invariants: the index says nothing that the journal does not say, and it can be built again from the journal.
-//! After the first failure of sled every call fails, and the next start builds the index again.
+//! Invariants: everything in the index is derived from the journal, so it can be rebuilt from it. After the
+//! first failure of sled every call fails, and the next start rebuilds the index.
 
 mod chunks;
 mod rows;
@@ -44,14 +46,14 @@ type Pair = (Vec<u8>, Vec<u8>);
 /// Changes by key.
 type Table = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// The changes that are not in sled yet.
+/// The changes that are not yet in sled.
 #[derive(Debug, Default)]
 struct Staged {
-    /// The newest.
+    /// The newest changes.
     table: Table,
-    /// About how much memory the newest take, in bytes.
+    /// The approximate memory size of the newest changes, in bytes.
     bytes: usize,
-    /// Those that are on their way to sled.
+    /// The changes that are being moved to sled.
     moving: Option<Arc<Table>>,
 }
 
@@ -60,7 +62,7 @@ impl Staged {
         self.table.get(key).or_else(|| self.moving.as_ref()?.get(key))
     }
 
-    /// The first `limit` changes of each table within the bounds, the older table first.
+    /// Returns the first `limit` changes of each table within the bounds, the older table first.
     fn ranges(&self, bounds: (Bound<&[u8]>, Bound<&[u8]>), limit: usize) -> [Vec<Change>; 2] {
         let of = |table: &Table| {
             let range = table.range::<[u8], _>(bounds).take(limit);
@@ -76,12 +78,12 @@ pub(crate) struct Index {
     /// `None` if the index is kept in memory only, and after it was closed.
     database: RwLock<Option<sled::Db>>,
     staged: RwLock<Staged>,
-    /// The first failure of sled. Once there is one, sled is not used any more.
+    /// The first failure of sled. After it, sled is not used any more.
     broken: Mutex<Option<String>>,
     is_closed: AtomicBool,
-    /// If this file exists, the next start builds the index again.
+    /// If this file exists, the next start rebuilds the index.
     suspect_path: PathBuf,
-    /// No change moves while a test holds this.
+    /// Blocks moves while a test holds it.
     #[cfg(test)]
     pub(crate) gate: Mutex<()>,
 }
@@ -108,16 +110,16 @@ impl Index {
         }
     }
 
-    /// An index that is kept in memory only, for when sled cannot be used.
+    /// Creates an index in memory only, for when sled cannot be used.
     pub(crate) fn in_memory(dir: &Path) -> Self {
         Self::new(dir, None)
     }
 
-    /// Opens sled's database in `dir/index`. It does so on a thread of its own, because sled can panic here.
+    /// Opens sled's database in `dir/index`, on a separate thread, because sled can panic here.
     pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, String> {
         let path = dir.join("index");
-        // sled would make it readable to others, and it has the names of all sessions. Its files too: the directory closes
-        // them as long as nobody moves or copies them.
+        // sled would make it readable to others, and it contains the names of all sessions. Its files too:
+        // the directory protects them only as long as nobody moves or copies them.
         create_own_dir(&path).map_err(|error| error.to_string())?;
         let made = path.clone();
         let open = move || {
@@ -151,7 +153,7 @@ impl Index {
         }
     }
 
-    /// Whether an earlier process asked for the index to be built again.
+    /// Whether an earlier process requested a rebuild of the index.
     pub(crate) fn is_suspect(dir: &Path) -> bool {
         dir.join("index.suspect").exists()
     }
@@ -168,20 +170,20 @@ impl Index {
         }
     }
 
-    /// Asks for the index to be built again at the next start.
+    /// Requests a rebuild of the index at the next start.
     pub(crate) fn mark_suspect(&self, reason: &str) {
-        tracing::error!(reason, "the index does not fit the journal; the next start builds it again");
+        tracing::error!(reason, "the index does not match the journal; the next start rebuilds it");
         if let Err(error) = std::fs::write(&self.suspect_path, reason) {
-            tracing::error!(%error, "cannot note that the index is suspect");
+            tracing::error!(%error, "cannot record that the index is suspect");
         }
     }
 
-    /// Withdraws that request, because the index was built again.
+    /// Withdraws that request, because the index was rebuilt.
     pub(crate) fn clear_suspect(&self) {
         if let Err(error) = std::fs::remove_file(&self.suspect_path)
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            tracing::warn!(%error, "cannot remove the note about the suspect index");
+            tracing::warn!(%error, "cannot remove the record of the suspect index");
         }
     }
 
@@ -214,13 +216,14 @@ impl Index {
         Ok(value.flatten().map(|value| value.to_vec()))
     }
 
-    /// The pairs with keys in `from..until`, in order.
+    /// Returns the pairs with keys in `from..until`, in order.
     fn range(&self, from: &[u8], until: &[u8]) -> Result<Vec<Pair>, StoreError> {
         if from >= until {
             return Ok(Vec::new());
         }
         let bounds = (Bound::Included(from), Bound::Excluded(until));
-        // The staged changes are read first: one that moves to sled meanwhile is then seen twice, but never missed.
+        // The staged changes are read first: one that moves to sled meanwhile is then seen twice, but never
+        // missed.
         let newer = self.staged.read().ranges(bounds, usize::MAX);
         let older = self.with(|database| {
             database
@@ -246,13 +249,13 @@ impl Index {
         }
     }
 
-    /// About how many bytes of memory the staged changes take.
+    /// Returns the approximate memory size of the staged changes, in bytes.
     pub(crate) fn staged_bytes(&self) -> usize {
         self.staged.read().bytes
     }
 
-    /// Makes all staged changes the ones that move to sled next. Returns whether there are any. While earlier ones are on
-    /// their way, it changes nothing. Only the writer may call it.
+    /// Selects all staged changes for the next move to sled. Returns whether there are any. While a move is
+    /// in progress, it changes nothing. Only the writer may call it.
     pub(crate) fn begin_move(&self) -> Result<bool, StoreError> {
         if self.with(|_| Ok(()))?.is_none() {
             return Ok(false);
@@ -265,8 +268,8 @@ impl Index {
         Ok(staged.moving.is_some())
     }
 
-    /// Moves the changes for which [`Self::begin_move`] was called to sled, in one atomic batch. If that fails, readers
-    /// still find them in memory. One thread at a time may call it.
+    /// Moves the changes selected by [`Self::begin_move`] to sled, in one atomic batch. If that fails,
+    /// readers still find them in memory. Only one thread at a time may call it.
     pub(crate) fn finish_move(&self) -> Result<(), StoreError> {
         let moving = self.staged.read().moving.clone();
         let Some(moving) = moving else { return Ok(()) };
@@ -278,20 +281,20 @@ impl Index {
         Ok(())
     }
 
-    /// Moves the staged changes to sled. If that fails, they stay in memory. Only the writer may call it, while nothing
-    /// else moves changes.
+    /// Moves the staged changes to sled. If that fails, they stay in memory. Only the writer may call it,
+    /// while no other move is in progress.
     pub(crate) fn flush_staged(&self) -> Result<(), StoreError> {
-        // What could not be moved earlier comes first.
+        // Changes that could not be moved earlier come first.
         self.finish_move()?;
         if self.begin_move()? { self.finish_move() } else { Ok(()) }
     }
 
-    /// Makes what was moved to sled durable.
+    /// Makes the changes in sled durable.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         self.with(|database| database.flush()).map(drop)
     }
 
-    /// Closes it and writes nothing: its directory is another store's now.
+    /// Closes the index without writing: its directory now belongs to another store.
     pub(crate) fn abandon(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         // Dropping it would write.
@@ -303,7 +306,7 @@ impl Index {
     pub(crate) fn close(&self) {
         let flushed = self.flush_staged().and_then(|()| self.sync());
         if let Err(error) = &flushed {
-            tracing::warn!(%error, "the index was not written to the end; the next start reads the journal again");
+            tracing::warn!(%error, "the index was not fully written; the next start reads the journal again");
         }
         self.is_closed.store(true, Ordering::SeqCst);
         let database = self.database.write().take();
@@ -317,12 +320,12 @@ impl Index {
         }
     }
 
-    /// How far the journal is indexed; `None` if the index is new.
+    /// Returns how far the journal is indexed; `None` if the index is new.
     pub(crate) fn checkpoint(&self) -> Result<Option<Checkpoint>, StoreError> {
         Ok(self.get(key::CHECKPOINT)?.as_deref().and_then(Checkpoint::decode))
     }
 
-    /// The session's row; `None` if there is no such session.
+    /// Returns the session's row; `None` if there is no such session.
     pub(crate) fn row(&self, session: &str) -> Result<Option<Row>, StoreError> {
         match self.get(&key::row(session))? {
             None => Ok(None),
@@ -332,7 +335,7 @@ impl Index {
         }
     }
 
-    /// The rows of all sessions by id, and the sum that the checkpoint must have for them.
+    /// Returns the rows of all sessions by id, and the sum that the checkpoint must have for them.
     pub(crate) fn rows(&self) -> Result<(Vec<(String, Row)>, u64), StoreError> {
         let mut rows = Vec::new();
         let mut sum = 0_u64;
@@ -348,10 +351,10 @@ impl Index {
         Ok((rows, sum))
     }
 
-    /// How many sessions there are, and the sum of their rows. The heads are not read.
+    /// Returns the number of sessions, and the sum of their rows. The heads are not read.
     ///
     /// # Errors
-    /// A row cannot be read: it is cut off, or of a later version.
+    /// If a row cannot be read: it is truncated, or of a later version.
     pub(crate) fn count_and_sum(&self) -> Result<(u64, u64), StoreError> {
         let (mut count, mut sum) = (0, 0_u64);
         for (key, value) in self.range(b"h", b"i")? {
@@ -364,7 +367,8 @@ impl Index {
         Ok((count, sum))
     }
 
-    /// The heads of the sessions after `after`, by id: at most `limit`, and fewer only where no more follow.
+    /// Returns the heads of the sessions after `after`, ordered by id: at most `limit`; fewer mean that no
+    /// more follow.
     pub(crate) fn heads(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, Head)>, StoreError> {
         let mut heads = Vec::new();
         let mut from = after.map_or_else(|| b"h".to_vec(), |after| key::after(&key::row(after)));
@@ -385,8 +389,8 @@ impl Index {
         Ok(heads)
     }
 
-    /// About the first `limit` pairs with keys in `from..until`, in order, and where the rest begins, if there may be
-    /// more. Fewer than `limit` are given where staged changes removed some.
+    /// Returns about the first `limit` pairs with keys in `from..until`, in order, and where the rest begins
+    /// if there may be more. There are fewer than `limit` if staged changes removed some.
     fn first_in_range(
         &self,
         from: &[u8],
@@ -401,7 +405,7 @@ impl Index {
             range.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
         })?;
         let older: Vec<Pair> = older.unwrap_or_default();
-        // What lies behind the end of a cut list may have changes that were not read.
+        // Keys behind the end of a truncated list may have changes that were not read.
         let end_of_older = older.last().filter(|_| older.len() == limit).map(|(key, _)| key.clone());
         let cut = newer.iter().filter(|newer| newer.len() == limit);
         let ends_of_newer = cut.filter_map(|newer| newer.last().map(|(key, _)| key.clone()));
@@ -413,7 +417,7 @@ impl Index {
         Ok((pairs, end.map(|end| key::after(&end))))
     }
 
-    /// The rows of all segments, by number.
+    /// Returns the rows of all segments, by number.
     pub(crate) fn segment_rows(&self) -> Result<BTreeMap<u64, SegmentRow>, StoreError> {
         let decode = |(key, value): Pair| {
             let id = u64::from_be_bytes(key.get(1..)?.try_into().ok()?);
@@ -424,7 +428,7 @@ impl Index {
         rows.ok_or_else(|| index_error("a segment's row does not decode"))
     }
 
-    /// Where the entries with keys in `from..until` lie, by key.
+    /// Returns where the entries with keys in `from..until` lie, by key.
     fn entry_range(&self, from: &[u8], until: &[u8]) -> Result<Vec<(Vec<u8>, Location)>, StoreError> {
         if from >= until {
             return Ok(Vec::new());
@@ -453,7 +457,7 @@ impl Index {
         Ok(found.into_iter().collect())
     }
 
-    /// The session's entries in `from..until`: their sequence numbers, and where they lie.
+    /// Returns the session's entries in `from..until`: their sequence numbers, and where they lie.
     pub(crate) fn entries(
         &self,
         session: &str,
@@ -464,18 +468,18 @@ impl Index {
         Ok(found.iter().filter_map(|(key, at)| Some((chunks::split(key)?.1, *at))).collect())
     }
 
-    /// Where an entry lies; `None` if the session has no such entry.
+    /// Returns where an entry lies; `None` if the session has no such entry.
     pub(crate) fn entry(&self, session: &str, sequence: u64) -> Result<Option<Location>, StoreError> {
         let found = self.entries(session, sequence, sequence.saturating_add(1))?;
         Ok(found.first().map(|(_, location)| *location))
     }
 
-    /// The parts of batches that are not committed, with their sessions, in order.
+    /// Returns the parts of uncommitted batches, with their sessions, in order.
     pub(crate) fn all_parts(&self) -> Result<Vec<(String, PartRow)>, StoreError> {
         self.range(b"p", b"q")?.iter().map(Self::part_of).collect()
     }
 
-    /// The parts of the session's batch that is not committed, in order.
+    /// Returns the parts of the session's uncommitted batch, in order.
     pub(crate) fn parts(&self, session: &str) -> Result<Vec<PartRow>, StoreError> {
         let pairs = self.range(&key::part(session, 0), &key::part(session, u64::MAX))?;
         pairs.iter().map(|pair| Self::part_of(pair).map(|(_, part)| part)).collect()
@@ -490,7 +494,8 @@ impl Index {
         decode().ok_or_else(|| index_error("a part of a batch does not decode"))
     }
 
-    /// Where every entry of every session lies. This reads the whole index, so it is used only after damage.
+    /// Returns where every entry of every session lies. This reads the whole index, so it is used only after
+    /// damage.
     pub(crate) fn all_entries(&self) -> Result<Vec<(String, u64, Location)>, StoreError> {
         let found = self.entry_range(b"e", b"f")?.into_iter();
         let owned = |(key, at): (Vec<u8>, Location)| {
@@ -500,7 +505,7 @@ impl Index {
         found.map(owned).collect::<Option<_>>().ok_or_else(|| index_error("an entry's place does not decode"))
     }
 
-    /// The first entry of the batch that used this idempotency key, and where that batch lies.
+    /// Returns the first entry of the batch that used this idempotency key, and where that batch lies.
     pub(crate) fn used_key(
         &self,
         session: &str,
@@ -510,12 +515,13 @@ impl Index {
         Ok(value.as_deref().and_then(decode_used_key).map(|(first, location)| (EntryId(first), location)))
     }
 
-    /// The index's keys and values of all idempotency keys that the session has used.
+    /// Returns the index's keys and values of all idempotency keys that the session has used.
     pub(crate) fn used_keys(&self, session: &str) -> Result<Vec<Pair>, StoreError> {
         self.range(&key::session(b'k', session, &[]), &key::session(b'k', session, &[0xFF]))
     }
 
-    /// The same, but only for batches that began at the entry `from` or later: the index's key, and the first entry.
+    /// Like [`Self::used_keys`], but only for batches that began at the entry `from` or later: returns the
+    /// index's key, and the first entry.
     pub(crate) fn used_keys_from(&self, session: &str, from: u64) -> Result<Vec<(Vec<u8>, u64)>, StoreError> {
         let first = |(key, value): Pair| Some((key, decode_used_key(&value)?.0));
         Ok(self
@@ -526,21 +532,21 @@ impl Index {
             .collect())
     }
 
-    /// The names of the learned facts that begin with `prefix`, in order.
+    /// Returns the names of the learned facts that begin with `prefix`, in order.
     pub(crate) fn learned_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let rows = self.range(b"l", b"m")?;
         let name = |(key, _): Pair| key::split(&key).map(|(name, _)| name.to_owned());
         Ok(rows.into_iter().filter_map(name).filter(|name| name.starts_with(prefix)).collect())
     }
 
-    /// A learned fact, and where it lies.
+    /// Returns a learned fact, and where it lies.
     pub(crate) fn learned(&self, name: &str) -> Result<Option<(Location, Vec<u8>)>, StoreError> {
         let value = self.get(&key::learned(name))?;
         Ok(value.as_deref().and_then(decode_learned))
     }
 }
 
-/// The rows that staged changes become.
+/// Converts staged changes to rows.
 fn batch_of(database: &sled::Db, changes: &Table) -> sled::Result<sled::Batch> {
     let mut batch = sled::Batch::default();
     let mut change = |key: Vec<u8>, value: Option<Vec<u8>>| match value {

@@ -1,8 +1,8 @@
-//! Turns the journal's frames into changes of the index: the frames that were just written, and the frames that are
-//! read again when a store is opened.
+//! Converts the journal's frames to changes of the index: both frames just written, and frames read again
+//! when a store is opened.
 //!
-//! Invariants: applying all frames in the order of their segments always gives the same index. A session whose frames
-//! do not follow one another is quarantined. Nothing else changes the index.
+//! Invariants: applying all frames in the order of their segments always results in the same index. A session
+//! whose frames are not consecutive is quarantined. Nothing else changes the index.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::index::{
 use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES};
 use crate::record::{self, StoredRecord};
 
-/// What a frame changes in the index, apart from where the frame lies.
+/// A frame's effect on the index, apart from the frame's location.
 #[derive(Debug, Clone)]
 pub(crate) enum Effect {
     /// The session has more entries, or a new head.
@@ -27,9 +27,9 @@ pub(crate) enum Effect {
     Deleted,
     /// A fact was learned.
     Learned { key: String, value: Vec<u8> },
-    /// The session lost entries, and has this head since.
+    /// The session lost entries, and has had this head since.
     Quarantined { head: Arc<Head> },
-    /// The session goes on from this head, without the entries that were lost.
+    /// The session continues from this head, without the lost entries.
     LossAccepted { head: Arc<Head> },
     /// The session has a part of a batch that does not count yet.
     Part { batch: u64 },
@@ -38,8 +38,8 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
-    /// What a record that was read from `frame` changes; an error if the two contradict each other. The writer checked
-    /// the same before it wrote them.
+    /// Returns the effect of a record that was read from `frame`; an error if the two contradict each other.
+    /// The writer checked the same before it wrote them.
     pub(crate) fn of(frame: &Frame, record: StoredRecord) -> Result<Self, StoreError> {
         let is_of_kind = kind_of(&record) == frame.kind;
         let fits = match &record {
@@ -67,7 +67,7 @@ impl Effect {
 }
 
 impl Effect {
-    /// The idempotency key that the frame used.
+    /// Returns the idempotency key that the frame used.
     fn key(&self) -> Option<&str> {
         match self {
             Self::Append { key, .. } | Self::Commit { key, .. } => key.as_deref(),
@@ -80,7 +80,8 @@ impl Effect {
     }
 }
 
-/// Where the session ends with these parts behind its first `known` entries; before the first part that is missing.
+/// Returns where the session ends with these parts behind its first `known` entries: before the first missing
+/// part.
 fn end_of(known: u64, parts: &[PartRow]) -> u64 {
     parts.iter().fold(known, |end, part| if part.first == end { part.end() } else { end })
 }
@@ -99,41 +100,41 @@ impl From<StoredRecord> for Effect {
     }
 }
 
-/// The part of a session's row that appends need. It is kept in memory.
+/// The part of a session's row that appends need, cached in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CachedRow {
     /// How many entries the session has.
     pub(crate) entries: u64,
-    /// The first entry that was lost, if the session is quarantined.
+    /// The first lost entry, if the session is quarantined.
     pub(crate) lost_from: Option<EntryId>,
     place: RowPlace,
-    /// What the row adds to the checkpoint's sum.
+    /// The row's contribution to the checkpoint's sum.
     sum: u64,
 }
 
-/// For so many sessions the row is kept in memory. When there are more, all are read from the index again.
+/// The maximum number of cached rows. If there are more sessions, all rows are read from the index again.
 const CACHED_ROWS_MAX: usize = 16_384;
 
-/// Changes the index.
+/// Applies changes to the index.
 #[derive(Debug)]
 pub(crate) struct Indexer {
     index: Arc<Index>,
     /// `None` for a session that does not exist.
     cache: HashMap<String, Option<CachedRow>>,
-    /// The checkpoint after all frames that were applied.
+    /// The checkpoint after all applied frames.
     pub(crate) checkpoint: Checkpoint,
     /// The rows of all segments, by number.
     pub(crate) segments: BTreeMap<u64, SegmentRow>,
     /// The changes that readers do not see yet.
     changes: Vec<Change>,
-    /// The sessions that were found to have lost entries, and the first lost entry of each. The journal does not
-    /// record these losses yet.
+    /// The sessions found to have lost entries, and the first lost entry of each. The journal does not record
+    /// these losses yet.
     pub(crate) newly_lost: BTreeMap<String, EntryId>,
-    /// The sessions that have parts of a batch that is not committed.
+    /// The sessions that have an uncommitted batch.
     uncommitted: HashMap<String, Uncommitted>,
 }
 
-/// A batch that is not committed.
+/// An uncommitted batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Uncommitted {
     /// The batch's random number.
@@ -142,7 +143,7 @@ pub(crate) struct Uncommitted {
     pub(crate) end: u64,
 }
 
-/// The head of a session that lost its entries from `from` on.
+/// Returns the head of a session that lost its entries from `from` on.
 pub(crate) fn lost_head(mut head: Head, from: EntryId) -> Head {
     head.lost_from = Some(from);
     head.state =
@@ -157,7 +158,7 @@ impl Indexer {
         segments: BTreeMap<u64, SegmentRow>,
     ) -> Self {
         let mut uncommitted = HashMap::new();
-        // Without these rows, the session's batch is found to be incomplete when its commit is read.
+        // Without these rows, the session's batch is found incomplete when its commit is read.
         for (session, part) in index.all_parts().unwrap_or_default() {
             uncommitted.insert(session, Uncommitted { batch: part.batch, end: part.end() });
         }
@@ -172,12 +173,12 @@ impl Indexer {
         }
     }
 
-    /// The session's batch that is not committed.
+    /// Returns the session's uncommitted batch.
     pub(crate) fn uncommitted(&self, session: &str) -> Option<Uncommitted> {
         self.uncommitted.get(session).copied()
     }
 
-    /// Gives up all batches that are not committed. Returns whether there was any.
+    /// Discards all uncommitted batches. Returns whether there was any.
     pub(crate) fn drop_uncommitted(&mut self) -> Result<bool, StoreError> {
         let sessions: Vec<String> = self.uncommitted.keys().cloned().collect();
         for session in &sessions {
@@ -186,13 +187,13 @@ impl Indexer {
         Ok(!sessions.is_empty())
     }
 
-    /// Gives up the session's batch that is not committed.
+    /// Discards the session's uncommitted batch.
     pub(crate) fn drop_parts(&mut self, session: &str) -> Result<(), StoreError> {
         self.keep_parts(session, 0).map(drop)
     }
 
-    /// Makes the entries before `until` of the batch that is not committed entries of the session, and gives up the
-    /// others. Returns the parts that the batch had.
+    /// Keeps the entries before `until` of the uncommitted batch as entries of the session, and discards the
+    /// others. Returns the parts of the batch.
     fn keep_parts(&mut self, session: &str, until: u64) -> Result<Vec<PartRow>, StoreError> {
         if self.uncommitted.remove(session).is_none() {
             return Ok(Vec::new());
@@ -211,7 +212,7 @@ impl Indexer {
         Ok(parts)
     }
 
-    /// Adds a part to the session's batch; the first one begins it.
+    /// Adds a part to the session's batch; the first part begins it.
     fn add_part(&mut self, frame: &Frame, location: Location, batch: u64) -> Result<(), StoreError> {
         let session = frame.session.as_ref();
         if self.uncommitted(session).is_some_and(|begun| begun.batch != batch) {
@@ -223,12 +224,13 @@ impl Indexer {
         Ok(())
     }
 
-    /// The index that is changed.
+    /// Returns the index.
     pub(crate) fn index(&self) -> Arc<Index> {
         Arc::clone(&self.index)
     }
 
-    /// The session's row after everything that was applied, in short; `None` if there is no such session.
+    /// Returns the session's cached row after everything that was applied; `None` if there is no such
+    /// session.
     pub(crate) fn known(&mut self, session: &str) -> Result<Option<CachedRow>, StoreError> {
         if let Some(known) = self.cache.get(session) {
             return Ok(*known);
@@ -236,7 +238,7 @@ impl Indexer {
         let known = match self.index.row(session)? {
             None => None,
             Some(Row { head, place }) => {
-                // If the index lost a key, the append that used it could happen twice.
+                // If the index lost a key, the append that used it could be written twice.
                 let keys = self.index.used_keys(session)?.len();
                 if place.keys != keys as u64 {
                     self.index.mark_suspect("idempotency keys are missing");
@@ -273,7 +275,7 @@ impl Indexer {
         Ok(())
     }
 
-    /// Adds a segment that holds no frame yet. `digest` is its first chain.
+    /// Adds a segment without frames. `digest` is its first chain.
     pub(crate) fn begin_segment(&mut self, id: u64, order: u64, seed: u32, digest: u32) {
         let row = SegmentRow { order, seed, digest, ..SegmentRow::default() };
         self.segments.insert(id, row);
@@ -291,7 +293,7 @@ impl Indexer {
         }
     }
 
-    /// Notes whether a segment holds what was deleted.
+    /// Records whether a segment holds deleted data.
     pub(crate) fn set_holds_deleted(&mut self, segment: u64, holds_deleted: bool) {
         if let Some(row) = self.segments.get_mut(&segment).filter(|row| row.holds_deleted != holds_deleted) {
             row.holds_deleted = holds_deleted;
@@ -342,13 +344,13 @@ impl Indexer {
             }
             Effect::Quarantined { head } | Effect::LossAccepted { head } => {
                 self.newly_lost.remove(frame.session.as_ref());
-                // The commit of a batch may be gone by now, if the loss gave up its entries.
+                // The commit of a batch may be gone by now, if the loss discarded its entries.
                 self.keep_parts(&frame.session, head.entries)?;
                 let mut keys = self.known(&frame.session)?.map_or(0, |known| known.place.keys);
                 self.stage();
-                // The caller of a lost batch may send it again with the same key.
+                // The caller of a lost batch may repeat it with the same key.
                 for (raw, first) in self.index.used_keys_from(&frame.session, head.entries)? {
-                    tracing::debug!(session = %frame.session, first, "an idempotency key went with its entries");
+                    tracing::debug!(session = %frame.session, first, "an idempotency key was lost with its entries");
                     self.changes.push((raw, None));
                     keys -= 1;
                 }
@@ -370,8 +372,8 @@ impl Indexer {
         self.index.learned(name)
     }
 
-    /// Adds the entries of a frame. `parts` is where the parts before it begin and end, if
-    /// it commits a batch.
+    /// Adds the entries of a frame. `parts` is where the parts before it begin and end, if it commits a
+    /// batch.
     fn append(
         &mut self,
         frame: &Frame,
@@ -453,8 +455,8 @@ impl Indexer {
         self.set_row(session, &lost_head(row.head, from), row.place)
     }
 
-    /// Quarantines the session, because a damaged part of the journal held the commit of a batch, whose own entries
-    /// began at `sequence`. The parts are kept if all of them are there.
+    /// Quarantines the session, because a damaged part of the journal held the commit of a batch, whose own
+    /// entries began at `sequence`. The parts are kept if all of them exist.
     pub(crate) fn lose_commit(&mut self, session: &str, sequence: u64) -> Result<(), StoreError> {
         self.stage();
         let base = self.known(session)?.map_or(0, |known| known.entries);
@@ -468,7 +470,7 @@ impl Indexer {
         Ok(())
     }
 
-    /// The session's row after everything that was applied.
+    /// Returns the session's row after everything that was applied.
     pub(crate) fn row(&mut self, session: &str) -> Result<Option<Row>, StoreError> {
         self.stage();
         self.index.row(session)
@@ -485,8 +487,8 @@ impl Indexer {
         self.changes.push((key::segment(id), None));
     }
 
-    /// Whether the frame at `location` is still needed. For the record of a deletion the answer is always no: only
-    /// the caller knows whether older segments hold frames of the deleted session.
+    /// Whether the frame at `location` is still needed. For the record of a deletion the answer is always no:
+    /// only the caller knows whether older segments hold frames of the deleted session.
     pub(crate) fn is_needed(
         &self,
         frame: &Frame,
@@ -565,7 +567,7 @@ impl Indexer {
         Ok(())
     }
 
-    /// The session's row with the changes of this group, which readers do not see yet.
+    /// Returns the session's row with the changes of this group, which readers do not see yet.
     fn row_unpublished(&mut self, session: &str) -> Result<Option<Row>, StoreError> {
         let Some(mut row) = self.index.row(session)? else { return Ok(None) };
         if let Some(known) = self.known(session)? {
@@ -574,7 +576,7 @@ impl Indexer {
         Ok(Some(row))
     }
 
-    /// Adds a segment that a reclaim has written.
+    /// Adds a segment written by a reclaim.
     pub(crate) fn put_segment(&mut self, id: u64, row: SegmentRow) {
         self.segments.insert(id, row);
         self.changes.push((key::segment(id), Some(row.encode())));
@@ -595,7 +597,7 @@ impl Indexer {
     }
 }
 
-/// The kind of the frame that holds this record.
+/// Returns the kind of the frame that holds this record.
 pub(crate) fn kind_of(record: &StoredRecord) -> FrameKind {
     match record {
         StoredRecord::Append { .. } => FrameKind::Append,

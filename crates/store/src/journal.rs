@@ -10,15 +10,18 @@
 //!
 //! Numbers are little-endian. Four fields of a frame need an explanation:
 //!
-//! - `chain` is the header crc of the previous frame (of the first frame: a crc of the segment's id). A frame that
-//!   vanished between two others is noticed, because the chain does not continue.
-//! - The two crcs start from the segment's random seed, so that no text inside a payload can pass for a frame.
-//! - `group` is the offset at which the write that contained this frame began. A frame of a later group proves that
-//!   everything before that group had been synced, which tells damage from a write that never finished.
+//! - `chain` is the header crc of the previous frame (of the first frame: a crc of the segment's id). A frame
+//!   missing between two others is detected, because the chain does not continue.
+//! - The two crcs start from the segment's random seed, so that no text inside a payload can pass for a
+//!   frame.
+//! - `group` is the offset at which the write that contained this frame began. A frame of a later group
+//!   proves that everything before that group had been synced, which distinguishes damage from a write that
+//!   never finished.
 //!
-//! Invariants: a frame holds a whole batch, so a batch is in the journal entirely or not at all. A batch that is too
-//! large for one frame lies in several `Part` frames and one `Commit` frame, and counts only with the latter. Frames follow one
-//! another without a gap. What is read here is checked before it is used, and nothing here panics over it.
+//! Invariants: a frame holds a whole batch, so a batch is in the journal entirely or not at all. A batch that
+//! is too large for one frame lies in several `Part` frames and one `Commit` frame, and counts only with the
+//! latter. Frames follow one another without a gap. Data is validated before it is used, and invalid data
+//! never causes a panic.
 
 pub(crate) mod frames;
 pub(crate) mod list;
@@ -35,7 +38,7 @@ use std::sync::Arc;
 use crate::bytes::{Cursor, checked, seal, to_u64, to_usize};
 use crate::error::StoreError;
 
-/// The version of the journal's own bytes: of segments and of the manifest. Records have versions of their own.
+/// The version of the journal's own bytes: of segments and of the manifest. Records have separate versions.
 pub(crate) const FORMAT_VERSION: u32 = 1;
 /// The length of a segment's header, which is also the offset of its first frame.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 40;
@@ -51,9 +54,9 @@ const TRAILER_MAGIC: u32 = u32::from_le_bytes(*b"GRT1");
 /// A segment's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// The segment's number, which is also its file's name. A number is never used twice.
+    /// The segment's number, which is also its file name. A number is never reused.
     pub(crate) id: u64,
-    /// The segment's place among the others. A segment that was rewritten keeps the place of the old one.
+    /// The segment's position among the others. A rewritten segment keeps the position of the old one.
     pub(crate) order: u64,
     /// The start value of all crcs in the segment.
     pub(crate) seed: u32,
@@ -88,31 +91,31 @@ impl SegmentHeader {
         }
     }
 
-    /// The `chain` of the segment's first frame.
+    /// Returns the `chain` of the segment's first frame.
     pub(crate) fn chain(&self) -> u32 {
         first_chain(self.id, self.seed)
     }
 }
 
-/// The `chain` of the first frame of the segment with this id and seed.
+/// Returns the `chain` of the first frame of the segment with this id and seed.
 pub(crate) fn first_chain(id: u64, seed: u32) -> u32 {
     crc32c::crc32c_append(seed, &id.to_le_bytes())
 }
 
-/// What a frame holds. The numbers are those on the disk.
+/// The kind of a frame. The numbers are those on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     /// Entries of a session and the head after them.
     Append = 1,
     /// The session was deleted.
     Deleted = 2,
-    /// A learned fact, of no session.
+    /// A learned fact, which belongs to no session.
     Learned = 3,
-    /// Entries of the session were found lost.
+    /// Entries of the session were found to be lost.
     Quarantined = 4,
     /// A person accepted the loss.
     LossAccepted = 5,
-    /// Entries of a batch that takes several frames. They count only once its `Commit` is there.
+    /// Entries of a batch that takes several frames. They count only once its `Commit` exists.
     Part = 6,
     /// The last entries of a batch that takes several frames.
     Commit = 7,
@@ -133,14 +136,14 @@ impl FrameKind {
     }
 }
 
-/// A frame's place and header, without its payload.
+/// A frame's location and header, without its payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Frame {
     /// Where the frame begins in its segment, in bytes.
     pub(crate) offset: u64,
     /// The frame's length in bytes, header included.
     pub(crate) length: u32,
-    /// The sequence number of the frame's first entry; of the session's next entry where the frame holds none.
+    /// The sequence number of the frame's first entry; of the session's next entry if the frame holds none.
     pub(crate) sequence: u64,
     /// The number of entries in the frame.
     pub(crate) count: u32,
@@ -150,13 +153,13 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Where the next frame begins.
+    /// Returns the offset of the next frame.
     pub(crate) fn end(&self) -> u64 {
         self.offset + u64::from(self.length)
     }
 }
 
-/// A frame that is about to be written. The fields mean the same as in [`Frame`].
+/// A frame to be written. The fields mean the same as in [`Frame`].
 #[derive(Debug, Clone)]
 pub(crate) struct NewFrame {
     pub(crate) kind: FrameKind,
@@ -167,7 +170,7 @@ pub(crate) struct NewFrame {
 }
 
 impl NewFrame {
-    /// The length of the encoded frame, in bytes.
+    /// Returns the length of the encoded frame, in bytes.
     pub(crate) fn length(&self) -> u64 {
         to_u64(FRAME_HEADER_BYTES + self.session.len() + self.payload.len())
     }
@@ -204,14 +207,14 @@ impl NewFrame {
     }
 }
 
-/// A frame whose header was read and is valid.
+/// A frame with a valid header.
 #[derive(Debug, Clone)]
 pub(crate) struct Parsed<'a> {
     pub(crate) frame: Frame,
     pub(crate) payload: &'a [u8],
     /// Whether the payload is complete and valid too.
     pub(crate) is_whole: bool,
-    /// The chain in the frame's header: it must be the `next_chain` of the frame before it.
+    /// The chain in the frame's header: it must be the `next_chain` of the previous frame.
     pub(crate) chain: u32,
     /// The chain that the next frame's header must have.
     pub(crate) next_chain: u32,
@@ -254,17 +257,17 @@ pub(crate) fn parse(bytes: &[u8], at: usize, base: u64, seed: u32) -> Option<Par
     Some(Parsed { frame, payload, is_whole, chain, next_chain, group })
 }
 
-/// A range of a segment in which there should be frames, but no valid one is.
+/// A range of a segment that should contain frames, but contains no valid one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BadRange {
     /// The offset of its first byte.
     pub(crate) from: u64,
-    /// The offset after its last byte. Equal to `from` where frames were cut out between two others.
+    /// The offset after its last byte. Equal to `from` if frames were cut out between two others.
     pub(crate) until: u64,
     /// The frames in the range whose headers can still be read.
     pub(crate) legible: Vec<Frame>,
-    /// Whether a later group proves that the range had been written and synced: then it is damage. Otherwise it may
-    /// be a write that never finished.
+    /// Whether a later group proves that the range had been written and synced: then it is damage. Otherwise
+    /// it may be a write that never finished.
     pub(crate) was_synced: bool,
 }
 
@@ -274,7 +277,7 @@ impl BadRange {
     }
 }
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     /// The whole frames in order, each with the chain that the next frame must have.
@@ -291,8 +294,8 @@ pub(crate) struct Scan {
     pub(crate) trailer: Option<Trailer>,
 }
 
-/// Reads the bytes of a whole segment, header included. It never fails: what is not valid is reported as bad.
-/// With `until`, it looks at nothing beyond that offset.
+/// Reads the bytes of a whole segment, including its header. It never fails: invalid parts are reported as
+/// bad. With `until`, it reads nothing beyond that offset.
 pub(crate) fn scan(bytes: &[u8], id: u64, seed: u32, until: Option<u64>) -> Scan {
     let trailer = Trailer::find(bytes);
     let limit = match (until, &trailer) {
@@ -311,8 +314,8 @@ pub(crate) fn scan(bytes: &[u8], id: u64, seed: u32, until: Option<u64>) -> Scan
                 if let Some(bad) = current.take() {
                     scan.bad.push(bad);
                 } else if parsed.chain != scan.chain {
-                    // The frame is valid, but not the one that followed the previous frame: some were cut out, and
-                    // that happens to synced bytes only.
+                    // The frame is valid, but not the one that followed the previous frame: some were cut
+                    // out, and that happens only to synced bytes.
                     scan.bad.push(BadRange { was_synced: true, ..BadRange::starting_at(at) });
                 }
                 for bad in &mut scan.bad {
@@ -324,7 +327,7 @@ pub(crate) fn scan(bytes: &[u8], id: u64, seed: u32, until: Option<u64>) -> Scan
                 scan.frames.push((parsed.frame, parsed.next_chain));
             }
             Some(parsed) => {
-                // Only the payload is damaged: the header tells where the next frame should begin.
+                // Only the payload is damaged: the header gives the start of the next frame.
                 let bad = current.get_or_insert(BadRange::starting_at(at));
                 let next = usize::try_from(parsed.frame.end()).unwrap_or(usize::MAX);
                 bad.legible.push(parsed.frame);
@@ -342,7 +345,8 @@ pub(crate) fn scan(bytes: &[u8], id: u64, seed: u32, until: Option<u64>) -> Scan
     scan
 }
 
-/// The offset of the next valid frame header at or after `at`; the length of `bytes` if there is none.
+/// Returns the offset of the next valid frame header at or after `at`; the length of `bytes` if there is
+/// none.
 fn resync(bytes: &[u8], at: usize, seed: u32) -> usize {
     let magic = FRAME_MAGIC.to_le_bytes();
     let mut at = at;
@@ -364,7 +368,7 @@ fn resync(bytes: &[u8], at: usize, seed: u32) -> usize {
 pub(crate) struct Trailer {
     /// The number of frames in the segment.
     pub(crate) frames: u64,
-    /// The header crc of the last frame. Through the chain it vouches for all frames before it.
+    /// The header crc of the last frame. Through the chain it covers all frames before it.
     pub(crate) digest: u32,
     /// The offset where the frames end and the footer begins.
     pub(crate) footer_offset: u64,
@@ -383,7 +387,7 @@ impl Trailer {
         Some(Self { frames, digest, footer_offset: cursor.u64()?, footer_crc: cursor.u32()? })
     }
 
-    /// The trailer of a whole segment, if both it and the footer are valid.
+    /// Returns the trailer of a whole segment, if both it and the footer are valid.
     fn find(bytes: &[u8]) -> Option<Self> {
         let trailer = Self::decode(bytes)?;
         footer_bytes(bytes, &trailer).map(|_| trailer)
@@ -396,7 +400,7 @@ fn footer_bytes<'a>(segment: &'a [u8], trailer: &Trailer) -> Option<&'a [u8]> {
     (crc32c::crc32c(footer) == trailer.footer_crc).then_some(footer)
 }
 
-/// The frames in a sealed segment's footer; `None` if the footer is missing or not valid.
+/// Returns the frames in a sealed segment's footer; `None` if the footer is missing or not valid.
 pub(crate) fn read_footer(segment: &[u8]) -> Option<Vec<Frame>> {
     let trailer = Trailer::decode(segment)?;
     let mut cursor = Cursor::new(footer_bytes(segment, &trailer)?);
@@ -412,8 +416,8 @@ pub(crate) fn read_footer(segment: &[u8]) -> Option<Vec<Frame>> {
     Some(frames)
 }
 
-/// The footer and the trailer that seal a segment whose frames end at the offset `end`. `digest` is the chain after
-/// the last frame.
+/// Encodes the footer and the trailer that seal a segment whose frames end at the offset `end`. `digest` is
+/// the chain after the last frame.
 pub(crate) fn footer(frames: impl IntoIterator<Item: Borrow<Frame>>, end: u64, digest: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut count = 0_u64;
@@ -441,7 +445,7 @@ pub(crate) fn footer(frames: impl IntoIterator<Item: Borrow<Frame>>, end: u64, d
     bytes
 }
 
-/// Whether the frames lie one directly after another, the first behind the header, the last up to `end`.
+/// Whether the frames are contiguous, from the header up to `end`.
 pub(crate) fn are_contiguous(frames: impl IntoIterator<Item: Borrow<Frame>>, end: u64) -> bool {
     let mut at = SEGMENT_HEADER_BYTES;
     frames.into_iter().all(|frame| {

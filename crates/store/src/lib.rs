@@ -1,30 +1,31 @@
 //! Append-only session logs.
 //!
-//! The key decision is that **the journal is the truth and sled is the index.** An append is written to the journal
-//! ([segment files of checksummed frames](StoreOptions::segment_bytes)), synced together with all other appends that
-//! wait, and only then acknowledged. sled records where each entry lies, so that a session opens without reading its
-//! whole history. An append never waits for sled, and the index is built again from the journal whenever it is lost,
-//! damaged or does not fit. A list of the newest segment's frames, beside it, tells what a disk cut off.
+//! The key decision is that **the journal is the truth and sled is the index.** An append is written to the
+//! journal ([segment files of checksummed frames](StoreOptions::segment_bytes)), synced together with all
+//! other waiting appends, and only then acknowledged. sled records where each entry lies, so that a session
+//! opens without reading its whole history. An append never waits for sled, and the index is rebuilt from the
+//! journal whenever it is lost, damaged or inconsistent. A list of the newest segment's frames, beside it,
+//! reveals data that a disk cut off.
 //!
 //! Invariants:
 //!
-//! - An acknowledged append survives the end of the process and a power cut, and the order of appends is kept. A batch
-//!   is there entirely or not at all.
-//! - If a disk loses something all the same, a [`Notice`] at the start or a typed error says so, and the session is
-//!   quarantined until [`Store::accept_loss`]. Everything else can be read.
+//! - An acknowledged append survives the end of the process and a power cut, and the order of appends is
+//!   kept. A batch is there entirely or not at all.
+//! - If a disk nevertheless loses data, a [`Notice`] at the start or a typed error reports it, and the
+//!   session is quarantined until [`Store::accept_loss`]. Everything else can be read.
 //! - A session's entries have dense ids from 0 and never change. An idempotency key writes one batch.
-//! - Only one store at a time has a directory open.
+//! - Only one store at a time has a directory open for writing.
 //!
 //! This crate does not know, and will not: ractor, the network, clocks, the meaning of a head's fields.
 //!
-//! Reading order: `head` and `record` (what is stored), `journal` (how it is laid out), `writer` (how it is written),
-//! `index` and `indexer` (what sled holds), `reader`, `recovery` (how a store is opened), `reclaim`, `memory`, `overlay` (how one is only read). All
-//! journal files are reached through [`files`], and [`faults`] makes those fail in tests.
+//! Reading order: `record` (what is stored), `journal` (its layout), `writer` (how it is written), `index`
+//! and `indexer` (the content of sled), `reader`, `recovery` (how a store is opened), `reclaim`, `memory`,
+//! `read_only` and `overlay` (how a store is opened read-only). All journal files are accessed through
+//! [`files`], and [`faults`] makes those fail in tests.
 
 pub mod faults;
 pub mod files;
 
-mod beside;
 mod bytes;
 mod copy;
 mod error;
@@ -34,6 +35,7 @@ mod journal;
 mod lock;
 mod memory;
 mod overlay;
+mod read_only;
 mod reader;
 mod reclaim;
 mod record;
@@ -68,8 +70,8 @@ use writer::{AppendCommand, Command};
 pub const BATCH_BYTES_MAX: u64 = 32 << 20;
 /// The most entries in a batch.
 pub const BATCH_ENTRIES_MAX: u64 = 16_384;
-/// A batch that does not fit into one frame is split into parts of at most so many entries and bytes, except for an
-/// entry that is larger by itself.
+/// A batch that does not fit into one frame is split into parts of at most this many entries and bytes,
+/// except for an entry that is larger by itself.
 const PART_ENTRIES_MAX: usize = if cfg!(test) { 8 } else { 8_192 };
 const PART_BYTES_MAX: usize = 16 << 20;
 /// The most bytes in an idempotency key, and in the name of a learned fact.
@@ -79,30 +81,31 @@ pub const LEARNED_BYTES_MAX: u64 = 1 << 20;
 /// The length of the writer's queue. When it is full, callers wait until there is room.
 const QUEUE_COMMANDS: usize = 1_024;
 
-/// Where and how a store keeps its files.
+/// The location and settings of a store.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
     /// The store's directory. It is created if it does not exist, with access for its owner only.
     pub dir: PathBuf,
     /// The size at which a journal segment is sealed, in bytes. The default is 64 MiB.
     pub segment_bytes: u64,
-    /// The size of the index's cache, in bytes. In memory it takes two to three times as much. The default is 8 MiB: what
-    /// is not in it is in the system's cache of files.
+    /// The size of the index's cache, in bytes. In memory it takes two to three times as much. The default is
+    /// 8 MiB: the rest is in the system's file cache.
     pub cache_bytes: u64,
-    /// The size of a file that is kept so that sessions can be deleted on a full disk, in bytes; 0 for none. The default
-    /// is 1 MiB.
+    /// The size of a reserved file that makes it possible to delete sessions on a full disk, in bytes; 0 for
+    /// none. The default is 1 MiB.
     pub reserve_bytes: u64,
-    /// Whether the store is only read: nothing in its directory is created or changed, and what would change a session
-    /// is [`StoreError::NotPermitted`]. Others may read it at the same time. Where another store has the directory open
-    /// for writing, this shows what was in it at the start ([`Notice::InUse`]); else nobody writes to it meanwhile. The
-    /// whole journal is read at the start, and the index is kept in memory. The default is false.
+    /// Whether the store is opened read-only: nothing in its directory is created or changed, and operations
+    /// that would change a session fail with [`StoreError::NotPermitted`]. Other processes may read it at the
+    /// same time. If another store has the directory open for writing, this is a snapshot as of opening
+    /// ([`Notice::InUse`]); otherwise writers are locked out. The whole journal is read at the start, and the
+    /// index is kept in memory. The default is false.
     pub is_read_only: bool,
-    /// How the journal's files are reached. The default is [`RealFiles`].
+    /// The implementation of file access. The default is [`RealFiles`].
     pub files: Arc<dyn Files>,
 }
 
 impl StoreOptions {
-    /// The default options for a store in this directory.
+    /// Returns the default options for a store in this directory.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -126,7 +129,7 @@ pub struct Batch {
     pub key: Option<String>,
 }
 
-/// What became of a batch. Either way it is durable.
+/// The result of an append. In either case the batch is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appended {
     /// The batch was written.
@@ -179,19 +182,19 @@ impl Drop for Disk {
 }
 
 impl Store {
-    /// Opens the store in a directory. The notices are what a person should know about it.
+    /// Opens the store in a directory. The notices are for a person to read.
     ///
     /// This blocks on the disk: it reads the active segment (at most [`StoreOptions::segment_bytes`]), and the whole
     /// journal only if the index is lost.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] if another store has the directory open, without waiting for it (which
-    /// [`StoreOptions::is_read_only`] does not mind); [`StoreError::Version`]
-    /// if a newer version has written to the store; [`StoreError::Full`], [`StoreError::NotPermitted`] (which
-    /// [`StoreOptions::is_read_only`] may help) or [`StoreError::Io`].
+    /// [`StoreError::InUse`] at once if another store has the directory open (except with
+    /// [`StoreOptions::is_read_only`]); [`StoreError::Version`] if a newer version has written to the store;
+    /// [`StoreError::Full`], [`StoreError::NotPermitted`] (which [`StoreOptions::is_read_only`] may avoid) or
+    /// [`StoreError::Io`].
     pub fn open(options: &StoreOptions) -> Result<(Self, Vec<Notice>), StoreError> {
         let (writer, notices) = if options.is_read_only {
-            beside::read(options)?
+            read_only::read(options)?
         } else {
             let created = RealFiles.create_dir(&options.dir);
             created.map_err(|error| StoreError::io("create", &options.dir, error))?;
@@ -212,29 +215,29 @@ impl Store {
         Ok((Self { inner: Arc::new(Inner::Disk(disk)) }, notices))
     }
 
-    /// A store that keeps everything in memory and uses no thread. An append completes at once.
+    /// Creates a store that keeps everything in memory and uses no thread. Appends complete at once.
     pub fn memory() -> Self {
         Self { inner: Arc::new(Inner::Memory(Mutex::default())) }
     }
 
-    /// Like [`Store::memory`], but each append is also written to this file, and fails if that fails. This simulates
-    /// disks that fail.
+    /// Like [`Store::memory`], but each append is also written to this file, and fails if that fails. This
+    /// simulates failing disks.
     pub fn memory_on(disk: Arc<dyn files::File>) -> Self {
         Self { inner: Arc::new(Inner::Memory(Mutex::new(Memory::on(disk)))) }
     }
 
-    /// Whether the store keeps everything in memory. Then none of its methods blocks on a disk.
+    /// Whether the store keeps everything in memory. If so, none of its methods blocks on a disk.
     pub fn is_memory(&self) -> bool {
         matches!(self.inner.as_ref(), Inner::Memory(_))
     }
 
-    /// Appends a batch, all of it or nothing. When this returns, the batch is durable, and every reader sees it.
+    /// Appends a batch atomically. When this returns, the batch is durable, and every reader sees it.
     ///
     /// If the future is dropped, the batch may still be written. With a key, the same call can be repeated safely.
     ///
     /// # Errors
-    /// [`StoreError::Sequence`], [`StoreError::Head`], [`StoreError::SessionId`] and [`StoreError::TooLarge`] for a
-    /// batch that does not fit; [`StoreError::Quarantined`]; [`StoreError::Full`], [`StoreError::Io`] and
+    /// [`StoreError::Sequence`], [`StoreError::Head`], [`StoreError::SessionId`] and [`StoreError::TooLarge`]
+    /// for an invalid batch; [`StoreError::Quarantined`]; [`StoreError::Full`], [`StoreError::Io`] and
     /// [`StoreError::Invariant`] if it could not be written, in which case nothing of it remains.
     pub async fn append(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
         let first = check_batch(session, &batch)?;
@@ -253,12 +256,13 @@ impl Store {
         }
     }
 
-    /// Appends a batch of any size, all of it or nothing: what does not fit into one record of the journal is written in
-    /// parts, and nobody sees a part before the last one is durable. If the process ends before that, nothing of the
-    /// batch remains. Another append to the session meanwhile makes this one fail.
+    /// Appends a batch of any size atomically: if it does not fit into one record of the journal, it is
+    /// written in parts, and no reader sees a part before the last one is durable. If the process ends before
+    /// that, nothing of the batch remains. A concurrent append to the session makes this one fail.
     ///
     /// # Errors
-    /// Those of [`Store::append`]. [`StoreError::TooLarge`] is left for an entry that is too large by itself.
+    /// Those of [`Store::append`]. [`StoreError::TooLarge`] remains possible for an entry that is too large
+    /// by itself.
     pub async fn append_of_any_size(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
         let first = check_order(session, &batch)?;
         let Batch { entries, head, key } = batch;
@@ -281,7 +285,8 @@ impl Store {
                 Ok(duplicate @ Appended::Duplicate { .. }) => return Ok(duplicate),
                 Err(error) => {
                     if is_begun && let Some(commands) = disk.commands.as_ref() {
-                        // If this is not heard, the next append or the next start gives the parts up.
+                        // If this message is not received, the next append or the next start discards the
+                        // parts.
                         drop(commands.send(Command::DropParts { session: session.to_owned() }).await);
                     }
                     return Err(error);
@@ -290,7 +295,7 @@ impl Store {
         }
     }
 
-    /// The session's head; `None` if there is no such session. This blocks on the disk, briefly.
+    /// Returns the session's head; `None` if there is no such session. This blocks on the disk, briefly.
     ///
     /// # Errors
     /// [`StoreError::SessionId`], [`StoreError::Index`], [`StoreError::Closed`].
@@ -302,8 +307,8 @@ impl Store {
         }
     }
 
-    /// The first entry of the batch that was appended with this idempotency key; `None` if there is none. This blocks on
-    /// the disk, briefly.
+    /// Returns the first entry of the batch that was appended with this idempotency key; `None` if there is
+    /// none. This blocks on the disk, briefly.
     ///
     /// # Errors
     /// [`StoreError::SessionId`], [`StoreError::Index`], [`StoreError::Closed`].
@@ -315,7 +320,7 @@ impl Store {
         }
     }
 
-    /// The session's entries from `from` on. This blocks on the disk.
+    /// Returns the session's entries from `from` on. This blocks on the disk.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; [`StoreError::Damaged`] if one of the entries is lost. [`Store::salvage`] returns the
@@ -331,7 +336,7 @@ impl Store {
         }
     }
 
-    /// The session's entries with these ids, in the same order. This blocks on the disk.
+    /// Returns the session's entries with these ids, in the same order. This blocks on the disk.
     ///
     /// # Errors
     /// Those of [`Store::load`]. An entry that the session does not have is [`StoreError::Damaged`] too.
@@ -350,7 +355,8 @@ impl Store {
         entries.iter().map(one).collect()
     }
 
-    /// All entries of the session that can be read, and the ids of those that cannot. This blocks on the disk.
+    /// Returns all entries of the session that can be read, and the ids of those that cannot. This blocks on
+    /// the disk.
     ///
     /// # Errors
     /// [`StoreError::NotFound`], [`StoreError::Io`]. Damage is not an error here.
@@ -368,8 +374,8 @@ impl Store {
         }
     }
 
-    /// The sessions after `after` and their heads, ordered by id: at most `limit`, and fewer only where no more follow.
-    /// This blocks on the disk.
+    /// Returns the sessions after `after` and their heads, ordered by id: at most `limit`; fewer mean that no
+    /// more follow. This blocks on the disk.
     ///
     /// # Errors
     /// [`StoreError::Index`], [`StoreError::Closed`].
@@ -380,7 +386,7 @@ impl Store {
         }
     }
 
-    /// All sessions and their heads, ordered by id. This blocks on the disk.
+    /// Returns all sessions and their heads, ordered by id. This blocks on the disk.
     ///
     /// # Errors
     /// [`StoreError::Index`], [`StoreError::Closed`].
@@ -394,9 +400,9 @@ impl Store {
         }
     }
 
-    /// Deletes a session durably. The id can be used again. A segment's space is given back in the background once more
-    /// than half of it is deleted; until then, the session's bytes stay in the file. [`Store::reclaim`] removes them at
-    /// once.
+    /// Deletes a session durably. The id can be used again. A segment's space is reclaimed in the background
+    /// once more than half of it is deleted; until then, the session's bytes stay in the file.
+    /// [`Store::reclaim`] removes them at once.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
@@ -411,10 +417,10 @@ impl Store {
         }
     }
 
-    /// Lets a quarantined session go on without the entries that it lost, and returns the head that it goes on with.
-    /// That is the newest head if all entries that the context needs can be read. Otherwise it is the head before the
-    /// loss, and everything after the loss is given up: call [`Store::salvage`] first to keep it. A session that lost
-    /// nothing stays as it is.
+    /// Lets a quarantined session continue without its lost entries, and returns the head that it continues
+    /// with. That is the newest head if all entries that the context needs can be read. Otherwise it is the
+    /// head before the loss, and everything after the loss is discarded: call [`Store::salvage`] first to
+    /// keep it. A session that lost nothing is unchanged.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
@@ -449,7 +455,7 @@ impl Store {
         }
     }
 
-    /// The same for one session; `None` if it has lost nothing. This blocks on the disk.
+    /// Like [`Store::check`] for one session; `None` if it has lost nothing. This blocks on the disk.
     ///
     /// # Errors
     /// [`StoreError::NotFound`], and those of [`Store::check`].
@@ -465,9 +471,8 @@ impl Store {
         }
     }
 
-    /// The losses of which nothing tells whose entries they were, as long as nobody has accepted them: the numbers of
-    /// the damaged segments. While there is one, any session may lack its newest entries, and whole sessions may be
-    /// missing.
+    /// Returns the losses that cannot be attributed to sessions and that nobody has accepted yet: the numbers of the
+    /// damaged segments. While there is one, any session may lack its newest entries, and whole sessions may be missing.
     pub fn unknown_losses(&self) -> Vec<u64> {
         match self.inner.as_ref() {
             Inner::Memory(_) => Vec::new(),
@@ -482,8 +487,8 @@ impl Store {
         }
     }
 
-    /// Accepts that nobody knows what was lost with a segment: it is not reported at the next openings. Returns
-    /// whether there was such a loss.
+    /// Accepts that the losses with a segment are unknown: they are not reported at the next openings.
+    /// Returns whether there was such a loss.
     ///
     /// # Errors
     /// [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
@@ -497,12 +502,12 @@ impl Store {
         }
     }
 
-    /// Gives the space of the sessions back now that were deleted since the store was opened: when this returns, their
-    /// bytes are in no segment any more, except for a damaged one. Returns the number of bytes that this freed.
+    /// Reclaims the space of sessions that were deleted since the store was opened: when this returns, their
+    /// bytes are in no segment any more, except for a damaged one. Returns the number of bytes freed.
     ///
     /// # Errors
-    /// [`StoreError::Full`] and [`StoreError::Io`]. Nothing is lost then, and what was deleted is erased by itself: after
-    /// later writes, and after a full disk when the store is opened next.
+    /// [`StoreError::Full`] and [`StoreError::Io`]. Nothing is lost then, and the deleted data is erased
+    /// later: after further writes, and after a full disk when the store is opened next.
     pub async fn reclaim(&self) -> Result<u64, StoreError> {
         match self.inner.as_ref() {
             Inner::Memory(memory) => open_memory(memory).map(|_| 0),
@@ -513,7 +518,8 @@ impl Store {
         }
     }
 
-    /// A learned fact, such as a model's true window; `None` if it is not known. This blocks on the disk, briefly.
+    /// Returns a learned fact, such as a model's true window; `None` if it is not known. This blocks on the
+    /// disk, briefly.
     ///
     /// # Errors
     /// [`StoreError::Index`], [`StoreError::Closed`].
@@ -524,7 +530,8 @@ impl Store {
         }
     }
 
-    /// The names of all learned facts that begin with `prefix`, in order. This blocks on the disk, briefly.
+    /// Returns the names of all learned facts that begin with `prefix`, in order. This blocks on the disk,
+    /// briefly.
     ///
     /// # Errors
     /// [`StoreError::Index`], [`StoreError::Closed`].
@@ -555,7 +562,7 @@ impl Store {
         }
     }
 
-    /// Writes everything that waits, closes the store and releases its directory. All clones are closed too.
+    /// Writes all pending commands, closes the store and releases its directory. All clones are closed too.
     ///
     /// # Errors
     /// [`StoreError::Closed`] if it was closed before.
@@ -573,7 +580,7 @@ impl Store {
     }
 }
 
-/// What is written with one frame: a batch, or a part of one.
+/// The content of one frame: a batch, or a part of one.
 struct Part {
     kind: PartKind,
     /// The number of entries.
@@ -584,7 +591,7 @@ struct Part {
     payload: Vec<u8>,
 }
 
-/// Which part of a batch a frame has. The numbers are those of [`StoredRecord::Part`].
+/// Which part of a batch a frame holds. The numbers are those of [`StoredRecord::Part`].
 enum PartKind {
     Whole,
     Part(u64),
@@ -592,8 +599,8 @@ enum PartKind {
 }
 
 impl Part {
-    /// The first part of `entries` that fits into a frame: all of them if they fit. `is_begun` tells whether other parts
-    /// came before, and `head` is the head after the whole batch.
+    /// Returns the first part of `entries` that fits into a frame: all of them if they fit. `is_begun` tells
+    /// whether other parts came before, and `head` is the head after the whole batch.
     fn first_of(
         entries: &[Arc<Entry>],
         is_begun: bool,
@@ -682,7 +689,7 @@ fn open_memory(memory: &Mutex<Memory>) -> Result<MutexGuard<'_, Memory>, StoreEr
     if memory.is_closed { Err(StoreError::Closed) } else { Ok(memory) }
 }
 
-/// The head without what only the store sets: the first entry that was lost.
+/// Returns the head without the field that only the store sets: the first lost entry.
 fn without_loss(mut head: Arc<Head>) -> Arc<Head> {
     if head.lost_from.is_some() {
         Arc::make_mut(&mut head).lost_from = None;
@@ -700,14 +707,14 @@ fn check_session(session: &str) -> Result<(), StoreError> {
         .map_err(|reason| StoreError::SessionId { session: session.chars().take(80).collect(), reason })
 }
 
-/// Checks what can be checked without reading the session: its id, the sizes, that the ids are dense and that the head
-/// counts the entries. Returns the batch's first id.
+/// Checks the batch without reading the session: the session id, the sizes, that the ids are dense and that
+/// the head counts the entries. Returns the batch's first id.
 fn check_batch(session: &str, batch: &Batch) -> Result<EntryId, StoreError> {
     check_size("entries", batch.entries.len(), BATCH_ENTRIES_MAX)?;
     check_order(session, batch)
 }
 
-/// The same without the number of entries.
+/// Like [`check_batch`], without the number of entries.
 fn check_order(session: &str, batch: &Batch) -> Result<EntryId, StoreError> {
     check_session(session)?;
     check_size("bytes of an idempotency key", batch.key.as_ref().map_or(0, String::len), KEY_BYTES_MAX)?;

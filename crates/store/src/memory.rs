@@ -1,7 +1,8 @@
-//! A store in memory, for simulations under a paused clock and for sessions that need not last.
+//! A store in memory, for simulations on a paused clock and for sessions that need not persist.
 //!
-//! Invariants: an append completes at once, on the caller's thread, and has the same results as on a disk. If there is
-//! a file to simulate a failing disk, an append is first written to it; if that fails, the append changes nothing.
+//! Invariants: an append completes at once, on the caller's thread, with the same results as on a disk. If
+//! there is a file to simulate a failing disk, an append is first written to it; if that fails, the append
+//! changes nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -33,12 +34,12 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// A store whose appends are also written to this file, and fail if that fails.
+    /// Creates a store whose appends are also written to this file, and fail if that fails.
     pub(crate) fn on(disk: Arc<dyn File>) -> Self {
         Self { disk: Some(disk), ..Self::default() }
     }
 
-    /// Appends a batch that was checked already, apart from the session. `first` is its first id.
+    /// Appends a batch that is already validated except against the session. `first` is its first id.
     pub(crate) fn append(
         &mut self,
         session: &str,

@@ -1,6 +1,7 @@
-//! A directory tree that is only read: what would be changed in it is changed in memory, and forgotten with this.
+//! A read-only directory tree: changes are made in memory, and discarded with the overlay.
 //!
-//! Invariants: nothing below is written to. Readers see the changes as they would see them on a disk.
+//! Invariants: the underlying files are never written to. Readers see the changes as they would see them on a
+//! disk.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,13 +12,13 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::files::{File, Files, OpenMode, read_all};
 
-/// Files that can be read, with changes that stay in memory.
+/// Read-only files, with changes that stay in memory.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     below: Arc<dyn Files>,
-    /// The files that were changed or created; `None` for those that were removed.
+    /// The changed or created files; `None` for removed ones.
     changed: Mutex<HashMap<PathBuf, Option<Arc<MemoryFile>>>>,
-    /// The files below that were read. They stay open: another process may remove them.
+    /// The underlying files that were read. They stay open, since another process may remove them.
     opened: Mutex<HashMap<PathBuf, Arc<dyn File>>>,
 }
 
@@ -26,14 +27,14 @@ impl Overlay {
         Self { below, changed: Mutex::default(), opened: Mutex::default() }
     }
 
-    /// A file below, to be read.
+    /// Opens an underlying file for reading.
     fn open_below(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let mut opened = self.opened.lock();
         if let Some(file) = opened.get(path) {
             return Ok(Arc::clone(file));
         }
         let file = self.below.open(path, OpenMode::Read)?;
-        // The list of segments is replaced as a whole, and each one read is to be the newest.
+        // The list of segments is replaced as a whole, and each read must get the newest.
         if path.extension().is_some_and(|extension| extension == "seg") {
             opened.insert(path.to_owned(), Arc::clone(&file));
         }
@@ -44,13 +45,13 @@ impl Overlay {
         self.changed.lock()
     }
 
-    /// A copy of a file below.
+    /// Copies an underlying file.
     fn copy(&self, path: &Path) -> io::Result<Arc<MemoryFile>> {
         let bytes = read_all(self.below.open(path, OpenMode::Read)?.as_ref())?;
         Ok(Arc::new(MemoryFile { bytes: RwLock::new(bytes) }))
     }
 
-    /// Takes a file away.
+    /// Removes a file and returns its content.
     fn take(&self, path: &Path) -> io::Result<Arc<MemoryFile>> {
         let mut changed = self.changed();
         let file = match changed.get(path) {
@@ -115,13 +116,13 @@ impl Files for Overlay {
     }
 }
 
-/// A file that was changed.
+/// A changed file.
 #[derive(Debug, Default)]
 struct MemoryFile {
     bytes: RwLock<Vec<u8>>,
 }
 
-/// An offset in memory.
+/// Converts an offset to an index in memory.
 fn index(offset: u64) -> io::Result<usize> {
     usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge.into())
 }

@@ -1,7 +1,7 @@
-//! Reading entries through the index. Every function here blocks on the disk.
+//! Reads entries through the index. Every function here blocks on the disk.
 //!
-//! Invariants: an entry that is returned was read from a whole frame of the journal and has the id that was asked for.
-//! A missing entry is a typed error, or is listed as lost.
+//! Invariants: a returned entry was read from a whole frame of the journal and has the requested id. A
+//! missing entry is a typed error, or is listed as lost.
 
 use std::sync::Arc;
 
@@ -13,38 +13,38 @@ use crate::index::{Index, Location, Row};
 use crate::journal::segments::Segments;
 use crate::record::{self, StoredRecord};
 
-/// The entries of a session that can be read, and the ids of those that cannot.
+/// The readable entries of a session, and the ids of the others.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Salvaged {
-    /// The entries that can be read, in order.
+    /// The readable entries, in order.
     pub entries: Vec<Entry>,
     /// The ranges of lost entries: the id of the first, and the id after the last.
     pub lost: Vec<(EntryId, EntryId)>,
 }
 
-/// What a session has lost.
+/// The losses of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
     /// The session.
     pub session: String,
     /// The ranges of entries that cannot be read: the id of the first, and the id after the last.
     pub lost: Vec<(EntryId, EntryId)>,
-    /// The first entry that was lost, while the session is quarantined. It may be the entry after the last one that
-    /// is known: then nothing tells how many followed.
+    /// The first lost entry, while the session is quarantined. It may be the entry after the last known one:
+    /// then the number of lost entries is unknown.
     pub quarantined_from: Option<EntryId>,
     /// Whether a person accepted a loss of the session, so that it takes entries again.
     pub is_accepted: bool,
 }
 
-/// Reads the whole session, and returns what it has lost; `None` if nothing.
+/// Reads the whole session, and returns its losses; `None` if there are none.
 pub(crate) fn check(
     index: &Index,
     segments: &Segments,
     session: &str,
     row: &Row,
 ) -> Result<Option<Loss>, StoreError> {
-    // This asks for a new index where it finds an entry that cannot be read, so that the next start quarantines the
-    // session.
+    // This requests a rebuild of the index if it finds an unreadable entry, so that the next start
+    // quarantines the session.
     let lost = match load(index, segments, session, 0, row.head.entries) {
         Ok(_) => Vec::new(),
         Err(StoreError::Damaged { .. }) => salvage(index, segments, session, 0, row.head.entries)?.lost,
@@ -59,7 +59,7 @@ pub(crate) fn check(
 /// The entries of a frame, and the head after them.
 type Decoded = (Vec<Arc<Entry>>, Arc<Head>);
 
-/// The entries in the frame at `at`, and the head after them; `None` if the frame is damaged or gone.
+/// Returns the entries in the frame at `at`, and the head after them; `None` if the frame is damaged or gone.
 fn read_frame(segments: &Segments, session: &str, at: Location) -> Result<Option<Decoded>, StoreError> {
     let Some((_, payload)) = segments.read(at, session)? else { return Ok(None) };
     match record::decode(&payload)? {
@@ -83,8 +83,8 @@ pub(crate) fn salvage(
 ) -> Result<Salvaged, StoreError> {
     let mut salvaged = Salvaged::default();
     let mut next = from;
-    // A segment may be rewritten after the index was asked and before the frame is read. Asking the index again finds
-    // the new place.
+    // A segment may be rewritten after the index was read and before the frame is read. Reading the index
+    // again finds the new location.
     let mut is_second_try = false;
     let mut places = index.entries(session, next, until)?.into_iter().peekable();
     while next < until {
@@ -140,7 +140,7 @@ pub(crate) fn load(
     match lost.first() {
         None => Ok(entries),
         Some((entry, _)) => {
-            // If the loss is on record, building the index again would find nothing new.
+            // If the loss is already recorded, rebuilding the index would find nothing new.
             if index.row(session)?.is_some_and(|row| row.place.mark.is_none() && row.head.lost_from.is_none())
             {
                 index.mark_suspect("an entry that it lists cannot be read");
@@ -150,8 +150,8 @@ pub(crate) fn load(
     }
 }
 
-/// The head with which a session goes on after a loss. It is the newest head if everything that the context needs can
-/// be read, and the head after the last entry before the loss otherwise.
+/// Returns the head with which a session continues after a loss. It is the newest head if everything that the
+/// context needs can be read, and otherwise the head after the last entry before the loss.
 pub(crate) fn head_after_loss(
     index: &Index,
     segments: &Segments,
@@ -166,8 +166,8 @@ pub(crate) fn head_after_loss(
     head_at(index, segments, session, lost_from.0, newest)
 }
 
-/// The head after the last readable entry before `until`. If there is none, only the title, the model and the like are
-/// kept from the newest head.
+/// Returns the head after the last readable entry before `until`. If there is none, only the title, the model
+/// and the like are kept from the newest head.
 pub(crate) fn head_at(
     index: &Index,
     segments: &Segments,

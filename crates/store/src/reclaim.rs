@@ -1,10 +1,10 @@
-//! Giving back the space of deleted sessions: a segment that is mostly dead is rewritten without its dead frames, and if
-//! that is asked for, every segment that held a deleted session. The active segment is sealed first. On a full disk, the
-//! reserve makes room for what has to be written.
+//! Reclaims the space of deleted sessions: a segment that is mostly dead is rewritten without its dead
+//! frames, and on request, every segment that held a deleted session. The active segment is sealed first. On
+//! a full disk, the reserve makes room for the necessary writes.
 //!
-//! Invariants: a crash at any step leaves either the old or the new segment in the manifest, and whole; the next start
-//! removes the other one. The record of a deletion is kept as long as an older segment may hold frames of the deleted
-//! session. A segment that is damaged in any way is left as it is.
+//! Invariants: a crash at any step leaves either the old or the new segment in the manifest, and whole; the
+//! next start removes the other one. The record of a deletion is kept as long as an older segment may hold
+//! frames of the deleted session. A segment that is damaged in any way is left unchanged.
 
 use std::sync::Arc;
 
@@ -23,21 +23,21 @@ use crate::writer::{EraseAgain, Rotation, Writer};
 
 /// A frame that is still needed.
 struct Needed {
-    /// Where the frame lies in the old segment.
+    /// The frame's location in the old segment.
     old: Location,
     frame: NewFrame,
     effect: Effect,
 }
 
 impl Writer {
-    /// Rewrites every segment of which more than half is dead; with `erases`, every one that holds what was deleted, and
-    /// where that fails it is tried again by itself. Returns the number of bytes that this freed.
+    /// Rewrites every segment of which more than half is dead; with `erases`, also every one that holds
+    /// deleted data, with automatic retries after a failure. Returns the number of bytes freed.
     pub(crate) fn reclaim(&mut self, erases: bool) -> Result<u64, StoreError> {
         let freed = self.reclaim_now(erases);
         if erases {
             self.erase_again = freed.is_err().then(|| EraseAgain::after(self.erase_again));
         }
-        // As long as it is missing, the next opening tries to erase, too.
+        // As long as the reserve is missing, the next opening tries to erase, too.
         if self.erase_again.is_none() {
             self.fill_reserve();
         }
@@ -57,13 +57,13 @@ impl Writer {
             .copied()
             .collect();
         let mut freed = 0;
-        // Those that need the least room come first: what they free is there for the others.
+        // Segments that need the least space come first: the space they free is available for the others.
         let mut candidates: Vec<(u64, Listed)> =
             candidates.into_iter().map(|listed| (self.needed_bytes(listed.id), listed)).collect();
         candidates.sort_by_key(|(needed, _)| *needed);
         for (_, listed) in candidates {
             freed += self.with_reserve(|writer| writer.rewrite(&listed))?;
-            // A damaged one stays as it is.
+            // A damaged segment is left unchanged.
             self.indexer.set_holds_deleted(listed.id, false);
         }
         Ok(freed)
@@ -74,31 +74,32 @@ impl Writer {
         row.is_some_and(|row| row.dead.saturating_mul(2) > row.bytes || erases && row.holds_deleted)
     }
 
-    /// How many bytes of a segment are still needed.
+    /// Returns how many bytes of a segment are still needed.
     fn needed_bytes(&self, id: u64) -> u64 {
         self.indexer.segments.get(&id).map_or(0, |row| row.bytes.saturating_sub(row.dead))
     }
 
-    /// Does something that a person does to get room. If the disk is full, the reserve is given up for it.
+    /// Performs an operation that a person requested to free space. If the disk is full, the reserve is used
+    /// up for it.
     pub(crate) fn with_reserve<T>(
         &mut self,
         work: impl Fn(&mut Self) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         match work(self) {
             Err(StoreError::Full { .. }) if self.segments.files.remove(&self.reserve).is_ok() => {
-                tracing::info!("the disk is full; the reserve is given up, so that a session can be deleted");
+                tracing::info!("the disk is full; using the reserve to delete a session");
                 work(self)
             }
             done => done,
         }
     }
 
-    /// Whether there is the reserve, or none is wanted.
+    /// Whether the reserve exists, or none is wanted.
     pub(crate) fn has_reserve(&self) -> bool {
         self.reserve_bytes == 0 || self.segments.files.open(&self.reserve, OpenMode::Read).is_ok()
     }
 
-    /// Makes the reserve, if there is none. Where there is no room for it, the next deletion tries again.
+    /// Creates the reserve, if it is missing. If there is no space for it, the next deletion tries again.
     pub(crate) fn fill_reserve(&self) {
         let files = self.segments.files.as_ref();
         if self.has_reserve() {
@@ -106,11 +107,11 @@ impl Writer {
         }
         let zeros = vec![0; usize::try_from(self.reserve_bytes).unwrap_or(0)];
         if let Err(error) = replace(files, &self.reserve, &zeros) {
-            tracing::debug!(%error, "there is no room for the reserve");
+            tracing::debug!(%error, "no space for the reserve");
         }
     }
 
-    /// Rewrites one segment. Returns the number of bytes that this freed.
+    /// Rewrites one segment. Returns the number of bytes freed.
     fn rewrite(&mut self, listed: &Listed) -> Result<u64, StoreError> {
         let path = self.segments.path(listed.id);
         let file = self.segments.files.open(&path, OpenMode::Read);
@@ -118,7 +119,7 @@ impl Writer {
         let bytes = bytes.map_err(|error| StoreError::io("read", &path, error))?;
         let scanned = scan(&bytes, listed.id, listed.seed, None);
         if !is_whole(&bytes, &scanned) {
-            // A person may want to look at a damaged segment.
+            // A damaged segment is kept for inspection.
             return Ok(0);
         }
         let is_oldest = self.manifest.segments.iter().all(|other| other.order >= listed.order);
@@ -163,7 +164,7 @@ impl Writer {
         Ok((bytes.len() as u64).saturating_sub(kept_bytes))
     }
 
-    /// The frame with its payload, if it is still needed.
+    /// Returns the frame with its payload, if it is still needed.
     fn keep(
         &self,
         bytes: &[u8],

@@ -1,12 +1,12 @@
-//! What a frame of the journal carries, and its bytes: one byte for the version, then the record in the form of that
-//! version.
+//! The records that frames of the journal carry, and their bytes: one byte for the version, then the record
+//! in the form of that version.
 //!
-//! A record is written in the newest version and read in the version that its first byte names. `record/v1.rs` declares
-//! version 1; `docs/record-versions.md` says how to add another one.
+//! A record is written in the newest version and read in the version that its first byte names.
+//! `record/v1.rs` declares version 1; `docs/record-versions.md` explains how to add another one.
 //!
-//! Invariants: bytes that were written once can be read by every later program; the tests hold golden bytes of each
-//! version. A version that this program does not know is a typed error that names it. What is decoded is limited in
-//! size and used up to its last byte.
+//! Invariants: bytes written once can be read by every later program; the tests hold golden bytes of each
+//! version. An unknown version is a typed error that names it. Decoded data is limited in size and must be
+//! used up to its last byte.
 
 mod codec;
 mod v1;
@@ -48,14 +48,14 @@ pub(crate) enum StoredRecord {
         /// The fact itself.
         value: Vec<u8>,
     },
-    /// Entries of the session were found lost, from `head.lost_from` on.
+    /// Entries of the session were found to be lost, from `head.lost_from` on.
     Quarantined {
-        /// The head that the session has since.
+        /// The session's head after the loss.
         head: Arc<Head>,
     },
     /// The loss was accepted.
     LossAccepted {
-        /// The head that the session goes on from.
+        /// The head that the session continues from.
         head: Arc<Head>,
     },
     /// A part of a batch that is too large for one record. It counts only once the whole batch is committed.
@@ -64,10 +64,10 @@ pub(crate) enum StoredRecord {
         batch: u64,
         /// The entries of this part.
         entries: Vec<Arc<Entry>>,
-        /// The head that is left if what follows is lost.
+        /// The head that remains if the following parts are lost.
         head: Arc<Head>,
     },
-    /// The last part of a batch: with it, all parts count.
+    /// The last part of a batch: it makes all parts count.
     Commit {
         /// A random number, the same in all records of the batch.
         batch: u64,
@@ -80,40 +80,40 @@ pub(crate) enum StoredRecord {
     },
 }
 
-/// The versions that can be read. Records are written in the last one.
+/// The supported versions. Records are written in the last one.
 const VERSIONS: Versions = Versions(&[Version::new::<V1>(1)]);
 
-/// Decoding allocates no more than this, whatever the bytes say.
+/// The most memory that decoding allocates, for any bytes.
 const DECODE_LIMIT_BYTES: usize = 512 << 20;
-/// A record that is larger than this is decoded before it is written, so that nothing is written that exceeds the limit
-/// of decoding. A smaller one cannot exceed it: an encoded byte takes at most about 70 bytes in memory.
+/// A record larger than this is decoded before it is written, so that nothing is written that exceeds the
+/// limit of decoding. A smaller one cannot exceed it: an encoded byte takes at most about 70 bytes in memory.
 const CHECKED_FROM_BYTES: usize = 4 << 20;
 
-/// As large as most records become, and most heads, in bytes: so much room their memory has at first.
+/// The initial buffer size: most records and heads are no larger, in bytes.
 const RECORD_BYTES: usize = 1_000;
 const HEAD_BYTES: usize = 200;
 
-/// The bytes of a record, in the newest version.
+/// Encodes a record in the newest version.
 pub(crate) fn encode(record: &StoredRecord) -> Result<Vec<u8>, StoreError> {
     VERSIONS.encode(record)
 }
 
-/// The record in `bytes`, whichever version wrote it.
+/// Decodes a record of any version.
 pub(crate) fn decode(bytes: &[u8]) -> Result<StoredRecord, StoreError> {
     VERSIONS.decode(bytes)
 }
 
-/// The bytes of a head, in the newest version.
+/// Encodes a head in the newest version.
 pub(crate) fn encode_head(head: &Head) -> Result<Vec<u8>, StoreError> {
     VERSIONS.encode_head(head)
 }
 
-/// The head in `bytes`, whichever version wrote it.
+/// Decodes a head of any version.
 pub(crate) fn decode_head(bytes: &[u8]) -> Result<Head, StoreError> {
     VERSIONS.decode_head(bytes)
 }
 
-/// Whether the version that wrote `bytes` can be read.
+/// Whether the version that wrote `bytes` is supported.
 pub(crate) fn is_known_version(bytes: &[u8]) -> bool {
     VERSIONS.of(bytes, "a record").is_ok()
 }
@@ -144,7 +144,7 @@ impl Version {
 }
 
 impl Version {
-    /// The number, in memory with room for so many bytes after it.
+    /// Returns a buffer with the version number and capacity for this many more bytes.
     fn begin(&self, room: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(1 + room);
         bytes.push(self.number);
@@ -160,7 +160,7 @@ impl Versions {
         self.0.last().expect("there is at least one version")
     }
 
-    /// The version that wrote `bytes`, and the bytes after its number.
+    /// Returns the version that wrote `bytes`, and the bytes after its number.
     fn of<'a>(&self, bytes: &'a [u8], what: &'static str) -> Result<(&Version, &'a [u8]), StoreError> {
         let (&number, body) = bytes.split_first().ok_or_else(|| record_error("it is empty"))?;
         match self.0.iter().find(|version| version.number == number) {
@@ -215,14 +215,14 @@ impl<V, T: Stored<V>, Context> bincode::Decode<Context> for Read<V, T> {
     }
 }
 
-/// Appends the value to `bytes`, as the version `V` stores it.
+/// Appends the value to `bytes` in the form of the version `V`.
 fn encode_after<V, T: Stored<V>>(value: &T, mut bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
     let written = Written::<V, T>(value, PhantomData);
     bincode::encode_into_std_write(written, &mut bytes, bincode::config::standard()).map_err(record_error)?;
     Ok(bytes)
 }
 
-/// The value in `bytes`, as the version `V` stores it. All bytes must belong to it.
+/// Decodes a value in the form of the version `V`. All bytes must belong to it.
 fn decode_whole<V, T: Stored<V>>(bytes: &[u8]) -> Result<T, StoreError> {
     let config = bincode::config::standard().with_limit::<DECODE_LIMIT_BYTES>();
     let (Read::<V, T>(value, _), consumed) =

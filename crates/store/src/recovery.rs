@@ -1,12 +1,12 @@
-//! Opening a store: finds out what the journal holds and what was lost, and brings the index up to date.
+//! Opens a store: determines what the journal holds and what was lost, and brings the index up to date.
 //!
-//! The steps, in order: read the list of segments and look at the ends of those that are no longer written to
-//! (`listing`), open the index and decide whether it can be used (`trust`), read the active segment, apply the journal
-//! to the index from the checkpoint on (`replay`), and report what was lost.
+//! The steps, in order: read the list of segments and check the ends of those that are no longer written to
+//! (`listing`), open the index and decide whether it can be used (`trust`), read the active segment, apply
+//! the journal to the index from the checkpoint on (`replay`), and report losses.
 //!
-//! Invariants: an acknowledged entry that is gone is reported, as far as the journal, the manifest or the index still
-//! knows of it. Whatever is whole can be read. Nothing here panics because of what is on the disk. Sealed segments are
-//! read as a whole only when they are damaged or the index has to be built again.
+//! Invariants: a missing acknowledged entry is reported, as far as the journal, the manifest or the index
+//! still knows of it. Everything undamaged can be read. Nothing here panics because of the disk's content.
+//! Sealed segments are read as a whole only if they are damaged or the index has to be rebuilt.
 
 mod listing;
 mod replay;
@@ -51,12 +51,12 @@ struct LostRange {
     frames: Vec<Frame>,
     /// Whether the range is the end of the active segment.
     is_tail: bool,
-    /// Whether the range was concluded only from entries that are missing. Such a range is reported only if it cost
-    /// a session something.
+    /// Whether the range was only inferred from missing entries. Such a range is reported only if it cost a
+    /// session something.
     is_inferred: bool,
-    /// Whether frames were cut out here, so that everything after them lies at another offset than before.
+    /// Whether frames were cut out here, so that everything after them has moved.
     is_cut_out: bool,
-    /// Whether sessions may have lost entries here of which nothing tells any more.
+    /// Whether sessions may have lost entries here without any record of it.
     others_possible: bool,
     /// The sessions that lost entries here.
     sessions: BTreeSet<String>,
@@ -77,8 +77,8 @@ impl LostRange {
         }
     }
 
-    /// Takes the frames in the range from a list of the segment's frames. What the list does not reach is known only as
-    /// far as its headers can be read.
+    /// Takes the frames in the range from a list of the segment's frames. Beyond the end of the list, only
+    /// readable headers are known.
     fn take_list(&mut self, list: &FrameList) {
         self.frames.retain(|frame| frame.offset >= list.until());
         let is_inside = |frame: &&Frame| frame.offset < self.until && frame.end() > self.from;
@@ -94,7 +94,7 @@ impl LostRange {
     }
 }
 
-/// What was found out so far.
+/// The findings so far.
 struct Recovery<'a> {
     options: &'a StoreOptions,
     segments: Arc<Segments>,
@@ -105,7 +105,7 @@ struct Recovery<'a> {
     is_manifest_changed: bool,
 }
 
-/// Opens the journal and the index in `options.dir`. The directory must be locked already.
+/// Opens the journal and the index in `options.dir`. The directory must already be locked.
 pub(crate) fn recover(
     options: &StoreOptions,
     lock: DirectoryLock,
@@ -147,7 +147,7 @@ pub(crate) fn recover(
             indexer
         }
     };
-    // A batch that an ended process did not commit never will be.
+    // A batch that was not committed when its process ended never will be.
     let has_dropped = indexer.drop_uncommitted()?;
     indexer.publish();
     let index = indexer.index();
@@ -188,7 +188,7 @@ pub(crate) fn recover(
     if writer.has_reserve() || !writer.indexer.segments.values().any(|row| row.holds_deleted) {
         writer.fill_reserve();
     } else {
-        // The reserve was given up for a deletion, and the store was closed before there was room to erase.
+        // The reserve was used up by a deletion, and the store was closed before there was space to erase.
         writer.erase_again = Some(EraseAgain::after(None));
     }
     if let Err(error) = writer.index.flush_staged() {
@@ -197,7 +197,7 @@ pub(crate) fn recover(
     Ok((writer, notices))
 }
 
-/// Records the losses that were found in the journal, so that an index that is built again knows of them.
+/// Records the losses that were found in the journal, so that a rebuilt index knows of them.
 fn quarantine(writer: &mut Writer) {
     for session in writer.indexer.newly_lost.keys().cloned().collect::<Vec<_>>() {
         let written = writer.indexer.row(&session).and_then(|row| {
@@ -206,13 +206,14 @@ fn quarantine(writer: &mut Writer) {
             writer.write_record(&session, head.entries, record)
         });
         if let Err(error) = written {
-            // The index has the loss. The next start finds it again, and tries again to record it in the journal.
+            // The index has the loss. The next start finds it again, and tries again to record it in the
+            // journal.
             tracing::warn!(%error, session, "cannot record in the journal that the session lost entries");
         }
     }
 }
 
-/// The active segment, as it was found.
+/// The active segment as found.
 struct OpenedActive {
     listed: Listed,
     file: Arc<dyn File>,
@@ -222,12 +223,13 @@ struct OpenedActive {
     listed_end: u64,
     /// Whether the file continues behind the last frame that counts.
     is_longer: bool,
-    /// Whether the segment is damaged. Then it must not be written to any more.
+    /// Whether the segment is damaged and must not be written to any more.
     is_damaged: bool,
 }
 
 impl OpenedActive {
-    /// Cuts off what follows the last frame that counts. If that fails, the writer has to do it before it writes.
+    /// Cuts off everything behind the last frame that counts. If that fails, the writer has to do it before
+    /// it writes.
     fn trim(&mut self) -> Tail {
         if !self.is_longer || self.is_damaged {
             return Tail::Empty;
@@ -255,7 +257,8 @@ impl Recovery<'_> {
             State::Sealed { .. } | State::Abandoned { .. } | State::Lost => None,
         });
         let Some((listed, floor)) = active else { return Ok(None) };
-        // The list is read first: where another process writes meanwhile, it lists nothing that is not in the segment yet.
+        // The list is read first: if another process writes meanwhile, it lists nothing that is not yet in
+        // the segment.
         let list = self.list_of(&listed);
         let listed_end = list.as_ref().map_or(SEGMENT_HEADER_BYTES, FrameList::until);
         let Some(bytes) = self.read_segment(listed.id)? else {
@@ -289,7 +292,8 @@ impl Recovery<'_> {
             scanned.tail = Some(BadRange { from, until: length, legible: Vec::new(), was_synced: false });
         }
         let lost_before = self.lost.len();
-        // Where frames were cut out, those behind them lie elsewhere than listed. Then it is known only whose are missing.
+        // If frames were cut out, those behind them are not where they are listed. Then it is known only
+        // which sessions' frames are missing.
         let list = list.filter(|list| list.fits(&scanned));
         self.take_bad_ranges(&listed, &scanned, list.as_ref(), 0);
         if scanned.end < known_end {
@@ -298,8 +302,8 @@ impl Recovery<'_> {
             tail.is_tail = true;
             if let Some(list) = &list {
                 tail.take_list(list);
-                // More may have been written since the list was, as since the index was. Where the index is lost, too, that
-                // is said.
+                // More may have been written since the list was, and since the index was. If the index is
+                // lost, too, that is reported.
                 tail.others_possible |= checkpoint.is_none();
             } else if let Some(record) = self.record_of(&listed) {
                 // More may have been written since the record was, so there may be others.
@@ -328,7 +332,7 @@ impl Recovery<'_> {
         !is_start && !is_end && !self.lost.iter().any(is_damaged)
     }
 
-    /// Finds out from the index which sessions lost entries, and quarantines them.
+    /// Determines from the index which sessions lost entries, and quarantines them.
     fn find_losses_by_index(&mut self, indexer: &mut Indexer) -> Result<(), StoreError> {
         let known: BTreeSet<u64> = self.lost.iter().map(|range| range.segment).collect();
         for &id in indexer.segments.keys() {
@@ -390,12 +394,13 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Whether no file of this segment is listed.
+    /// Whether the segment's file is missing.
     fn is_gone(&self, id: u64) -> bool {
         self.manifest.get(id).is_none_or(|listed| listed.state == State::Lost)
     }
 
-    /// Whether the session's frame at `location` is lost. If so, the session is noted with the range that it lies in.
+    /// Whether the session's frame at `location` is lost. If so, the session is recorded with the range that
+    /// it lies in.
     fn is_lost(&mut self, location: Location, session: &str) -> bool {
         match self.lost.iter_mut().find(|range| range.overlaps(location)) {
             None => false,
@@ -406,7 +411,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// The segment to write to: the active one if it is undamaged, otherwise a new one.
+    /// Returns the segment to write to: the active one if it is undamaged, otherwise a new one.
     fn active(&mut self, opened: Option<OpenedActive>, indexer: &mut Indexer) -> Result<Active, StoreError> {
         match opened {
             Some(opened) if !opened.is_damaged => {
@@ -472,7 +477,7 @@ impl Recovery<'_> {
             let mut others_possible = range.others_possible;
             let is_same = |unknown: &&Unknown| (unknown.segment, unknown.offset) == (segment, offset);
             match self.manifest.unknown.iter().find(is_same) {
-                // It was read again, because the index is built again.
+                // It was read again, because the index is being rebuilt.
                 Some(Unknown { is_accepted: true, .. }) if holed.is_empty() => continue,
                 Some(Unknown { is_accepted: true, .. }) => others_possible = false,
                 Some(Unknown { is_accepted: false, .. }) => {}
@@ -484,7 +489,7 @@ impl Recovery<'_> {
             }
             self.notices.push(Notice::Damaged { segment, offset, sessions: holed, others_possible });
         }
-        // What is not accepted is said at every start.
+        // A loss that is not accepted is reported at every start.
         for Unknown { segment, offset, is_accepted } in &self.manifest.unknown {
             let is_said = |notice: &Notice| {
                 matches!(notice, Notice::Damaged { segment: said, offset: at, others_possible: true, .. }

@@ -1,8 +1,8 @@
-//! The store as its callers see it: when nothing goes wrong (`basics`, `model`), when the disk fails (`failing`), when
-//! a batch takes several frames (`parts`), when the power fails (`power`), when the process ends (`crash`), when bytes
-//! are damaged or lost (`damage`, `loss`), what opening a damaged store decides (`opening`), which segments
-//! count (`listing`), when sessions are deleted (`deletion`), when nothing may be written (`read_only`), and when the end is
-//! cut off while the index is behind (`tail`). The helpers are in `world`.
+//! The store from the callers' perspective: normal operation (`basics`, `model`), disk failures (`failing`),
+//! batches of several frames (`parts`), power failures (`power`), the end of the process (`crash`), damaged
+//! or lost bytes (`damage`, `loss`), decisions on opening a damaged store (`opening`), which segments count
+//! (`listing`), deletion (`deletion`), read-only stores (`read_only`), moved directories (`moved`), and a
+//! truncated end while the index is behind (`tail`). The helpers are in `world`.
 //!
 //! Invariants: a random test names its seed when it fails, and fails if too few of its cases tested anything.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]

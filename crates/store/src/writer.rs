@@ -1,17 +1,17 @@
-//! The one thread that writes: group commit over all sessions.
+//! The one writer thread: group commit over all sessions.
 //!
-//! The writer takes as many commands from its queue as are there (up to a limit), writes their frames with one write
-//! and one sync, and answers them all.
+//! The writer takes as many commands from its queue as are available (up to a limit), writes their frames
+//! with one write and one sync, and answers them all.
 //!
 //! Invariants:
 //!
 //! - A caller is answered after its bytes were synced, never before.
-//! - After a failed write or sync, nothing behind the last acknowledged byte is trusted. Before anything else is
-//!   written, it is cut off and the cut synced, or the segment is left for a new one. Until that works, every append
-//!   fails with a typed error, and reading goes on.
-//! - What the writer believes about its segment is compared with the file before and after every write. If the two
+//! - After a failed write or sync, nothing behind the last acknowledged byte is trusted. Before anything else
+//!   is written, it is cut off and the cut synced, or a new segment is begun. Until that works, every append
+//!   fails with a typed error, and reading continues.
+//! - The writer's view of its segment is compared with the file before and after every write. If the two
 //!   differ, the group is refused with [`StoreError::Invariant`], and the next one goes to a new segment. The
-//!   writer's own mistakes are never a panic.
+//!   writer's own mistakes never cause a panic.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,65 +48,66 @@ mod tests;
 
 pub(crate) use mover::Mover;
 
-/// A group holds no more bytes than this, plus one more command.
+/// The maximum size of a group in bytes, not counting its last command.
 const GROUP_BYTES_MAX: u64 = 16 << 20;
-/// A group holds no more commands than this.
+/// The most commands in a group.
 const GROUP_COMMANDS_MAX: usize = 4_096;
-/// So many acknowledged bytes of the journal are listed nowhere else. What a disk cuts off behind the
-/// [list](crate::journal::list) and behind the index's checkpoint is not noticed, so it must not be much.
+/// The most acknowledged bytes of the journal that are listed nowhere else. If a disk cuts off data behind
+/// the [list](crate::journal::list) and behind the index's checkpoint, the loss is not detected, so the
+/// amount must be small.
 pub(crate) const UNLISTED_BYTES_MAX: u64 = if cfg!(test) { 2 << 10 } else { 512 << 10 };
-/// After so many bytes in the journal, the staged index changes begin to move to sled: few and large writes, in which a
-/// head that changed often is written once.
+/// After this many bytes in the journal, the staged index changes begin to move to sled: few and large
+/// writes, in which a head that changed often is written once.
 const INDEXED_EVERY_BYTES: u64 = 1 << 20;
-/// The index on the disk may be so many bytes of the journal behind before a group is acknowledged. A start reads at most
-/// so much, and one group, of the journal again.
+/// The maximum lag of the index on the disk behind the journal when a group is acknowledged, in bytes. A
+/// start reads at most this much, and one group, of the journal again.
 const UNINDEXED_BYTES_MAX: u64 = 2 * INDEXED_EVERY_BYTES;
 /// Staged index changes of this many bytes are moved to sled in any case.
 const STAGED_BYTES_MAX: usize = 8 << 20;
 /// With staged index changes of this many bytes, sled evidently does not work, and nothing more is written.
 const STAGED_BYTES_LIMIT: usize = 512 << 20;
 
-/// After a group with fewer callers than this, the next group waits for nobody.
-const COMPANY_MIN: usize = 16;
-/// The writer pauses so long for more commands, and at most so often. One pause is shorter than a sync.
-const COMPANY_PAUSE: Duration = Duration::from_micros(200);
-const COMPANY_PAUSES_MAX: u32 = 5;
-/// A buffer of at most so many bytes is kept from one group to the next.
+/// After a group with fewer callers than this, the next group starts without a pause.
+const PAUSE_CALLERS_MIN: usize = 16;
+/// How long the writer pauses for more commands, and the most pauses. One pause is shorter than a sync.
+const PAUSE: Duration = Duration::from_micros(200);
+const PAUSES_MAX: u32 = 5;
+/// The largest buffer that is kept from one group to the next, in bytes.
 const BUFFER_BYTES_MAX: usize = 2 << 20;
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// What the writer is asked to do.
+/// A command to the writer.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Append a batch that is encoded already.
+    /// Append an encoded batch.
     Append(Box<AppendCommand>),
-    /// Append a part of a batch that takes several frames. It has no idempotency key of its own: that of the batch is
-    /// looked up only.
+    /// Append a part of a batch that takes several frames. It has no idempotency key of its own: that of the
+    /// batch is only looked up.
     Part { batch: u64, part: Box<AppendCommand> },
     /// Append the last part of such a batch.
     Commit { batch: u64, part: Box<AppendCommand> },
-    /// Give up the session's batch that is not committed.
+    /// Discard the session's uncommitted batch.
     DropParts { session: String },
-    /// Keep a learned fact.
+    /// Store a learned fact.
     LearnedPut { key: String, value: Vec<u8>, reply: Reply<()> },
     /// Delete the session.
     Delete { session: String, reply: Reply<()> },
-    /// Let the session go on without the entries that were lost.
+    /// Let the session continue without its lost entries.
     AcceptLoss { session: String, reply: Reply<Head> },
-    /// Accept that nobody knows what was lost with the segment; the reply is whether there was such a loss.
+    /// Accept that the losses with the segment are unknown; the reply is whether there was such a loss.
     AcceptUnknown { segment: u64, reply: Reply<bool> },
-    /// Rewrite the segments that are mostly dead; the reply is the number of bytes that this freed.
+    /// Rewrite the segments that are mostly dead; the reply is the number of bytes freed.
     Reclaim { reply: Reply<u64> },
     /// Close the store.
     Close { reply: Reply<()> },
 }
 
-/// An append, as the caller's thread prepared it.
+/// An append, as prepared on the caller's thread.
 #[derive(Debug)]
 pub(crate) struct AppendCommand {
     pub(crate) session: Arc<str>,
-    /// The sequence number of the first entry; of the session's next entry where the batch has none.
+    /// The sequence number of the first entry; of the session's next entry if the batch has none.
     pub(crate) sequence: u64,
     /// The number of entries.
     pub(crate) count: u32,
@@ -119,7 +120,7 @@ pub(crate) struct AppendCommand {
     pub(crate) reply: Reply<Appended>,
 }
 
-/// The segment that is written to.
+/// The segment that is being written to.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) id: u64,
@@ -134,33 +135,33 @@ pub(crate) struct Active {
 }
 
 impl Active {
-    /// Where the last frame ends; where the header ends if there is no frame.
+    /// Returns where the last frame ends; where the header ends if there is no frame.
     fn frames_end(&self) -> u64 {
         self.frames.end().unwrap_or(SEGMENT_HEADER_BYTES)
     }
 }
 
-/// What follows `active.end` in the active segment's file.
+/// The state of the active segment's file behind `active.end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
     /// Nothing.
     Empty,
-    /// A write failed, and some of its bytes may be there. They have to be cut off.
+    /// A write failed, and some of its bytes may be there. They must be cut off.
     Unknown,
-    /// The file does not end where the writer believes it does. The segment must not be written to.
+    /// The file's end differs from the writer's view. The segment must not be written to.
     Wrong,
 }
 
-/// What becomes of the active segment when a new one is begun.
+/// How the active segment is left when a new one is begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rotation {
     /// The segment gets a footer.
     Seal,
-    /// The segment is left as it is, because its end cannot be trusted.
+    /// The segment is left unchanged, because its end cannot be trusted.
     Abandon,
 }
 
-/// Who is told whether a frame was written.
+/// The receiver of the result of a frame.
 enum Caller {
     Append(Reply<Appended>, Appended),
     Unit(Reply<()>),
@@ -178,13 +179,13 @@ impl Caller {
     }
 }
 
-/// A frame of a group, and what it changes in the index once it is durable.
+/// A frame of a group, and its effect on the index once it is durable.
 struct Pending {
     frame: NewFrame,
     effect: Effect,
 }
 
-/// A frame that was encoded.
+/// An encoded frame.
 struct Placed {
     frame: Frame,
     /// The chain that the next frame must have.
@@ -192,24 +193,24 @@ struct Placed {
     effect: Effect,
 }
 
-/// The commands that are committed together.
+/// Commands that are committed together.
 #[derive(Default)]
 struct Group {
     pending: Vec<Pending>,
     callers: Vec<Caller>,
     /// The length of all frames, in bytes.
     bytes: u64,
-    /// How many entries each session of the group will have.
+    /// The number of entries that each session of the group will have.
     entries: HashMap<Arc<str>, u64>,
     /// The session and idempotency key of each keyed batch in the group, and the batch's first entry.
     keys: HashMap<(Arc<str>, String), EntryId>,
 }
 
-/// The most idle moments between two attempts to erase what was deleted.
+/// The most idle moments between two attempts to erase deleted data.
 const ERASE_PAUSE_MAX: u32 = 1_024;
 
-/// When it is tried again to erase what was deleted: after so many moments in which the writer had nothing to do, and
-/// after twice as many where that fails too. So a disk that stays full costs little.
+/// The schedule for retries of erasing deleted data: after a number of moments in which the writer was idle,
+/// and after twice as many if that fails too. So a disk that stays full costs little.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EraseAgain {
     left: u32,
@@ -217,46 +218,47 @@ pub(crate) struct EraseAgain {
 }
 
 impl EraseAgain {
-    /// After another failure.
+    /// Returns the schedule after another failure.
     pub(crate) fn after(failed: Option<Self>) -> Self {
         let pause = failed.map_or(2, |failed| failed.pause.saturating_mul(2).min(ERASE_PAUSE_MAX));
         Self { left: pause, pause }
     }
 
-    /// Counts a moment.
+    /// Counts an idle moment, and returns whether a retry is due.
     fn is_due(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
         self.left == 0
     }
 }
 
-/// What the writing thread owns.
+/// The state of the writer thread.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) segments: Arc<Segments>,
     pub(crate) index: Arc<Index>,
     pub(crate) indexer: Indexer,
     pub(crate) manifest: Manifest,
-    /// The losses of which nobody knows what they cost, for readers: those of the manifest.
+    /// The losses without a record of what they affected, for readers: those of the manifest.
     pub(crate) unknown: Arc<Mutex<Vec<Unknown>>>,
-    /// The list of the active segment's frames, once it was written since the store was opened or the segment begun.
+    /// The list of the active segment's frames, if it was written since the store was opened or the segment
+    /// begun.
     pub(crate) list: Option<OpenList>,
     /// The frames before this offset of the active segment are listed beside it, unless that failed.
     pub(crate) listed_end: u64,
-    /// How many bytes were written to the journal since staged index changes last began to move to sled.
+    /// The number of bytes written to the journal since staged index changes last began to move to sled.
     pub(crate) unindexed_bytes: u64,
     pub(crate) mover: Mover,
     pub(crate) active: Active,
-    /// A segment is sealed at this size, in bytes.
+    /// The size at which a segment is sealed, in bytes.
     pub(crate) segment_bytes: u64,
     pub(crate) tail: Tail,
-    /// The bytes of a group are put together here.
+    /// The buffer in which the bytes of a group are assembled.
     pub(crate) buffer: Vec<u8>,
     /// Whether the manifest on the disk may differ from the one in memory.
     pub(crate) is_manifest_dirty: bool,
     /// Whether something was deleted since the last reclaim.
     pub(crate) is_reclaim_due: bool,
-    /// When it is tried again to erase what was deleted, where that failed.
+    /// The schedule for erasing deleted data again, if that failed.
     pub(crate) erase_again: Option<EraseAgain>,
     /// A file that is removed when the disk is full, so that a session can be deleted; and its size.
     pub(crate) reserve: PathBuf,
@@ -266,16 +268,16 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Works until it is told to close, or until nothing can send it a command any more.
+    /// Runs until it is told to close, or until all senders of commands are gone.
     pub(crate) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let (mut closing, mut callers) = (None, 0);
         if self.erase_again.is_some() {
-            self.reclaim_by_itself(true);
+            self.reclaim_when_idle(true);
         }
         while let Some(command) = commands.blocking_recv() {
             let mut next = Some(command);
             let mut group = Group::default();
-            await_company(callers, || commands.len(), || std::thread::sleep(COMPANY_PAUSE));
+            await_more_commands(callers, || commands.len(), || std::thread::sleep(PAUSE));
             while let Some(command) = next.take() {
                 if let Some(alone) = self.join(command, &mut group) {
                     self.commit(std::mem::take(&mut group));
@@ -295,13 +297,13 @@ impl Writer {
             if commands.is_empty() {
                 let erases = self.erase_again.as_mut().is_some_and(EraseAgain::is_due);
                 if std::mem::take(&mut self.is_reclaim_due) || erases {
-                    self.reclaim_by_itself(erases);
+                    self.reclaim_when_idle(erases);
                 }
             }
         }
         commands.close();
         self.finish();
-        // Commands that came after the close are refused: dropping the queue drops their replies.
+        // Commands that arrive after the close are refused: dropping the queue drops their replies.
         drop(commands);
         let Self { lock, .. } = self;
         drop(lock);
@@ -310,15 +312,15 @@ impl Writer {
         }
     }
 
-    /// Gives back the space of deleted sessions while nobody waits for it.
-    fn reclaim_by_itself(&mut self, erases: bool) {
+    /// Reclaims the space of deleted sessions while no command is waiting.
+    fn reclaim_when_idle(&mut self, erases: bool) {
         if let Err(error) = self.reclaim(erases) {
             tracing::warn!(%error, "cannot reclaim the space of deleted sessions now");
         }
         self.flush_index();
     }
 
-    /// Begins to move the staged index changes to sled, if they are many and none are on their way.
+    /// Begins to move the staged index changes to sled, if there are many and no move is in progress.
     fn index_if_due(&mut self) {
         let is_due =
             self.unindexed_bytes >= INDEXED_EVERY_BYTES || self.index.staged_bytes() > STAGED_BYTES_MAX;
@@ -335,7 +337,7 @@ impl Writer {
         }
     }
 
-    /// Waits until the index on the disk is not too far behind to acknowledge more.
+    /// Waits until the index on the disk is close enough to the journal to acknowledge more.
     fn await_index(&mut self) {
         if self.mover.under_way() + self.unindexed_bytes >= UNINDEXED_BYTES_MAX {
             self.mover.wait();
@@ -355,7 +357,7 @@ impl Writer {
         }
     }
 
-    /// Notes in the manifest how far everything is durable, and closes the index.
+    /// Records in the manifest how far everything is durable, and closes the index.
     fn finish(&mut self) {
         if let Err(error) = self.lock.check_in_place() {
             tracing::error!("{error}");
@@ -372,13 +374,13 @@ impl Writer {
             self.manifest.store(self.segments.files.as_ref(), &self.segments.dir)
         });
         if let Err(error) = stored {
-            tracing::warn!(%error, "cannot note that the store was closed; the next start finds out by itself");
+            tracing::warn!(%error, "cannot record that the store was closed; the next start detects it");
         }
         self.mover.end();
         self.index.close();
     }
 
-    /// Accepts that nobody knows what was lost with a segment. Returns whether there was such a loss.
+    /// Accepts that the losses with a segment are unknown. Returns whether there was such a loss.
     fn accept_unknown(&mut self, segment: u64) -> Result<bool, StoreError> {
         self.repair()?;
         let before = self.manifest.unknown.clone();
@@ -424,7 +426,8 @@ impl Writer {
         match self.admit(&append, group) {
             Err(error) => drop(append.reply.send(Err(error))),
             Ok(Some(first)) => {
-                // It is answered together with the group, because the batch that it repeats may be part of the group.
+                // It is answered together with the group, because the batch that it repeats may be part of
+                // the group.
                 group.callers.push(Caller::Append(append.reply, Appended::Duplicate { first }));
             }
             Ok(None) => {
@@ -441,7 +444,8 @@ impl Writer {
         }
     }
 
-    /// Whether the session takes the batch. `Some` is the first entry of the batch that used the same key before.
+    /// Checks that the session can take the batch. `Some` is the first entry of the batch that used the same
+    /// key before.
     fn admit(&mut self, append: &AppendCommand, group: &Group) -> Result<Option<EntryId>, StoreError> {
         let AppendCommand { session, sequence, count, key, head, .. } = append;
         let known = self.indexer.known(session)?;
@@ -464,7 +468,7 @@ impl Writer {
                 got: EntryId(*sequence),
             });
         }
-        // The caller's side has checked this already: this is its pair.
+        // The caller's side has checked this already; this is the matching check.
         let is_counted = sequence.checked_add(u64::from(*count)) == Some(head.entries);
         StoreError::ensure(is_counted, "a head counts exactly the entries up to the end of its batch")?;
         Ok(None)
@@ -484,7 +488,8 @@ impl Writer {
                 drop(part.reply.send(answer));
             }
             Command::DropParts { session } => {
-                // As long as the end of the segment is not mended, the commit may be found there by the next start.
+                // As long as the end of the segment is not repaired, the next start may find the commit
+                // there.
                 if self.repair().is_ok() {
                     if let Err(error) = self.indexer.drop_parts(&session) {
                         self.index.mark_suspect(&error.to_string());
@@ -502,7 +507,7 @@ impl Writer {
         None
     }
 
-    /// Appends one part of a batch that takes several frames. With the last one the whole batch counts.
+    /// Appends one part of a batch that takes several frames. The last one makes the whole batch count.
     fn append_part(
         &mut self,
         batch: u64,
@@ -538,7 +543,8 @@ impl Writer {
         Ok(Appended::Written { first: EntryId(*sequence), next: EntryId(sequence + u64::from(*count)) })
     }
 
-    /// Where the next part of a batch begins: behind its other parts, or behind the session's last entry.
+    /// Returns where the next part of a batch begins: behind its other parts, or behind the session's last
+    /// entry.
     fn part_begins_at(&mut self, session: &str, batch: u64) -> Result<u64, StoreError> {
         match self.indexer.uncommitted(session) {
             Some(begun) if begun.batch == batch => Ok(begun.end),
@@ -589,7 +595,7 @@ impl Writer {
         }
     }
 
-    /// Makes the frames durable and visible: all of them, or after an error none. `bytes` is their length.
+    /// Makes the frames durable and visible: all of them, or none after an error. `bytes` is their length.
     fn write(&mut self, pending: Vec<Pending>, bytes: u64) -> Result<(), StoreError> {
         self.lock.check_in_place()?;
         if self.index.staged_bytes() > STAGED_BYTES_LIMIT {
@@ -621,17 +627,17 @@ impl Writer {
             let error = StoreError::io("write", &self.segments.path(self.active.id), error);
             self.tail = Tail::Unknown;
             if let Err(error) = self.repair() {
-                tracing::error!(%error, "the journal cannot be written; it can be read, and each append tries again");
+                tracing::error!(%error, "the journal cannot be written, but can be read; each append retries");
             }
             return Err(error);
         }
         if let Err(error) = self.check_file_end(start + bytes) {
             if let Err(error) = self.repair() {
-                tracing::error!(%error, "no new segment can be begun; each append tries again");
+                tracing::error!(%error, "cannot begin a new segment; each append retries");
             }
             return Err(error);
         }
-        // Who removed the directory meanwhile has removed this, too: it is not acknowledged.
+        // If the directory was removed meanwhile, this write was removed too: it is not acknowledged.
         if let Err(error) = self.lock.check_in_place() {
             self.tail = Tail::Unknown;
             return Err(error);
@@ -642,7 +648,7 @@ impl Writer {
         self.unindexed_bytes += bytes;
         for Placed { frame, next_chain, effect } in placed {
             if let Err(error) = self.indexer.apply(self.active.id, &frame, next_chain, effect) {
-                // The frame is durable, so it is acknowledged. The next start builds the index again.
+                // The frame is durable, so it is acknowledged. The next start rebuilds the index.
                 self.index.mark_suspect(&error.to_string());
             }
             self.active.frames.push(&frame);
@@ -654,8 +660,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Checks, before the write, that every frame of the group continues its session. Each append was checked when it
-    /// joined the group; this is the same check for the group as a whole.
+    /// Checks, before the write, that every frame of the group continues its session. Each append was checked
+    /// when it joined the group; this is the same check for the group as a whole.
     fn check_group(&mut self, placed: &[Placed]) -> Result<(), StoreError> {
         let mut entries: HashMap<&str, u64> = HashMap::new();
         for Placed { frame, effect, .. } in placed {
@@ -690,8 +696,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Checks, before the write, that the group continues the segment: in the file, in the list of frames, and in the
-    /// index. The group's bytes end at `buffer_end`; its frames were announced to end at `announced_end`.
+    /// Checks, before the write, that the group continues the segment: in the file, in the list of frames,
+    /// and in the index. The group's bytes end at `buffer_end`; its frames were announced to end at
+    /// `announced_end`.
     fn check_place(
         &mut self,
         placed: &[Placed],
@@ -733,7 +740,7 @@ impl Writer {
         checked
     }
 
-    /// After a failure: makes the files what the writer's memory says they are, or begins a new segment.
+    /// After a failure: makes the files match the writer's view, or begins a new segment.
     pub(crate) fn repair(&mut self) -> Result<(), StoreError> {
         match self.tail {
             Tail::Empty => {}
@@ -770,7 +777,8 @@ impl Writer {
         let file = match self.segments.create(&header) {
             Ok(file) => file,
             Err(error) => {
-                // If the empty segment cannot be removed now, the next start removes it, because it is not listed.
+                // If the empty segment cannot be removed now, the next start removes it, because it is not
+                // listed.
                 drop(self.segments.files.remove(&self.segments.path(header.id)));
                 return Err(error);
             }
@@ -789,7 +797,7 @@ impl Writer {
         if let Some(listed) = self.manifest.get_mut(self.active.id) {
             listed.state = state;
             let header = listed.header();
-            // The record takes the place of the list.
+            // The record replaces the list.
             self.list = None;
             self.note_sessions(header, self.active.frames.iter());
         }
@@ -810,7 +818,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the footer of the active segment. Returns the state that the segment is to be listed with.
+    /// Writes the footer of the active segment. Returns the state to list the segment with.
     fn seal(&mut self) -> Result<State, StoreError> {
         let Active { end: length, chain: digest, ref frames, .. } = self.active;
         if let Err(error) = StoreError::ensure(
@@ -830,13 +838,13 @@ impl Writer {
         Ok(state)
     }
 
-    /// The place of a new segment: behind all others.
+    /// Returns the position of a new segment: behind all others.
     fn next_order(&self) -> u64 {
         let highest = self.manifest.segments.iter().map(|listed| listed.order).max();
         highest.map_or(self.manifest.next_id, |order| order + 1)
     }
 
-    /// Makes a segment that was just created the active one.
+    /// Makes a new segment the active one.
     fn begin(&mut self, header: SegmentHeader, file: Arc<dyn File>) {
         self.segments.add(header.id, header.seed, Some(Arc::clone(&file)));
         (self.list, self.listed_end) = (None, SEGMENT_HEADER_BYTES);
@@ -861,14 +869,15 @@ impl Group {
     }
 }
 
-/// After a group with many callers, pauses as long as more commands come: one sync for all is cheaper than several, and
-/// whoever was just answered is about to come again. `waiting` counts the commands in the queue.
-fn await_company(callers_before: usize, waiting: impl Fn() -> usize, mut pause: impl FnMut()) {
-    if callers_before < COMPANY_MIN {
+/// After a group with many callers, pauses as long as more commands arrive: one sync for all is cheaper than
+/// several, and callers that were just answered are likely to send again. `waiting` returns the number of
+/// commands in the queue.
+fn await_more_commands(callers_before: usize, waiting: impl Fn() -> usize, mut pause: impl FnMut()) {
+    if callers_before < PAUSE_CALLERS_MIN {
         return;
     }
     let mut known = waiting();
-    for _ in 0..COMPANY_PAUSES_MAX {
+    for _ in 0..PAUSES_MAX {
         pause();
         let now = waiting();
         if now <= known || now >= GROUP_COMMANDS_MAX {
@@ -878,7 +887,7 @@ fn await_company(callers_before: usize, waiting: impl Fn() -> usize, mut pause: 
     }
 }
 
-/// A frame with a record that has no entries.
+/// Encodes a frame with a record that has no entries.
 fn encode_frame(session: &str, sequence: u64, record: &StoredRecord) -> Result<NewFrame, StoreError> {
     let payload = record::encode(record)?;
     Ok(NewFrame { kind: kind_of(record), session: session.into(), sequence, count: 0, payload })
@@ -889,11 +898,11 @@ pub(crate) fn run(writer: Writer, commands: mpsc::Receiver<Command>) {
     let index = Arc::clone(&writer.index);
     if catch_unwind(AssertUnwindSafe(|| writer.run(commands))).is_err() {
         index.close();
-        tracing::error!("the store's writer panicked; the store takes nothing more until it is opened again");
+        tracing::error!("the store's writer panicked; the store accepts no more writes until it is reopened");
     }
 }
 
-/// Opens an existing segment to write to it.
+/// Opens an existing segment for writing.
 pub(crate) fn open_active(segments: &Segments, id: u64) -> Result<Arc<dyn File>, StoreError> {
     let path = segments.path(id);
     segments.files.open(&path, OpenMode::Write).map_err(|error| StoreError::io("open", &path, error))

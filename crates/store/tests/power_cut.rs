@@ -1,8 +1,8 @@
 //! A real power cut: an ext4 image is shut down under a running writer, and mounted again.
 //!
-//! This needs root, loop devices, `mkfs.ext4` and `python3` (for one ioctl). If one of them is missing, the test says
-//! so and passes. `GREENROOM_POWER_CUTS` is the number of power cuts. Without it the test says so and passes: a person
-//! runs it before a release.
+//! This needs root, loop devices, `mkfs.ext4` and `python3` (for one ioctl). If one of them is missing, the
+//! test reports it and passes. `GREENROOM_POWER_CUTS` is the number of power cuts. Without it the test
+//! reports that and passes: a person runs it before a release.
 //!
 //! Invariants: every entry that was acknowledged before a cut is there after it, as it was written.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -40,7 +40,7 @@ fn entry(number: u64) -> Entry {
     }
 }
 
-/// What the writing process does: it appends until its disk fails, and prints each acknowledgement.
+/// The writing process: it appends until its disk fails, and prints each acknowledgement.
 #[test]
 #[ignore = "the power cut's writer, started by the test beside it"]
 fn writer() {
@@ -115,8 +115,9 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
         let more = 1 + (seed >> 33) % 40;
         let acknowledged = write_until(&at, more, known);
         run("umount", &["-l", &at]).unwrap();
-        // What reached the disk is copied to another file. If another process still holds the old mount, for instance in
-        // its mount namespace, mounting the old file again would give the dead file system.
+        // The data that reached the disk is copied to another file. If another process still holds the old
+        // mount, for instance in its mount namespace, mounting the old file again would return the dead file
+        // system.
         let survived = place(&format!("image-{cut}"));
         run("cp", &["--sparse=always", &image, &survived]).unwrap();
         std::fs::remove_file(&image).unwrap();
@@ -128,7 +129,7 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
     eprintln!("{cuts} power cuts, nothing acknowledged was lost");
 }
 
-/// Unmounts the image when the test ends, so that a test that fails leaves nothing mounted.
+/// Unmounts the image when the test ends, so that a failing test leaves nothing mounted.
 struct Unmount(String);
 
 impl Drop for Unmount {

@@ -12,7 +12,7 @@ mod write;
 
 use crate::{FunctionTool, Registry, Workspace};
 
-/// The file tools plus `bash`, which runs any command with the rights of this process.
+/// Returns the file tools plus `bash`, which runs any command with the rights of this process.
 pub fn files_and_shell(workspace: Workspace, shell: bash::Options) -> Registry {
     let mut registry = files(workspace.clone());
     add(&mut registry, bash::tool(workspace, shell));

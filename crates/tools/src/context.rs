@@ -114,9 +114,9 @@ impl ToolContext {
         answer.parse().map_err(|error| AskError::Unreadable(error.to_string()))
     }
 
-    /// A key unique to this call that stays the same when the call is run again after a restart: derived from
-    /// the session, the model's answer and the call. Use it as an idempotency key to recognise effects that
-    /// already happened.
+    /// Returns a key unique to this call that stays the same when the call is run again after a restart:
+    /// derived from the session, the model's answer and the call. Use it as an idempotency key to recognise
+    /// effects that already happened.
     pub fn call_key(&self) -> &str {
         &self.key
     }

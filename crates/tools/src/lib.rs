@@ -51,7 +51,7 @@ const GRACE: Duration = Duration::from_millis(250);
 
 /// A tool that an agent may call.
 pub trait Tool: Send + Sync + 'static {
-    /// The name, description and parameters sent to the model.
+    /// Returns the name, description and parameters sent to the model.
     fn spec(&self) -> ToolSpec;
 
     /// Runs the tool. Failures are outputs with [`ToolStatus::Error`]: the model reads them and continues.
@@ -72,14 +72,15 @@ pub trait Tool: Send + Sync + 'static {
         false
     }
 
-    /// How many calls of this tool in one answer may run concurrently with each other and with neighbouring
-    /// calls of other tools that allow it. `None`: a call runs alone. Read-only tools have no limit.
+    /// Returns how many calls of this tool in one answer may run concurrently with each other and with
+    /// neighbouring calls of other tools that allow it. `None`: a call runs alone. Read-only tools have no
+    /// limit.
     fn parallel_max(&self) -> Option<usize> {
         self.is_read_only().then_some(usize::MAX)
     }
 
-    /// The time limit of one call. `None`: the agent's limit applies. It overrides the agent's limit, even if
-    /// it is longer.
+    /// Returns the time limit of one call. `None`: the agent's limit applies. It overrides the agent's limit,
+    /// even if it is longer.
     fn timeout(&self) -> Option<Duration> {
         None
     }

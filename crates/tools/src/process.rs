@@ -46,7 +46,7 @@ pub enum Containment {
 }
 
 impl Containment {
-    /// The command line prefix of the shell that starts the command.
+    /// Returns the command line prefix of the shell that starts the command.
     fn prefix(self) -> &'static [&'static str] {
         match self {
             Self::PidNamespace => &["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--"],
@@ -64,7 +64,7 @@ impl Containment {
         }
     }
 
-    /// The script that runs its arguments with both outputs merged into one.
+    /// Returns the script that runs its arguments with both outputs merged into one.
     fn script(self) -> &'static str {
         match self {
             // The first process of a namespace ignores signals and must reap orphans: this shell is that
@@ -81,7 +81,7 @@ impl Containment {
             let best =
                 [Self::PidNamespace, Self::UserNamespace].into_iter().find(|containment| containment.works());
             let best = best.unwrap_or(Self::ProcessTree);
-            tracing::debug!(?best, "how the processes of commands are held together");
+            tracing::debug!(?best, "containment of command processes");
             best
         })
     }
@@ -254,7 +254,7 @@ fn command_id() -> String {
     format!("{:016x}{:016x}", random(), random())
 }
 
-/// The path of the `setsid` program, if there is one.
+/// Returns the path of the `setsid` program, if there is one.
 fn setsid() -> Option<&'static PathBuf> {
     static PLACE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let look =

@@ -114,12 +114,12 @@ impl Questions {
         Self { pauses: Pauses::within(outer), ..self }
     }
 
-    /// The time limits that are paused while a question is open.
+    /// Returns the time limits that are paused while a question is open.
     pub fn pauses(&self) -> &Pauses {
         &self.pauses
     }
 
-    /// The number of questions asked.
+    /// Returns the number of questions asked.
     pub fn asked(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
     }

@@ -65,12 +65,12 @@ struct Inner {
 pub(crate) struct Inside(String);
 
 impl Inside {
-    /// The path as shown to people and models.
+    /// Returns the path as shown to people and models.
     pub(crate) fn shown(&self) -> &str {
         self.here()
     }
 
-    /// The path as passed to the system.
+    /// Returns the path as passed to the system.
     fn here(&self) -> &str {
         if self.0.is_empty() { "." } else { &self.0 }
     }
@@ -161,7 +161,7 @@ impl Workspace {
         Self { umask: Some(umask & 0o777), ..self }
     }
 
-    /// The folder's absolute path, with links resolved.
+    /// Returns the folder's absolute path, with links resolved.
     pub fn root(&self) -> &Path {
         &self.inner.root
     }
@@ -489,7 +489,7 @@ fn beneath(_directory: &OwnedFd, _path: impl AsRef<Path>, _flags: OFlags) -> Res
     Err(Errno::NOSYS)
 }
 
-/// The kernel's confined lookup.
+/// Opens a path with the kernel's confined lookup.
 #[cfg(target_os = "linux")]
 fn beneath(directory: &OwnedFd, path: impl AsRef<Path>, flags: OFlags) -> Result<OwnedFd, Errno> {
     use rustix::fs::ResolveFlags;

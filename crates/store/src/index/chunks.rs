@@ -1,12 +1,13 @@
-//! Where a session's entries lie, as sled holds it: many entries that follow one another in one row, because each row that
-//! sled writes is dear.
+//! The locations of a session's entries, as stored in sled: many consecutive entries share one row, because
+//! each row that sled writes is expensive.
 //!
-//! Readers and the indexer know nothing of this. Staged changes have a key for each entry; they are folded into rows when
-//! they move, and rows are unfolded when they are read.
+//! Readers and the indexer do not see this. Staged changes have a key for each entry; they are folded into
+//! rows when they move, and rows are unfolded when they are read.
 //!
-//! Invariants: the key of a chunk is that of its first entry. A chunk has at most [`CHUNK_ENTRIES_MAX`] entries, so whoever
-//! looks for an entry looks at few keys before it. Chunks of a session do not overlap, and where one begins does not change
-//! while its first entry is there: a reader who comes between two of them misses nothing.
+//! Invariants: the key of a chunk is that of its first entry. A chunk has at most [`CHUNK_ENTRIES_MAX`]
+//! entries, so finding an entry takes a look at few keys before it. Chunks of a session do not overlap, and
+//! the start of a chunk does not change while its first entry exists: a reader between two changes misses
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,13 +16,13 @@ use crate::bytes::{read_number, write_number};
 
 /// The most entries in a chunk.
 const CHUNK_ENTRIES_MAX: u64 = 64;
-/// Earlier versions had a row for each entry, of this length.
+/// Earlier versions had a row of this length for each entry.
 const SINGLE_BYTES: usize = 20;
 
-/// The places of entries, by sequence number.
+/// The locations of entries, by sequence number.
 pub(super) type Places = BTreeMap<u64, Location>;
 
-/// The first key at which a chunk with this entry may begin; `entry` is an entry's key.
+/// Returns the first key at which a chunk with this entry may begin; `entry` is an entry's key.
 pub(super) fn first_key(entry: &[u8]) -> Vec<u8> {
     match split(entry) {
         Some((session, sequence)) => join(session, sequence.saturating_sub(CHUNK_ENTRIES_MAX - 1)),
@@ -29,14 +30,14 @@ pub(super) fn first_key(entry: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The session's part of an entry's key, and the sequence number.
+/// Splits an entry's key into the session's part and the sequence number.
 pub(super) fn split(key: &[u8]) -> Option<(&[u8], u64)> {
     let (session, sequence) = key.split_last_chunk::<8>()?;
     (session.first() == Some(&b'e') && session.last() == Some(&0))
         .then(|| (session, u64::from_be_bytes(*sequence)))
 }
 
-/// The key of an entry, from the session's part of it.
+/// Returns the key of an entry, given the session's part of it.
 pub(super) fn join(session: &[u8], sequence: u64) -> Vec<u8> {
     [session, &sequence.to_be_bytes()].concat()
 }
@@ -63,12 +64,12 @@ pub(super) fn unfold(first: u64, value: &[u8], places: &mut Places) -> Option<()
     Some(())
 }
 
-/// The row of entries that follow one another.
+/// Encodes the row of consecutive entries.
 fn fold(entries: &[(u64, Location)]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8 + 8 * entries.len());
     write_number(&mut bytes, entries.len() as u64);
     let (mut segment, mut from) = (0_u64, 0_u64);
-    // Entries of one frame lie at the same place.
+    // Entries of one frame have the same location.
     for frame in entries.chunk_by(|one, next| one.1 == next.1) {
         let location = frame[0].1;
         write_number(&mut bytes, location.segment.wrapping_sub(segment));
@@ -78,14 +79,14 @@ fn fold(entries: &[(u64, Location)]) -> Vec<u8> {
         (segment, from) = (location.segment, location.offset.wrapping_add(u64::from(location.length)));
     }
     if bytes.len() == SINGLE_BYTES {
-        // Else it would be taken for the row of an earlier version.
+        // Otherwise it would be taken for the row of an earlier version.
         bytes.push(0);
     }
     bytes
 }
 
-/// Applies changes of one session's entries, in order, to the rows that sled has. `session` is the session's part of the
-/// keys. What becomes of the rows is given to `change`.
+/// Applies changes of one session's entries, in order, to sled's rows. `session` is the session's part of the
+/// keys. The resulting rows are passed to `change`.
 pub(super) fn change_rows(
     database: &sled::Db,
     session: &[u8],
@@ -93,7 +94,7 @@ pub(super) fn change_rows(
     mut change: impl FnMut(Vec<u8>, Option<Vec<u8>>),
 ) -> sled::Result<()> {
     let (Some((lowest, _)), Some((highest, _))) = (changes.first(), changes.last()) else { return Ok(()) };
-    // The chunk that ends right before the first change is looked at, too: there may be room in it.
+    // The chunk that ends right before the first change is included: there may be space in it.
     let from = join(session, lowest.saturating_sub(CHUNK_ENTRIES_MAX));
     let (mut rows, mut places) = (BTreeMap::new(), Places::new());
     for row in database.range(from..=join(session, *highest)) {
@@ -132,7 +133,7 @@ pub(super) fn change_rows(
     Ok(())
 }
 
-/// The session and the sequence number in an entry's key.
+/// Returns the session and the sequence number in an entry's key.
 pub(super) fn entry_of(entry: &[u8]) -> Option<(&str, u64)> {
     let (session, sequence) = key::split(entry)?;
     Some((session, u64::from_be_bytes(sequence.try_into().ok()?)))

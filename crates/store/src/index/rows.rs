@@ -1,18 +1,18 @@
-//! The rows of the index: what they hold, their keys and their bytes.
+//! The rows of the index: their content, keys and bytes.
 //!
 //! All rows lie in one tree, with a prefix for each kind, because sled's batches are atomic only within a tree.
 //!
-//! Invariants: a row that does not decode is an error or makes the index be built again; it is never guessed at.
-//! Session ids hold no zero byte, so one session's keys never lie among another's.
+//! Invariants: a row that cannot be decoded is an error or causes a rebuild of the index; it is never guessed
+//! at. Session ids contain no zero byte, so one session's keys never lie among another's.
 
 use greenroom_kernel::head::Head;
 
 use crate::bytes::Cursor;
 use crate::record;
 
-/// The version of everything in the index. An index of a version that is not known is built again.
+/// The version of everything in the index. An index of an unknown version is rebuilt.
 const INDEX_VERSION: u8 = 3;
-/// The version before, which had a row for each entry. Such rows can be read, and are left as they are.
+/// The previous version, which had a row for each entry. Such rows can be read, and are left unchanged.
 const INDEX_VERSION_OF_SINGLES: u8 = 2;
 
 /// Where a frame lies in the journal.
@@ -55,7 +55,7 @@ impl Location {
 pub(crate) struct Row {
     /// The session's newest head.
     pub(crate) head: Head,
-    /// What the store itself needs to know.
+    /// The store's own data.
     pub(crate) place: RowPlace,
 }
 
@@ -66,12 +66,13 @@ pub(crate) struct RowPlace {
     pub(crate) newest: Location,
     /// The newest frame that recorded a loss or its acceptance.
     pub(crate) mark: Option<Location>,
-    /// How many idempotency keys the session has used. If the index holds another number, it is damaged.
+    /// The number of idempotency keys that the session has used. If the index holds another number, it is
+    /// damaged.
     pub(crate) keys: u64,
 }
 
 impl RowPlace {
-    /// The row's bytes. `head` is the encoded head.
+    /// Encodes the row. `head` is the encoded head.
     pub(crate) fn encode(&self, head: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64 + head.len());
         self.newest.write(&mut bytes);
@@ -89,14 +90,14 @@ impl Row {
         Some(Self { head: record::decode_head(head).ok()?, place })
     }
 
-    /// Whether these are the bytes of a row, in a version that can be read. Bytes that were damaged are not noticed.
+    /// Whether these are the bytes of a row in a supported version. Damage is not detected.
     pub(crate) fn is_known(bytes: &[u8]) -> bool {
         RowPlace::split(bytes).is_some_and(|(_, head)| record::is_known_version(head))
     }
 }
 
 impl RowPlace {
-    /// The place in a row, and the bytes of its head.
+    /// Splits a row into the place and the bytes of its head.
     fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut cursor = Cursor::new(bytes);
         let newest = Location::read(&mut cursor)?;
@@ -110,7 +111,7 @@ impl RowPlace {
 /// A segment's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SegmentRow {
-    /// The segment's place among the others, as in its header.
+    /// The segment's position among the others, as in its header.
     pub(crate) order: u64,
     /// The start value of the segment's crcs, as in its header.
     pub(crate) seed: u32,
@@ -120,9 +121,9 @@ pub(crate) struct SegmentRow {
     pub(crate) digest: u32,
     /// The length of all indexed frames, in bytes.
     pub(crate) bytes: u64,
-    /// The length of those indexed frames that nothing needs any more, in bytes.
+    /// The total length of the indexed frames that are no longer needed, in bytes.
     pub(crate) dead: u64,
-    /// Whether it may hold entries of a session that was deleted, whose bytes are to be erased.
+    /// Whether it may hold entries of a deleted session, whose bytes must be erased.
     pub(crate) holds_deleted: bool,
 }
 
@@ -148,7 +149,7 @@ impl SegmentRow {
             digest: cursor.u32()?,
             bytes: cursor.u64()?,
             dead: cursor.u64()?,
-            // Earlier rows do not say it.
+            // Earlier rows lack this field.
             holds_deleted: cursor.u8().is_some_and(|flag| flag != 0),
         })
     }
@@ -194,12 +195,12 @@ impl Checkpoint {
     }
 }
 
-/// What one session's row adds to [`Checkpoint::sum`].
+/// Returns the contribution of one session's row to [`Checkpoint::sum`].
 pub(crate) fn row_sum(session: &str, row: &[u8]) -> u64 {
     u64::from(crc32c::crc32c_append(crc32c::crc32c(session.as_bytes()), row)) + 1
 }
 
-/// A part of a batch that is not committed yet.
+/// A part of an uncommitted batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PartRow {
     /// The batch's random number.
@@ -213,12 +214,12 @@ pub(crate) struct PartRow {
 }
 
 impl PartRow {
-    /// The sequence number after the part's last entry.
+    /// Returns the sequence number after the part's last entry.
     pub(crate) fn end(&self) -> u64 {
         self.first.saturating_add(u64::from(self.count))
     }
 
-    /// The row's bytes. `first` stands in its key.
+    /// Encodes the row. `first` is in its key.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.location.encode();
         bytes.extend(self.batch.to_le_bytes());
@@ -233,7 +234,8 @@ impl PartRow {
     }
 }
 
-/// The value of an idempotency key: the first entry of the batch that used the key, and where that batch lies.
+/// Encodes the value of an idempotency key: the first entry of the batch that used the key, and where that
+/// batch lies.
 pub(crate) fn encode_used_key(first: u64, location: Location) -> Vec<u8> {
     [first.to_le_bytes().as_slice(), &location.encode()].concat()
 }
@@ -243,7 +245,7 @@ pub(crate) fn decode_used_key(bytes: &[u8]) -> Option<(u64, Location)> {
     Some((cursor.u64()?, Location::read(&mut cursor)?))
 }
 
-/// The value of a learned fact: where it lies, and the fact itself.
+/// Encodes the value of a learned fact: where it lies, and the fact itself.
 pub(crate) fn encode_learned(location: Location, value: &[u8]) -> Vec<u8> {
     [location.encode().as_slice(), value].concat()
 }
@@ -259,7 +261,8 @@ pub(crate) mod key {
     /// The one [`super::Checkpoint`].
     pub(crate) const CHECKPOINT: &[u8] = b"m";
 
-    /// A key of the session: the kind, the session's id, and what tells this key from the session's others.
+    /// Returns a key of the session: the kind, the session's id, and the part that distinguishes the
+    /// session's keys.
     pub(crate) fn session(kind: u8, session: &str, rest: &[u8]) -> Vec<u8> {
         let mut key = Vec::with_capacity(2 + session.len() + rest.len());
         key.push(kind);
@@ -269,44 +272,44 @@ pub(crate) mod key {
         key
     }
 
-    /// Where an entry lies: a [`super::Location`].
+    /// Returns the key of an entry's [`super::Location`].
     pub(crate) fn entry(id: &str, sequence: u64) -> Vec<u8> {
         session(b'e', id, &sequence.to_be_bytes())
     }
 
-    /// A [`super::PartRow`].
+    /// Returns the key of a [`super::PartRow`].
     pub(crate) fn part(id: &str, sequence: u64) -> Vec<u8> {
         session(b'p', id, &sequence.to_be_bytes())
     }
 
-    /// The first key after this one.
+    /// Returns the first key after this one.
     pub(crate) fn after(key: &[u8]) -> Vec<u8> {
         [key, &[0]].concat()
     }
 
-    /// A session's [`super::Row`].
+    /// Returns the key of a session's [`super::Row`].
     pub(crate) fn row(id: &str) -> Vec<u8> {
         session(b'h', id, &[])
     }
 
-    /// An idempotency key that the session has used.
+    /// Returns the key of an idempotency key that the session has used.
     pub(crate) fn idempotency(id: &str, key: &str) -> Vec<u8> {
         session(b'k', id, key.as_bytes())
     }
 
-    /// A learned fact.
+    /// Returns the key of a learned fact.
     pub(crate) fn learned(name: &str) -> Vec<u8> {
         session(b'l', name, &[])
     }
 
-    /// A [`super::SegmentRow`].
+    /// Returns the key of a [`super::SegmentRow`].
     pub(crate) fn segment(id: u64) -> Vec<u8> {
         let mut key = vec![b's'];
         key.extend(id.to_be_bytes());
         key
     }
 
-    /// Splits a key into the session's id and what follows it.
+    /// Splits a key into the session's id and the rest.
     pub(crate) fn split(key: &[u8]) -> Option<(&str, &[u8])> {
         let zero = key.iter().position(|&byte| byte == 0)?;
         Some((std::str::from_utf8(key.get(1..zero)?).ok()?, &key[zero + 1..]))

@@ -1,4 +1,5 @@
-//! Where entries lie: whatever is staged, moved, changed and removed, the index says what was said last.
+//! Locations of entries: after any staging, moving, changing and removing, the index returns the latest
+//! state.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -50,8 +51,8 @@ fn check(index: &Index, model: &Model, sessions: &[&str], random: &mut Random, c
     }
 }
 
-/// Sessions grow, their frames are moved, their ends are given up, holes are made, they are deleted and begun again, with
-/// moves to the database at random, and one that is under way.
+/// Sessions grow, their frames are moved, their ends are discarded, holes are made, they are deleted and
+/// created again, with moves to the database at random, and one in progress.
 #[test]
 fn the_index_says_what_was_said_last_about_each_entry() {
     let sessions = ["a", "b", "ab", "e"];
@@ -90,7 +91,7 @@ fn the_index_says_what_was_said_last_about_each_entry() {
                 _ => index.flush_staged().unwrap(),
             }
             if random.below(4) == 0 {
-                // A move that is under way: its changes are in neither table yet.
+                // A move in progress: its changes are in neither table yet.
                 index.begin_move().unwrap();
             } else if random.below(4) == 0 {
                 index.finish_move().unwrap();
@@ -106,7 +107,8 @@ fn the_index_says_what_was_said_last_about_each_entry() {
     assert!(rows_most * 8 < entries_most, "{rows_most} rows for {entries_most} entries");
 }
 
-/// Where a row begins does not change while its first entry is there: not by what is added, nor by frames that are moved.
+/// The start of a row does not change while its first entry exists: neither by additions, nor by moved
+/// frames.
 #[test]
 fn rows_begin_where_they_began() {
     let (_dir, index) = open();
@@ -136,7 +138,7 @@ fn rows_begin_where_they_began() {
     assert_eq!(before.len(), 200_usize.div_ceil(64));
 }
 
-/// An index of the version before has a row for each entry. It is used as it is, and grows like any other.
+/// An index of the previous version has a row for each entry. It is used unchanged, and grows like any other.
 #[test]
 fn an_index_of_the_version_before_is_read_and_written() {
     let (_dir, index) = open();
@@ -169,14 +171,14 @@ fn an_index_of_the_version_before_is_read_and_written() {
     let are_left =
         (0..100).filter(|sequence| *sequence != 50).all(|at| rows.contains(&key::entry("a", at).into()));
     assert!(are_left && rows.len() < 110, "what was there is left as it was: {} rows", rows.len());
-    // The version after is not taken for this one.
+    // The next version is not taken for this one.
     let mut newer = Checkpoint::default().encode();
     assert_eq!((newer[0], Checkpoint::decode(&newer)), (3, Some(Checkpoint::default())));
     newer[0] = 4;
     assert_eq!(Checkpoint::decode(&newer), None);
 }
 
-/// What is not a row is an error, and takes no memory.
+/// An invalid row is an error, and allocates no memory.
 #[test]
 fn a_row_that_is_not_valid_is_an_error() {
     // Nothing, a number alone, a million entries, more entries than announced, and a frame without one.
@@ -197,7 +199,8 @@ fn a_row_that_is_not_valid_is_an_error() {
     }
 }
 
-/// Rows are counted without reading the heads in them, but a row of a later version is noticed, as is one that is cut.
+/// Rows are counted without reading their heads, but a row of a later version is detected, and so is a
+/// truncated one.
 #[test]
 fn rows_are_counted_and_unknown_ones_are_an_error() {
     let check = |change: fn(&mut Vec<u8>), expect: Option<u64>| {

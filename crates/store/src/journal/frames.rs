@@ -1,16 +1,16 @@
-//! The list of a segment's frames, in few bytes: a segment of small frames has hundreds of thousands.
+//! A compact list of a segment's frames: a segment of small frames has hundreds of thousands.
 //!
-//! Invariants: the list gives the frames as they were added, whether or not they follow one another.
+//! Invariants: the list returns the frames as they were added, whether or not they are contiguous.
 
 use super::{Frame, FrameKind};
 use crate::bytes::{read_number, write_number};
 
-/// A piece of the list has so many bytes, so that a long list grows without being copied.
+/// The size of a piece of the list, in bytes. Pieces let a long list grow without being copied.
 const PIECE_BYTES: usize = 32 << 10;
-/// The most that a frame takes: five numbers, its kind, and the session with its length.
+/// The maximum size of a frame: five numbers, its kind, and the session with its length.
 const FRAME_BYTES_MAX: usize = 4 * 10 + 2 + 255;
 
-/// A place in the list: behind the frames that were added before.
+/// A position in the list, behind the frames added so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Mark {
     piece: usize,
@@ -32,12 +32,12 @@ impl Frames {
         self.count == 0
     }
 
-    /// How many frames there are.
+    /// Returns how many frames there are.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    /// Where the last frame ends; `None` if there is no frame.
+    /// Returns where the last frame ends; `None` if there is no frame.
     pub(crate) fn end(&self) -> Option<u64> {
         self.end
     }
@@ -48,7 +48,7 @@ impl Frames {
             self.pieces.push(Vec::with_capacity(if self.pieces.is_empty() { 0 } else { PIECE_BYTES }));
         }
         let piece = self.pieces.last_mut().expect("there is one now");
-        // Most frames begin where the one before ends.
+        // Most frames begin where the previous one ends.
         write_number(piece, frame.offset.wrapping_sub(self.end.unwrap_or(0)));
         write_number(piece, u64::from(frame.length));
         write_number(piece, frame.sequence);
@@ -60,13 +60,13 @@ impl Frames {
         self.end = Some(frame.end());
     }
 
-    /// The place behind the last frame.
+    /// Returns the position behind the last frame.
     pub(crate) fn mark(&self) -> Mark {
         let piece = self.pieces.len().saturating_sub(1);
         Mark { piece, at: self.pieces.last().map_or(0, Vec::len) }
     }
 
-    /// The bytes of the frames that were added since the mark was taken, for [`decode`].
+    /// Returns the bytes of the frames added since the mark was taken, for [`decode`].
     pub(crate) fn since(&self, mark: Mark) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (number, piece) in self.pieces.iter().enumerate().skip(mark.piece) {
@@ -75,7 +75,7 @@ impl Frames {
         bytes
     }
 
-    /// The frames in order.
+    /// Returns the frames in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Frame> {
         let mut end = 0;
         self.pieces
@@ -101,7 +101,7 @@ impl FromIterator<Frame> for Frames {
     }
 }
 
-/// The frames in the bytes that [`Frames::since`] gave, behind a frame that ends at `end`; `None` if they are not valid.
+/// Decodes the result of [`Frames::since`], behind a frame that ends at `end`; `None` if it is not valid.
 pub(crate) fn decode(bytes: &[u8], end: u64) -> Option<Vec<Frame>> {
     let (mut rest, mut end, mut frames) = (bytes, end, Vec::new());
     while !rest.is_empty() {
@@ -113,7 +113,7 @@ pub(crate) fn decode(bytes: &[u8], end: u64) -> Option<Vec<Frame>> {
     Some(frames)
 }
 
-/// Reads a frame whose offset counts from the end of the frame before.
+/// Reads a frame whose offset is relative to the end of the previous frame.
 fn read_frame(rest: &mut &[u8]) -> Option<Frame> {
     let offset = read_number(rest)?;
     let length = u32::try_from(read_number(rest)?).ok()?;
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::faults::Random;
 
-    /// Whatever is added comes back: also frames that do not follow one another, and numbers at their limits.
+    /// Everything added is returned, including frames that are not contiguous, and numbers at their limits.
     #[test]
     fn a_list_gives_what_was_added() {
         let mut random = Random::new(7);
@@ -162,7 +162,7 @@ mod tests {
         assert!(Frames::default().is_empty() && Frames::default().end().is_none());
     }
 
-    /// What each frame of a usual length takes.
+    /// The size of each frame of a usual length.
     #[test]
     fn a_frame_takes_few_bytes() {
         let frame = |at: u64| Frame {

@@ -1,7 +1,8 @@
-//! The list of a segment's frames, in a file beside the segment that is appended to while the segment is written.
+//! The list of a segment's frames, in a file beside the segment that is appended to while the segment is
+//! written.
 //!
-//! It tells which frames were synced and whose they are, also where the end of the segment was cut off and the index is
-//! behind. A sealed segment has a footer and a record of its sessions instead.
+//! It records which frames were synced and which sessions they belong to, even if the end of the segment was
+//! cut off and the index is behind. A sealed segment has a footer and a record of its sessions instead.
 //!
 //! ```text
 //! list    header · piece · piece · …
@@ -9,8 +10,8 @@
 //! piece   length · frames · crc
 //! ```
 //!
-//! Invariants: frames are listed after they were synced, from the segment's first frame on and without a gap. The crc of
-//! a piece continues that of the piece before, so a list ends before the first piece that is not whole.
+//! Invariants: frames are listed after they were synced, from the segment's first frame on and without a gap.
+//! The crc of a piece continues that of the previous piece, so a list ends before the first damaged piece.
 
 #[cfg(test)]
 mod tests;
@@ -40,12 +41,12 @@ pub(crate) struct FrameList {
 }
 
 impl FrameList {
-    /// The list has every frame before this offset.
+    /// Returns the offset before which the list has every frame.
     pub(crate) fn until(&self) -> u64 {
         self.frames.last().map_or(SEGMENT_HEADER_BYTES, Frame::end)
     }
 
-    /// Whether the whole frames of a segment lie where the list says, as far as it goes.
+    /// Whether the whole frames of a segment agree with the list, as far as it goes.
     pub(crate) fn fits(&self, scanned: &Scan) -> bool {
         let mut listed = self.frames.iter().peekable();
         scanned.frames.iter().take_while(|(frame, _)| frame.offset < self.until()).all(|(frame, _)| {
@@ -54,7 +55,7 @@ impl FrameList {
         })
     }
 
-    /// Reads the list of a segment; `None` if there is none that can be used.
+    /// Reads the list of a segment; `None` if there is no usable one.
     pub(crate) fn load(files: &dyn Files, journal: &Path, id: u64) -> Option<Self> {
         let file = files.open(&path(journal, id), OpenMode::Read).ok()?;
         Self::decode(&read_all(file.as_ref()).ok()?).filter(|list| list.header.id == id)
@@ -76,8 +77,8 @@ impl FrameList {
     }
 }
 
-/// Reads the next piece, whose frames lie from the offset `end` on. Returns its frames and its crc; `None` if it is not
-/// whole.
+/// Reads the next piece, whose frames lie from the offset `end` on. Returns its frames and its crc; `None` if
+/// it is damaged.
 fn read_piece(cursor: &mut Cursor<'_>, crc: u32, end: u64) -> Option<(Vec<Frame>, u32)> {
     let length = to_usize(u64::from(cursor.u32()?));
     let bytes = cursor.take(length)?;
@@ -89,12 +90,12 @@ fn read_piece(cursor: &mut Cursor<'_>, crc: u32, end: u64) -> Option<(Vec<Frame>
     frames.iter().all(follow).then_some((frames, next))
 }
 
-/// The list's file in the journal's directory.
+/// Returns the list's file in the journal's directory.
 pub(super) fn path(journal: &Path, id: u64) -> PathBuf {
     journal.join(format!("{id:010}{SUFFIX}"))
 }
 
-/// A list that is appended to.
+/// A list that is being appended to.
 #[derive(Debug)]
 pub(crate) struct OpenList {
     path: PathBuf,
@@ -103,7 +104,7 @@ pub(crate) struct OpenList {
     length: u64,
     /// The crc of the last piece.
     crc: u32,
-    /// The frames before it are listed.
+    /// The position up to which frames are listed.
     mark: Mark,
 }
 
@@ -132,8 +133,8 @@ impl OpenList {
         }
     }
 
-    /// Adds the frames that are not listed yet, durably. `frames` are those that the list was created with, and those
-    /// that came since. After an error, the list has to be created again.
+    /// Adds the frames that are not listed yet, durably. `frames` are those that the list was created with,
+    /// and all later ones. After an error, the list must be created again.
     pub(crate) fn append(&mut self, frames: &Frames) -> Result<(), StoreError> {
         let mut bytes = Vec::new();
         let crc = add_piece(&mut bytes, &frames.since(self.mark), self.crc);
@@ -144,7 +145,7 @@ impl OpenList {
     }
 }
 
-/// Adds a piece behind one with this crc, and returns the piece's own.
+/// Adds a piece behind one with this crc, and returns its own crc.
 fn add_piece(bytes: &mut Vec<u8>, frames: &[u8], crc: u32) -> u32 {
     let length = u32::try_from(frames.len()).expect("a segment's frames take far less than 4 GiB");
     let crc = crc32c::crc32c_append(crc, frames);

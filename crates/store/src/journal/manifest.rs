@@ -1,8 +1,9 @@
 //! The list of the segments that count. It is replaced as a whole, by one rename.
 //!
-//! Invariants: a segment that is not listed holds nothing that was acknowledged and still counts; a crash during a
-//! rotation or a reclaim left it behind. A segment that is listed but missing was lost, and stays on the list as lost.
-//! Exactly one listed segment is active, and it is the last; no list that says otherwise is written.
+//! Invariants: a segment that is not listed holds nothing acknowledged that still counts; a crash during a
+//! rotation or a reclaim left it behind. A segment that is listed but missing was lost, and stays on the list
+//! as lost. Exactly one listed segment is active, and it is the last; a list that violates this is never
+//! written.
 
 use std::path::{Path, PathBuf};
 
@@ -12,15 +13,15 @@ use crate::error::StoreError;
 use crate::files::{Files, OpenMode, read_all, replace};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"GRM1");
-/// The version of a list that tells of losses. A list that tells of none is written in the version before.
+/// The version of a list with losses. A list without losses is written in the previous version.
 const VERSION_WITH_LOSSES: u32 = 2;
 
-/// One line of the list.
+/// One entry of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Listed {
     /// The segment's number, as in its header.
     pub(crate) id: u64,
-    /// The segment's place among the others, as in its header.
+    /// The segment's position among the others, as in its header.
     pub(crate) order: u64,
     /// The start value of the segment's crcs, as in its header.
     pub(crate) seed: u32,
@@ -28,7 +29,7 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// The header that the segment's file must have.
+    /// Returns the header that the segment's file must have.
     pub(crate) fn header(&self) -> SegmentHeader {
         SegmentHeader { id: self.id, order: self.order, seed: self.seed }
     }
@@ -37,19 +38,20 @@ impl Listed {
 /// The state of a listed segment. Lengths and offsets are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The segment is written to. At least `floor` bytes of it had been synced when the list was written.
+    /// The segment is being written to. At least `floor` bytes of it had been synced when the list was
+    /// written.
     Active { floor: u64 },
     /// The segment is full. Its frames take `length` bytes, and a footer follows. `frames` and `digest` are those of
     /// its trailer.
     Sealed { length: u64, frames: u64, digest: u32 },
-    /// The segment is not written to any more, and it has no footer to be trusted: its disk failed, or it is damaged.
+    /// The segment is no longer written to, and has no trustworthy footer: its disk failed, or it is damaged.
     /// Its frames lie in the first `length` bytes.
     Abandoned { length: u64 },
-    /// The segment's file is gone. What is known of it stands in its record of sessions, if that is still there.
+    /// The segment's file is gone. Its record of sessions has what is known of it, if that still exists.
     Lost,
 }
 
-/// A damaged part of the journal of which nothing tells whose entries it held.
+/// A damaged part of the journal, without a record of which sessions' entries it held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unknown {
     pub(crate) segment: u64,
@@ -66,7 +68,7 @@ pub(crate) struct Manifest {
     pub(crate) next_id: u64,
     /// The segments by order; the active one is the last.
     pub(crate) segments: Vec<Listed>,
-    /// The losses of which nobody knows what they cost.
+    /// Losses without a record of what they affected.
     pub(crate) unknown: Vec<Unknown>,
 }
 
@@ -161,7 +163,7 @@ impl Manifest {
         cursor.is_empty().then_some(Self { next_id, segments, unknown })
     }
 
-    /// What a list that may be written must satisfy.
+    /// Checks the conditions for writing a list.
     fn check(&self) -> Result<(), StoreError> {
         let actives = self.segments.iter().filter(|listed| matches!(listed.state, State::Active { .. }));
         let is_last_active =

@@ -1,6 +1,7 @@
 //! The segment files, shared by the writer and all readers.
 //!
-//! Invariants: a reader gets only whole frames: their crcs are valid, and they belong to the session asked for.
+//! Invariants: a reader gets only whole frames: their crcs are valid, and they belong to the requested
+//! session.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::index::Location;
 /// How many segment files are kept open for reading.
 const OPEN_MAX: usize = 64;
 
-/// The segments that can be read, and the directory that they are in.
+/// The readable segments, and their directory.
 #[derive(Debug)]
 pub(crate) struct Segments {
     pub(crate) files: Arc<dyn Files>,
@@ -27,7 +28,7 @@ pub(crate) struct Segments {
 #[derive(Debug)]
 struct Readable {
     seed: u32,
-    /// The segment's file while it is open. [`OPEN_MAX`] bounds how many are.
+    /// The segment's file while it is open; [`OPEN_MAX`] bounds the number of open files.
     file: Option<Arc<dyn File>>,
 }
 
@@ -43,12 +44,12 @@ impl Segments {
         self.dir.join(format!("{id:010}.seg"))
     }
 
-    /// The segment's number, from its file name; `None` if the file is not a segment.
+    /// Returns the segment's number, from its file name; `None` if the file is not a segment.
     pub(crate) fn id_of(name: &str) -> Option<u64> {
         name.strip_suffix(".seg").filter(|stem| stem.len() == 10)?.parse().ok()
     }
 
-    /// Makes a segment readable. `file` is its file, if it is open already.
+    /// Makes a segment readable. `file` is its file, if it is already open.
     pub(crate) fn add(&self, id: u64, seed: u32, file: Option<Arc<dyn File>>) {
         self.readable.write().insert(id, Readable { seed, file });
     }
@@ -71,7 +72,7 @@ impl Segments {
         create().map_err(|error| StoreError::io("create", &path, error))
     }
 
-    /// The segment's seed and its file; `None` if it is not listed or the file is missing.
+    /// Returns the segment's seed and its file; `None` if it is not listed or the file is missing.
     fn open(&self, id: u64) -> Result<Option<OpenSegment>, StoreError> {
         match self.readable.read().get(&id) {
             None => return Ok(None),
@@ -94,7 +95,7 @@ impl Segments {
         }))
     }
 
-    /// The frame at `location` and its payload, if it is whole and belongs to the session.
+    /// Returns the frame at `location` and its payload, if it is whole and belongs to the session.
     pub(crate) fn read(
         &self,
         location: Location,
@@ -116,18 +117,18 @@ impl Segments {
     }
 }
 
-/// A random number for a new segment.
+/// Returns a random number for a new segment.
 pub(crate) fn random_seed() -> u32 {
     u32::try_from(random_number() >> 32).expect("32 bits")
 }
 
-/// A random number.
+/// Returns a random number.
 pub(crate) fn random_number() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-/// The journal's directory in a store's.
+/// Returns the journal's directory in a store's.
 pub(crate) fn journal_dir(dir: &Path) -> PathBuf {
     dir.join("journal")
 }

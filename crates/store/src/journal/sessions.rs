@@ -1,10 +1,12 @@
-//! The record of a segment's sessions, in a small file beside the segment: whose entries the segment holds.
+//! The record of a segment's sessions, in a small file beside the segment: which entries of which sessions it
+//! holds.
 //!
-//! It is read only when a part of the segment is damaged or gone: it then tells which sessions lost which entries, also
-//! when the index is lost. A segment that is still written to has a [list](super::list) of its frames instead.
+//! It is read only if a part of the segment is damaged or gone: it then tells which sessions lost which
+//! entries, even if the index is lost. A segment that is still written to has a [list](super::list) of its
+//! frames instead.
 //!
-//! Invariants: a record tells of every frame of its segment before the offset `until`. It is written whole, by one
-//! rename. Record and list are removed before their segment is.
+//! Invariants: a record covers every frame of its segment before the offset `until`. It is written whole, by
+//! one rename. Record and list are removed before their segment is.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -22,7 +24,7 @@ const VERSION: u32 = 1;
 /// The end of a record's file name, after the segment's number.
 const SUFFIX: &str = ".sessions";
 
-/// Frames of one session and one kind, whose entries follow one another.
+/// Frames of one session and one kind, with consecutive entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) kind: FrameKind,
@@ -33,19 +35,19 @@ pub(crate) struct Run {
     pub(crate) next: u64,
 }
 
-/// Whose entries a segment holds.
+/// The sessions and entries that a segment holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SegmentSessions {
     /// The segment's header.
     pub(crate) header: SegmentHeader,
-    /// The record tells of the frames before this offset.
+    /// The record covers the frames before this offset.
     pub(crate) until: u64,
     /// The runs in the order in which they begin.
     pub(crate) runs: Vec<Run>,
 }
 
 impl SegmentSessions {
-    /// The record of a segment with these frames.
+    /// Creates the record of a segment with these frames.
     pub(crate) fn of(header: SegmentHeader, frames: impl IntoIterator<Item: Borrow<Frame>>) -> Self {
         let mut runs: Vec<Run> = Vec::new();
         let mut last: HashMap<Arc<str>, usize> = HashMap::new();
@@ -69,9 +71,9 @@ impl SegmentSessions {
         Self { header, until, runs }
     }
 
-    /// The runs of entries that are not among `whole`, the frames that can still be read (in order), as frames at the
-    /// offset `at`. A deletion comes before the session's next frame, wherever that is: it must not take effect on a
-    /// session that was begun again.
+    /// Returns the runs of entries that are not among `whole`, the frames that can still be read (in order),
+    /// as frames at the offset `at`. A deletion comes before the session's next frame, wherever that is: it
+    /// must not affect a session that was created again.
     pub(crate) fn missing(&self, whole: &[&Frame], at: u64) -> Vec<Frame> {
         let mut found: HashMap<&str, Vec<(u64, u64)>> = HashMap::new();
         for frame in whole {
@@ -114,11 +116,12 @@ impl SegmentSessions {
         missing
     }
 
-    /// The offset of the frame, among `whole`, with which the session of the run at `index` goes on.
+    /// Returns the offset of the frame, among `whole`, with which the session of the run at `index`
+    /// continues.
     fn followed_at(&self, index: usize, whole: &[&Frame]) -> Option<u64> {
         let (before, after) = self.runs.split_at(index + 1);
         let next = after.iter().find(|run| run.session == self.runs[index].session)?;
-        // A session that was begun again several times has as many frames that look the same.
+        // A session that was created again several times has as many frames that look the same.
         let begins_alike =
             |run: &&Run| (run.kind, run.first) == (next.kind, next.first) && run.session == next.session;
         let earlier = before.iter().filter(begins_alike).count();
@@ -159,12 +162,12 @@ impl SegmentSessions {
         Some(Self { header, until, runs })
     }
 
-    /// The record's file in the journal's directory.
+    /// Returns the record's file in the journal's directory.
     fn path(journal: &Path, id: u64) -> PathBuf {
         journal.join(format!("{id:010}{SUFFIX}"))
     }
 
-    /// The segment's number, from the name of its record or its list; `None` if the file is neither.
+    /// Returns the segment's number, from the name of its record or its list; `None` if the file is neither.
     pub(crate) fn id_of(name: &str) -> Option<u64> {
         let stem = name.strip_suffix(SUFFIX).or_else(|| name.strip_suffix(list::SUFFIX))?;
         Some(stem).filter(|stem| stem.len() == 10)?.parse().ok()
@@ -177,13 +180,14 @@ impl SegmentSessions {
         remove(files, &list::path(journal, self.header.id))
     }
 
-    /// What is known of a segment's sessions, from its record or from its list; `None` if there is neither.
+    /// Returns what is known of a segment's sessions, from its record or from its list; `None` if there is
+    /// neither.
     pub(crate) fn load(files: &dyn Files, journal: &Path, id: u64) -> Option<Self> {
         let list = FrameList::load(files, journal, id).map(|list| Self::of(list.header, &list.frames));
         list.into_iter().chain(Self::load_record(files, journal, id)).max_by_key(|record| record.until)
     }
 
-    /// Reads the record of a segment; `None` if there is none that can be used.
+    /// Reads the record of a segment; `None` if there is no usable one.
     pub(crate) fn load_record(files: &dyn Files, journal: &Path, id: u64) -> Option<Self> {
         let file = files.open(&Self::path(journal, id), OpenMode::Read).ok()?;
         Self::decode(&read_all(file.as_ref()).ok()?).filter(|record| record.header.id == id)
@@ -195,7 +199,7 @@ impl SegmentSessions {
     }
 }
 
-/// Removes a file, if it is there.
+/// Removes a file, if it exists.
 fn remove(files: &dyn Files, path: &Path) -> Result<(), StoreError> {
     match files.remove(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -209,7 +213,7 @@ fn is_same(frame: &Frame, run: &Run) -> bool {
     frame.kind == run.kind && frame.session == run.session && frame.sequence == run.first
 }
 
-/// A frame that stands for the entries from `first` to before `next`.
+/// Returns a frame that represents the entries from `first` to before `next`.
 fn frame_of(run: &Run, first: u64, next: u64, at: u64) -> Frame {
     Frame {
         offset: at,

@@ -10,8 +10,8 @@ use crate::error::StoreError;
 
 const HEADER: SegmentHeader = SegmentHeader { id: 7, order: 3, seed: 0xABCD_1234 };
 
-/// A segment with a group for each slice, and in it a frame for each payload length. Returns the segment's bytes, its
-/// frames and the chain after them.
+/// Creates a segment with a group for each slice, and in it a frame for each payload length. Returns the
+/// segment's bytes, its frames and the chain after them.
 fn segment(groups: &[&[usize]]) -> (Vec<u8>, Vec<Frame>, u32) {
     let mut bytes = HEADER.encode();
     let mut chain = HEADER.chain();
@@ -168,7 +168,7 @@ const GOLDEN_MANIFEST: &str = "\
     00000000000003000000000000000400000000000000090000000028000000000000000000000000000000000000008b\
     c8597b";
 
-/// A manifest with a lost segment and with losses that nobody knows the cost of. **This never changes.**
+/// A manifest with a lost segment and with unknown losses. **This never changes.**
 const GOLDEN_LOSSES: &str = "\
     47524d310200000003000000000000000200000001000000000000000100000000000000090000000300000000000000\
     000000000000000000000000000200000000000000020000000000000008000000002800000000000000000000000000\

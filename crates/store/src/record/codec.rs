@@ -1,11 +1,11 @@
-//! How values are written and read, for all versions of the stored form.
+//! Encoding and decoding of values, for all versions of the stored form.
 //!
-//! [`Stored`] says how a type is stored in one version. Two macros implement it from a declaration that lists the
-//! fields or variants in their stored order: [`stored_struct`] and [`stored_enum`]. They write from borrowed data and
-//! read straight into the types that the rest of the program uses.
+//! [`Stored`] defines how a type is stored in one version. Two macros implement it from a declaration that
+//! lists the fields or variants in their stored order: [`stored_struct`] and [`stored_enum`]. They write from
+//! borrowed data and read directly into the types that the rest of the program uses.
 //!
-//! Invariants: a field or variant that is missing in a declaration, or has another type there, is a compile error.
-//! What is read is limited in size, and reading never panics.
+//! Invariants: a field or variant that is missing in a declaration, or has another type there, is a compile
+//! error. Decoded data is limited in size, and decoding never panics.
 
 use std::sync::Arc;
 
@@ -23,10 +23,11 @@ pub(super) trait Stored<V>: Sized {
     fn read<D: Decoder>(decoder: &mut D) -> Result<Self, DecodeError>;
 }
 
-/// A list is read into memory that grows with it, from this many elements on. A damaged length allocates no more.
+/// The largest initial capacity of a list. Larger ones grow while they are read, so that a damaged length
+/// allocates no more.
 const CAPACITY_MAX: usize = 1_024;
 
-/// Types that bincode stores as we want them.
+/// Types whose bincode form is used directly.
 macro_rules! plain {
     ($($type:ty),+) => {
         $(impl<V> Stored<V> for $type {
@@ -92,7 +93,8 @@ macro_rules! pointers {
             }
 
             fn read<D: Decoder>(decoder: &mut D) -> Result<Self, DecodeError> {
-                // What is pointed to counts towards the limit too: a list of pointers claims the pointers alone.
+                // The pointed-to value counts towards the limit too: a list of pointers claims the pointers
+                // alone.
                 decoder.claim_bytes_read(size_of::<T>())?;
                 T::read(decoder).map(Self::new)
             }
@@ -111,7 +113,7 @@ pub(super) fn write_texts<'a, E: Encoder>(
     texts.into_iter().try_for_each(|text| text.encode(encoder))
 }
 
-/// The error for a variant that the version does not have.
+/// Returns the error for a variant that the version does not have.
 pub(super) fn unknown_variant(of: &str, number: u32) -> DecodeError {
     DecodeError::OtherString(format!("{of} has no variant {number} in this version"))
 }
@@ -119,8 +121,9 @@ pub(super) fn unknown_variant(of: &str, number: u32) -> DecodeError {
 /// Stores a struct as its fields, in the order listed:
 /// `stored_struct!(V1: Touched { path: String, touch: Touch });`
 ///
-/// A field that the struct got after the version was frozen is not stored in that version. It is listed with the value
-/// that it has when such a record is read: `stored_struct!(V1: Touched { path: String } without { touch: Touch::Read });`
+/// A field that the struct got after the version was frozen is not stored in that version. It is listed with
+/// its value when such a record is read: `stored_struct!(V1: Touched { path: String } without { touch:
+/// Touch::Read });`
 macro_rules! stored_struct {
     (
         $version:ty: $type:path { $($field:ident: $stored:ty),+ $(,)? }

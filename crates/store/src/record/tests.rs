@@ -23,11 +23,11 @@ use super::{StoredRecord, decode, decode_head, encode, encode_head};
 use crate::error::StoreError;
 use crate::faults::Random;
 
-/// What version 1 writes, in lines of a name and the bytes in hexadecimal. Once version 1 is released, **a line never
-/// changes**; a new variant gets a new line.
+/// The output of version 1, in lines of a name and the bytes in hexadecimal. Once version 1 is released, **a
+/// line never changes**; a new variant gets a new line.
 const GOLDEN: &str = include_str!("golden_v1.txt");
 
-/// The golden lines: the name of the sample, and its bytes in hexadecimal.
+/// Returns the golden lines: the name of the sample, and its bytes in hexadecimal.
 fn golden() -> Vec<(String, String)> {
     let split = |line: &str| line.split_once(' ').map(|(name, bytes)| (name.to_owned(), bytes.to_owned()));
     GOLDEN.lines().map(|line| split(line).unwrap()).collect()
@@ -153,7 +153,8 @@ fn terms() -> Arc<Terms> {
     })
 }
 
-/// The start of the names of a kind's samples. A new kind is a compile error here, so that it gets a sample.
+/// Returns the prefix of the names of a kind's samples. A new kind is a compile error here, so that it gets a
+/// sample.
 fn kind_name(kind: &EntryKind) -> &'static str {
     match kind {
         EntryKind::Message { .. } => "message",
@@ -398,7 +399,7 @@ fn head() -> Head {
     }
 }
 
-/// A record with one entry of this kind.
+/// Returns a record with one entry of this kind.
 fn append_of(kind: EntryKind) -> StoredRecord {
     let entry = Entry {
         id: EntryId(7),
@@ -504,7 +505,7 @@ fn damaged_bytes_never_panic_or_take_all_memory() {
                 let at = usize::try_from(random.below(damaged.len() as u64)).unwrap();
                 damaged[at] = u8::try_from(random.below(256)).unwrap();
             }
-            // It may decode or not: only a checksum can tell that it is damaged. It must not panic.
+            // Whether it decodes does not matter: only a checksum can detect the damage. It must not panic.
             drop(decode(&damaged));
         }
     }

@@ -1,8 +1,9 @@
-//! Version 1 of the stored form: which fields and variants are stored, in which order.
+//! Version 1 of the stored form: which fields and variants are stored, and in which order.
 //!
-//! Invariants: once this version is released, nothing here is renumbered, reordered or removed, and no struct gets
-//! another field. A new variant may be added at the end of an enum. Everything else needs a new version; see
-//! `docs/record-versions.md`. JSON is stored as text. What can be computed from other fields is not stored.
+//! Invariants: once this version is released, nothing here is renumbered, reordered or removed, and no struct
+//! gets another field. A new variant may be added at the end of an enum. Everything else needs a new version;
+//! see `docs/record-versions.md`. JSON is stored as text. Values that can be computed from other fields are
+//! not stored.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -175,7 +176,7 @@ stored_enum!(V1: Block { 0 = Text(text: String), 1 = Image(image: Image) });
 
 stored_struct!(V1: Image { media_type: String, data: String });
 
-// `error` is kept: imported answers have one, and an export gives it back.
+// `error` is kept: imported answers have one, and an export writes it out again.
 stored_struct!(V1: AssistantMessage {
     content: Vec<Part>,
     provider: String,
@@ -353,7 +354,7 @@ stored_enum!(V1: WindowSource {
     7 = Trained,
 });
 
-/// Stored without the time that it may stay open: the record has when it expires.
+/// Stored without the time limit: the record has the expiry time.
 impl Stored<V1> for Question {
     fn write<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
         Stored::<V1>::write(&self.text, encoder)?;
@@ -441,7 +442,7 @@ impl Stored<V1> for BTreeMap<String, String> {
 
     fn read<D: Decoder>(decoder: &mut D) -> Result<Self, DecodeError> {
         let length = u64::decode(decoder)?;
-        // Each takes two bytes at least, so a damaged length ends with what there is to read.
+        // Each entry takes at least two bytes, so a damaged length ends at the end of the input.
         (0..length)
             .map(|_| Ok((<String as Stored<V1>>::read(decoder)?, <String as Stored<V1>>::read(decoder)?)))
             .collect()

@@ -1,8 +1,9 @@
-//! Which segments there are, and whether their ends are as the manifest says.
+//! Determines which segments exist, and whether their ends match the manifest.
 //!
-//! Invariants: a segment whose end is not as listed is read as a whole, and what is bad in it is reported. It is then
-//! listed as abandoned, and one whose file is gone as lost, so that the next start does not report it again. Who lost
-//! entries is told by the segment's own footer or the list of its frames, or else by the record of its sessions.
+//! Invariants: a segment whose end does not match the list is read as a whole, and its bad ranges are
+//! reported. It is then listed as abandoned, and one whose file is gone as lost, so that the next start does
+//! not report it again. The segment's own footer or the list of its frames, or else the record of its
+//! sessions, tells which sessions lost entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +29,7 @@ pub(super) struct Ends {
 }
 
 impl Recovery<'_> {
-    /// Reads the manifest, or makes it again if it is lost, and removes the segments that a crash left over.
+    /// Reads the manifest, or rebuilds it if it is lost, and removes segments that a crash left behind.
     pub(super) fn list_segments(&mut self) -> Result<(), StoreError> {
         let names = self.files().list(&self.segments.dir);
         let names = names.map_err(|error| StoreError::io("read", &self.segments.dir, error))?;
@@ -38,7 +39,7 @@ impl Recovery<'_> {
             Some(manifest) => self.manifest = manifest,
             None => self.rebuild_manifest(&found, &records)?,
         }
-        // No number is used again, also of a segment that is removed or lost.
+        // No number is reused, not even that of a removed or lost segment.
         let listed = self.manifest.segments.iter().map(|listed| listed.id);
         let highest = listed.chain(found.iter().chain(&records).copied()).max().unwrap_or(0);
         self.manifest.next_id = self.manifest.next_id.max(highest + 1);
@@ -60,14 +61,14 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The record of a listed segment's sessions, if there is one that belongs to it.
+    /// Returns the record of a listed segment's sessions, if there is a matching one.
     pub(super) fn record_of(&self, listed: &Listed) -> Option<SegmentSessions> {
         let record = SegmentSessions::load(self.files(), &self.segments.dir, listed.id)?;
         (record.header == listed.header()).then_some(record)
     }
 
-    /// The list of a segment's frames that the writer kept beside it, if there is one that belongs to it, and no record
-    /// tells more. Earlier versions wrote such a record when they closed a store.
+    /// Returns the list of a segment's frames that the writer kept beside it, if there is a matching one and
+    /// no record covers more. Earlier versions wrote such a record when they closed a store.
     pub(super) fn list_of(&self, listed: &Listed) -> Option<FrameList> {
         let list = FrameList::load(self.files(), &self.segments.dir, listed.id)?;
         let record = SegmentSessions::load_record(self.files(), &self.segments.dir, listed.id);
@@ -75,7 +76,7 @@ impl Recovery<'_> {
         (list.header == listed.header() && is_newest).then_some(list)
     }
 
-    /// The bytes of a segment's file; `None` if it is gone.
+    /// Returns the bytes of a segment's file; `None` if it is gone.
     pub(super) fn read_segment(&self, id: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let path = self.segments.path(id);
         match self.files().open(&path, OpenMode::Read) {
@@ -108,10 +109,10 @@ impl Recovery<'_> {
         }
     }
 
-    /// Makes the manifest again from the segments that were found.
+    /// Rebuilds the manifest from the existing segments.
     fn rebuild_manifest(&mut self, found: &BTreeSet<u64>, records: &BTreeSet<u64>) -> Result<(), StoreError> {
-        // Two segments with the same order are the old and the new one of a reclaim. The new one counts if it is
-        // sealed.
+        // Two segments with the same order are the old and the new one of a reclaim. The new one counts if it
+        // is sealed.
         let mut by_order: BTreeMap<u64, (SegmentHeader, Option<Trailer>, u64)> = BTreeMap::new();
         for &id in found {
             let Some(Ends { header, trailer, length }) = self.ends(id)? else { continue };
@@ -162,7 +163,7 @@ impl Recovery<'_> {
             })
             .collect();
         for listed in lost {
-            // It is found to be gone like any other listed segment.
+            // It is then found missing like any other listed segment.
             self.manifest.segments.push(listed);
             self.is_manifest_changed = true;
         }
@@ -170,7 +171,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The segments that are gone, but whose records of sessions are still there. A record is removed before its
+    /// Returns the missing segments whose records of sessions still exist. A record is removed before its
     /// segment is, so no crash leaves one alone.
     fn lost_by_record(
         &self,
@@ -199,7 +200,7 @@ impl Recovery<'_> {
             && highest.is_none_or(|highest| header.order > highest)
             && length > SEGMENT_HEADER_BYTES
         {
-            // No crash leaves this behind: an older manifest was put in the place of the newest one.
+            // No crash leaves this behind: the newest manifest was replaced with an older one.
             let reason = format!("it did not list segment {id}, which holds frames");
             self.notices.push(Notice::ManifestRebuilt { reason });
             for listed in &mut self.manifest.segments {
@@ -219,14 +220,15 @@ impl Recovery<'_> {
             drop(self.files().remove(&path));
             return Ok(());
         }
-        // No crash of ours leaves this behind.
+        // No crash of our own leaves this behind.
         let aside = path.with_extension("seg.damaged");
         self.files().rename(&path, &aside).map_err(|error| StoreError::io("rename", &path, error))?;
         self.notices.push(Notice::SetAside { path: aside });
         Ok(())
     }
 
-    /// Looks at the ends of the segments that are not written to any more, and reads those that do not end as listed.
+    /// Checks the ends of the segments that are no longer written to, and reads those that do not end as
+    /// listed.
     pub(super) fn verify_sealed(&mut self) -> Result<(), StoreError> {
         for listed in self.manifest.segments.clone() {
             let (expected, length) = match listed.state {
@@ -309,8 +311,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Adds the bad ranges of a segment that should hold frames in its first `length` bytes to the lost ranges.
-    /// `list` has the segment's frames, from its footer or from the list beside it.
+    /// Adds the bad ranges of a segment that should hold frames in its first `length` bytes to the lost
+    /// ranges. `list` has the segment's frames, from its footer or from the list beside it.
     pub(super) fn take_bad_ranges(
         &mut self,
         listed: &Listed,
@@ -348,8 +350,8 @@ impl Recovery<'_> {
     }
 }
 
-/// The frames that a segment's record of sessions tells of, and of which a scan found neither the frame nor its header.
-/// Where they lay is not known, so they are placed at the offset `at`.
+/// Returns the frames in a segment's record of sessions for which a scan found neither the frame nor its
+/// header. Their location is not known, so they are placed at the offset `at`.
 pub(super) fn missing_in(record: &SegmentSessions, scanned: &Scan, at: u64) -> Vec<Frame> {
     let whole = scanned.frames.iter().map(|(frame, _)| frame);
     let legible = scanned.bad.iter().chain(&scanned.tail).flat_map(|bad| &bad.legible);
@@ -358,7 +360,7 @@ pub(super) fn missing_in(record: &SegmentSessions, scanned: &Scan, at: u64) -> V
     record.missing(&found, at)
 }
 
-/// The frames in the footer of a listed segment, if there is one, and it is not that of another segment.
+/// Returns the frames in the footer of a listed segment, if it has one that is not that of another segment.
 pub(super) fn own_footer(bytes: &[u8], listed: &Listed) -> Option<FrameList> {
     let header = SegmentHeader::decode(bytes).ok().flatten()?;
     if header == listed.header() { Some(FrameList { header, frames: read_footer(bytes)? }) } else { None }

@@ -1,7 +1,7 @@
-//! Applies the journal to the index, including what is known of lost frames.
+//! Applies the journal to the index, including the known information on lost frames.
 //!
-//! Invariants: frames are applied in the order of the journal, and a lost frame takes effect at its place in that
-//! order. A record that does not fit its frame counts as lost.
+//! Invariants: frames are applied in the order of the journal, and a lost frame takes effect at its position
+//! in that order. A record that does not fit its frame counts as lost.
 
 use greenroom_kernel::EntryId;
 
@@ -46,7 +46,8 @@ impl Recovery<'_> {
                     continue;
                 }
             };
-            // The checkpoint is behind all that the segment has. Of an abandoned one, more may have been lost than it has.
+            // The checkpoint is behind everything that the segment has. An abandoned one may have lost more
+            // than it has.
             if from >= length && matches!(listed.state, State::Sealed { .. }) {
                 continue;
             }
@@ -63,7 +64,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Adds what an earlier start found to be cut off a segment, and reported. Only what it cost is applied again.
+    /// Adds what an earlier start found cut off from a segment, and reported. Only its consequences are
+    /// applied again.
     fn take_earlier_cut(&mut self, listed: &Listed, scanned: &Scan) {
         let State::Abandoned { .. } = listed.state else { return };
         if self.lost.iter().any(|range| range.segment == listed.id) {
@@ -79,12 +81,12 @@ impl Recovery<'_> {
         }
     }
 
-    /// Applies what is known of a segment whose file is gone, at its place in the order.
+    /// Applies what is known of a segment whose file is gone, at its position in the order.
     fn replay_lost(&mut self, indexer: &mut Indexer, listed: &Listed) -> Result<(), StoreError> {
         let at = match self.lost.iter().position(|range| range.segment == listed.id) {
             Some(at) => at,
             None => {
-                // An earlier start found the loss and reported it. Only what it cost is applied again.
+                // An earlier start found the loss and reported it. Only its consequences are applied again.
                 let record = self.record_of(listed);
                 let frames = record.map(|record| record.missing(&[], SEGMENT_HEADER_BYTES));
                 let mut range = LostRange::new(listed.id, 0, u64::MAX, frames.unwrap_or_default());
@@ -121,13 +123,13 @@ impl Recovery<'_> {
             .collect();
         lost.retain(|(_, frame)| {
             let is_elsewhere = || scanned.frames.iter().all(|(whole, _)| whole.offset != frame.offset);
-            // A frame without a length stands for entries whose place is not known.
+            // A frame without a length represents entries whose location is not known.
             frame.offset >= from && (frame.length == 0 || is_elsewhere())
         });
         lost.sort_by_key(|(_, frame)| frame.offset);
         let mut lost = lost.into_iter().peekable();
         for (frame, chain) in scanned.frames.iter().filter(|(frame, _)| frame.offset >= from) {
-            // Frames that were cut out lay before the frame that is now at their place.
+            // Frames that were cut out lay before the frame that is now in their place.
             while let Some((range, gone)) = lost.next_if(|(_, gone)| gone.offset <= frame.offset) {
                 self.lose_frame(indexer, range, &gone)?;
             }
@@ -137,7 +139,7 @@ impl Recovery<'_> {
                 Ok(effect) => effect,
                 Err(error @ StoreError::Version { .. }) => return Err(error),
                 Err(error) => {
-                    tracing::error!(%error, segment = listed.id, offset = frame.offset, "a record is not usable");
+                    tracing::error!(%error, segment = listed.id, offset = frame.offset, "unusable record");
                     self.lost.push(LostRange::new(listed.id, frame.offset, frame.end(), Vec::new()));
                     self.lose_frame(indexer, self.lost.len() - 1, frame)?;
                     continue;
@@ -171,19 +173,19 @@ impl Recovery<'_> {
                 self.lost[range].sessions.insert(frame.session.to_string());
                 indexer.lose(&frame.session, EntryId(frame.sequence))
             }
-            // The header tells everything that a deletion has to tell.
+            // The header has all the information of a deletion.
             FrameKind::Deleted => indexer.delete(&frame.session),
             FrameKind::Commit => {
                 self.lost[range].sessions.insert(frame.session.to_string());
                 indexer.lose_commit(&frame.session, frame.sequence)
             }
-            // A part costs something only if its batch was committed: then it is missed.
+            // A part matters only if its batch was committed: then it is found missing.
             FrameKind::Part | FrameKind::Learned | FrameKind::Quarantined | FrameKind::LossAccepted => Ok(()),
         }
     }
 
-    /// Entries of the frame's session are missing before the frame. The session is noted with the last lost range
-    /// before it, which must have held them.
+    /// Records that entries of the frame's session are missing before the frame: the session is added to the
+    /// last lost range before it, which must have held them.
     fn blame_gap(&mut self, segment: u64, frame: &Frame) {
         let session = frame.session.to_string();
         if self.lost.is_empty() {

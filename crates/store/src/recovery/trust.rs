@@ -1,7 +1,7 @@
-//! Whether sled's index can be used or has to be built again.
+//! Decides whether sled's index can be used or has to be rebuilt.
 //!
-//! Invariants: an index is used only if it agrees with itself and with the list of segments. When it is not used, a
-//! notice says why, unless there was nothing in it.
+//! Invariants: an index is used only if it agrees with itself and with the list of segments. If it is not
+//! used, a notice says why, unless it was empty.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,15 +12,16 @@ use crate::index::{Checkpoint, Index, SegmentRow};
 use crate::journal::SEGMENT_HEADER_BYTES;
 use crate::journal::manifest::State;
 
-/// What the index says of an index that agrees with the list of segments. Whether it agrees with the frames is not
-/// known before they are read.
+/// Summary of an index that agrees with the list of segments. Whether it agrees with the frames is not known
+/// before they are read.
 pub(super) struct TrustedIndex {
     pub(super) checkpoint: Checkpoint,
     pub(super) segments: BTreeMap<u64, SegmentRow>,
 }
 
 impl Recovery<'_> {
-    /// Opens the index, or sets it aside and begins a new one. `None` means that the whole journal has to be read.
+    /// Opens the index, or sets it aside and begins a new one. `None` means that the whole journal has to be
+    /// read.
     pub(super) fn open_index(&mut self) -> (Arc<Index>, Option<TrustedIndex>) {
         if self.options.is_read_only {
             self.notices.push(Notice::ReadOnly { dir: self.options.dir.clone() });
@@ -64,7 +65,8 @@ impl Recovery<'_> {
         self.new_index(reason.to_owned())
     }
 
-    /// Sets the index aside and begins a new one; in memory if that cannot be done. `reason` says what was wrong.
+    /// Sets the index aside and begins a new one; in memory if that fails. `reason` is why the old one is
+    /// unusable.
     fn new_index(&mut self, reason: String) -> Arc<Index> {
         let dir = &self.options.dir;
         let opened = Index::set_aside(dir)
@@ -84,11 +86,12 @@ impl Recovery<'_> {
         }
     }
 
-    /// Checks that the index agrees with itself and with the list of segments. The error is the reason why it does
-    /// not; it is empty if the index is empty.
+    /// Checks that the index agrees with itself and with the list of segments. The error is the reason if it
+    /// does not; it is empty if the index is empty.
     fn trust(&self, index: &Index) -> Result<TrustedIndex, String> {
         let text = |error: StoreError| error.to_string();
-        // The sum tells whether the rows are those that were written; what they say is read when it is needed.
+        // The sum shows whether the rows are those that were written; their content is read when it is
+        // needed.
         let (rows, sum) = index.count_and_sum().map_err(text)?;
         let Some(checkpoint) = index.checkpoint().map_err(text)? else {
             return Err(if rows == 0 { String::new() } else { "it has no checkpoint".to_owned() });
@@ -101,9 +104,10 @@ impl Recovery<'_> {
         for listed in &self.manifest.segments {
             let row = segments.get(&listed.id);
             let does_fit = match (listed.state, row) {
-                // The index may still know what it held, and finds out who lost it.
+                // The index may still know what it held, and determines which sessions lost it.
                 (State::Lost, _) => true,
-                // It was begun after the newest that the index knows. One in the place of another was rewritten.
+                // It was begun after the newest segment that the index knows. One in the position of another
+                // was rewritten.
                 (_, None) => listed.order > end.order,
                 (State::Sealed { frames, digest, .. }, Some(row)) => {
                     row.seed == listed.seed

@@ -1,4 +1,4 @@
-//! What a store does when nothing goes wrong.
+//! Normal operation of a store.
 
 use std::sync::Arc;
 
@@ -350,7 +350,7 @@ fn a_file_that_claims_to_be_endless_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     drop(Store::open(&StoreOptions::new(dir.path())).unwrap());
     let manifest = std::fs::OpenOptions::new().write(true).open(dir.path().join("journal/manifest")).unwrap();
-    // It takes no room on the disk.
+    // It takes no space on the disk.
     manifest.set_len(1 << 40).unwrap();
     let refused = Store::open(&StoreOptions::new(dir.path()));
     assert!(matches!(refused, Err(StoreError::Io { .. })), "{refused:?}");

@@ -1,4 +1,4 @@
-//! Processes that end in the middle of an operation: everything that was acknowledged to them is there.
+//! Processes that end in the middle of an operation: everything that was acknowledged is there.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn options(dir: &std::path::Path, files: FaultyFiles) -> StoreOptions {
     StoreOptions { segment_bytes: 2_000, files: Arc::new(files), ..StoreOptions::new(dir) }
 }
 
-/// What the child process does; not a test by itself. It writes the number of acknowledged entries to a file.
+/// The child process; not a test by itself. It writes the number of acknowledged entries to a file.
 #[test]
 fn child() {
     let Ok(at) = std::fs::read_to_string(ABORT_AT) else { return };

@@ -14,7 +14,7 @@ use crate::{Appended, Notice, Salvaged, Store, StoreError};
 
 type Texts = BTreeMap<String, Vec<String>>;
 
-/// A closed store with five sessions, whose frames alternate over several segments.
+/// Returns a closed store with five sessions, whose frames alternate over several segments.
 fn filled(seed: u64) -> (World, Texts) {
     let mut random = Random::new(seed);
     let world = World { segment_bytes: 4_000, ..World::new() };
@@ -95,7 +95,7 @@ fn damage_index(world: &World, random: &mut Random) {
     }
 }
 
-/// Checks that everything that can be read is what was written, and that everything else was reported. Returns whether
+/// Checks that all readable data is what was written, and that everything else was reported. Returns whether
 /// all of it is there.
 fn check(store: &Store, notices: &[Notice], sessions: &Texts, context: &str) -> bool {
     let mut is_whole = true;
@@ -139,7 +139,8 @@ fn mutated(seed: u64, damage: impl Fn(&World, &mut Random)) -> (World, Texts, bo
         Ok((store, notices)) => check(&store, &notices, &sessions, &context),
         Err(error) => panic!("{context}: {error:?}"),
     };
-    // After a start has repaired the store, it stays usable: a session takes entries, or the error says why not.
+    // After a start has repaired the store, it stays usable: a session takes entries, or the error says why
+    // not.
     for round in 0..2 {
         let (store, _) = world.open();
         for session in sessions.keys() {
@@ -209,11 +210,11 @@ fn damage_without_index(world: &World, random: &mut Random) {
     std::fs::remove_dir_all(world.index()).unwrap();
 }
 
-/// What is damaged by hand: a fifth of the seeds each.
+/// The kinds of damage: a fifth of the seeds each.
 const KINDS: [&str; 5] =
     ["the journal", "the index", "both", "two files of the journal", "the journal, the index lost"];
 
-/// What `cargo xtask mutations` runs. The environment says how many seeds; [`KINDS`] share them.
+/// Run by `cargo xtask mutations`. The environment gives the number of seeds; [`KINDS`] share them.
 #[test]
 #[ignore = "run by `cargo xtask mutations`"]
 #[expect(clippy::print_stdout, reason = "it is a command's output")]
@@ -268,7 +269,7 @@ fn manual() {
     assert!(tally.failed.is_empty());
 }
 
-/// The results of many mutations, by what was damaged.
+/// The results of many mutations, by the kind of damage.
 #[derive(Default)]
 struct Tally {
     runs: [u64; KINDS.len()],
@@ -276,7 +277,7 @@ struct Tally {
     failed: Vec<u64>,
 }
 
-/// A store whose only segment lost its last `count` bytes, opened again.
+/// Returns a store whose only segment lost its last `count` bytes, opened again.
 fn cut(count: u64, loses_index: bool) -> (World, Vec<Notice>, Store) {
     let world = World::new();
     let store = world.open_quiet();
@@ -312,7 +313,7 @@ fn a_lost_tail_is_named_and_the_session_quarantined_until_that_is_accepted() {
     let refused = append(&store, "two", batch(from.0, &["z"]));
     assert!(matches!(&refused, Err(StoreError::Quarantined { from: at, .. }) if at == from), "{refused:?}");
     append(&store, "one", batch(1, &["b"])).unwrap();
-    // The quarantine lasts over a restart, and when the index is built again.
+    // The quarantine persists over a restart, and when the index is rebuilt.
     drop(store);
     let store = world.open_quiet();
     assert_eq!(store.head("two").unwrap().unwrap().lost_from, Some(*from));

@@ -1,4 +1,4 @@
-//! Deleting sessions and giving back their space, with a crash at every step.
+//! Deletion of sessions and reclaiming of their space, with a crash at every step.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn check_live(store: &Store) {
     assert_eq!(texts(store, "dead", 0).unwrap(), ["new"]);
 }
 
-/// How many bytes the store's files have.
+/// Returns the total size of the store's files.
 pub(super) fn bytes(world: &World) -> usize {
     let length = |path: &std::path::PathBuf| {
         crate::files::Files::open(&world.memory, path, crate::files::OpenMode::Read)
@@ -53,7 +53,7 @@ fn prepared() -> (World, Store) {
     (world, store)
 }
 
-/// Deletes two of the sessions, and begins one of them again.
+/// Deletes two of the sessions, and creates one of them again.
 fn delete(store: &Store) {
     wait(store.delete("dead")).unwrap();
     wait(store.delete("gone")).unwrap();
@@ -179,7 +179,7 @@ fn a_crash_right_after_a_deletion_does_not_bring_the_session_back() {
     assert_eq!(store.list().unwrap().len(), 1);
 }
 
-/// The journal's files that hold this text.
+/// Returns the journal's files that contain this text.
 fn holding(world: &World, text: &str) -> Vec<std::path::PathBuf> {
     let mut paths = world.memory.paths();
     paths.retain(|path| {
@@ -259,8 +259,8 @@ fn a_full_disk_becomes_usable_by_deleting() {
     }
 }
 
-/// What was deleted while there was no room to write its segment anew is erased by itself: after later writes, and when
-/// the store is opened again, also with an index that is built again.
+/// Data deleted while there was no space to rewrite its segment is erased automatically: after later writes,
+/// and when the store is opened again, even with a rebuilt index.
 #[test]
 fn what_was_deleted_on_a_full_disk_is_erased_by_itself_once_there_is_room() {
     for (reopens, loses_index) in [(false, false), (true, false), (true, true)] {
@@ -283,7 +283,7 @@ fn what_was_deleted_on_a_full_disk_is_erased_by_itself_once_there_is_room() {
             }
             world.memory.leave_room(10_000_000);
             let (store, _) = world.open();
-            // The first command is done after that.
+            // The first command is performed after that.
             wait(store.learned_put("fact", b"x")).unwrap();
             (store, 200)
         } else {
@@ -307,7 +307,7 @@ fn what_was_deleted_on_a_full_disk_is_erased_by_itself_once_there_is_room() {
     }
 }
 
-/// The frames of all segments, in order: kind, session and sequence number.
+/// Returns the frames of all segments, in order: kind, session and sequence number.
 fn frames(world: &World) -> Vec<(FrameKind, String, u64)> {
     let mut paths = world.memory.paths();
     paths.retain(|path| path.extension().is_some_and(|found| found == "seg"));

@@ -1,5 +1,5 @@
-//! Disks that are full or fail: errors are typed, everything acknowledged is there, and appends work again once the
-//! disk does.
+//! Disks that are full or fail: errors are typed, everything acknowledged is there, and appends work again
+//! once the disk does.
 
 use crate::faults::{EIO, ENOSPC, Fault};
 use crate::{Store, StoreError};
@@ -29,7 +29,7 @@ fn append_all(store: &Store, attempts: usize, is_expected: impl Fn(&StoreError) 
 fn check_whole(world: &World) {
     let expected: Vec<String> = (0..APPENDS).map(text).collect();
     assert_eq!(texts(&world.open_quiet(), "one", 0).unwrap(), expected);
-    // The journal alone gives the same.
+    // The journal alone has the same content.
     std::fs::remove_dir_all(world.index()).unwrap();
     assert_eq!(texts(&world.open().0, "one", 0).unwrap(), expected);
 }

@@ -1,5 +1,5 @@
-//! Which segments count when a store is opened: the list of them is lost or old, a crash left files behind, or a file
-//! cannot be read.
+//! Which segments count when a store is opened: the list of them is lost or old, a crash left files behind,
+//! or a file cannot be read.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,8 @@ fn text(id: u64) -> String {
     format!("{id} {}", "x".repeat(300))
 }
 
-/// A closed store with a session of five entries, two in each of two sealed segments and the last in the active one.
+/// Returns a closed store with a session of five entries, two in each of two sealed segments and the last in
+/// the active one.
 fn filled() -> World {
     let world = World { segment_bytes: 1_000, ..World::new() };
     let store = world.open_quiet();
@@ -41,7 +42,7 @@ fn check(store: &Store, entries: u64) {
     assert_eq!(texts(store, "one", 0).unwrap(), (0..entries).map(text).collect::<Vec<_>>());
 }
 
-/// The numbers of the segments whose files are there.
+/// Returns the numbers of the segments whose files exist.
 fn segments(world: &World) -> Vec<u64> {
     let paths = world.memory.paths();
     let files = paths.iter().filter(|path| path.extension().is_some_and(|found| found == "seg"));
@@ -105,7 +106,8 @@ fn a_list_of_a_store_without_entries_is_made_again_without_a_word() {
     drop(world.open_quiet());
 }
 
-/// Someone put an older copy of the list back: the segments that it does not know hold what was acknowledged since.
+/// Someone restored an older copy of the list: the segments that it does not know hold data acknowledged
+/// since.
 #[test]
 fn an_older_list_loses_nothing() {
     for loses_index in [false, true] {
@@ -133,8 +135,8 @@ fn an_older_list_loses_nothing() {
     }
 }
 
-/// A crash during a rotation leaves a segment without frames, and one during a reclaim leaves one in the place of
-/// another. Both are removed, and their numbers are not used again.
+/// A crash during a rotation leaves a segment without frames, and one during a reclaim leaves one in the
+/// place of another. Both are removed, and their numbers are not reused.
 #[test]
 fn what_a_crash_left_behind_is_removed() {
     let list = manifest(&filled());
@@ -150,14 +152,14 @@ fn what_a_crash_left_behind_is_removed() {
         add(&store, 5..7);
         assert_eq!(segments(&world), [1, 2, 3, 8], "order {order} of {highest}");
     }
-    // One that was begun with the list's number is no other segment.
+    // One that was begun with the list's number is not another segment.
     let world = filled();
     put(&world, &world.segment(7), b"GR");
     check(&world.open_quiet(), 5);
     assert_eq!(segments(&world), [1, 2, 3]);
 }
 
-/// Until the header is written, a segment of a store without a list holds nothing. Of a longer one the bytes are kept.
+/// Until the header is written, a segment of a store without a list holds nothing. A longer one is kept.
 #[test]
 fn a_segment_without_a_header_is_kept_if_it_may_hold_frames() {
     for length in [0, 10, 40_usize] {
@@ -179,7 +181,8 @@ fn a_segment_without_a_header_is_kept_if_it_may_hold_frames() {
     assert_eq!(segments(&world), [2]);
 }
 
-/// A reclaim was interrupted when the new segment was whole and the old one still there, and then the list was lost.
+/// A reclaim was interrupted when the new segment was complete and the old one still there, and then the list
+/// was lost.
 #[test]
 fn of_two_segments_in_the_same_place_the_new_one_counts_if_it_is_whole() {
     let (mut whole, mut begun) = (0, 0);
@@ -236,7 +239,7 @@ fn a_damaged_footer_costs_no_entry_and_is_said_once() {
     check(&store, 5);
     drop(store);
     check(&world.open_quiet(), 5);
-    // With an entry, it is the entry that is told of.
+    // With an entry, the entry is reported.
     let world = filled();
     world
         .memory
@@ -287,7 +290,7 @@ impl Files for Unreadable {
     }
 }
 
-/// A file that cannot be read now is not gone: the store is not opened, and nothing is taken for lost.
+/// A file that is currently unreadable is not gone: the store is not opened, and nothing is considered lost.
 #[test]
 fn a_file_that_cannot_be_read_now_is_not_taken_for_lost() {
     for id in 1..=3 {
@@ -315,7 +318,7 @@ fn a_file_that_cannot_be_read_now_is_not_taken_for_lost() {
 fn a_damaged_header_costs_nothing_while_the_record_of_its_sessions_is_there() {
     for loses_index in [false, true] {
         let world = filled();
-        // The end in order leaves a record beside the newest segment too.
+        // A clean shutdown leaves a record beside the newest segment too.
         for id in [1, 3] {
             world.memory.damage(&world.segment(id), |bytes| bytes[2] ^= 1).unwrap();
         }

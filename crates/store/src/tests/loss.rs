@@ -1,4 +1,4 @@
-//! What is lost without the index: the sessions concerned are named, or every opening says that they are not known.
+//! Losses without the index: the affected sessions are named, or every opening reports that they are unknown.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::{Notice, Store, StoreError};
 
 use super::world::{World, append, batch, texts, wait};
 
-/// A closed store with several segments, in each of which sessions begin, go on and end. Returns the segments'
-/// numbers and the texts of each session.
+/// Creates a closed store with several segments, in each of which sessions begin, continue and end. Returns the
+/// segments' numbers and the texts of each session.
 fn filled() -> (World, Vec<u64>, BTreeMap<String, Vec<String>>) {
     let world = World { segment_bytes: 2_110, ..World::new() };
     let store = world.open_quiet();
@@ -47,7 +47,7 @@ fn record(world: &World, segment: u64) -> std::path::PathBuf {
     world.segment(segment).with_extension("sessions")
 }
 
-/// The sessions that do not have all their entries.
+/// Returns the sessions that do not have all their entries.
 fn incomplete(store: &Store, sessions: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let is_whole = |(session, expected): &(&String, &Vec<String>)| match texts(store, session, 0) {
         Ok(found) => {
@@ -88,7 +88,7 @@ fn without_the_index_a_lost_segments_sessions_are_known_and_quarantined() {
         let (world, _, sessions) = filled();
         world.memory.lose(&world.segment(*id));
         for round in 0..3 {
-            // Each time the index is built again from what is left, and says the same.
+            // Each time the index is rebuilt from what is left, with the same result.
             lose_index(&world);
             let (store, notices) = world.open();
             let incomplete = incomplete(&store, &sessions);
@@ -102,7 +102,8 @@ fn without_the_index_a_lost_segments_sessions_are_known_and_quarantined() {
                 let refused = append(&store, session, batch(next, &["more"]));
                 assert!(matches!(refused, Err(StoreError::Quarantined { .. })), "{refused:?}");
             }
-            // What was sealed is known for certain. Of the newest segment, more may have been lost than was noted.
+            // Sealed data is known for certain. Of the newest segment, more may have been lost than was
+            // recorded.
             assert_eq!(unknown_in(&notices), if is_active { vec![*id] } else { Vec::new() }, "{notices:?}");
         }
         let (store, _) = world.open();
@@ -133,7 +134,7 @@ fn what_is_cut_off_a_segment_or_replaced_by_another_is_known() {
             }
         }
         let (world, _, sessions) = filled();
-        // Another segment lies where this one did: perhaps a backup was put together wrongly.
+        // Another segment is in the place of this one: perhaps a backup was put together wrongly.
         let other = ids.iter().find(|other| *other != id).unwrap();
         let mut foreign = Vec::new();
         world.memory.damage(&world.segment(*other), |bytes| foreign.clone_from(bytes)).unwrap();
@@ -243,8 +244,8 @@ fn a_segment_that_is_put_back_is_read_again() {
     world.memory.open(&path, OpenMode::Create).unwrap();
     world.memory.damage(&path, |bytes| *bytes = backup).unwrap();
     let (store, notices) = world.open();
-    // Where entries follow the hole, the session is whole again as soon as a person says that this is well. Where none
-    // do, the record of the loss stands: only the whole directory can be put back.
+    // If entries follow the hole, the session is whole again as soon as a person accepts the loss. Otherwise,
+    // the record of the loss stands: only the whole directory can be restored.
     let left = incomplete(&store, &sessions);
     assert_eq!(left.len() + 2, lost.len(), "{left:?} of {lost:?}: {notices:?}");
     for session in &lost {
@@ -298,7 +299,7 @@ fn whatever_is_damaged_without_an_index_is_named_or_said_at_every_opening() {
             if random.below(4) == 0 {
                 world.memory.lose(&path);
             } else {
-                // A file that an earlier round lost cannot be damaged.
+                // A file lost in an earlier round cannot be damaged.
                 drop(world.memory.damage(&path, |bytes| mutate(bytes, &mut random)));
             }
         }
@@ -331,7 +332,8 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// A session whose loss is known already loses the record of it too, beside another's newest entry: both are named.
+/// A session whose loss is already known also loses the record of it, together with another's newest entry:
+/// both are named.
 #[test]
 fn a_lost_tail_names_those_that_lost_entries_before_and_those_that_lost_their_newest() {
     let world = World { segment_bytes: 1 << 20, ..World::new() };
@@ -382,8 +384,9 @@ fn a_segment_that_is_put_back_takes_its_own_unknown_loss_with_it_and_no_other() 
     assert_eq!((unknown_in(&notices), store.unknown_losses()), (vec![second], vec![second]), "{notices:?}");
 }
 
-/// The end of one segment is lost, and then that of the next; each time the process ends before the journal says whose
-/// entries were lost. The records of the segments' sessions still tell it when the index is lost, too.
+/// The end of one segment is lost, and then that of the next; each time the process ends before the journal
+/// records which entries were lost. The records of the segments' sessions still have the information if the
+/// index is lost, too.
 #[test]
 fn a_loss_is_not_forgotten_by_a_crash_while_it_is_noted() {
     let mut interrupted = 0;
@@ -400,7 +403,7 @@ fn a_loss_is_not_forgotten_by_a_crash_while_it_is_noted() {
                 }
             }
             drop(store);
-            // The last segment may have another number where the failing disk has cost one.
+            // The last segment may have another number if the failing disk has cost one.
             let mut paths = world.memory.paths();
             paths.retain(|path| path.extension().is_some_and(|found| found == "seg"));
             let cut = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() - 150);

@@ -1,4 +1,5 @@
-//! The same random commands are given to a store on a disk, a store in memory and a plain map, and all three agree.
+//! The same random commands are sent to a store on a disk, a store in memory and a plain map, and all three
+//! agree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ struct Session {
     keys: BTreeMap<String, u64>,
 }
 
-/// The outcome of an append as text, so that it can be compared.
+/// Returns the outcome of an append as text, for comparison.
 fn outcome(result: Result<Appended, StoreError>) -> String {
     match result {
         Ok(appended) => format!("{appended:?}"),

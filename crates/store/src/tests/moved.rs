@@ -9,12 +9,13 @@ use crate::{Notice, Store, StoreError, StoreOptions};
 fn open(dir: &std::path::Path) -> Store {
     let options = StoreOptions { segment_bytes: 4_096, cache_bytes: 1 << 20, ..StoreOptions::new(dir) };
     let (store, notices) = Store::open(&options).unwrap();
-    // A copy of what is in use, and what was left without an end, may lack the newest of the index, which is built again.
+    // A copy of a store in use, and one that was not closed cleanly, may lack the newest part of the index,
+    // which is rebuilt.
     assert!(notices.iter().all(|notice| matches!(notice, Notice::IndexRebuilt { .. })), "{notices:?}");
     store
 }
 
-/// The files of the journal.
+/// Returns the files of the journal.
 fn journal(dir: &std::path::Path) -> BTreeMap<OsString, Vec<u8>> {
     let files = std::fs::read_dir(dir.join("journal")).unwrap().map(Result::unwrap);
     files.map(|file| (file.file_name(), std::fs::read(file.path()).unwrap())).collect()
@@ -30,7 +31,7 @@ fn what_is_there_then_is_not_touched_and_nothing_is_acknowledged() {
     let refused = append(&first, "one", batch(1, &["nowhere"]));
     assert!(matches!(&refused, Err(StoreError::Replaced { dir: at }) if *at == dir), "{refused:?}");
     assert_eq!(texts(&first, "one", 0).unwrap(), ["a"], "it can be read");
-    // A copy takes its place, and goes on while the first one ends.
+    // A copy takes its place, and continues while the first one ends.
     copy_dir(&moved, &dir);
     let second = open(&dir);
     append(&second, "one", batch(1, &["b"])).unwrap();
@@ -40,7 +41,7 @@ fn what_is_there_then_is_not_touched_and_nothing_is_acknowledged() {
     drop(second);
     let second = open(&dir);
     assert_eq!(texts(&second, "one", 0).unwrap(), ["a", "b", "c"]);
-    // Removed, and begun anew.
+    // Removed, and created again.
     std::fs::remove_dir_all(&dir).unwrap();
     let third = open(&dir);
     append(&third, "two", batch(0, &["x"])).unwrap();
@@ -50,11 +51,11 @@ fn what_is_there_then_is_not_touched_and_nothing_is_acknowledged() {
     assert!(journal(&dir) == before, "the end of the second one changes nothing here");
     drop(third);
     assert_eq!(texts(&open(&dir), "two", 0).unwrap(), ["x"]);
-    // What was moved is as it was.
+    // The moved store is unchanged.
     assert_eq!(texts(&open(&moved), "one", 0).unwrap(), ["a"]);
 }
 
-/// One that comes back is the same one.
+/// A directory that is moved back is the same one.
 #[test]
 fn a_directory_that_comes_back_goes_on() {
     let place = tempfile::tempdir().unwrap();

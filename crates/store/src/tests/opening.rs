@@ -1,4 +1,5 @@
-//! What opening a damaged store decides, case by case: which bytes count, which index is used, what is reported.
+//! Decisions on opening a damaged store, case by case: which bytes count, which index is used, what is
+//! reported.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,21 +13,21 @@ use crate::journal::{Frame, FrameKind, NewFrame, Scan, SegmentHeader, scan};
 use crate::record::{self, StoredRecord};
 use crate::{Batch, Notice, StoreError};
 
-/// The bytes of a segment.
+/// Returns the bytes of a segment.
 fn bytes_of(world: &World, id: u64) -> Vec<u8> {
     let mut copy = Vec::new();
     world.memory.damage(&world.segment(id), |bytes| copy.clone_from(bytes)).unwrap();
     copy
 }
 
-/// What a segment holds.
+/// Scans a segment.
 fn scan_of(world: &World, id: u64) -> Scan {
     let bytes = bytes_of(world, id);
     let header = SegmentHeader::decode(&bytes).unwrap().unwrap();
     scan(&bytes, id, header.seed, None)
 }
 
-/// The bytes of the frame with this session's entry, in the first segment.
+/// Returns the bytes of the frame with this session's entry, in the first segment.
 fn frame_of(world: &World, session: &str, sequence: u64) -> std::ops::Range<usize> {
     let scanned = scan_of(world, 1);
     let is_it = |frame: &&Frame| (&*frame.session, frame.sequence) == (session, sequence);
@@ -34,7 +35,7 @@ fn frame_of(world: &World, session: &str, sequence: u64) -> std::ops::Range<usiz
     usize::try_from(frame.offset).unwrap()..usize::try_from(frame.end()).unwrap()
 }
 
-/// A closed store with the sessions `one` and `two`, whose six entries each alternate in one segment.
+/// Returns a closed store with the sessions `one` and `two`, whose six entries each alternate in one segment.
 fn alternating() -> World {
     let world = World { segment_bytes: 1 << 20, ..World::new() };
     let store = world.open_quiet();
@@ -186,7 +187,7 @@ fn a_gap_in_a_group_that_was_acknowledged_is_damage_and_costs_only_its_own_frame
             [("one", batch(6, &["one 6"])), ("two", batch(6, &["two 6"])), ("one", batch(7, &["one 7"]))];
         write_group(&world, &group);
         let damaged = frame_of(&world, "two", 6);
-        // Closing the store notes that all of it is synced.
+        // Closing the store records that all of it is synced.
         drop(world.open_quiet());
         flip_last_byte(&world, &damaged);
         if loses_index {
@@ -297,7 +298,7 @@ fn a_segment_number_is_never_used_again_even_if_only_the_index_remembers_it() {
 fn a_lost_head_is_taken_from_the_last_entry_that_is_left() {
     let world = alternating();
     let store = world.open_quiet();
-    // A newer head that comes without an entry, and is lost with its frame.
+    // A newer head without an entry, which is lost with its frame.
     let mut named = batch(6, &[]);
     Arc::make_mut(&mut named.head).title = Some("named".to_owned());
     append(&store, "one", named).unwrap();
@@ -328,7 +329,7 @@ fn an_index_of_another_journal_is_built_again_even_if_something_else_is_damaged(
         drop(store);
         let aside = tempfile::tempdir().unwrap();
         copy_dir(&world.index(), &aside.path().join("index"));
-        // The journal that is there took another course, and its frames end elsewhere.
+        // The existing journal took another course, and its frames end elsewhere.
         for (before, path) in &common {
             world.memory.damage(path, |bytes| bytes.clone_from(before)).unwrap();
         }
@@ -340,7 +341,7 @@ fn an_index_of_another_journal_is_built_again_even_if_something_else_is_damaged(
         }
         drop(store);
         if let Some(at) = damages {
-            // Once before the place that the index knows last, once behind it.
+            // Once before the last location that the index knows, once behind it.
             let (session, sequence) = [("two", 1), ("three", 3)][at];
             let damaged = frame_of(&world, session, sequence);
             flip_last_byte(&world, &damaged);
@@ -364,7 +365,7 @@ fn a_damaged_sealed_segment_is_listed_as_abandoned_and_the_others_stay_sealed() 
         append(&store, "one", batch(id, &[&"x".repeat(300)])).unwrap();
     }
     drop(store);
-    // The segment's ends are as they should be: only reading it shows the damage.
+    // The segment's ends are intact: only reading it shows the damage.
     world.memory.damage(&world.segment(2), |bytes| bytes[200] ^= 1).unwrap();
     drop(world.open_quiet());
     lose_index(&world);
@@ -389,7 +390,7 @@ fn a_damaged_deletion_takes_effect_where_it_stood_and_only_once() {
         let deleted = record::encode(&StoredRecord::Deleted).unwrap();
         write_frames(&world, vec![frame(FrameKind::Deleted, "two", 6, 0, deleted)]);
         write_group(&world, &[("two", batch(0, &["new"]))]);
-        // The index gets to know both, and the deletion stays where it is.
+        // The index learns of both, and the deletion stays where it is.
         drop(world.open_quiet());
         let is_deletion = |frame: &&Frame| frame.kind == FrameKind::Deleted;
         let scanned = scan_of(&world, 1);
@@ -409,8 +410,8 @@ fn a_damaged_deletion_takes_effect_where_it_stood_and_only_once() {
 
 #[test]
 fn each_damage_names_the_sessions_that_it_cost_and_no_others() {
-    // With its header, a damaged frame is still known; without it and without the record of the segment's sessions, only
-    // the gap in its session tells.
+    // With its header, a damaged frame is still known; without it and without the record of the segment's
+    // sessions, only the gap in its session reveals it.
     for has_header in [true, false] {
         let world = alternating();
         let damaged = [frame_of(&world, "one", 1), frame_of(&world, "two", 3)];
@@ -466,7 +467,7 @@ fn what_is_accepted_of_an_unknown_loss_does_not_hide_who_is_known_to_have_lost_s
     assert_eq!(notices, said(true));
     assert!(wait(store.accept_unknown_loss(1)).unwrap());
     drop(store);
-    // That there may be others is accepted. The session is still to be looked after.
+    // It is accepted that there may be others. The session still needs attention.
     let (store, notices) = opened();
     assert_eq!(notices, said(false));
     wait(store.accept_loss("one")).unwrap();
@@ -474,7 +475,7 @@ fn what_is_accepted_of_an_unknown_loss_does_not_hide_who_is_known_to_have_lost_s
     assert_eq!(opened().1, []);
 }
 
-/// What was damaged: where it begins, who lost entries there, and whether others may have.
+/// Summarises the damage: where it begins, which sessions lost entries there, and whether others may have.
 fn damages(notices: &[Notice]) -> Vec<(u64, Vec<String>, bool)> {
     let damage = |notice: &Notice| match notice {
         Notice::Damaged { offset, sessions, others_possible, .. } => {
@@ -524,7 +525,7 @@ fn the_record_of_a_segments_sessions_tells_all_up_to_its_own_end() {
         let store = world.open_quiet();
         append(&store, "two", batch(6, &["two 6"])).unwrap();
         append(&store, "one", batch(6, &["one 6"])).unwrap();
-        // The process is killed, so what was written since the store was opened is not noted.
+        // The process is killed, so writes since the store was opened are not recorded.
         world.files.set(Fault::FailFrom { at: 1, errno: EIO });
         drop(store);
         world.files.set(Fault::None);
@@ -561,7 +562,8 @@ fn an_index_that_holds_nothing_is_filled_and_only_missed_where_there_were_entrie
     }
 }
 
-/// An index that a crash left behind, or that somebody put back, knows a segment whose place another one has now.
+/// An index that a crash left behind, or that somebody restored, knows a segment that has been replaced by
+/// another.
 #[test]
 fn an_index_of_a_segment_that_is_another_now_is_built_again() {
     for is_rewritten in [true, false] {
@@ -573,7 +575,7 @@ fn an_index_of_a_segment_that_is_another_now_is_built_again() {
             append(&store, "two", batch(id, &[&format!("two {id}")])).unwrap();
         }
         drop(store);
-        // The index knows the first segment alone, which is still written to.
+        // The index knows only the first segment, which is still written to.
         copy_dir(&world.index(), &aside.path().join("index"));
         let world = if is_rewritten {
             let store = world.open_quiet();
@@ -604,7 +606,8 @@ fn an_index_of_a_segment_that_is_another_now_is_built_again() {
     }
 }
 
-/// What is left of the segment does not say where the deletion stood, but only that the session was begun again after.
+/// The rest of the segment does not show the position of the deletion, but only that the session was created
+/// again after it.
 #[test]
 fn a_lost_deletion_does_not_cost_the_session_that_was_begun_again() {
     for loses_index in [false, true] {
@@ -619,7 +622,8 @@ fn a_lost_deletion_does_not_cost_the_session_that_was_begun_again() {
             let deletions = [delete(6), delete(1)];
             write_group(&world, &[("one", batch(6, &["one 6"])), ("one", batch(7, &["one 7"]))]);
             drop(world.open_quiet());
-            // The deletions' headers go, and a later frame's: the record tells what is missing, and not where.
+            // The deletions' headers are lost, and a later frame's: the record tells what is missing, but not
+            // where.
             let later = frame_of(&world, "one", 6).start;
             let length = frame_of(&world, "two", 0).start;
             let change = |bytes: &mut Vec<u8>| {

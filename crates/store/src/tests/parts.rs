@@ -1,5 +1,5 @@
-//! Batches that take several frames: all of it or nothing, whatever goes wrong in the middle. (Under test, a part has at
-//! most 8 entries.)
+//! Batches that take several frames: they are atomic, whatever goes wrong in the middle. (Under test, a part
+//! has at most 8 entries.)
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn world() -> World {
     World { segment_bytes: 2_000, ..World::new() }
 }
 
-/// What the session holds; `None` if there is none.
+/// Returns the texts of the session; `None` if there is none.
 fn held(store: &Store, session: &str) -> Option<Vec<String>> {
     store.head(session).unwrap()?;
     Some(texts(store, session, 0).unwrap())
@@ -47,7 +47,7 @@ fn a_batch_of_any_size_is_one_batch() {
         append(&store, "one", batch(31, &["after"])).unwrap();
         let refused = append_large(&store, "one", of(&expected, 7));
         assert!(matches!(refused, Err(StoreError::Sequence { .. })), "{refused:?}");
-        // Small ones, and those without entries, are ordinary batches.
+        // Small batches, and those without entries, are ordinary batches.
         append_large(&store, "small", batch(0, &["x"])).unwrap();
         append_large(&store, "small", batch(1, &[])).unwrap();
     }
@@ -88,7 +88,7 @@ fn whatever_fails_in_the_middle_nothing_of_it_is_seen() {
             assert_eq!(held(&store, "one"), None, "operation {at}");
             assert_eq!(store.list().unwrap().len(), 1, "operation {at}");
             world.files.set(Fault::None);
-            // With room again the same call works, and a smaller one too.
+            // With free space again the same call works, and a smaller one too.
             if at % 2 == 0 {
                 append_large(&store, "one", of(&expected, 0)).unwrap();
             } else {
@@ -201,7 +201,7 @@ fn another_append_in_the_middle_makes_the_batch_fail() {
     assert_eq!(texts(&world.open().0, "one", 0).unwrap(), ["mine"]);
 }
 
-/// The bytes of this text change wherever it stands in the journal.
+/// Changes the bytes of this text wherever it occurs in the journal.
 fn flip(world: &World, text: &str) {
     let mut hits = 0;
     for path in world.memory.paths() {
@@ -218,7 +218,7 @@ fn flip(world: &World, text: &str) {
 
 #[test]
 fn a_damaged_part_costs_that_part() {
-    // The text's number says which frame is damaged: the first part, another one, and the last.
+    // The text's number determines which frame is damaged: the first part, another one, and the last.
     for (text, loses_index) in
         [("a3 ", true), ("a12 ", true), ("a28 ", true), ("a3 ", false), ("a28 ", false)]
     {
@@ -230,7 +230,7 @@ fn a_damaged_part_costs_that_part() {
         if loses_index {
             std::fs::remove_dir_all(world.index()).unwrap();
         } else {
-            // Where the opening does not find it, the first reading does.
+            // If the opening does not find it, the first read does.
             let (store, _) = world.open();
             assert!(store.load("one", EntryId(0)).is_err() || store.check_session("one").unwrap().is_some());
         }
@@ -295,7 +295,7 @@ fn a_session_of_a_large_batch_is_deleted_and_its_space_given_back() {
     assert_eq!(texts(&store, "one", 0).unwrap(), ["again"]);
 }
 
-/// The first parts of a batch with these entries, whose other parts have not come yet. Gives the rest of the batch.
+/// Appends the first parts of a batch with these entries, without the others. Returns the rest of the batch.
 fn begin<'a>(
     store: &Store,
     session: &str,
@@ -313,7 +313,7 @@ fn begin<'a>(
     (rest, sequence)
 }
 
-/// The segment with the lowest number.
+/// Returns the segment with the lowest number.
 fn oldest(world: &World) -> Option<std::path::PathBuf> {
     world.memory.paths().into_iter().find(|path| path.extension().is_some_and(|found| found == "seg"))
 }
@@ -361,7 +361,7 @@ fn the_space_of_a_batch_that_was_never_finished_is_given_back_after_the_next_ope
     let parts = bytes(&world) - before;
     assert!(parts > 1_600, "{parts}");
     drop(store);
-    // It is given back when there is nothing else to do.
+    // It is reclaimed when there is nothing else to do.
     append(&world.open_quiet(), "two", batch(1, &["goes on"])).unwrap();
     assert!(bytes(&world) < before + parts / 2, "{} bytes of {before} and {parts}", bytes(&world));
     assert_eq!(held(&world.open_quiet(), "one"), None);

@@ -1,5 +1,5 @@
-//! Power cuts: what was acknowledged is there, no matter how much of the rest reached the disk, and no matter what
-//! became of the index.
+//! Power cuts: acknowledged data is there, however much of the rest reached the disk, and whatever happened
+//! to the index.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ fn work(store: &Store, random: &mut Random, expected: &mut Expected, steps: u64)
         match append(store, &session, batch) {
             Ok(Appended::Written { .. }) => *acknowledged = texts.len(),
             Ok(Appended::Duplicate { .. }) => panic!("the keys are all different"),
-            // It may be on the disk all the same; the next start shows.
+            // It may be on the disk nevertheless; the next start shows.
             Err(_) => return,
         }
         if random.below(10) == 0 && wait(store.learned_put("fact", &step.to_le_bytes())).is_err() {
@@ -44,8 +44,8 @@ fn work(store: &Store, random: &mut Random, expected: &mut Expected, steps: u64)
     }
 }
 
-/// Checks that every acknowledged text is there, in order, and nothing that was never sent. What is there is expected
-/// from now on.
+/// Checks that every acknowledged text is there, in order, and nothing that was never sent. From then on,
+/// everything found is expected.
 fn check(store: &Store, expected: &mut Expected, context: &str) {
     for (session, (sent, acknowledged)) in &mut expected.sessions {
         let found = texts(store, session, 0).unwrap_or_default();
@@ -56,8 +56,8 @@ fn check(store: &Store, expected: &mut Expected, context: &str) {
     }
 }
 
-/// Five lives of a store, each of which ends with a power cut. Returns how many entries were acknowledged, and how many
-/// starts found an unfinished write.
+/// Five lives of a store, each of which ends with a power cut. Returns how many entries were acknowledged,
+/// and how many starts found an unfinished write.
 fn live(seed: u64) -> (usize, usize) {
     let mut random = Random::new(seed);
     let world = World { segment_bytes: 1 << (10 + random.below(6)), ..World::new() };

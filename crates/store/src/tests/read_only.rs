@@ -1,4 +1,4 @@
-//! A store that is only read: everything in it is told, and nothing of it is changed.
+//! A read-only store: everything in it is readable, and nothing of it is changed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn read(dir: &Path) -> (Store, Vec<Notice>) {
     Store::open(&StoreOptions { is_read_only: true, ..options(dir) }).unwrap()
 }
 
-/// All files below a directory, with what is in them.
+/// Returns all files below a directory with their content.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -28,7 +28,7 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// A store of several segments, closed in order.
+/// Creates a store of several segments, closed cleanly.
 fn written() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(&options(dir.path())).unwrap();
@@ -81,7 +81,7 @@ fn everything_is_told_and_nothing_is_changed() {
     append(&store, "a", batch(20, &["more"])).unwrap();
     assert_eq!(texts(&beside, "a", 0).unwrap().len(), 20, "as it stood when it was opened");
     assert_eq!(texts(&read(dir.path()).0, "a", 0).unwrap().len(), 21);
-    // What the other store erases meanwhile can still be read here.
+    // Data that the other store erases meanwhile can still be read here.
     wait(store.delete("b")).unwrap();
     wait(store.reclaim()).unwrap();
     assert_eq!(texts(&beside, "b", 0).unwrap().len(), 20);
@@ -112,7 +112,7 @@ fn a_reader_beside_a_busy_writer_sees_whole_states() {
         let mut known = 0;
         while !is_done.load(std::sync::atomic::Ordering::SeqCst) {
             let opened = Store::open(&StoreOptions { is_read_only: true, ..options(dir.path()) });
-            // Too busy to be read is an answer, and a wrong state is none.
+            // Being too busy to be read is a valid result, a wrong state is not.
             let Ok((beside, notices)) = opened else { continue };
             let strange = |notice: &Notice| !matches!(notice, Notice::ReadOnly { .. } | Notice::InUse { .. });
             assert!(!notices.iter().any(strange), "{notices:?}");
@@ -134,7 +134,7 @@ fn damage_is_told_and_left_as_it_is() {
     let mut segments: Vec<PathBuf> = files(&journal).into_keys().collect();
     segments.retain(|path| path.extension().is_some_and(|extension| extension == "seg"));
     assert!(segments.len() >= 4, "{segments:?}");
-    // A byte within the first segment, a second one that is gone, and a write that never finished in the last.
+    // A byte within the first segment, a missing second one, and a write that never finished in the last.
     let mut bytes = std::fs::read(&segments[0]).unwrap();
     bytes[600] ^= 1;
     std::fs::write(&segments[0], bytes).unwrap();
@@ -145,7 +145,7 @@ fn damage_is_told_and_left_as_it_is() {
     std::fs::write(last, bytes).unwrap();
     std::fs::remove_file(dir.path().join("lock")).unwrap();
     let before = files(dir.path());
-    // What a store tells that may write, and has no index either.
+    // The notices of a writable store without an index.
     let copy = tempfile::tempdir().unwrap();
     std::fs::create_dir(copy.path().join("journal")).unwrap();
     for (path, bytes) in files(&journal) {

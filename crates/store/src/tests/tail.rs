@@ -1,5 +1,5 @@
-//! The end of the active segment is cut off while the index is behind: the list beside the segment tells whose entries
-//! went, and what it does not reach is little.
+//! The end of the active segment is cut off while the index is behind: the list beside the segment tells
+//! which entries were lost, and little lies beyond its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,7 +16,7 @@ use crate::journal::{Frame, FrameKind, SegmentHeader, scan};
 use crate::writer::UNLISTED_BYTES_MAX;
 use crate::{Notice, Store, StoreOptions};
 
-/// The active segment's header and frames.
+/// Returns the active segment's header and frames.
 fn frames_of(world: &World) -> (SegmentHeader, Vec<Frame>) {
     let mut bytes = Vec::new();
     world.memory.damage(&world.segment(1), |found| bytes.clone_from(found)).unwrap();
@@ -37,8 +37,8 @@ fn append_round(store: &Store, names: &[String], id: u64) {
     }
 }
 
-/// A killed store whose index knows the first 20 of 110 appends. Returns it with that index. Of its sessions, one is
-/// deleted and begun again behind what the index knows, and one only deleted.
+/// Creates a killed store whose index knows the first 20 of 110 appends. Returns it with that index. Of its sessions,
+/// one is deleted and created again behind the index's checkpoint, and one only deleted.
 fn killed() -> (World, tempfile::TempDir) {
     let world = World { segment_bytes: 1 << 20, ..World::new() };
     let names = |from: u64, to: u64| (from..to).map(|at| format!("s{at}")).collect::<Vec<_>>();
@@ -64,7 +64,7 @@ fn killed() -> (World, tempfile::TempDir) {
     (world, aside)
 }
 
-/// What the frames say that each session has: the number of its entries. A deleted session is not there.
+/// Returns the number of entries of each session according to the frames, without deleted sessions.
 fn counts(frames: &[Frame]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for frame in frames {
@@ -77,8 +77,8 @@ fn counts(frames: &[Frame]) -> BTreeMap<String, u64> {
     counts
 }
 
-/// Wherever the segment is cut off, and with the index behind or lost: who lost an entry that was listed is quarantined
-/// and named, and who lost nothing goes on.
+/// Wherever the segment is cut off, and with the index behind or lost: a session that lost a listed entry is
+/// quarantined and named, and one that lost nothing continues.
 #[test]
 fn a_cut_behind_what_the_index_knows_is_named() {
     let (world, _) = killed();
@@ -102,7 +102,7 @@ fn a_cut_behind_what_the_index_knows_is_named() {
             world.memory.damage(&world.segment(1), |bytes| bytes.truncate(keep)).unwrap();
             let (store, notices) = world.open();
             let context = format!("cut at frame {at}, index {has_index}: {notices:?}");
-            // What it should be without those that are listed nowhere.
+            // The expected state without frames that are listed nowhere.
             let known = counts(&frames[..frames.partition_point(|frame| frame.end() <= listed.max(cut))]);
             let lost: BTreeSet<&str> = frames[at..]
                 .iter()
@@ -127,14 +127,14 @@ fn a_cut_behind_what_the_index_knows_is_named() {
                 }
             }
             unnoticed += u32::from(cut >= listed);
-            // A deletion that is listed took place.
+            // A listed deletion has taken effect.
             assert_eq!(store.head("s1").unwrap().is_none(), !known.contains_key("s1"), "{context}");
         }
     }
     assert!(named > 100 && unnoticed > 0, "{named} named, {unnoticed} cuts behind the list");
 }
 
-/// A store that an earlier version closed has a record of the segment's sessions and no list.
+/// A store closed by an earlier version has a record of the segment's sessions and no list.
 #[test]
 fn a_store_of_an_earlier_version_is_opened_and_its_cuts_are_named() {
     for cuts in [false, true] {
@@ -167,7 +167,7 @@ fn a_store_of_an_earlier_version_is_opened_and_its_cuts_are_named() {
     }
 }
 
-/// Files in which another process appends as soon as the list of the active segment is opened to be read.
+/// Files in which another process appends as soon as the list of the active segment is opened for reading.
 #[derive(Debug)]
 struct Meanwhile {
     writes: Store,
@@ -200,7 +200,7 @@ impl Files for Meanwhile {
     }
 }
 
-/// Who only reads takes nothing for lost that another process wrote a moment ago.
+/// A read-only store does not consider anything lost that another process wrote a moment ago.
 #[test]
 fn a_list_that_grows_while_it_is_read_reports_no_loss() {
     let dir = tempfile::tempdir().unwrap();
@@ -219,14 +219,14 @@ fn a_list_that_grows_while_it_is_read_reports_no_loss() {
     assert_eq!(texts(&store, "one", 0).unwrap().len(), 3);
 }
 
-/// The files beside the segments of a store.
+/// Returns the files beside the segments of a store.
 fn beside(memory: &MemoryFiles) -> Vec<PathBuf> {
     let mut paths = memory.paths();
     paths.retain(|path| path.extension().is_some_and(|found| found == "frames" || found == "sessions"));
     paths
 }
 
-/// A sealed segment has a record, the active one a list, and a segment that is gone has neither.
+/// A sealed segment has a record, the active one a list, and a missing segment has neither.
 #[test]
 fn each_segment_has_one_file_beside_it() {
     let world = World { segment_bytes: 3_000, ..World::new() };

@@ -27,7 +27,7 @@ pub(crate) fn entry(id: u64, text: &str) -> Entry {
     }
 }
 
-/// A batch of entries with these texts. `first` is the id of the first entry.
+/// Returns a batch of entries with these texts. `first` is the id of the first entry.
 pub(crate) fn batch(first: u64, texts: &[&str]) -> Batch {
     let entries: Vec<_> = (first..).zip(texts).map(|(id, text)| Arc::new(entry(id, text))).collect();
     let count = first + entries.len() as u64;
@@ -43,7 +43,7 @@ pub(crate) fn append(store: &Store, session: &str, batch: Batch) -> Result<Appen
     wait(store.append(session, batch))
 }
 
-/// The texts of the session's entries from `from` on.
+/// Returns the texts of the session's entries from `from` on.
 pub(crate) fn texts(store: &Store, session: &str, from: u64) -> Result<Vec<String>, StoreError> {
     let entries = store.load(session, EntryId(from))?;
     for (at, entry) in (from..).zip(&entries) {
@@ -97,7 +97,7 @@ impl World {
         self.dir.path().join(format!("journal/{id:010}.seg"))
     }
 
-    /// Removes what tells of a segment's sessions beside it: its record and its list of frames.
+    /// Removes the files about a segment's sessions beside it: its record and its list of frames.
     pub(crate) fn forget_sessions(&self, id: u64) {
         for extension in ["sessions", "frames"] {
             self.memory.lose(&self.segment(id).with_extension(extension));

@@ -1,7 +1,8 @@
-//! What is written beside a segment: the list of its frames while it is active, the record of its sessions afterwards.
+//! The files beside a segment: the list of its frames while it is active, the record of its sessions
+//! afterwards.
 //!
-//! Invariants: nothing acknowledged depends on these files. If one cannot be written, that is logged, and the journal goes
-//! on without it.
+//! Invariants: nothing acknowledged depends on these files. If one cannot be written, that is logged, and the
+//! journal continues without it.
 
 use std::borrow::Borrow;
 
@@ -27,7 +28,7 @@ impl Writer {
                 OpenList::create(self.segments.files.as_ref(), &self.segments.dir, header, frames)
             }
         };
-        // After a failure the whole list is written, when it is due again.
+        // After a failure the whole list is written when it is next due.
         self.listed_end = end;
         match listed {
             Ok(list) => self.list = Some(list),
@@ -35,7 +36,7 @@ impl Writer {
         }
     }
 
-    /// Writes the record of a segment's sessions beside the segment, in the place of a list.
+    /// Writes the record of a segment's sessions beside the segment, replacing its list.
     pub(crate) fn note_sessions(
         &self,
         header: SegmentHeader,
@@ -43,11 +44,11 @@ impl Writer {
     ) {
         let record = SegmentSessions::of(header, frames);
         if let Err(error) = record.store(self.segments.files.as_ref(), &self.segments.dir) {
-            tracing::warn!(%error, "cannot note whose entries a segment holds");
+            tracing::warn!(%error, "cannot record the sessions of a segment");
         }
     }
 
-    /// Removes what was written beside a segment that is about to be removed.
+    /// Removes the files beside a segment that is about to be removed.
     pub(crate) fn forget_sessions(&self, id: u64) {
         if let Err(error) = SegmentSessions::forget(self.segments.files.as_ref(), &self.segments.dir, id) {
             tracing::warn!(%error, "the record of a segment that is gone is still there");

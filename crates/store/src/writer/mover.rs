@@ -1,7 +1,8 @@
-//! The thread that moves staged changes to the index's database while the writer goes on with the journal.
+//! The thread that moves staged changes to the index's database while the writer continues with the journal.
 //!
-//! Invariants: one move at a time, asked for by the writer alone. The writer knows how many bytes of the journal the
-//! move covers, and waits for its end before it acknowledges what would leave the index too far behind.
+//! Invariants: one move at a time, requested by the writer alone. The writer knows how many bytes of the
+//! journal the move covers, and waits for its end before it acknowledges anything that would leave the index
+//! too far behind.
 
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -9,18 +10,18 @@ use std::thread::JoinHandle;
 use crate::error::StoreError;
 use crate::index::Index;
 
-/// So often freed memory is collected after a move; each time up to 512 pieces of it.
+/// How often freed memory is collected after a move; each time up to 512 pieces of it.
 const COLLECTIONS: usize = 64;
 
 /// Moves staged changes to the database, and syncs it.
 #[derive(Debug)]
 pub(crate) struct Mover {
     index: Arc<Index>,
-    /// It is started with the first move.
+    /// Started with the first move.
     thread: Option<Thread>,
-    /// How many bytes of the journal the move that is under way covers.
+    /// How many bytes of the journal the move in progress covers.
     under_way: Option<u64>,
-    /// Whether the writer waits for a move.
+    /// Whether the writer is waiting for a move.
     #[cfg(test)]
     pub(crate) is_waited_for: Arc<std::sync::atomic::AtomicBool>,
 }
@@ -43,14 +44,15 @@ impl Mover {
         }
     }
 
-    /// How many bytes of the journal the move that is under way covers; 0 if none is.
+    /// Returns how many bytes of the journal the move in progress covers; 0 if there is none.
     pub(crate) fn under_way(&mut self) -> u64 {
         let is_working = |thread: &Thread| matches!(thread.done.try_recv(), Err(mpsc::TryRecvError::Empty));
         self.under_way = self.under_way.filter(|_| self.thread.as_ref().is_some_and(is_working));
         self.under_way.unwrap_or(0)
     }
 
-    /// Begins to move what is staged, which covers `bytes` bytes of the journal. A move that is under way ends first.
+    /// Begins to move the staged changes, which cover `bytes` bytes of the journal. A move in progress ends
+    /// first.
     pub(crate) fn begin(&mut self, bytes: u64) -> Result<(), StoreError> {
         self.wait();
         if !self.index.begin_move()? {
@@ -61,13 +63,13 @@ impl Mover {
         }
         match &self.thread {
             Some(thread) if thread.orders.send(()).is_ok() => self.under_way = Some(bytes),
-            // There is no thread, or it panicked: the appends wait for the move.
+            // There is no thread, or it panicked: appends wait for the move.
             Some(_) | None => move_and_sync(&self.index),
         }
         Ok(())
     }
 
-    /// Waits until no move is under way.
+    /// Waits until no move is in progress.
     pub(crate) fn wait(&mut self) {
         if self.under_way.take().is_some()
             && let Some(thread) = &self.thread
@@ -81,12 +83,12 @@ impl Mover {
         }
     }
 
-    /// Waits for the move that is under way, and ends the thread.
+    /// Waits for the move in progress, and ends the thread.
     pub(crate) fn end(&mut self) {
         self.wait();
         if let Some(Thread { orders, done, handle }) = self.thread.take() {
             drop((orders, done));
-            // It reports its failures itself.
+            // The thread reports its failures itself.
             drop(handle.join());
         }
     }
@@ -115,7 +117,7 @@ impl Thread {
         match std::thread::Builder::new().name("greenroom-index".to_owned()).spawn(work) {
             Ok(handle) => Some(Self { orders, done, handle }),
             Err(error) => {
-                tracing::warn!(%error, "the index has no thread of its own, so appends wait for it");
+                tracing::warn!(%error, "cannot start the index thread; appends wait for the index");
                 None
             }
         }
@@ -128,7 +130,8 @@ fn move_and_sync(index: &Index) {
     }
 }
 
-/// Frees what sled replaced. It does so by itself where a thread comes by often; this one comes seldom, with much at a time.
+/// Frees memory that sled replaced. sled does so itself if a thread calls it often; this thread calls it
+/// seldom, with much at a time.
 fn collect_garbage() {
     for _ in 0..COLLECTIONS {
         crossbeam_epoch::pin().flush();

@@ -1,4 +1,5 @@
-//! The writer's checks: each one is broken on purpose, and then nothing is written and everything else goes on.
+//! The writer's checks: each one is broken on purpose; then nothing is written, and everything else
+//! continues.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::{
     AppendCommand, Group, INDEXED_EVERY_BYTES, Tail, UNINDEXED_BYTES_MAX, UNLISTED_BYTES_MAX, Writer,
-    await_company,
+    await_more_commands,
 };
 use crate::error::StoreError;
 use crate::faults::{EIO, Fault};
@@ -24,13 +25,13 @@ use crate::record::{self, StoredRecord};
 use crate::tests::world::{World, append, batch, copy_dir, texts};
 use crate::{Appended, Batch, Notice, StoreOptions, recovery};
 
-/// A writer without its thread.
+/// Returns a writer without its thread.
 fn open(options: &StoreOptions) -> Writer {
     RealFiles.create_dir(&options.dir).unwrap();
     recovery::recover(options, DirectoryLock::take(&options.dir).unwrap()).unwrap().0
 }
 
-/// The command for a batch, and where its answer arrives.
+/// Creates the command for a batch, and the receiver of its answer.
 fn command(session: &str, batch: Batch) -> (AppendCommand, oneshot::Receiver<Result<Appended, StoreError>>) {
     let Batch { entries, head, key, .. } = batch;
     let sequence = entries.first().map_or(head.entries, |entry| entry.id.0);
@@ -67,21 +68,21 @@ fn refused_by(result: &Result<Appended, StoreError>) -> Option<&'static str> {
     }
 }
 
-/// A writer with two entries in session `one`.
+/// Returns a writer with two entries in session `one`.
 fn prepared(world: &World) -> Writer {
     let mut writer = open(&world.options());
     append_one(&mut writer, "one", batch(0, &["a", "b"])).unwrap();
     writer
 }
 
-/// The bytes of the newest segment that was written to before the check failed.
+/// Returns the bytes of the newest segment that was written to before the check failed.
 fn segment_bytes(world: &World) -> Vec<u8> {
     let mut copy = Vec::new();
     world.memory.damage(&world.segment(1), |bytes| copy.clone_from(bytes)).unwrap();
     copy
 }
 
-/// The next append works, and after a restart everything acknowledged is there.
+/// Checks that the next append works, and that everything acknowledged is there after a restart.
 fn goes_on(world: &World, mut writer: Writer) -> Vec<Notice> {
     append_one(&mut writer, "one", batch(2, &["c"])).unwrap();
     append_one(&mut writer, "two", batch(0, &["x"])).unwrap();
@@ -120,7 +121,7 @@ fn a_batch_with_a_hole_before_it_is_refused_as_it_joins_and_as_it_is_written() {
     let mut writer = prepared(&world);
     let refused = append_one(&mut writer, "one", batch(5, &["far"]));
     assert!(matches!(refused, Err(StoreError::Sequence { .. })), "{refused:?}");
-    // The group believes that the session has more entries than it has: only the check before the write is left.
+    // The group's count of the session's entries is too high: only the check before the write is left.
     let (command, mut answer) = command("one", batch(5, &["far"]));
     let mut group = Group::default();
     group.entries.insert("one".into(), 5);
@@ -186,7 +187,7 @@ fn a_file_that_lost_acknowledged_bytes_stops_the_write_and_is_reported_once() {
     world.memory.damage(&world.segment(1), |bytes| bytes.truncate(bytes.len() - 5)).unwrap();
     let refused = append_one(&mut writer, "one", batch(2, &["wrong"]));
     assert_eq!(refused_by(&refused), Some("a segment's file ends where its last frame ends"));
-    // Other sessions go on in a new segment.
+    // Other sessions continue in a new segment.
     let notices = goes_on(&world, writer);
     let lost = Notice::TailLost { session: "lost".to_owned(), from: id(0) };
     assert!(notices.contains(&lost), "{notices:?}");
@@ -245,12 +246,12 @@ fn a_record_of_a_newer_version_is_refused_by_name_and_stays() {
     let is_refused = |error: &StoreError| {
         matches!(error, StoreError::Version { what: "a record", found: 2, supported: 1 })
     };
-    // With the index, only the session that has such a record cannot be read.
+    // With the index, only the session with such a record cannot be read.
     let store = world.open_quiet();
     assert!(is_refused(&texts(&store, "new", 0).unwrap_err()));
     assert_eq!(texts(&store, "one", 0).unwrap(), ["a", "b"]);
     drop(store);
-    // Without it, the store cannot be opened, and the record is not taken for damage.
+    // Without it, the store cannot be opened, and the record is not considered damage.
     let before = segment_bytes(&world);
     std::fs::remove_dir_all(world.index()).unwrap();
     assert!(is_refused(&world.try_open().unwrap_err()));
@@ -305,8 +306,8 @@ fn a_list_of_segments_that_contradicts_itself_is_not_written() {
     assert_eq!(goes_on(&world, writer), []);
 }
 
-/// Prints what the checks of one append cost. Run it with
-/// `cargo test --release -p greenroom-store -- --ignored --nocapture what_the_checks_cost`.
+/// Prints the cost of the checks for one append. Run it with `cargo test --release -p greenroom-store --
+/// --ignored --nocapture what_the_checks_cost`.
 #[test]
 #[ignore = "a measurement"]
 #[expect(clippy::print_stdout, reason = "a measurement is printed")]
@@ -348,7 +349,8 @@ fn what_the_checks_cost() {
     );
 }
 
-/// How many acknowledged bytes of the journal a start would read again, if the process were killed now.
+/// Returns how many acknowledged bytes of the journal a start would read again, if the process were killed
+/// now.
 fn behind(world: &World, writer: &Writer) -> u64 {
     let aside = tempfile::tempdir().unwrap();
     copy_dir(&world.index(), &aside.path().join("index"));
@@ -356,15 +358,17 @@ fn behind(world: &World, writer: &Writer) -> u64 {
     writer.active.end - indexed.map_or(0, |checkpoint| checkpoint.offset)
 }
 
-/// How often the writer pauses before a group after one with so many callers, while the queue grows like this.
+/// Returns how often the writer pauses before a group after one with this many callers, while the queue grows
+/// as given.
 fn pauses(callers_before: usize, queue: &[usize]) -> usize {
     let count = std::cell::Cell::new(0_usize);
     let waiting = || queue[count.get().min(queue.len() - 1)];
-    await_company(callers_before, waiting, || count.set(count.get() + 1));
+    await_more_commands(callers_before, waiting, || count.set(count.get() + 1));
     count.get()
 }
 
-/// Who appends alone waits for nobody. Where many append, the group waits as long as more come, and not for ever.
+/// A single appender is never delayed. With many, the group waits as long as more commands arrive, but not
+/// for ever.
 #[test]
 fn a_group_waits_for_others_only_where_many_append() {
     assert_eq!([0, 1, 15].map(|callers| pauses(callers, &[0, 1, 2, 3])), [0; 3]);
@@ -374,8 +378,8 @@ fn a_group_waits_for_others_only_where_many_append() {
     assert_eq!(pauses(1_000, &[5, 4_096, 5_000]), 1, "the group is full");
 }
 
-/// What a kill leaves on the disk: the index is written in large batches, and is never further behind than a start reads
-/// again in a moment.
+/// The state of the disk after a kill: the index is written in large batches, and is never so far behind that
+/// a start takes long.
 #[test]
 fn the_index_on_the_disk_is_a_few_mebibytes_behind_the_journal() {
     let world = World { segment_bytes: 64 << 20, ..World::new() };
@@ -386,7 +390,7 @@ fn the_index_on_the_disk_is_a_few_mebibytes_behind_the_journal() {
         append_one(&mut writer, "one", batch(id, &[&text])).unwrap();
         writer.index_if_due();
         if id % 20 == 19 {
-            // A copy that is made during a write is not what a kill leaves.
+            // A copy that is made during a write differs from the state after a kill.
             writer.mover.wait();
             writer.index_if_due();
             assert!(writer.unindexed_bytes < INDEXED_EVERY_BYTES, "at entry {id} nothing moves");
@@ -400,8 +404,8 @@ fn the_index_on_the_disk_is_a_few_mebibytes_behind_the_journal() {
     writer.finish();
 }
 
-/// What a kill and a disk that cuts off the end could lose unnoticed: the acknowledged frames that neither the list on the
-/// disk nor the index has.
+/// The data that a kill and a disk that cuts off the end could lose undetected: the acknowledged frames that
+/// neither the list on the disk nor the index has.
 #[test]
 fn the_acknowledged_bytes_that_nothing_else_lists_are_few() {
     let world = World { segment_bytes: 64 << 20, ..World::new() };
@@ -411,10 +415,10 @@ fn the_acknowledged_bytes_that_nothing_else_lists_are_few() {
     for id in 0..300 {
         append_one(&mut writer, "one", batch(id, &[&"x".repeat(100)])).unwrap();
         writer.index_if_due();
-        // Only what is durable counts.
+        // Only durable data counts.
         world.memory.power_cut(None);
         let listed = FrameList::load(&world.memory, &journal, writer.active.id);
-        // The segment's header is no frame.
+        // The segment's header is not a frame.
         let listed = listed.map_or(SEGMENT_HEADER_BYTES, |list| list.until());
         let unlisted = writer.active.end - listed;
         assert!(unlisted < UNLISTED_BYTES_MAX, "at entry {id} {unlisted} bytes are listed nowhere");
@@ -425,7 +429,7 @@ fn the_acknowledged_bytes_that_nothing_else_lists_are_few() {
     assert_eq!(behind(&world, &writer), 0);
 }
 
-/// A list that cannot be written costs no append, and the next one is whole again.
+/// A failure to write the list does not fail an append, and the next list is complete again.
 #[test]
 fn a_list_that_cannot_be_written_is_written_later() {
     let world = World { segment_bytes: 64 << 20, ..World::new() };
@@ -447,7 +451,8 @@ fn a_list_that_cannot_be_written_is_written_later() {
     writer.finish();
 }
 
-/// Whichever operation fails while a segment is sealed for a large append, smaller ones that follow are listed as before.
+/// Whichever operation fails while a segment is sealed for a large append, the smaller ones that follow are
+/// listed as before.
 #[test]
 fn a_seal_that_fails_does_not_end_the_list() {
     let unlisted = usize::try_from(UNLISTED_BYTES_MAX).unwrap();
@@ -477,7 +482,7 @@ fn a_seal_that_fails_does_not_end_the_list() {
     assert!(failed >= 15, "{failed} operations failed");
 }
 
-/// A list that could not be replaced does not take the room that is left on a full disk.
+/// A list that could not be replaced does not take up the remaining space of a full disk.
 #[test]
 fn what_could_not_be_replaced_is_not_left_behind() {
     let mut failed = 0;
@@ -498,8 +503,8 @@ fn what_could_not_be_replaced_is_not_left_behind() {
     assert!(failed >= 4, "{failed} lists failed");
 }
 
-/// While a move takes long, appends are acknowledged until the index would be too far behind, and go on afterwards: a
-/// start does not read more of the journal again.
+/// During a long move, appends are acknowledged until the index would be too far behind, and continue
+/// afterwards: a start does not read more of the journal again.
 #[test]
 fn appends_go_on_during_a_move_but_not_too_far() {
     let world = World { segment_bytes: 64 << 20, ..World::new() };
@@ -534,7 +539,7 @@ fn appends_go_on_during_a_move_but_not_too_far() {
     assert_eq!(texts(&world.open_quiet(), "one", 0).unwrap().len(), 200);
 }
 
-/// Readers find what is on its way to the database, and what is newer than that.
+/// Readers find changes that are being moved to the database, and newer ones.
 #[test]
 fn what_moves_to_the_database_can_be_read_meanwhile() {
     let world = World::new();

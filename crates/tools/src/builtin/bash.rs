@@ -173,7 +173,7 @@ async fn off_thread<T: Send + 'static>(
     Ok(tokio::task::spawn_blocking(move || work(&workspace)).await?)
 }
 
-/// The shell and the command, preceded by the sandbox program.
+/// Returns the shell and the command, preceded by the sandbox program.
 fn argv(options: &Options, command: &str) -> Vec<OsString> {
     let bash = std::path::Path::new("/bin/bash");
     let shell = if bash.exists() { "/bin/bash" } else { "/bin/sh" };

@@ -67,7 +67,7 @@ fn edit(
     Ok(workspace.touched(ToolOutput::text(text), &path, Touch::Modified))
 }
 
-/// The text after the edit, and the lines at which replacements begin.
+/// Returns the text after the edit, and the lines at which replacements begin.
 fn replace(text: &str, edit: &Edit) -> Result<(String, Vec<usize>), String> {
     if edit.old.is_empty() {
         return Err("`old` is empty; use `write` to write a whole file".to_owned());

@@ -90,7 +90,7 @@ fn grep(
     Ok(ToolOutput::text(search.finish()))
 }
 
-/// A glob without a slash matches the file name; one with a slash matches the whole path.
+/// Compiles a glob. Without a slash it matches the file name, with one the whole path.
 fn matcher(glob: &str) -> Result<GlobMatcher, ToolsError> {
     let anchored = glob.strip_prefix("./").or_else(|| glob.strip_prefix('/')).unwrap_or(glob);
     let whole = if glob.contains('/') { anchored.to_owned() } else { format!("**/{anchored}") };

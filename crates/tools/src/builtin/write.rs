@@ -65,7 +65,7 @@ fn write(
     Ok(workspace.touched(ToolOutput::text(text), &path, Touch::Modified))
 }
 
-/// The current file content, if it is text and not too large.
+/// Returns the current file content, if it is text and not too large.
 fn text_of(workspace: &Workspace, path: &Inside) -> Option<String> {
     let (file, _) = workspace.open_file(path).ok()?;
     let mut text = String::new();

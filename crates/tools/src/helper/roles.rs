@@ -156,7 +156,7 @@ fn limit_processes() -> Result<()> {
     Ok(setrlimit(Resource::Nproc, limit)?)
 }
 
-/// The order matters: without the privilege no capability set can be changed.
+/// Drops privileges. The order matters: without the privilege no capability set can be changed.
 fn give_up_privileges() -> Result<()> {
     // No program that the command executes gets more privileges than this process, not even a set-user-ID
     // one.

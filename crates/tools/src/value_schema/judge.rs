@@ -191,7 +191,7 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
-    /// The parts of a place that the schema, or one that it applies there, has evaluated.
+    /// Returns the parts of a place that the schema, or one that it applies there, has evaluated.
     fn evaluated_parts(&mut self, at: Evaluation) -> Result<HashSet<PlaceId>, Spent> {
         let place = at.1;
         let mut evaluated_parts = HashSet::new();

@@ -378,7 +378,7 @@ fn what_is_nested_too_deep_or_too_large_is_refused() {
     );
 }
 
-/// The number of steps of a check that ends with a verdict.
+/// Returns the number of steps of a check that ends with a verdict.
 fn steps_of(schema: &Value, value: &Value) -> Option<u64> {
     let read = ValueSchema::new(schema).ok()?;
     let mut judge = Judge::new(&read.nodes, value, Steps::new(CHECKING_MAX)).ok()?;
@@ -473,8 +473,8 @@ impl Dice {
     }
 }
 
-/// A schema of many that refer to one another, about the same value or about parts of it, with hostile
-/// patterns.
+/// Returns a schema of many that refer to one another, about the same value or about parts of it, with
+/// hostile patterns.
 fn hostile_schema(dice: &mut Dice) -> Value {
     let count = 2 + dice.below(30);
     let mut defs = Map::new();

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::Workspace;
 use crate::ToolsError;
 
-/// A folder with a workspace `inside` and a secret beside it; the workspace with and without the confined
-/// lookup.
+/// Returns a folder with a workspace `inside` and a secret beside it; the workspace with and without the
+/// confined lookup.
 fn fixture() -> (TempDir, [Workspace; 2]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let inside = folder.path().join("inside");

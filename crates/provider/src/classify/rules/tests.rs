@@ -8,7 +8,7 @@ use greenroom_kernel::FailureClass::{
 use super::{RULES, Refusal};
 use crate::classify::digest::Digest;
 
-/// The name of the rule that decides, and the class.
+/// Returns the name of the rule that decides, and the class.
 fn decide(status: Option<u16>, body: &str) -> (&'static str, FailureClass) {
     let digest = Digest::of(body);
     let refusal = Refusal::new(status, &digest);

@@ -1,4 +1,4 @@
-//! The list of a segment's frames: as it was written, in pieces, and damaged.
+//! The list of a segment's frames: as written, in pieces, and damaged.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -10,14 +10,14 @@ use crate::journal::{Frame, FrameKind, SegmentHeader};
 
 const HEADER: SegmentHeader = SegmentHeader { id: 7, order: 3, seed: 0xABCD_1234 };
 
-/// The frame behind those in the list.
+/// Returns the frame behind those in the list.
 fn next(frames: &Frames, session: &str, length: u32) -> Frame {
     let offset = frames.end().unwrap_or(40);
     let sequence = frames.len() as u64;
     Frame { offset, length, sequence, count: 1, kind: FrameKind::Append, session: session.into() }
 }
 
-/// A list of this many pieces with three frames each. Returns the file's bytes and the frames.
+/// Creates a list of this many pieces with three frames each. Returns the file's bytes and the frames.
 fn listed(pieces: u64) -> (MemoryFiles, Vec<u8>, Vec<Frame>) {
     let (files, journal) = (MemoryFiles::new(), Path::new("/journal"));
     let mut frames = Frames::default();
@@ -54,7 +54,7 @@ fn a_list_that_is_written_again_has_all_frames() {
     assert_eq!(FrameList::load(&files, Path::new("/journal"), HEADER.id).unwrap().frames, all);
 }
 
-/// What is left of a list are whole pieces from its beginning, whatever happened to the file.
+/// Whatever happens to the file, whole pieces from the beginning of the list remain.
 #[test]
 fn a_damaged_list_ends_before_the_damage() {
     let (_, bytes, frames) = listed(4);

@@ -1,7 +1,8 @@
-//! A version 2 that is made up: it shows that records of two versions can be read side by side, and what a new version
-//! costs. It was added by following `docs/record-versions.md`.
+//! A fictitious version 2: it shows that records of two versions can be read side by side, and what a new
+//! version costs. It was added by following `docs/record-versions.md`.
 //!
-//! What it changes: an entry's parent is stored as its distance, which is 1 for most entries and so takes one byte.
+//! The change: an entry's parent is stored as its distance, which is 1 for most entries and so takes one
+//! byte.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -20,10 +21,10 @@ use crate::error::StoreError;
 
 struct V2;
 
-/// What a program knows that was released after version 2.
+/// The versions known to a program released after version 2.
 const LATER: Versions = Versions(&[Version::new::<V1>(1), Version::new::<V2>(2)]);
 
-/// The only type that is stored in another way.
+/// The only type that is stored differently.
 impl Stored<V2> for Entry {
     fn write<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
         let Self { id, parent, at_ms, tokens, reasoning_tokens, origin, kind } = self;
@@ -55,7 +56,7 @@ impl Stored<V2> for Entry {
     }
 }
 
-// What contains an entry is declared again.
+// Types that contain an entry are declared again.
 stored_enum!(V2: StoredRecord {
     0 = Append { key: Option<String>, entries: Vec<Arc<Entry>>, head: Arc<Head> },
     1 = Deleted,
@@ -70,7 +71,7 @@ unchanged!(V2 = V1: EntryKind, Head);
 
 #[test]
 fn the_first_byte_decides_how_a_record_is_read() {
-    // A journal that an old and a new program have written, one after the other.
+    // A journal written by an old and then by a new program.
     let old: Vec<(StoredRecord, Vec<u8>)> =
         samples().into_iter().map(|(_, record)| (record.clone(), super::encode(&record).unwrap())).collect();
     let new: Vec<(StoredRecord, Vec<u8>)> =

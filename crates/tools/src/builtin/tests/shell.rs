@@ -12,7 +12,7 @@ use super::{Fixture, context};
 use crate::builtin::bash::{self, Containment};
 use crate::{Progress, ToolContext};
 
-/// The kinds that work here; the last one works everywhere.
+/// Returns the kinds that work here; the last one works everywhere.
 fn containments() -> Vec<Containment> {
     let all = [Containment::PidNamespace, Containment::UserNamespace, Containment::ProcessTree];
     all.into_iter().filter(|containment| containment.works()).collect()
@@ -167,7 +167,7 @@ fn unruly(mark: &str) -> String {
     )
 }
 
-/// The processes with `mark` in their arguments.
+/// Returns the processes with `mark` in their arguments.
 fn left(mark: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").expect("a Linux system").filter_map(Result::ok);
     let lines = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());

@@ -65,7 +65,7 @@ fn what_is_no_pattern_is_refused_with_the_reason() {
     }
 }
 
-/// The cost of reading a pattern, and of searching a text.
+/// Returns the cost of reading a pattern, and of searching a text.
 fn costs(pattern: &str, text: &str) -> (u64, u64) {
     let budget = 5_000_000;
     let mut steps = Steps::new(budget);

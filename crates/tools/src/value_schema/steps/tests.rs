@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The steps left after `count`, of 1,000.
+/// Returns the steps left after `count`, of 1,000.
 fn left(count: impl FnOnce(&mut Steps) -> Result<(), Spent>) -> Option<u64> {
     let mut steps = Steps::new(1_000);
     count(&mut steps).ok().map(|()| steps.left())

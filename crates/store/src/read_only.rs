@@ -1,7 +1,7 @@
-//! Opening a store that is only read, also while another process writes to it.
+//! Opens a store read-only, even while another process writes to it.
 //!
-//! Invariants: nothing in the directory is created or changed; where another store writes, what is given is a state that
-//! the journal had, with nothing in it that is only half written.
+//! Invariants: nothing in the directory is created or changed; while another store writes, the result is a
+//! state that the journal had, without partial writes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::overlay::Overlay;
 use crate::recovery;
 use crate::writer::Writer;
 
-/// How often the journal is read again because its files changed meanwhile. Segments come and go rarely: when one is full,
-/// and when what was deleted is erased.
+/// How often the journal is read again because its files changed meanwhile. Segments rarely appear or
+/// disappear: when one is full, and when deleted data is erased.
 const ATTEMPTS_MAX: u32 = 20;
 /// The wait before the journal is read again.
 const WAIT: Duration = Duration::from_millis(50);
 
 /// Reads the store in `options.dir`.
 pub(crate) fn read(options: &StoreOptions) -> Result<(Writer, Vec<Notice>), StoreError> {
-    // Whoever may not even look into it gets that error, and not an empty store.
+    // Without permission to list the directory, the caller gets that error, and not an empty store.
     let listed = std::fs::read_dir(&options.dir);
     listed.map_err(|error| StoreError::io("read", &options.dir, error))?;
     let in_use = match DirectoryLock::share(&options.dir) {
@@ -37,7 +37,7 @@ pub(crate) fn read(options: &StoreOptions) -> Result<(Writer, Vec<Notice>), Stor
         let read = recovery::recover(&over(options), DirectoryLock::none());
         let is_same = files(options)? == before;
         if is_same && let Ok((writer, mut notices)) = read {
-            // What the other store is about to write is not unfinished.
+            // A write in progress by the other store is not unfinished.
             notices.retain(|notice| !matches!(notice, Notice::TailCut { .. }));
             notices.push(Notice::InUse { pid });
             return Ok((writer, notices));
@@ -51,13 +51,13 @@ pub(crate) fn read(options: &StoreOptions) -> Result<(Writer, Vec<Notice>), Stor
     Err(in_use)
 }
 
-/// The options for reading what may change: changes that an opening makes stay in memory.
+/// Returns the options for reading files that may change: changes made on opening stay in memory.
 fn over(options: &StoreOptions) -> StoreOptions {
     let files = Arc::new(Overlay::new(Arc::clone(&options.files)));
     StoreOptions { files, reserve_bytes: 0, ..options.clone() }
 }
 
-/// The segments that count and the files that are there. How far the active one is written does not matter.
+/// Returns the listed segments and the existing files. The length of the active segment does not matter.
 fn files(options: &StoreOptions) -> Result<(Vec<Listed>, BTreeSet<String>), StoreError> {
     let journal = journal_dir(&options.dir);
     let manifest = Manifest::load(options.files.as_ref(), &journal)?.unwrap_or_default();
