@@ -1,6 +1,7 @@
-//! How often one model call allocates on the provider's side, and one run in all; and how much.
+//! Allocations of one model call on the provider's side, and of one whole run: count and size.
 //!
-//! The baseline is the same call by a bare HTTP client that parses the stream. The server has a process of its own.
+//! The baseline is the same call by a bare HTTP client that parses the stream. The server runs in a separate
+//! process.
 
 mod bare;
 mod mock_server;
@@ -21,7 +22,8 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 /// The pieces of one answer.
 const PIECES: usize = 200;
-/// More than so many allocations a run is a mistake: what is counted differs little from build to build.
+/// The maximum number of allocations per run: the count varies little from build to build, so more is a
+/// mistake.
 const RUN_MAX: [(&str, usize); 2] = [("memory", 630), ("disk", 790)];
 
 #[global_allocator]
@@ -67,7 +69,7 @@ async fn row(messages: usize) {
     let conversation = conversation(messages);
     let calls = scaled(100);
     let mut counts = [(0, 0); 2];
-    // The first of each makes the connection.
+    // The first of each opens the connection.
     for call in 0..=calls {
         let body = "x".repeat(messages * 1_000);
         let region = Region::new(COUNTED);
@@ -92,7 +94,8 @@ struct Look {
     up: String,
 }
 
-/// What one run of two calls with an answer of 22 pieces and a tool allocates: how often, and how many KiB.
+/// Returns what one run of two calls with an answer of 22 pieces and a tool allocates: the count, and the
+/// size in KiB.
 async fn run(way: &str) -> (usize, usize) {
     const PIECES: usize = 22;
     let server = MockServer::start(PIECES, Duration::ZERO, Ids::One);
@@ -120,7 +123,7 @@ async fn run(way: &str) -> (usize, usize) {
         .context_window(128_000)
         .tool("look", |look: Look| async move { Ok(format!("{} is on page 7", look.up)) });
     let agent = Arc::new(agent);
-    // Few runs in each session, so that what is counted is not the growth of one conversation.
+    // Few runs in each session, so that the growth of a conversation is not counted.
     const RUNS_EACH: usize = 5;
     for run in 0..=runs.div_ceil(RUNS_EACH) {
         let session = runtime.open(&format!("s{run}"), Arc::clone(&agent)).await.expect("a session");
@@ -136,7 +139,7 @@ async fn run(way: &str) -> (usize, usize) {
     (counts.0 / runs, counts.1 / runs / 1024)
 }
 
-/// Adds what a call allocated, unless it was the first.
+/// Adds a call's allocations, unless it was the first.
 fn add((count, bytes): &mut (usize, usize), call: usize, region: &Region<'_, System>) {
     if call > 0 {
         let change = region.change();
@@ -145,7 +148,7 @@ fn add((count, bytes): &mut (usize, usize), call: usize, region: &Region<'_, Sys
     }
 }
 
-/// So many messages of 1,000 bytes: prompts, calls, results and answers in turn.
+/// Returns this many messages of 1,000 bytes: prompts, calls, results and answers in turn.
 fn conversation(messages: usize) -> Vec<Arc<Message>> {
     let text = || "x".repeat(900);
     let message = |number: usize| match number % 4 {

@@ -1,10 +1,10 @@
-//! A bare HTTP client that parses its streams: the baseline of what a provider and a session cost.
+//! A bare HTTP client that parses its streams: the baseline for the cost of a provider and a session.
 
 use futures_util::StreamExt;
 use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
 
-/// A client that keeps so many connections. It cannot reach servers over TLS.
+/// Creates a client that keeps this many connections. It does not support TLS.
 pub(crate) fn client(connections: usize) -> reqwest::Client {
     let cryptography = rustls::crypto::ring::default_provider().into();
     let tls = ClientConfig::builder_with_provider(cryptography)
@@ -23,13 +23,13 @@ pub(crate) fn client(connections: usize) -> reqwest::Client {
 #[derive(Debug, Default)]
 pub(crate) struct BareAnswer {
     pub(crate) text: String,
-    /// How many pieces of text there were.
+    /// The number of pieces of text.
     pub(crate) pieces: usize,
-    /// The tool call's arguments; empty where none was called.
+    /// The tool call's arguments; empty if there was no call.
     pub(crate) arguments: String,
 }
 
-/// What a bare client reads of a chunk, or of a whole answer.
+/// The fields that a bare client reads from a chunk, or from a whole answer.
 #[derive(Deserialize)]
 struct Chunk {
     choices: Vec<Choice>,
@@ -71,7 +71,7 @@ impl BareAnswer {
     }
 }
 
-/// Posts a request and reads the answer to its end, be it a stream or whole.
+/// Posts a request and reads the answer to its end, streamed or whole.
 pub(crate) async fn answer(client: &reqwest::Client, url: &str, body: String) -> BareAnswer {
     let request = client.post(url).header("content-type", "application/json").body(body);
     let response = request.send().await.expect("an answer");

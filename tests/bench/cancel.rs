@@ -1,10 +1,10 @@
-//! How long a cancel takes: from `abort` until the caller has its answer, the run's end is durable, and neither a
-//! task nor a process is left.
+//! Duration of a cancel: from `abort` until the caller has its answer, the end of the run is durable, and no
+//! task and no process is left.
 //!
-//! A function that does not ask for the cancellation token gets a moment (250 ms) to come to its end, so that fewer
-//! calls end without anybody knowing whether they took effect: its row shows that moment.
+//! A function that ignores the cancellation token gets a grace period (250 ms), so that fewer calls end with
+//! an unknown effect: its row shows that period.
 //!
-//! The baseline is a whole ordinary run of the same runtime: a prompt, an answer that comes at once, its end.
+//! The baseline is a whole ordinary run of the same runtime: a prompt, an immediate answer, its end.
 
 mod canned;
 
@@ -20,14 +20,14 @@ use greenroom_tests::measure::{figure, median, micros, percentile, ratio, scaled
 use greenroom_tools::{Workspace, builtin};
 use serde_json::json;
 
-/// So long do the commands sleep, in seconds: a number that tells them from all other processes.
+/// How long the commands sleep, in seconds: a number that distinguishes them from all other processes.
 const SLEEP: &str = "98317";
 
 /// Waits.
 #[derive(Deserialize, JsonSchema)]
 struct Wait {}
 
-/// What is cancelled: a name, what is said to the model, and the event at which it is under way.
+/// The cancelled cases: a name, the prompt, and the event at which it is in progress.
 const CASES: [(&str, &str, &str); 4] = [
     ("an answer that streams over HTTP", "stream", "message_delta"),
     ("a function that waits", "function", "tool_update"),
@@ -79,7 +79,7 @@ async fn ordinary_runs(dir: &std::path::Path, runs: usize) -> Vec<Duration> {
     times
 }
 
-/// Cancels what `prompt` begins, each time when `event` says that it is under way.
+/// Cancels a run of `prompt` repeatedly, each time when `event` shows that it is in progress.
 async fn cancelled(dir: &std::path::Path, prompt: &str, event: &str, cancels: usize) -> Vec<Duration> {
     let model = model();
     let server = model.serve().await.expect("a port");
@@ -133,7 +133,7 @@ async fn cancelled(dir: &std::path::Path, prompt: &str, event: &str, cancels: us
         }
         times.push(began.elapsed());
         assert!(was_cancelled, "{prompt} ended before it was cancelled");
-        // What is left of it in the queue would be taken for the next one's.
+        // Events left in the queue would be attributed to the next run.
         while events.try_next().is_some() {}
     }
     runtime.shutdown().await.expect("an orderly end");
@@ -153,7 +153,7 @@ fn is_left(prompt: &str) -> bool {
     })
 }
 
-/// A model that does what it is told, and never comes to an end with it.
+/// Returns a model that follows instructions and never finishes.
 fn model() -> Simulator {
     let forever = Pace { chunks: 100_000, first_ms: 0, between_ms: 5 };
     let runs = Function(move |request: &SeenRequest, _: CallInfo| match request.last_user_text().as_str() {

@@ -1,11 +1,11 @@
-//! A provider that answers at once: what is left of a run's time is ours.
+//! A provider that answers at once: the remaining time of a run is ours.
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt};
 use greenroom::provider::{Provider, ProviderError, ReplyEvent, ReplyStream, Request};
 use greenroom_kernel::{AssistantMessage, Part, StopReason};
 
-/// Says the same few words to everything.
+/// Answers everything with the same few words.
 pub(crate) struct Canned;
 
 impl Provider for Canned {

@@ -1,6 +1,6 @@
-//! Many at once: subscribers, streams, and compactions beside conversations.
+//! Concurrency: subscribers, streams, and compactions beside conversations.
 //!
-//! The model has a process of its own. What each table is measured against stands above it.
+//! The model runs in a separate process. The baseline of each table is stated above it.
 
 mod mock_server;
 
@@ -42,7 +42,7 @@ fn provider(server: &MockServer) -> Arc<dyn Provider> {
     Arc::new(OpenAi::new(OpenAiOptions { base_url, ..OpenAiOptions::default() }).expect("a provider"))
 }
 
-/// Runs that many subscribers hear, half of whom never read.
+/// Runs with many subscribers, half of which never read.
 async fn fan_out() {
     title(
         "runs of 22 pieces, one a millisecond, heard by subscribers of which half are stalled",
@@ -75,7 +75,7 @@ async fn fan_out() {
             *cpu += cpu_s() - before;
         }
     }
-    // The events of such a run: a start and an end of the run, of the step and of each message, and the pieces.
+    // The events of such a run: start and end of the run, of the step and of each message, and the pieces.
     const EVENTS: f64 = 33.0;
     println!("| subscribers | median ms | p99 ms | p99's ratio | CPU ms/run | CPU µs for an event |");
     println!("|-------------|-----------|--------|-------------|------------|---------------------|");
@@ -96,7 +96,7 @@ async fn fan_out() {
     }
 }
 
-/// Sessions that stream at the same time, in a process of their own.
+/// Sessions that stream at the same time, in a separate process.
 fn many_streams() {
     let count = scaled(10_000);
     title(&format!("{count} sessions that stream at the same time, 20 pieces each"), "none");
@@ -172,10 +172,10 @@ async fn compactions() {
         &format!("{talking} sessions that talk, beside {compacting} that are compacted, 16 calls in flight"),
         "the same sessions alone, 8 calls in flight",
     );
-    /// So long do the sessions talk at the least, or each has too few runs.
+    /// The minimum duration of the conversations, so that each has enough runs.
     const LEAST: Duration = Duration::from_secs(2);
     let server = MockServer::start(22, Duration::from_millis(1), Ids::One);
-    // How long the compactions take says for how long the others are measured alone.
+    // The duration of the compactions determines how long the others are measured alone.
     let (mut beside, took, installed) = talk(&server, 16, talking, compacting, LEAST).await;
     let (mut alone, _, _) = talk(&server, 8, talking, 0, took.max(LEAST)).await;
     println!("|        | runs | median ms | p99 ms | p99's ratio |");
@@ -196,7 +196,7 @@ async fn compactions() {
     );
 }
 
-/// The times of the runs, how long the compactions took, and how many of them were installed.
+/// Returns the times of the runs, the duration of the compactions, and how many of them were installed.
 async fn talk(
     server: &MockServer,
     in_flight: usize,
@@ -218,7 +218,7 @@ async fn talk(
         tokio::spawn(async move {
             let session = runtime.open(&format!("talks-{number}"), agent).await.expect("a session");
             let mut times = Vec::new();
-            // The first run waits for all to come in.
+            // The first run waits for all connections.
             session.prompt("hello").await.expect("an answer");
             while !over.load(Ordering::Relaxed) {
                 let began = Instant::now();

@@ -1,4 +1,4 @@
-//! How fast sizes are estimated: the walk by character classes against characters / 4.
+//! Speed of size estimates: the pass by character classes against characters / 4.
 //!
 //! Sizes are estimated once for every entry, so this is a cost of every message, not of every request.
 

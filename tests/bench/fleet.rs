@@ -1,9 +1,10 @@
-//! A fleet: many agents at once, each with several runs of one tool call.
+//! A fleet: many concurrent agents, each with several runs of one tool call.
 //!
-//! The baseline is a loop without a runtime: it makes the same model calls with a bare HTTP client, parses their streams
-//! and keeps the messages; no log, no events, no checks. The model has a process of its own and is in no row. Each row is
-//! a process of its own too, and the rows take turns. A row whose name ends with `_whole` asks for whole answers, as other
-//! frameworks do unless they are told to stream, and each of them is compared with ours that asks as it does.
+//! The baseline is a loop without a runtime: it makes the same model calls with a bare HTTP client, parses
+//! their streams and keeps the messages; no log, no events, no checks. The model runs in a separate process
+//! and is in no row. Each row is a separate process too, and the rows take turns. A row whose name ends with
+//! `_whole` requests whole answers, as other frameworks do by default, and each of them is compared with the
+//! row of ours that requests answers in the same way.
 
 mod bare;
 mod mock_server;
@@ -33,10 +34,10 @@ struct Look {
     up: String,
 }
 
-/// The ways in which the fleet is run, and how many calls are in flight.
+/// The variants of the fleet, and how many calls are in flight.
 const WAYS: [(&str, usize); 6] =
     [("bare", 64), ("memory", 64), ("disk", 64), ("bare", 1_000), ("memory", 1_000), ("disk", 1_000)];
-/// The same beside other frameworks, whose programs are in the folder that the argument `peers` names.
+/// The same together with other frameworks, whose programs are in the folder given by the argument `peers`.
 const BESIDE_PEERS: [(&str, usize); 10] = [
     ("bare", 64),
     ("memory", 64),
@@ -50,10 +51,11 @@ const BESIDE_PEERS: [(&str, usize); 10] = [
     ("autoagents_streaming", 64),
 ];
 
-/// The end of the name of a way of ours that asks for whole answers.
+/// The suffix of our variants that request whole answers.
 const WHOLE: &str = "_whole";
 
-/// What one way took: runs a second, CPU time a run in µs, memory in MiB with all sessions alive, memory an agent in KiB.
+/// The figures of a variant: runs per second, CPU time per run in µs, memory in MiB with all sessions alive,
+/// memory per agent in KiB.
 type Figures = [f64; 4];
 
 fn main() {
@@ -115,7 +117,8 @@ fn main() {
         figure(&format!("{name}/cpu"), of(1), "µs/run", Some(dearer));
         figure(&format!("{name}/memory"), of(3), "KiB/agent", Some(against(3, 0)));
         if in_flight == 1_000 {
-            // The same way with 64 in flight is three rows above; the bare loop is the first of each three.
+            // The same variant with 64 in flight is three rows above; the bare loop is the first of each
+            // three.
             let fewer = index - 3;
             figure(&format!("{name}/rate_against_64"), of(0), "runs/s", Some(against(0, fewer)));
             let cpu_against_bare =
@@ -125,7 +128,7 @@ fn main() {
     }
 }
 
-/// The middle ratio of a column's figures of one way to those of another.
+/// Returns the median ratio of a column's figures between two variants.
 fn against_way(rounds: &[Vec<Figures>], ways: &[(&str, usize)], column: usize, of: &str, other: &str) -> f64 {
     let at = |name: &str| ways.iter().position(|(way, _)| *way == name).expect("it was measured");
     let (of, other) = (at(of), at(other));
@@ -133,7 +136,7 @@ fn against_way(rounds: &[Vec<Figures>], ways: &[(&str, usize)], column: usize, o
     middle(&ratios)
 }
 
-/// How the runtime stands beside another framework's row, asking for answers as that one does.
+/// Prints how the runtime compares with another framework's row that requests answers in the same way.
 fn tell_peer(way: &str, against: &dyn Fn(usize, &str, &str) -> f64) {
     let (name, ours) = match way {
         "rig" => ("peers/whole_against_rig", "disk_whole"),
@@ -150,7 +153,7 @@ fn tell_peer(way: &str, against: &dyn Fn(usize, &str, &str) -> f64) {
     }
 }
 
-/// The fleet of another framework, by its own program.
+/// Runs the fleet of another framework, with its own program.
 fn peer(way: &str, in_flight: usize, agents: usize, dir: &str) -> Figures {
     let server = MockServer::start(PIECES, Duration::ZERO, Ids::One);
     let (program, streams) = match way.strip_suffix("_streaming") {
@@ -191,7 +194,7 @@ async fn measured(way: &str, in_flight: usize, agents: usize) -> Figures {
     ]
 }
 
-/// The fleet through the runtime; gives the memory with all sessions alive.
+/// Runs the fleet through the runtime; returns the memory with all sessions alive.
 async fn fleet(server: &MockServer, in_flight: usize, agents: usize, on_disk: bool, stream: bool) -> f64 {
     let dir = tempfile::tempdir().expect("a folder");
     let options = OpenAiOptions {
@@ -227,7 +230,7 @@ async fn fleet(server: &MockServer, in_flight: usize, agents: usize, on_disk: bo
     rss
 }
 
-/// The same calls, bare; gives the memory at the end.
+/// Makes the same calls without a runtime; returns the memory at the end.
 async fn bare_fleet(server: &MockServer, in_flight: usize, agents: usize, streams: bool) -> f64 {
     let client = bare::client(in_flight);
     let places = Arc::new(Semaphore::new(in_flight));

@@ -1,9 +1,10 @@
-//! Whether anything grows while a runtime works: memory, descriptors, tasks, and the disk.
+//! Growth while a runtime works: memory, descriptors, tasks, and the disk.
 //!
-//! Sessions talk, use a tool, are compacted, sleep, wake, and are deleted after a while, when others take their places. So
-//! the same number of sessions of the same age is there all the time, and what grows is a leak.
+//! Sessions talk, use a tool, are compacted, sleep, wake, and are deleted after a while and replaced. So the
+//! number and the age of the sessions stay constant, and any growth is a leak.
 //!
-//! The load has a bound, so that other work can go on beside it: few calls are in flight, and the model takes its time.
+//! The load is limited, so that other work can continue beside it: few calls are in flight, and the model is
+//! slow.
 
 mod mock_server;
 
@@ -18,15 +19,15 @@ use greenroom::provider::{OpenAi, OpenAiOptions};
 use greenroom_tests::measure::{argument, figure, is_measuring, open_descriptors, ratio, rss_mib, title};
 use mock_server::{Ids, MockServer};
 
-/// So many sessions are there at the same time.
+/// The number of sessions at the same time.
 const SESSIONS: u64 = 200;
-/// After so many runs a session is deleted.
+/// The number of runs after which a session is deleted.
 const RUNS_EACH: u64 = 100;
-/// So many model calls are in flight.
+/// The number of model calls in flight.
 const IN_FLIGHT: usize = 8;
 /// How long the model waits after each piece of an answer.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The first part of the time, in which caches fill, is not compared.
+/// The first part of the time, in which caches fill, is excluded from the comparison.
 const WARM: f64 = 0.2;
 
 /// Looks something up.
@@ -36,7 +37,7 @@ struct Look {
     up: String,
 }
 
-/// What is sampled: seconds since the start, memory in MiB, descriptors, tasks, the disk in MiB, and runs so far.
+/// A sample: seconds since the start, memory in MiB, descriptors, tasks, the disk in MiB, and runs so far.
 type Sample = [f64; 6];
 const COLUMNS: [&str; 6] = ["s", "RSS MiB", "descriptors", "tasks", "disk MiB", "runs"];
 

@@ -1,7 +1,7 @@
-//! Long sessions, made without a model: many older entries, a compaction over them, and a live part.
+//! Long sessions, generated without a model: many older entries, a compaction over them, and a live part.
 //!
-//! Invariants: the same numbers give the same entries, and two sessions with the same live part differ only in
-//! what the compaction replaced.
+//! Invariants: the same numbers give the same entries, and two sessions with the same live part differ only
+//! in the part that the compaction replaced.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use greenroom_kernel::{
 };
 use greenroom_store::{Batch, Store};
 
-/// How many entries are appended together.
+/// The number of entries in one append.
 const BATCH: usize = 4_096;
 
-/// A session of `older` messages, `live` messages after them, and, where there are older ones, a compaction that
-/// replaced just these; then one more question and answer.
+/// Creates a session of `older` messages, `live` messages after them, and, if there are older ones, a
+/// compaction that replaced exactly these; then one more question and answer.
 pub fn session(older: usize, live: usize) -> (Vec<Entry>, Head) {
     let mut entries: Vec<Entry> = Vec::with_capacity(older + live + 3);
     let push = |entries: &mut Vec<Entry>, kind: EntryKind| {
@@ -62,7 +62,8 @@ pub fn session(older: usize, live: usize) -> (Vec<Entry>, Head) {
 /// # Panics
 /// If the store cannot be written.
 pub async fn append(store: &Store, id: &str, entries: &[Entry], head: &Head) {
-    // The live part lies in records of its own, as in a session that grew by itself: none is read for what is beside it.
+    // The live part has records of its own, as in a session that grew naturally: reading one reads nothing
+    // else.
     let live = usize::try_from(head.active_from.0).expect("it is a position").min(entries.len());
     let (older, live) = entries.split_at(live);
     for batch in older.chunks(BATCH).chain(live.chunks(BATCH)) {
@@ -78,7 +79,7 @@ pub async fn append(store: &Store, id: &str, entries: &[Entry], head: &Head) {
     }
 }
 
-/// A message of about sixty tokens: questions at even numbers, answers at odd ones.
+/// Returns a message of about sixty tokens: questions at even numbers, answers at odd ones.
 fn message(number: usize) -> EntryKind {
     let words =
         ["the", "parser", "reads", "each", "line", "once", "and", "keeps", "its", "place", "for", "errors"];
@@ -98,7 +99,7 @@ fn message(number: usize) -> EntryKind {
     })
 }
 
-/// A compaction that replaced the first `older` entries.
+/// Returns a compaction that replaced the first `older` entries.
 fn over(older: u64) -> Compaction {
     Compaction {
         base: None,
@@ -125,7 +126,7 @@ fn over(older: u64) -> Compaction {
     }
 }
 
-/// The entries as a path in memory.
+/// Returns the entries as a path in memory.
 pub fn path(entries: Vec<Entry>) -> Vec<Arc<Entry>> {
     entries.into_iter().map(Arc::new).collect()
 }

@@ -1,7 +1,7 @@
-//! What a host costs and saves: short commands, and the time until a chat can be typed in.
+//! Costs and savings of a host: short commands, and the time until a chat accepts input.
 //!
-//! The baseline is `greenroom --version`, which opens nothing: what a process costs anyway. Whole processes are measured, as
-//! a person or a script starts them.
+//! The baseline is `greenroom --version`, which opens nothing: the minimum cost of a process. Whole processes
+//! are measured, as a person or a script starts them.
 
 mod pseudo_terminal;
 
@@ -14,9 +14,9 @@ use greenroom_tests::measure::{figure, percentile, ratio, scaled, title};
 
 use self::pseudo_terminal::{AtTerminal, command};
 
-/// How many commands are under way at a time: as many as there are cores where this is measured.
+/// The number of concurrent commands: the number of cores of the measuring machine.
 const AT_ONCE: usize = 2;
-/// What a chat writes when it can be typed in.
+/// The text that shows that a chat accepts input.
 const PROMPT: &[u8] = b"/help lists";
 
 fn main() {
@@ -74,7 +74,7 @@ fn row(name: &str, rate: f64, bare: f64) {
     println!("| {name:<27} | {rate:>8.1} | {:>5.2} |", ratio(rate, bare));
 }
 
-/// How many of these commands end well in a second, several at a time.
+/// Returns how many of these commands succeed per second, several at a time.
 fn rate(folder: &Path, arguments: &[String], commands: usize) -> f64 {
     let began = Instant::now();
     std::thread::scope(|scope| {
@@ -85,7 +85,7 @@ fn rate(folder: &Path, arguments: &[String], commands: usize) -> f64 {
     per_second(commands / AT_ONCE * AT_ONCE, began.elapsed())
 }
 
-/// As [`rate`], one after another: each has the store to itself.
+/// As [`rate`], sequentially: each command has the store to itself.
 fn rate_one(folder: &Path, arguments: &[String], commands: usize) -> f64 {
     let began = Instant::now();
     (0..commands).for_each(|_| done(folder, arguments));
@@ -102,7 +102,8 @@ fn done(folder: &Path, arguments: &[String]) {
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The median time, in milliseconds, until a chat can be typed in. Where each is to start a host, that ends between them.
+/// Returns the median time, in milliseconds, until a chat accepts input. If each start includes that of a
+/// host, the host ends in between.
 fn chat(folder: &Path, arguments: &[String], starts: usize, starts_host: bool) -> f64 {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut times: Vec<Duration> = (0..starts)

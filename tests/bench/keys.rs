@@ -1,7 +1,9 @@
-//! How long it takes from a key to the screen in `greenroom chat`, while an answer streams in 200 pieces a second.
+//! Latency from a key press to the screen in `greenroom chat`, while an answer streams in 200 pieces per
+//! second.
 //!
-//! The binary runs at a pseudo-terminal, and a simulated model streams to it. Keys are pressed one after the other, each
-//! another character, and a time ends when that character is written to the terminal. There is no baseline.
+//! The binary runs on a pseudo-terminal, and a simulated model streams to it. Keys are pressed one after the
+//! other, each another character, and a measurement ends when that character is written to the terminal.
+//! There is no baseline.
 
 mod pseudo_terminal;
 
@@ -15,13 +17,13 @@ use greenroom_tests::measure::{figure, percentile, scaled, title};
 
 use self::pseudo_terminal::AtTerminal;
 
-/// Between two pieces of the answer, in milliseconds: 200 a second.
+/// The time between two pieces of the answer, in milliseconds: 200 per second.
 const BETWEEN_MS: u64 = 5;
-/// Between two keys: people type ten a second when they are quick.
+/// The time between two keys: fast typists type ten per second.
 const BETWEEN_KEYS: Duration = Duration::from_millis(37);
-/// The first of the characters that are typed, which no answer has.
+/// The first of the typed characters, which no answer contains.
 const FIRST: u32 = 0x4E00;
-/// After so many keys the line is cleared, so that it stays a line.
+/// The number of keys after which the line is cleared, so that it stays one line.
 const LINE: u32 = 25;
 
 fn main() {
@@ -53,10 +55,10 @@ fn main() {
     figure("keys/open_10000/median", long, "ms", None);
 }
 
-/// A model that streams for longer than anything here takes.
+/// Serves a model that streams for longer than any measurement takes.
 fn serve(runtime: &tokio::runtime::Runtime) -> (SimulatorServer, String) {
     let script = Function(|_: &SeenRequest, _: CallInfo| {
-        // Prose with some Markdown, cut into small pieces, for longer than the keys take.
+        // Prose with some Markdown, split into small pieces, for longer than the keys take.
         let text = "Some **bold** words, `code` and a line of prose.\n\n- an item of a list\n\n```rust\nlet x = 1;\n```\n\n";
         let pieces = 60_000;
         Answer::text(text.repeat(pieces / 12)).with_pace(Pace {
@@ -71,7 +73,7 @@ fn serve(runtime: &tokio::runtime::Runtime) -> (SimulatorServer, String) {
     (server, url)
 }
 
-/// A chat that draws: in one of plain lines the terminal itself would echo each key at once.
+/// Starts a chat that draws: in a chat with plain lines the terminal itself would echo each key at once.
 fn at_chat(url: &str, folder: &Path) -> AtTerminal {
     let arguments = ["chat", "--base-url", url, "--model", "simulated", "--no-tools", "--no-host"];
     let mut chat = AtTerminal::start(folder, &arguments);
@@ -80,7 +82,7 @@ fn at_chat(url: &str, folder: &Path) -> AtTerminal {
     chat
 }
 
-/// From Esc to "interrupted" on the screen, while an answer streams.
+/// Measures from Esc to "interrupted" on the screen, while an answer streams.
 fn interrupted(times: usize) -> Vec<Duration> {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let (_simulator, url) = serve(&runtime);
@@ -99,7 +101,8 @@ fn interrupted(times: usize) -> Vec<Duration> {
         .collect()
 }
 
-/// From the start of a chat until the newest message of a session of so many entries is on the screen.
+/// Measures from the start of a chat until the newest message of a session of this many entries is on the
+/// screen.
 fn opened(entries: usize, times: usize) -> Vec<Duration> {
     let folder = tempfile::tempdir().expect("a folder");
     let id = |number: usize| format!("{number:08x}");

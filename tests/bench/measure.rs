@@ -1,13 +1,13 @@
-//! Measuring: medians, the process's CPU time and memory, and where the figures came from.
+//! Measurement: medians, the process's CPU time and memory, and the origin of the figures.
 
 use std::time::{Duration, Instant};
 
-/// The middle one of some times; half of the runs took longer.
+/// Returns the median of some times.
 pub fn median(times: &mut [Duration]) -> Duration {
     percentile(times, 50)
 }
 
-/// The time that `percent` of the runs did not exceed.
+/// Returns the time that `percent` of the runs did not exceed.
 ///
 /// # Panics
 /// Without any times.
@@ -17,7 +17,7 @@ pub fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times[(times.len() * percent / 100).min(times.len() - 1)]
 }
 
-/// How long something takes: the median of several runs.
+/// Measures how long something takes: the median of several runs.
 pub fn time_of<T>(runs: usize, mut run: impl FnMut() -> T) -> Duration {
     let mut times = Vec::with_capacity(runs);
     for _ in 0..runs {
@@ -28,17 +28,18 @@ pub fn time_of<T>(runs: usize, mut run: impl FnMut() -> T) -> Duration {
     median(&mut times)
 }
 
-/// Microseconds, with a fraction.
+/// Converts to microseconds, with a fraction.
 pub fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// `a / b`.
+/// Returns `a / b`.
 pub fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { f64::NAN }
 }
 
-/// The CPU time of this process so far, all threads, in seconds; 0 where the system does not say.
+/// Returns the CPU time of this process so far, of all threads, in seconds; 0 if the system does not report
+/// it.
 pub fn cpu_s() -> f64 {
     // User and system time are the 14th and 15th field, in ticks of 10 ms; the name before them may hold spaces.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -47,24 +48,25 @@ pub fn cpu_s() -> f64 {
     ticks / 100.0
 }
 
-/// The resident memory of this process, in MiB; 0 where the system does not say.
+/// Returns the resident memory of this process, in MiB; 0 if the system does not report it.
 pub fn rss_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|kib| kib.parse::<f64>().ok()).unwrap_or_default() / 1024.0
 }
 
-/// Whether this is a real run: `cargo test --benches` only wants to see that a benchmark works.
+/// Whether this is a real run: `cargo test --benches` only checks that a benchmark works.
 pub fn is_measuring() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
-/// Whether this is a short run, which shows that all works and gives rough figures: `cargo xtask bench --quick`.
+/// Whether this is a short run, which checks that everything works and gives rough figures: `cargo xtask
+/// bench --quick`.
 pub fn is_quick() -> bool {
     std::env::args().any(|argument| argument == "--quick")
 }
 
-/// `full` in a real run, a tenth of it in a quick one, and less where nothing is measured.
+/// Returns `full` in a real run, a tenth of it in a quick one, and less if nothing is measured.
 pub fn scaled(full: usize) -> usize {
     match (is_measuring(), is_quick()) {
         (true, false) => full,
@@ -73,8 +75,9 @@ pub fn scaled(full: usize) -> usize {
     }
 }
 
-/// Gives a figure to `cargo xtask bench`, which reads these lines: its name (`bench/row/what`), its value and unit, and
-/// its ratio to the baseline of the same run, where there is one. Nothing is said where nothing is measured.
+/// Prints a figure for `cargo xtask bench`, which parses these lines: its name (`bench/row/what`), its value
+/// and unit, and its ratio to the baseline of the same run, if there is one. Prints nothing if nothing is
+/// measured.
 pub fn figure(name: &str, value: f64, unit: &str, ratio: Option<f64>) {
     if is_measuring() {
         let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.4}"));
@@ -82,7 +85,7 @@ pub fn figure(name: &str, value: f64, unit: &str, ratio: Option<f64>) {
     }
 }
 
-/// The middle one of some figures.
+/// Returns the median of some figures.
 ///
 /// # Panics
 /// Without any figures.
@@ -92,13 +95,13 @@ pub fn middle(figures: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// The value of the argument `name=value`.
+/// Returns the value of the argument `name=value`.
 pub fn argument(name: &str) -> Option<String> {
     std::env::args().find_map(|argument| Some(argument.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
 }
 
-/// Runs this program anew with more arguments of its own, and gives the numbers in the last line that it says: memory
-/// that one way of doing something took is not inherited by the next.
+/// Runs this program again with additional arguments, and returns the numbers in the last line of its output:
+/// memory used by one variant is not inherited by the next.
 ///
 /// # Panics
 /// If the other process fails.
@@ -116,12 +119,12 @@ pub fn in_own_process(arguments: &[&str]) -> Vec<f64> {
     last.split_whitespace().map(|figure| figure.parse().expect("a number")).collect()
 }
 
-/// How many open descriptors this process has; 0 where the system does not say.
+/// Returns the number of open descriptors of this process; 0 if the system does not report it.
 pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// Says what is measured, on what, against what.
+/// Prints what is measured, on which machine, against what.
 pub fn title(what: &str, baseline: &str) {
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     println!(

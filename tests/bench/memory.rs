@@ -1,6 +1,7 @@
-//! What sessions cost in memory: live ones with nothing to do, and sleeping ones.
+//! Memory cost of sessions: idle live ones, and sleeping ones.
 //!
-//! The baseline of live sessions is four bare actors each, which have no state. Each row is a process of its own.
+//! The baseline of live sessions is four bare actors each, which have no state. Each row is a separate
+//! process.
 
 mod canned;
 
@@ -21,7 +22,7 @@ static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// How many are opened at a time.
 const AT_ONCE: usize = 64;
-/// So many have come and gone before sleeping sessions are measured: caches are as full as they become by them.
+/// The number of sessions opened and closed before sleeping sessions are measured, so that caches are full.
 const WARM: usize = 2_000;
 
 #[tokio::main]
@@ -53,7 +54,8 @@ async fn main() {
         let idle = row("live, nothing to do", "idle", count, Some(actors[0]));
         figure(&format!("memory/idle_{count}"), idle[0], "bytes", Some(ratio(idle[0], actors[0])));
     }
-    // A question's tool goes on in memory: what that costs is told beside sessions that sleep and are held the same way.
+    // A question's tool stays in memory: its cost is reported next to sessions that sleep and are held in the
+    // same way.
     let count = scaled(1_000);
     let asleep = row("asleep, held", "not-waiting", count, None);
     let waiting = row("asleep, a question", "waiting", count, Some(asleep[0]));
@@ -136,7 +138,7 @@ async fn idle(count: usize) -> Held {
     Box::new((runtime, sessions))
 }
 
-/// Sessions that answered one prompt and sleep; and the memory before them.
+/// Opens sessions that answered one prompt and sleep; also returns the memory before them.
 async fn sleeping(count: usize) -> (Memory, Held) {
     let dir = tempfile::tempdir().expect("a folder");
     let builder = Runtime::builder().provider(Arc::new(canned::Canned)).data_dir(dir.path());
@@ -162,8 +164,8 @@ async fn sleeping(count: usize) -> (Memory, Held) {
     (before, Box::new((runtime, dir)))
 }
 
-/// Sessions that sleep and are held by their handles; where they wait, each in the middle of a run whose tool has asked a
-/// person.
+/// Opens sessions that sleep and are held by their handles; with `waits`, each is in the middle of a run
+/// whose tool has asked a person.
 async fn waiting(count: usize, waits: bool) -> (Memory, Held) {
     let model = Simulator::new(SimulatorOptions {
         log_capacity: 0,

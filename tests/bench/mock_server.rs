@@ -1,5 +1,6 @@
-//! A model in a process of its own, for benchmarks of what asking it costs: it streams canned answers, and gives them whole
-//! where the request does not ask for a stream. It first calls a tool where the request offers one and no result has come yet, and it summarises where it is asked to.
+//! A model in a separate process, for benchmarks of the cost of calling it: it streams canned answers, and
+//! sends them whole if the request does not ask for a stream. It first calls a tool if the request offers one
+//! and there is no result yet, and it summarises on request.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,8 +10,8 @@ use greenroom_tests::measure::argument;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// The argument that makes a benchmark be the server: the pieces of an answer, the pause after each in microseconds, and
-/// whether each chunk has an id of its own.
+/// The argument that makes a benchmark the server: the pieces of an answer, the pause after each in
+/// microseconds, and whether each chunk has an id of its own.
 const SERVE: &str = "serve-mock";
 
 /// The ids of an answer's chunks.
@@ -22,7 +23,7 @@ pub(crate) enum Ids {
     Own,
 }
 
-/// A running server, which ends with this value.
+/// A running server, which ends when this value is dropped.
 pub(crate) struct MockServer {
     child: Child,
     /// The URL of its API.
@@ -30,7 +31,7 @@ pub(crate) struct MockServer {
 }
 
 impl MockServer {
-    /// Starts this program anew, as a server that answers in so many pieces and pauses so long after each.
+    /// Starts this program again, as a server that answers in this many pieces with this pause after each.
     pub(crate) fn start(pieces: usize, pause: Duration, ids: Ids) -> Self {
         let this = std::env::current_exe().expect("this program has a name");
         let mut child = Command::new(this)
@@ -53,7 +54,7 @@ impl Drop for MockServer {
     }
 }
 
-/// Serves and never returns, if that is what this process was started for.
+/// Serves and never returns, if this process was started as the server.
 pub(crate) fn serve_if_asked() {
     let Some(form) = argument(SERVE) else { return };
     let form: Vec<&str> = form.split(',').collect();
@@ -82,15 +83,15 @@ struct Answers {
     whole_call: String,
 }
 
-/// What every summary says.
+/// The text of every summary.
 const SUMMARY: &str = "## Goal\\nA parser.\\n\\n## Constraints & Preferences\\n- (none)\\n\\n## Progress\\n### Done\\n\
     - [x] a line\\n### In Progress\\n- [ ] another\\n### Blocked\\n- (none)\\n\\n## Key Decisions\\n- **Words**: they are \
     short.\\n\\n## Next Steps\\n1. Go on.\\n\\n## Critical Context\\n- (none)";
 /// The number in the id of an answer.
 const ID: usize = 1_000;
-/// What a request for a stream has.
+/// The mark of a request for a stream.
 const STREAMS: &[u8] = b"\"stream\":true";
-/// How a request for one begins.
+/// The start of a request for a summary.
 const SUMMARISE: &[u8] = b"You write records of conversations";
 
 impl Answers {
@@ -155,7 +156,7 @@ async fn serve(mut socket: TcpStream, answers: &Answers, pause: Duration) {
     }
 }
 
-/// Whether the request offers the tool, and its last message is no result.
+/// Whether the request offers the tool, and its last message is not a result.
 fn wants_a_call(request: &[u8]) -> bool {
     let request = String::from_utf8_lossy(request);
     let role = request.rfind("\"role\":\"").map(|at| &request[at + 8..]);
@@ -173,7 +174,7 @@ fn chunk(data: &str) -> String {
     format!("{:x}\r\n{data}\r\n", data.len())
 }
 
-/// A response with a whole answer.
+/// Returns a response with a whole answer.
 fn whole(message: &str, finish_reason: &str) -> String {
     let body = format!(
         "{{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion\",\"created\":1700000000,\"model\":\"m\",\"choices\":[\
@@ -184,13 +185,13 @@ fn whole(message: &str, finish_reason: &str) -> String {
     format!("{head}: {}\r\n\r\n{body}", body.len())
 }
 
-/// What ends a stream, and the body.
+/// Returns the end of a stream, and of the body.
 fn last(finish_reason: &str) -> String {
     let end = event(ID, &format!("\"delta\":{{}},\"finish_reason\":\"{finish_reason}\""));
     chunk(&(end + "data: [DONE]\n\n")) + "0\r\n\r\n"
 }
 
-/// Reads one request with its body; `false` when the client is gone.
+/// Reads one request with its body; `false` when the client has disconnected.
 async fn read_request(socket: &mut TcpStream, request: &mut Vec<u8>) -> bool {
     request.clear();
     loop {

@@ -1,8 +1,8 @@
-//! What one streamed piece of an answer costs, in CPU time.
+//! The cost of one streamed piece of an answer, in CPU time.
 //!
-//! The baseline is a bare HTTP client that parses the stream and joins the text: no checks, no typed errors, no
-//! events. The server has a process of its own and is in no row; the rows take turns, so that they share whatever else
-//! the machine does.
+//! The baseline is a bare HTTP client that parses the stream and joins the text: no checks, no typed errors,
+//! no events. The server runs in a separate process and is in no row; the rows take turns, so that other load
+//! on the machine affects all of them.
 
 mod bare;
 mod mock_server;
@@ -20,10 +20,10 @@ use mock_server::{Ids, MockServer};
 
 /// The pieces of one answer.
 const PIECES: usize = 200;
-/// How many answers stream at the same time.
+/// The number of answers that stream at the same time.
 const IN_FLIGHT: usize = 64;
 
-/// What reads the stream.
+/// The reader of the stream.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Bare,

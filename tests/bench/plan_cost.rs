@@ -1,7 +1,7 @@
-//! What planning a compaction and opening a session cost, by how long the history is.
+//! The cost of planning a compaction and of opening a session, by the length of the history.
 //!
-//! The live context is the same in all rows. A session holds its live part only, and that is what it plans over;
-//! the whole path is what `greenroom plan FILE` has in its hands.
+//! The live context is the same in all rows. A session holds its live part only, and plans over that;
+//! `greenroom plan FILE` has the whole path.
 
 mod canned;
 
@@ -59,7 +59,7 @@ async fn main() {
     }
 }
 
-/// How long a sleeping session takes until it says how it stands: its actors start and read its log.
+/// Measures how long a sleeping session takes to report its state: its actors start and read its log.
 async fn openings(store: Store) -> Vec<Duration> {
     let runtime =
         Runtime::builder().provider(Arc::new(canned::Canned)).store(store).start().await.expect("a runtime");

@@ -1,6 +1,7 @@
-//! The binary at a pseudo-terminal, for benchmarks of what people see.
+//! The binary on a pseudo-terminal, for benchmarks of what people see.
 //!
-//! Invariants: dropping it ends the program. The binary is the one beside the benchmark: `cargo xtask bench` builds it first.
+//! Invariants: dropping it ends the program. The binary is the one beside the benchmark: `cargo xtask bench`
+//! builds it first.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -12,16 +13,16 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// What is not seen after this long is not coming.
+/// The time after which output is considered missing.
 const LOST: Duration = Duration::from_secs(5);
 
-/// A command of the binary at a terminal of its own.
+/// A command of the binary on a terminal of its own.
 pub(crate) struct AtTerminal {
     child: Child,
     keys: File,
     screen: Receiver<(Instant, Vec<u8>)>,
     seen: Vec<u8>,
-    /// When the newest of it was written.
+    /// When the newest part of it was written.
     newest: Instant,
 }
 
@@ -59,19 +60,20 @@ impl AtTerminal {
         Self { child, keys, screen: receiver, seen: Vec::new(), newest: Instant::now() }
     }
 
-    /// Types this.
+    /// Types these keys.
     pub(crate) fn press(&mut self, keys: &[u8]) {
         self.keys.write_all(keys).expect("the terminal takes it");
     }
 
-    /// Waits until this was written to the terminal, after what was waited for before, and gives when.
+    /// Waits until this text is written to the terminal, after the text of the previous wait, and returns
+    /// when.
     pub(crate) fn wait_for(&mut self, wanted: &[u8]) -> Instant {
         loop {
             if let Some(place) = self.seen.windows(wanted.len()).position(|bytes| bytes == wanted) {
                 self.seen.drain(..place + wanted.len());
                 return self.newest;
             }
-            // It may have come in two parts.
+            // It may have arrived in two parts.
             let keep = self.seen.len().saturating_sub(4_096);
             self.seen.drain(..keep);
             let (at, bytes) = self.screen.recv_timeout(LOST).unwrap_or_else(|_| {
@@ -91,7 +93,8 @@ impl Drop for AtTerminal {
     }
 }
 
-/// The binary in this folder, with its store there, and nothing of the environment of whoever measures.
+/// Returns the command for the binary in this folder, with its store there, and without the environment of
+/// the caller.
 pub(crate) fn command(folder: &Path) -> Command {
     let mut command = Command::new(binary());
     command
@@ -103,7 +106,7 @@ pub(crate) fn command(folder: &Path) -> Command {
     command
 }
 
-/// `greenroom`, built as this program is: two folders up from where benchmarks lie.
+/// Returns the path of `greenroom`, built in the same profile: two folders up from the benchmarks.
 fn binary() -> PathBuf {
     let this = std::env::current_exe().expect("this program has a name");
     let path = this.ancestors().nth(2).expect("it lies in a folder of the build").join("greenroom");

@@ -1,8 +1,8 @@
-//! What one run costs, by how much came before it.
+//! The cost of one run, by the length of the history.
 //!
 //! The first table has the same live context behind ever more older entries that a compaction replaced: it
-//! should be flat. The second has no compaction and ever longer live contexts: it shows what does grow. The
-//! sessions take turns, so that they share whatever else the machine does.
+//! should be flat. The second has no compaction and ever longer live contexts: it shows the actual growth.
+//! The sessions take turns, so that other load on the machine affects all of them.
 
 mod canned;
 
@@ -54,7 +54,7 @@ where
     println!();
 }
 
-/// The median and the 90th percentile of a run in sessions of these sizes, in microseconds.
+/// Returns the median and the 90th percentile of a run in sessions of these sizes, in microseconds.
 async fn runs<F>(store: Store, sizes: &[usize], session: &F) -> Vec<(f64, f64)>
 where
     F: Fn(usize) -> (Vec<greenroom_kernel::Entry>, greenroom_kernel::Head),

@@ -1,8 +1,8 @@
-//! What spans and log lines cost: nothing where nobody wants them.
+//! The cost of spans and log lines: nothing if there is no subscriber.
 //!
-//! The first figures are of runs in memory: without a subscriber, with one that wants nothing, and with one that takes
-//! every span and line and throws it away. They take turns, so that they share whatever else the machine does. The last
-//! one is of a span and a line that nobody wants, and what share of a run all of them together have.
+//! The first figures are of runs in memory: without a subscriber, with one that is not interested, and with
+//! one that receives every span and line and discards it. They take turns, so that other load on the machine
+//! affects all of them. The last one is of a disabled span and line, and the share of all of them in a run.
 
 mod canned;
 
@@ -16,7 +16,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Dispatch, Event, Metadata, Subscriber};
 
-/// A subscriber that wants everything, counts it and keeps nothing; or one that wants nothing.
+/// A subscriber that receives everything, counts it and keeps nothing; or one that is not interested.
 struct Counter {
     wants: bool,
     count: Arc<AtomicU64>,
@@ -94,7 +94,7 @@ fn main() {
     println!("\none that nobody wants: {each:.1} ns; {of_a_run} in a run: {share:.3} % of its time");
 }
 
-/// The times of some runs, on one thread: a subscriber holds for a thread.
+/// Measures some runs on one thread: a subscriber is set per thread.
 fn runs() -> Vec<Duration> {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     executor.block_on(async {

@@ -1,6 +1,6 @@
-//! How long a store of many sessions takes to open: after an orderly end, and after its process was killed.
+//! Time to open a store of many sessions: after a clean shutdown, and after its process was killed.
 //!
-//! There is no baseline: the figures are seconds. Each store is made by a process of its own, and each is opened by
+//! There is no baseline: the figures are seconds. Each store is made by a separate process, and opened by
 //! another.
 
 use std::io::{BufRead, BufReader};
@@ -43,7 +43,7 @@ async fn main() {
     }
 }
 
-/// Has a store made by another process, which ends in this way.
+/// Creates a store in another process, which ends in this way.
 fn made(dir: &Path, end: &str) {
     let this = std::env::current_exe().expect("this program has a name");
     let mut child = Command::new(this)
@@ -64,7 +64,7 @@ fn made(dir: &Path, end: &str) {
 
 async fn make(dir: &Path, sessions: usize, waits: bool) {
     let (store, _) = Store::open(&StoreOptions::new(dir)).expect("a store");
-    // So many at a time share each sync of the disk.
+    // This many concurrent appends share each sync of the disk.
     const AT_ONCE: usize = 1_000;
     let (entries, head) = history::session(0, 1);
     for first in (0..sessions).step_by(AT_ONCE) {
@@ -80,7 +80,7 @@ async fn make(dir: &Path, sessions: usize, waits: bool) {
     }
     if waits {
         println!("ready");
-        // It is killed now; if nobody is left to do that, it ends by itself.
+        // It is killed now; if the parent is gone, it ends by itself.
         tokio::time::sleep(Duration::from_secs(60)).await;
     } else {
         store.close().await.expect("an orderly end");

@@ -1,8 +1,8 @@
-//! Durable appends a second: the store's group commit with ever more writers.
+//! Durable appends per second: the store's group commit with ever more writers.
 //!
-//! The baseline does what a log must at the least: one file, and one thread that writes whatever waits in one go, syncs
-//! it once and acknowledges it. In both, each writer waits for every acknowledgement before its next append. They are
-//! measured by turns: what a disk does in a second changes with what else it does.
+//! The baseline is the minimum work of a log: one file, and one thread that writes everything that waits at
+//! once, syncs it once and acknowledges it. In both, each writer waits for every acknowledgement before its
+//! next append. They are measured in turns: a disk's throughput depends on its other load.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 const BYTES: usize = 1_024;
 const ROUNDS: usize = 9;
 
-/// A record to write, and who waits for it.
+/// A record to write, and the writer that waits for it.
 type Waiting = (Vec<u8>, oneshot::Sender<()>);
 
 #[tokio::main]
@@ -65,7 +65,7 @@ async fn main() {
     plain_writer.join().expect("the writer does not panic");
 }
 
-/// Appends a second, and CPU time of one in µs.
+/// Returns the appends per second, and the CPU time of one in µs.
 async fn measured<F>(writers: usize, each: usize, writer: impl Fn(usize, usize) -> F) -> [f64; 2]
 where
     F: Future<Output = ()> + Send + 'static,
@@ -80,7 +80,7 @@ where
     [appends / began.elapsed().as_secs_f64(), (cpu_s() - cpu) * 1e6 / appends]
 }
 
-/// Writes whatever waits together, and syncs it once.
+/// Writes everything that waits together, and syncs it once.
 fn write_groups(mut file: File, mut queue: mpsc::Receiver<Waiting>) {
     let mut bytes = Vec::new();
     while let Some(first) = queue.blocking_recv() {

@@ -1,8 +1,8 @@
 //! `cargo xtask bench`: runs the benchmarks, keeps their figures, and writes the table and the charts of
 //! `docs/performance.md` from them.
 //!
-//! Invariants: every figure on the page was said by a benchmark; a quick run changes no file; a figure that was not
-//! measured again keeps its date.
+//! Invariants: every figure on the page was reported by a benchmark; a quick run changes no file; a figure
+//! that was not measured again keeps its date.
 
 mod chart;
 mod figures;
@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use crate::run::{Cargo, workspace_root};
 use figures::{Figures, Run};
 
-/// The benchmarks, and what each is about.
+/// The benchmarks, with descriptions.
 const BENCHES: &[(&str, &str)] = &[
     ("allocations", "how often a call and a run allocate"),
     ("cancel", "how long a cancel takes"),
@@ -36,9 +36,9 @@ const BENCHES: &[(&str, &str)] = &[
     ("start", "opening a store of 100,000 sessions"),
     ("store", "durable appends"),
 ];
-/// Those that measure the binary.
+/// The benchmarks of the binary.
 const BINARY: &[&str] = &["host", "keys"];
-/// Those that run only when they are named.
+/// The benchmarks that run only when they are named.
 const LONG: &[(&str, &str)] = &[
     ("growth", "whether anything grows under load; 30 minutes unless --minutes says otherwise"),
     ("peers", "fleets of rig and autoagents, and tiktoken-rs; builds tests/peers"),
@@ -56,7 +56,7 @@ pub(crate) fn bench(arguments: impl Iterator<Item = String>) -> Result<()> {
     let mut kept = Figures::read(&figures_path())?;
     for name in &asked.names {
         if BINARY.contains(&name.as_str()) {
-            // They measure the binary, which no benchmark brings with it.
+            // They measure the binary, which is not a dependency of any benchmark.
             Cargo::new(&["build", "--quiet", "--release", "-p", "greenroom-cli"]).run()?;
         }
         let run = Run { date: date()?, machine: machine(), load: load() };
@@ -88,7 +88,7 @@ pub(crate) fn bench(arguments: impl Iterator<Item = String>) -> Result<()> {
     write(&docs().join("performance/goals.svg"), &chart::goals(&page::reached(&kept)))
 }
 
-/// What the command line asks for.
+/// The options on the command line.
 struct Asked {
     names: Vec<String>,
     is_quick: bool,
@@ -125,7 +125,7 @@ impl Asked {
     }
 }
 
-/// The fleet of the benchmark `fleet`, beside those of other frameworks.
+/// Runs the fleet of the benchmark `fleet` together with those of other frameworks.
 fn beside_peers(asked: &Asked) -> Result<String> {
     let manifest = ["--manifest-path", "tests/peers/Cargo.toml", "--target-dir", "target"];
     let build = ["build", "--quiet", "--release", "-p", "rig-fleet", "-p", "autoagents-fleet"];
@@ -176,19 +176,19 @@ fn write(path: &std::path::Path, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
 
-/// Today, as `2026-11-22`.
+/// Returns today's date, as `2026-11-22`.
 fn date() -> Result<String> {
     let output = Command::new("date").args(["-u", "+%F"]).output().context("run `date`")?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// How many tasks were ready to run on the machine during the last minute.
+/// Returns how many tasks were ready to run on the machine during the last minute.
 fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().unwrap_or("unknown").to_owned()
 }
 
-/// Processors and memory of this machine.
+/// Describes the processors and the memory of this machine.
 fn machine() -> String {
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -68,7 +68,7 @@ fn dispatch(arguments: Vec<String>) -> Result<()> {
     }
 }
 
-/// The steps that the flags leave, in their order.
+/// Returns the steps selected by the flags, in their order.
 fn selection(mut flags: impl Iterator<Item = String>) -> Result<Vec<&'static Step>> {
     let (mut only, mut skip) = (Vec::new(), Vec::new());
     while let Some(flag) = flags.next() {
@@ -118,7 +118,7 @@ fn ci(steps: &[&'static Step]) -> Result<()> {
         println!("{line}");
     }
     println!("{:<9} {:>8}", "total", seconds(started.elapsed()));
-    // What the test runner said last, once more at the end, where it is looked for.
+    // The test runner's summary, repeated at the end, where people look for it.
     for line in &closing {
         println!("{}", line.trim());
     }

@@ -1,7 +1,7 @@
-//! Mutation testing: does any test notice when the code is changed?
+//! Mutation testing: does any test detect changes to the code?
 //!
-//! Invariants: it runs by hand and not in continuous integration, since each mutant is a build; it changes a copy of
-//! the tree, never the tree itself; the tests that have to notice are those of the crate that is changed.
+//! Invariants: it runs by hand and not in continuous integration, since each mutant is a build; it changes a
+//! copy of the tree, never the tree itself; only the tests of the changed crate are run.
 
 use anyhow::{Context, Result, bail};
 
@@ -16,15 +16,15 @@ pub(crate) fn mutants(files: impl Iterator<Item = String>) -> Result<()> {
     }
     let mut arguments = vec!["mutants", "--package", &package];
     arguments.extend(files.iter().flat_map(|file| ["--file", file]));
-    // A mutant that loops for ever is noticed, too; random tests take a while on a slow machine.
-    // The binary is no library; its unit tests are in it.
+    // A mutant that loops for ever is detected, too; random tests take a while on a slow machine. The binary
+    // is not a library; its unit tests are in it.
     let tests = if package == "greenroom-cli" { "--bins" } else { "--lib" };
     arguments.extend(["--minimum-test-timeout", "60", "--", tests]);
     Cargo::new(&arguments).run().context("no test notices some mutants: see mutants.out/missed.txt")?;
     Ok(())
 }
 
-/// The package that these files belong to; the kernel if there are none.
+/// Returns the package that these files belong to; the kernel if there are none.
 fn package(files: &[String]) -> Result<String> {
     let Some(first) = files.first() else { return Ok("greenroom-kernel".to_owned()) };
     let folder = |file: &str| {

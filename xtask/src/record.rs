@@ -1,8 +1,8 @@
-//! `cargo xtask record`: plays a chat in tmux against a scripted model, and draws what the terminal showed as an animated
-//! SVG, for the documentation.
+//! `cargo xtask record`: plays a chat in tmux against a scripted model, and records the terminal as an
+//! animated SVG, for the documentation.
 //!
-//! Invariants: nothing is drawn that a terminal did not show; the same script gives the same pictures, but for times and the
-//! places where a picture was taken.
+//! Invariants: nothing is drawn that a terminal did not show; the same script gives the same pictures, except
+//! for their times.
 
 mod svg;
 #[cfg(test)]
@@ -17,28 +17,28 @@ use anyhow::{Context, Result, bail};
 use crate::run::{Cargo, workspace_root};
 use svg::Frame;
 
-/// How long something may take to be seen.
+/// How long text may take to appear.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two pictures.
+/// The time between two pictures.
 const PICTURE: Duration = Duration::from_millis(120);
 
-/// What is done, one after the other.
+/// A step of a recording.
 enum Step {
     /// Type text as people do.
     Type(&'static str),
     /// Press a key, as tmux names it.
     Press(&'static str),
-    /// Wait until this is seen.
+    /// Wait until this text is visible.
     See(&'static str),
-    /// Let the reader look, in milliseconds.
+    /// Pause for the reader, in milliseconds.
     Look(u64),
-    /// Make it another size.
+    /// Resize the terminal.
     Size(u16, u16),
 }
 
 use Step::{Look, Press, See, Size, Type};
 
-/// A recording: where it goes, its size, the model's answers, and what is done.
+/// A recording: its file, its size, the model's answers, and the steps.
 struct Recording {
     path: &'static str,
     columns: u16,
@@ -170,7 +170,7 @@ pub(crate) fn record(mut arguments: impl Iterator<Item = String>) -> Result<()> 
     Ok(())
 }
 
-/// A terminal and a model, which end with it, and the folder that they work in.
+/// A terminal and a model, which end with it, and their working folder.
 struct Stage {
     folder: PathBuf,
     model: Child,
@@ -242,7 +242,7 @@ impl Stage {
     }
 }
 
-/// Plays a recording, and gives the pictures: those that differ from the one before.
+/// Plays a recording, and returns the pictures that differ from the previous one.
 fn play(recording: &Recording) -> Result<Vec<Frame>> {
     let stage = Stage::new(recording)?;
     let began = Instant::now();
@@ -300,7 +300,7 @@ fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// `greenroom`, which was built beside this program.
+/// Returns the path of `greenroom`, built beside this program.
 fn binary() -> PathBuf {
     let this = std::env::current_exe().unwrap_or_default();
     this.with_file_name("greenroom")

@@ -1,4 +1,4 @@
-//! Running cargo: what it says is shown while it runs, and kept.
+//! Runs cargo: its output is shown while it runs, and kept.
 //!
 //! Invariants: a command has no input, runs in the workspace's root, and is the cargo that started us.
 
@@ -29,7 +29,7 @@ impl Cargo {
         self
     }
 
-    /// Without anything that leads to a real provider or to a user's data.
+    /// Removes environment variables that lead to a real provider or to a user's data.
     pub(crate) fn without_keys(mut self) -> Self {
         for (name, _) in std::env::vars_os() {
             let is_ours = name.to_string_lossy().starts_with("GREENROOM_");
@@ -40,13 +40,13 @@ impl Cargo {
         self
     }
 
-    /// Whether it succeeds, unseen: for questions such as `cargo nextest --version`.
+    /// Whether it succeeds, without showing output: for checks such as `cargo nextest --version`.
     pub(crate) fn succeeds(mut self) -> bool {
         let status = self.command.stdout(Stdio::null()).stderr(Stdio::null()).status();
         status.is_ok_and(|status| status.success())
     }
 
-    /// Runs it, and gives what it said on both outputs.
+    /// Runs it, and returns the text of both outputs.
     pub(crate) fn run(mut self) -> Result<String> {
         println!("$ {}", self.line);
         let (reader, writer) = std::io::pipe().context("make a pipe")?;
@@ -57,7 +57,7 @@ impl Cargo {
             .stderr(errors)
             .spawn()
             .with_context(|| format!("start `{}`", self.line))?;
-        // The command holds its copies of the pipe's end; reading would never end with them open.
+        // The command holds its copies of the pipe's end; with them open, reading would never end.
         drop(self.command);
         let mut said = String::new();
         let mut reader = BufReader::new(reader);
@@ -77,7 +77,7 @@ impl Cargo {
     }
 }
 
-/// The root folder of the workspace.
+/// Returns the root folder of the workspace.
 pub(crate) fn workspace_root() -> PathBuf {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().expect("xtask lies in the workspace").to_owned()

@@ -1,12 +1,12 @@
-//! Long runs of what the tests do a little of: `cargo xtask simulate`, `kills`, `sleeps` and `mutations`.
+//! Longer versions of random tests: `cargo xtask simulate`, `kills`, `sleeps` and `mutations`.
 //!
-//! Invariants: they run the tests' own code, optimised; what to run is told by the environment.
+//! Invariants: they run the tests' own code, optimised; the environment selects what to run.
 
 use anyhow::{Context, Result, bail};
 
 use crate::run::Cargo;
 
-/// Simulated lives: one seed with its trace, or many.
+/// Runs simulated lives: one seed with its trace, or many.
 pub(crate) fn simulate(mut flags: impl Iterator<Item = String>) -> Result<()> {
     let mut cargo = in_tests("simulation::manual");
     while let Some(flag) = flags.next() {
@@ -21,26 +21,26 @@ pub(crate) fn simulate(mut flags: impl Iterator<Item = String>) -> Result<()> {
     cargo.run().map(drop)
 }
 
-/// A real process, killed so many times.
+/// Kills a real process many times.
 pub(crate) fn kills(flags: impl Iterator<Item = String>) -> Result<()> {
     let kills = runs("kills", flags, 2_000)?;
     in_tests("deaths::processes::kills_on_request").env("GREENROOM_KILLS", &kills.to_string()).run().map(drop)
 }
 
-/// Sessions that are put to sleep while everybody speaks to them, so many times.
+/// Puts sessions to sleep while everybody sends them messages, many times.
 pub(crate) fn sleeps(flags: impl Iterator<Item = String>) -> Result<()> {
     let rounds = runs("sleeps", flags, 10)?;
     in_tests("sleep::manual").env("GREENROOM_ROUNDS", &rounds.to_string()).run().map(drop)
 }
 
-/// A store, damaged so many times.
+/// Damages a store many times.
 pub(crate) fn mutations(flags: impl Iterator<Item = String>) -> Result<()> {
     let mutations = runs("mutations", flags, 10_000)?;
     let cargo = optimised(&["--package", "greenroom-store", "--lib"], "tests::damage::manual");
     cargo.env("GREENROOM_MUTATIONS", &mutations.to_string()).run().map(drop)
 }
 
-/// How many runs the flags ask for.
+/// Returns the number of runs in the flags.
 fn runs(command: &str, mut flags: impl Iterator<Item = String>, unless_said: u64) -> Result<u64> {
     match flags.next().as_deref() {
         None => Ok(unless_said),

@@ -1,7 +1,7 @@
-//! The steps of `cargo xtask ci`, in the order in which they run: what is quick and fails often comes first.
+//! The steps of `cargo xtask ci`, in order: quick steps that fail often come first.
 //!
-//! Invariants: no step needs the network once the dependencies are there, a key, a terminal or input; a tool
-//! that is not installed is either replaced (nextest) or its step is skipped aloud (deny).
+//! Invariants: once the dependencies are there, no step needs the network, a key, a terminal or input; a tool
+//! that is not installed is either replaced (nextest) or its step is skipped with a message (deny).
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub(crate) struct Step {
 
 /// How a step that did not fail ended.
 pub(crate) enum Outcome {
-    /// It passed; what is worth repeating of its output.
+    /// It passed; the part of its output that is worth repeating.
     Passed(Vec<String>),
     /// It could not run on this machine, for this reason.
     Skipped(String),
@@ -69,14 +69,14 @@ fn doctest() -> Result<Outcome> {
 }
 
 fn doc() -> Result<Outcome> {
-    // Libraries alone: the binary has the name of the library that it is made of, and would write over its pages.
+    // Libraries alone: the binary has the same name as its library, and would overwrite its pages.
     let doc = ["doc", "--locked", "--workspace", "--no-deps", "--lib"];
     Cargo::new(&doc).env("RUSTDOCFLAGS", "-D warnings").run()?;
     passed()
 }
 
 fn examples() -> Result<Outcome> {
-    // No `--package`: with another choice of packages, dependencies get other features and are built again.
+    // No `--package`: with another choice of packages, dependencies get other features and are rebuilt.
     for name in example_names()? {
         println!("-- example {name}");
         let output = Cargo::new(&["run", "--locked", "--quiet", "--example", &name]).without_keys().run()?;
@@ -85,8 +85,8 @@ fn examples() -> Result<Outcome> {
     passed()
 }
 
-/// The README's program, and that of the first agent in the guide, as their reader has them: a new crate outside the workspace with the README's dependencies and no
-/// others.
+/// Builds the README's program, and that of the first agent in the guide, as their reader would: a new crate
+/// outside the workspace with exactly the README's dependencies.
 fn readme() -> Result<Outcome> {
     let root = workspace_root();
     let read = |name: &str| {
@@ -109,7 +109,7 @@ fn readme() -> Result<Outcome> {
         manifest.push('\n');
     }
     manifest.push_str(&format!("greenroom = {{ path = {library} }}\n\n"));
-    // With the workspace's profile, what was built for the workspace is not built again.
+    // With the workspace's profile, the workspace's build artifacts are reused.
     let workspace = read("Cargo.toml")?;
     let profile = workspace.find("[profile.dev]").context("the workspace has no development profile")?;
     manifest.push_str(&workspace[profile..]);
@@ -120,7 +120,7 @@ fn readme() -> Result<Outcome> {
     std::fs::write(dir.join("src/bin/first_agent.rs"), first_agent)?;
     std::fs::write(dir.join("Cargo.toml"), manifest)?;
     std::fs::write(dir.join("src/main.rs"), program)?;
-    // The versions that this workspace was tested with, which are there already.
+    // The versions that this workspace was tested with, which are already downloaded.
     std::fs::copy(root.join("Cargo.lock"), dir.join("Cargo.lock"))?;
     let manifest = dir.join("Cargo.toml").display().to_string();
     let target = root.join("target").display().to_string();
@@ -128,7 +128,7 @@ fn readme() -> Result<Outcome> {
     passed()
 }
 
-/// What stands in a fenced block of a page, after its opening.
+/// Returns the content of a fenced block of a page, after its opening.
 fn block<'a>(page: &'a str, opening: &str) -> Option<&'a str> {
     page.split_once(opening)?.1.split_once("```").map(|(block, _)| block)
 }
@@ -141,7 +141,7 @@ fn deny() -> Result<Outcome> {
     passed()
 }
 
-/// Every file of `examples/` but the library's.
+/// Returns every file of `examples/` except the library's.
 fn example_names() -> Result<Vec<String>> {
     let dir = workspace_root().join("examples");
     let mut names = Vec::new();
@@ -156,7 +156,7 @@ fn example_names() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The lines in which a test runner sums up: nextest's `Summary`, or each binary's `test result`.
+/// Returns the summary lines of a test runner: nextest's `Summary`, or each binary's `test result`.
 fn closing_lines(output: &str) -> Vec<String> {
     let is_closing = |line: &&str| {
         let line = line.trim_start();

@@ -1,10 +1,11 @@
 //! Reads the test corpus, which is not part of the project.
 //!
-//! Invariants: where the corpus is absent, the tests that use it say that they are skipped, and pass.
+//! Invariants: if the corpus is absent, the tests that use it report that they are skipped, and pass.
 
 use std::path::{Path, PathBuf};
 
-/// A file of the corpus, in the folder that `GREENROOM_CORPUS` names or beside the workspace; `None` if it is absent.
+/// Returns a file of the corpus, in the folder that `GREENROOM_CORPUS` names or beside the workspace; `None`
+/// if it is absent.
 pub(crate) fn read(name: &str) -> Option<String> {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
     #[expect(clippy::disallowed_methods, reason = "tests alone are told where the corpus is")]

@@ -46,7 +46,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format's name, in lower case.
+    /// Returns the format's name, in lower case.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pi => "pi",
@@ -57,8 +57,9 @@ impl Format {
 /// Options of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImportOptions {
-    /// Whether tool calls and results are repaired, so that the session can continue: every call gets exactly one
-    /// result, and results without a call are dropped. Otherwise the file is taken as it is, for comparisons.
+    /// Whether tool calls and results are repaired, so that the session can continue: every call gets exactly
+    /// one result, and results without a call are dropped. Otherwise the file is imported unchanged, for
+    /// comparisons.
     pub repair: bool,
 }
 
@@ -117,34 +118,35 @@ pub struct Imported {
 }
 
 impl Imported {
-    /// The entry that had this id in the source.
+    /// Returns the entry that had this id in the source.
     pub fn find(&self, origin: &str) -> Option<EntryId> {
         self.entries.iter().find(|entry| entry.origin.as_deref() == Some(origin)).map(|entry| entry.id)
     }
 
-    /// An entry's id in the source; `None` where the source has no ids, or the entry was made by a repair.
+    /// Returns an entry's id in the source; `None` if the source has no ids, or the entry was made by a
+    /// repair.
     pub fn origin_of(&self, id: EntryId) -> Option<&str> {
         let index = usize::try_from(id.0).ok()?;
         self.entries.get(index)?.origin.as_deref()
     }
 
-    /// The name of an entry for printing: its id in the source, or else its number.
+    /// Returns the name of an entry for printing: its id in the source, or else its number.
     pub fn name_of(&self, id: EntryId) -> String {
         self.origin_of(id).map_or_else(|| id.to_string(), str::to_owned)
     }
 
-    /// The path to the leaf, oldest first.
+    /// Returns the path to the leaf, oldest first.
     pub fn path(&self) -> Vec<Arc<Entry>> {
         self.path_to(self.leaf)
     }
 
-    /// The path to `leaf`, oldest first.
+    /// Returns the path to `leaf`, oldest first.
     pub fn path_to(&self, leaf: Option<EntryId>) -> Vec<Arc<Entry>> {
         path_to(&self.entries, leaf).unwrap_or_default()
     }
 }
 
-/// The format of a file's text.
+/// Detects the format of a file's text.
 ///
 /// # Errors
 /// Fails if the text is empty, too large, or in no known format.
@@ -162,7 +164,7 @@ pub fn recognise(text: &str) -> Result<Format, FormatError> {
 /// `String::from_utf8_lossy`.
 ///
 /// # Errors
-/// Fails if the text is empty, too large, or in no known format. Then nothing is imported.
+/// Fails if the text is empty, too large, or in no known format. Nothing is imported then.
 pub fn import(text: &str, options: ImportOptions) -> Result<Imported, FormatError> {
     let mut imported = match recognise(text)? {
         Format::Pi => pi::import(text),

@@ -1,7 +1,8 @@
 //! A file's text as JSON values, one per line, with limits.
 //!
-//! Invariants: a line that is not JSON, or is nested deeper than 128 levels, gives one `None`; an empty line gives
-//! nothing. Half a surrogate pair, which JavaScript writes and strict JSON parsers refuse, is read as U+FFFD.
+//! Invariants: a line that is not JSON, or is nested deeper than 128 levels, yields one `None`; an empty line
+//! yields nothing. Half a surrogate pair, which JavaScript writes and strict JSON parsers reject, is read as
+//! U+FFFD.
 
 use serde_json::Value;
 
@@ -24,7 +25,7 @@ pub(crate) fn check_limits(text: &str) -> Result<(), FormatError> {
     }
 }
 
-/// The values of the lines that are not empty; `None` for a line that cannot be read.
+/// Yields the values of the lines that are not empty; `None` for a line that cannot be read.
 pub(crate) fn values(text: &str) -> impl Iterator<Item = Option<Value>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     text.lines().filter(|line| !line.trim().is_empty()).map(value)
@@ -34,7 +35,7 @@ fn value(line: &str) -> Option<Value> {
     serde_json::from_str(line).ok().or_else(|| serde_json::from_str(&without_lone_surrogates(line)?).ok())
 }
 
-/// The line with `\ufffd` for each escaped half of a surrogate pair; `None` if there is no such half.
+/// Returns the line with `\ufffd` for each escaped half of a surrogate pair; `None` if there is no such half.
 fn without_lone_surrogates(line: &str) -> Option<String> {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
@@ -61,7 +62,7 @@ fn without_lone_surrogates(line: &str) -> Option<String> {
     replaced.then_some(out)
 }
 
-/// The UTF-16 unit that `text` begins with, if it begins with `\uXXXX`.
+/// Returns the UTF-16 unit that `text` begins with, if it begins with `\uXXXX`.
 fn escaped_unit(text: &str) -> Option<u32> {
     u32::from_str_radix(text.strip_prefix("\\u")?.get(..4)?, 16).ok()
 }

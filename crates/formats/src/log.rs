@@ -1,8 +1,8 @@
 //! The log that an import builds: entries with our ids, which can be found by the source's ids.
 //!
-//! Invariants: ids are dense and in the order of the file; a parent is an earlier entry, so there is no cycle; a source
-//! id stands for one entry, the first that had it. The source id of a line that was left out stands for its parent, so
-//! that its children become its parent's children.
+//! Invariants: ids are dense and in the order of the file; a parent is an earlier entry, so there is no
+//! cycle; a source id denotes one entry, the first that had it. The source id of a skipped line denotes its
+//! parent, so that its children become its parent's children.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
 
 /// How many different warnings are kept.
 const WARNINGS_MAX: usize = 50;
-/// How much of a source's own word is quoted in a warning, in characters.
+/// How much of a source's own text is quoted in a warning, in characters.
 const QUOTED_CHARS_MAX: usize = 40;
 
 /// The log that an import builds.
@@ -30,18 +30,18 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The id that the next entry will have.
+    /// Returns the id that the next entry will have.
     pub(crate) fn next_id(&self) -> EntryId {
         EntryId(self.entries.len() as u64)
     }
 
-    /// What a source id stands for: its entry, or for a line that was left out, the entry of its parent, if any. `None`
-    /// if the id is unknown.
+    /// Returns the meaning of a source id: its entry, or for a skipped line, the entry of its parent, if any.
+    /// `None` if the id is unknown.
     pub(crate) fn resolve(&self, source: &str) -> Option<Option<EntryId>> {
         self.ids.get(source).copied()
     }
 
-    /// The newest compaction on the path to `entry`.
+    /// Returns the newest compaction on the path to `entry`.
     pub(crate) fn compaction_before(&self, entry: Option<EntryId>) -> Option<EntryId> {
         let index = usize::try_from(entry?.0).ok()?;
         self.compactions.get(index).copied().flatten()
@@ -65,7 +65,7 @@ impl Log {
         id
     }
 
-    /// Leaves a line out, with the reason as a warning.
+    /// Skips a line, with the reason as a warning.
     pub(crate) fn skip(&mut self, origin: Option<String>, parent: Option<EntryId>, why: String) {
         self.skipped += 1;
         if let Some(origin) = origin {
@@ -81,7 +81,7 @@ impl Log {
         }
     }
 
-    /// The warnings, one sentence each.
+    /// Returns the warnings, one sentence each.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let sentence = |(what, times): (&String, &u64)| match times {
             1 => what.clone(),
@@ -91,7 +91,7 @@ impl Log {
     }
 }
 
-/// A word of the source, short enough for a warning and in backquotes.
+/// Quotes a word of the source in backquotes, shortened for a warning.
 pub(crate) fn quoted(word: &str) -> String {
     let word: String = word.chars().filter(|c| !c.is_control()).take(QUOTED_CHARS_MAX).collect();
     format!("`{word}`")

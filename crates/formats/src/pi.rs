@@ -3,8 +3,8 @@
 //! Version 1 is linear and has no ids; from version 2 on entries have an id and a parent, so that a session is a
 //! tree; version 3 renamed the role `hookMessage` to `custom`. The leaf is the last entry of the file.
 //!
-//! Invariants: each line becomes at most one entry, in the order of the file; a line that does not is counted and
-//! named in a warning.
+//! Invariants: each line becomes at most one entry, in the order of the file; other lines are counted and
+//! reported in a warning.
 
 mod content;
 mod export;
@@ -24,7 +24,7 @@ pub use export::export;
 use crate::log::{Log, quoted};
 use crate::{Format, Imported, lines, timestamp};
 
-/// The newest version of the format that is known here.
+/// The newest supported version of the format.
 const VERSION_MAX: u64 = 3;
 
 /// The type of the header line.
@@ -54,7 +54,7 @@ pub(crate) fn is_pi(text: &str) -> bool {
     }
 }
 
-/// Reads a file as it is, without repair.
+/// Reads a file without repair.
 pub(crate) fn import(text: &str) -> Imported {
     let mut reader = Reader::default();
     for line in lines::values(text) {
@@ -76,7 +76,8 @@ pub(crate) fn import(text: &str) -> Imported {
     }
 }
 
-/// The place of a line in the tree: its id in the file, its parent, and when it was written, in unix milliseconds.
+/// The position of a line in the tree: its id in the file, its parent, and its timestamp, in unix
+/// milliseconds.
 struct Place {
     origin: Option<String>,
     parent: Option<EntryId>,
@@ -138,7 +139,8 @@ impl Reader {
         self.session_id = str_of(line, "id").map(str::to_owned);
     }
 
-    /// The place of a line. A line without an id, like all lines of version 1, is a child of the line before it.
+    /// Returns the position of a line. A line without an id, like all lines of version 1, is a child of the
+    /// previous line.
     fn place(&mut self, line: &Value) -> Place {
         let at_ms = str_of(line, "timestamp")
             .and_then(timestamp::unix_ms)
@@ -244,13 +246,13 @@ impl Reader {
     }
 }
 
-/// A note with one field of a line.
+/// Returns a note with one field of a line.
 fn note(kind: &str, line: &Value, field: &str) -> EntryKind {
     let value = line.get(field).cloned().unwrap_or(Value::Null);
     EntryKind::Note { kind: kind.to_owned(), data: stringify(&serde_json::json!({ field: value })) }
 }
 
-/// The file lists in a line's `details`.
+/// Returns the file lists in a line's `details`.
 fn files(line: &Value) -> FileOps {
     let list = |field: &str| {
         let paths = line.get("details").and_then(|details| details.get(field)).and_then(Value::as_array);

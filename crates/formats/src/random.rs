@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{ImportOptions, Imported, import};
 
-/// How many sessions each property is tried on.
+/// The number of sessions for each property.
 const SEEDS: u64 = 300;
 
 /// A random number generator: SplitMix64.
@@ -31,7 +31,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).expect("small");
         usize::try_from(self.next() % end).expect("below a usize")
@@ -51,7 +51,7 @@ impl Random {
     }
 }
 
-/// A session as pi could have written it, with a few errors that pi would not make.
+/// Returns a session as pi could have written it, with a few errors that pi would not make.
 fn session(seed: u64) -> String {
     let mut random = Random(seed);
     let length = random.pick(&[3, 12, 40, 90]);
@@ -121,7 +121,7 @@ fn imported(text: &str, repair: bool) -> Imported {
     import(text, ImportOptions { repair }).expect("it has a header")
 }
 
-/// Random options, of comparisons and of production.
+/// Returns random options, of comparisons and of production.
 fn options(random: &mut Random) -> PlanOptions {
     let keep = random.pick(&[1, 20, 60, 200, 700, 2_000, 100_000]);
     let comparison = PlanOptions::comparison(keep, 0);
@@ -301,7 +301,8 @@ fn a_damaged_file_never_gives_a_cycle() {
     assert!(imports > SEEDS, "{imports} imports");
 }
 
-/// A plan whose time grew with the square of the path's length would take minutes here, and the runner would end it.
+/// A plan whose time grew with the square of the path's length would take minutes here, and the test runner
+/// would end it.
 #[test]
 fn a_long_path_is_planned() {
     let mut all_live = vec![long_entry(0, EntryKind::message(Message::user("go on")))];
@@ -350,7 +351,8 @@ fn extend_with_calls(path: &mut Vec<Arc<Entry>>, calls: usize) {
     }
 }
 
-/// The messages of a path, without what an export loses: in pi's files an interrupted call is a failed one.
+/// Returns the messages of a path, without what an export loses: in pi's files an interrupted call is a
+/// failed one.
 fn comparable(path: &[Arc<Entry>]) -> Vec<(u64, EntryKind)> {
     let plain = |entry: &Arc<Entry>| {
         let mut kind = entry.kind.clone();

@@ -1,11 +1,11 @@
 //! Repairs a log so that the session can continue: on every path, every tool call has exactly one result, and no other
 //! message stands between a call and its result.
 //!
-//! A result that was recorded late, but before the next answer, moves to its call. A call without a result gets one
-//! that says that it was interrupted.
+//! A result that was recorded late, but before the next answer, moves to its call. A call without a result
+//! gets one that reports an interruption.
 //!
-//! Invariants: a well-formed log is returned unchanged, and a second repair changes nothing; only results that no model
-//! accepts are dropped: those without a call, and second ones.
+//! Invariants: a well-formed log is returned unchanged, and a second repair changes nothing; only results
+//! that no model accepts are dropped: those without a call, and duplicates.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -57,7 +57,7 @@ fn index_of(id: EntryId) -> Option<usize> {
     usize::try_from(id.0).ok()
 }
 
-/// A call that has no result yet, and the id with which it was recorded.
+/// A call without a result so far, and the id with which it was recorded.
 #[derive(Clone)]
 struct Open {
     recorded_id: String,
@@ -71,7 +71,7 @@ struct After {
     tail: Option<EntryId>,
     /// The new entry that replaces it; `None` if it was dropped.
     own: Option<EntryId>,
-    /// The calls that have no result yet.
+    /// The calls without a result so far.
     open: Rc<Vec<Open>>,
 }
 
@@ -137,7 +137,8 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// The first result of each call, by the call's id, that stands at or after `index` and before the next answer.
+    /// Returns the first result of each call, by the call's id, at or after `index` and before the next
+    /// answer.
     fn late_results(&self, index: usize) -> HashMap<&'a str, usize> {
         let old = self.old;
         let mut late: HashMap<&'a str, usize> = HashMap::new();
@@ -156,7 +157,7 @@ impl<'a> Repair<'a> {
         late
     }
 
-    /// An entry's kind with call ids that no earlier call has, and its calls.
+    /// Returns an entry's kind with call ids that no earlier call has, and its calls.
     fn with_own_calls(&mut self, kind: &EntryKind) -> (EntryKind, Vec<Open>) {
         let EntryKind::Message { message, inbox, steer } = kind else {
             return (self.with_new_ids(kind), Vec::new());
@@ -230,7 +231,8 @@ impl<'a> Repair<'a> {
         id
     }
 
-    /// The kind with the new ids of the entries that it names. A dropped entry is replaced by its parent.
+    /// Returns the kind with the new ids of the entries that it names. A dropped entry is replaced by its
+    /// parent.
     fn with_new_ids(&self, kind: &EntryKind) -> EntryKind {
         let after = |old: EntryId| index_of(old).and_then(|index| self.after.get(index));
         let new = |old: EntryId| after(old).and_then(|after| after.own.or(after.tail));

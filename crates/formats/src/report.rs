@@ -1,7 +1,7 @@
 //! A printable report of what a compaction would do to a path, without doing it.
 //!
-//! Invariants: the same path and options give the same report; entries have the names that the caller gives them, which
-//! are their ids in the imported file or their numbers.
+//! Invariants: the same path and options give the same report; the caller provides the names of entries:
+//! their ids in the imported file or their numbers.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 #[cfg(test)]
 mod tests;
 
-/// What compaction would do to a path.
+/// The effect of a compaction on a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlanReport {
     /// How many entries the path has.
@@ -24,7 +24,7 @@ pub struct PlanReport {
     pub usage_tokens: u64,
     /// The part of the size that is estimated, in tokens.
     pub trailing_tokens: u64,
-    /// What a compaction would do; `None` if there is nothing to compact.
+    /// The effect of a compaction; `None` if there is nothing to compact.
     pub plan: Option<PlanSummary>,
     /// Why there is nothing to compact.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub struct PlanReport {
 pub struct PlanSummary {
     /// The name of the first entry that stays.
     pub first_kept_entry_id: String,
-    /// Whether the cut is inside a turn, whose beginning then gets a summary of its own.
+    /// Whether the cut is inside a turn, whose beginning then gets a separate summary.
     pub is_split_turn: bool,
     /// How many messages the history summary replaces.
     pub messages_to_summarize: u64,
@@ -46,7 +46,8 @@ pub struct PlanSummary {
     pub tokens_before: u64,
     /// The context's expected size after the compaction, in tokens, if the summary has a tenth of what it replaces.
     pub tokens_after_estimate: u64,
-    /// The most that the context may have after the compaction, in tokens: the summary is as long as its limit allows.
+    /// The maximum size of the context after the compaction, in tokens: the summary is as long as its limit
+    /// allows.
     pub tokens_after_max: u64,
     /// Whether an earlier summary would be merged into the new one.
     pub has_previous_summary: bool,
@@ -57,7 +58,7 @@ pub struct PlanSummary {
 }
 
 impl PlanReport {
-    /// Plans a path of this size. `name` gives an entry its name.
+    /// Plans a path of this size. `name` returns an entry's name.
     pub fn new(
         path: &[Arc<Entry>],
         options: &PlanOptions,
@@ -65,7 +66,7 @@ impl PlanReport {
         name: impl Fn(EntryId) -> String,
     ) -> Self {
         let options = PlanOptions { tokens_before: measured.tokens(), ..options.clone() };
-        // Other systems compact what gets no smaller, too.
+        // Other systems compact even if the result is no smaller.
         let is_comparison = options.files == FileRule::EveryCall;
         let worth = |plan: Plan| if is_comparison { Ok(plan) } else { plan.check_gain().map(|()| plan) };
         let (plan, reason) = match plan(path, &options).and_then(worth) {

@@ -1,7 +1,7 @@
-//! RFC 3339 timestamps in UTC, written and read.
+//! Reads and writes RFC 3339 timestamps in UTC.
 //!
-//! Invariants: no clock is read; a text that is not a timestamp is `None` and never a guess; and a time that is written
-//! reads back as the same time.
+//! Invariants: no clock is read; a text that is not a timestamp is `None` and never a guess; and a written
+//! time reads back as the same time.
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ pub(crate) fn unix_ms(text: &str) -> Option<u64> {
     u64::try_from(seconds * 1000 + millis).ok()
 }
 
-/// A time as RFC 3339 in UTC, with milliseconds: `2026-01-02T03:04:05.678Z`.
+/// Formats a time as RFC 3339 in UTC, with milliseconds: `2026-01-02T03:04:05.678Z`.
 ///
 /// `unix_ms` is the time in milliseconds since 1970.
 pub fn rfc3339(unix_ms: u64) -> String {
@@ -50,7 +50,7 @@ pub fn rfc3339(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// The offset from UTC, in minutes, of `Z` or `±hh:mm`.
+/// Returns the offset from UTC, in minutes, of `Z` or `±hh:mm`.
 fn offset_minutes(zone: &str) -> Option<i64> {
     let sign = match zone.chars().next()? {
         'Z' | 'z' => return Some(0),

@@ -1,7 +1,7 @@
-//! From a scripted reply to the steps that every transport performs.
+//! Converts a scripted reply to the steps that every transport performs.
 //!
-//! Invariants: a step list says everything about an answer, its timing and its faults included, so that the
-//! HTTP server and the in-process provider cannot differ in what happens, only in how it looks.
+//! Invariants: a step list fully describes an answer, including its timing and its faults, so that the HTTP
+//! server and the in-process provider cannot differ in behaviour, only in form.
 
 use std::collections::VecDeque;
 
@@ -27,27 +27,27 @@ pub(crate) struct StatusAnswer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
-    /// The fault that this is, to be counted when it is sent.
+    /// The fault that this represents, to be counted when it is sent.
     pub(crate) fired: Option<&'static str>,
     pub(crate) wait_ms: u64,
 }
 
-/// One thing that happens, in order.
+/// One step of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
-    /// The status and the headers go out.
+    /// The status and the headers are sent.
     Headers,
-    /// So many milliseconds pass.
+    /// Waits this many milliseconds.
     Wait(u64),
-    /// Nothing comes, for this long or for ever; with pings or without.
+    /// Sends nothing for this long, or for ever; with pings or without.
     Stall { ping_every_ms: Option<u64>, for_ms: Option<u64> },
     /// An event of the protocol.
     Piece(Piece),
-    /// Something that is not of the protocol.
+    /// Something outside the protocol.
     Raw(Raw),
     /// The connection breaks, without an end of the stream.
     Reset,
-    /// There is no connection.
+    /// The connection is refused.
     Refuse,
     /// A fault happens at this point and is counted.
     Fired(&'static str),
@@ -82,7 +82,8 @@ impl StatusAnswer {
     }
 }
 
-/// Cuts `reply` to `room` tokens of output, as a model is cut, and counts what is left: (output, reasoning).
+/// Truncates `reply` to `room` tokens of output, as a model is truncated, and counts what is left: (output,
+/// reasoning).
 pub(crate) fn limit_output(reply: &mut Answer, room: u64) -> (u64, u64) {
     let mut left = room;
     let mut is_cut = false;
@@ -127,7 +128,7 @@ pub(crate) fn limit_output(reply: &mut Answer, room: u64) -> (u64, u64) {
     (room - left, reasoning)
 }
 
-/// The answer for a request that is refused because of its size.
+/// Returns the answer to a request that is refused because of its size.
 pub(crate) fn refused(refusal: Refusal) -> Transmission {
     match refusal {
         Refusal::Status(status, body) => Transmission::Status(StatusAnswer::new(status, body)),
@@ -138,17 +139,17 @@ pub(crate) fn refused(refusal: Refusal) -> Transmission {
     }
 }
 
-/// What the numbers in a reply's ids and usage are made of.
+/// The numbers that go into a reply's ids and usage.
 pub(crate) struct ReplyFacts {
     /// The true usage, after the output was limited.
     pub(crate) usage: Usage,
-    /// Makes call ids that no other reply of the session has.
+    /// Makes call ids unique among the session's replies.
     pub(crate) id_seed: u64,
     /// The simulator's window.
     pub(crate) window: u64,
 }
 
-/// The answer for `reply`, spoilt by `fault`.
+/// Returns the answer for `reply`, spoilt by `fault`.
 pub(crate) fn answer(reply: &Answer, fault: Option<&Fault>, facts: &ReplyFacts) -> Transmission {
     if let Some(status) = fault.and_then(|fault| status_fault(fault, facts)) {
         return Transmission::Status(StatusAnswer { wait_ms: reply.pace.first_ms, ..status });
@@ -156,7 +157,7 @@ pub(crate) fn answer(reply: &Answer, fault: Option<&Fault>, facts: &ReplyFacts) 
     Transmission::Stream(stream_steps(reply, fault, facts))
 }
 
-/// Faults that take the place of the stream.
+/// Faults that replace the stream.
 fn status_fault(fault: &Fault, facts: &ReplyFacts) -> Option<StatusAnswer> {
     let answer = match fault {
         Fault::Http { status, headers, body } => {
@@ -181,7 +182,7 @@ fn status_fault(fault: &Fault, facts: &ReplyFacts) -> Option<StatusAnswer> {
             let tokens = facts.window.saturating_add(1);
             match dialect.refuse(facts.window, tokens, None, tokens.saturating_mul(4), false) {
                 Some(Refusal::Status(status, body)) => StatusAnswer::new(status, body),
-                // Dialects that say nothing when they refuse have nothing to say here either.
+                // Dialects that are silent when they refuse have no text here either.
                 Some(Refusal::EmptyStream | Refusal::PlainTextLine(_)) | None => {
                     StatusAnswer::new(400, String::new())
                 }
@@ -207,7 +208,7 @@ fn status_fault(fault: &Fault, facts: &ReplyFacts) -> Option<StatusAnswer> {
     Some(StatusAnswer { fired: Some(fault.name()), ..answer })
 }
 
-/// Where in the stream a fault strikes, and what then happens; `true` if nothing comes after it.
+/// Returns where in the stream a fault strikes, its effect, and `true` if nothing comes after it.
 fn strike(fault: &Fault) -> Option<(Point, Option<Step>, bool)> {
     let strike = match fault {
         Fault::Reset(point) => (*point, Some(Step::Reset), true),
@@ -247,7 +248,7 @@ fn stream_steps(reply: &Answer, fault: Option<&Fault>, facts: &ReplyFacts) -> Ve
     let content = content_pieces(reply, fault, facts, &mut fired);
     let mut steps = VecDeque::with_capacity(content.len() + 8);
     let strike = fault.and_then(|fault| strike(fault).map(|strike| (fault, strike)));
-    // Performs the strike if it belongs to this point; whether the answer ends there.
+    // Performs the strike if it belongs to this point; returns whether the answer ends there.
     let strike_at = |point: Point, steps: &mut VecDeque<Step>| match &strike {
         Some((fault, (at, step, is_end))) if *at == point => {
             steps.push_back(Step::Fired(fault.name()));
@@ -388,7 +389,7 @@ fn content_pieces(
     pieces
 }
 
-/// `text` in at most `chunks` pieces of about the same size; none if it is empty.
+/// Splits `text` into at most `chunks` pieces of about the same size; none if it is empty.
 fn cut(text: &str, chunks: usize) -> impl Iterator<Item = &str> {
     let size = text.len().div_ceil(chunks.max(1)).max(1);
     let mut rest = text;

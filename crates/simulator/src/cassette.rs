@@ -1,7 +1,8 @@
-//! Cassettes: the answers of a real model in a file, recorded once and played again in tests.
+//! Cassettes: the answers of a real model in a file, recorded once and replayed in tests.
 //!
-//! Invariants: a call is found by what it asks, without the session; what is asked again gets the next recording of it.
-//! The file holds requests and answers and nothing of the connection: no key, no header. It is JSON, a line a call.
+//! Invariants: a call is identified by its request, without the session; a repeated request gets its next
+//! recording. The file holds requests and answers but nothing of the connection: no key, no header. It is
+//! JSON, one line per call.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,7 +28,7 @@ use crate::fault::hash;
 #[cfg(test)]
 mod tests;
 
-/// The form of the file.
+/// The version of the file format.
 const VERSION: u32 = 1;
 /// How many differences a miss shows.
 const DIFFERENCES_MAX: usize = 3;
@@ -57,17 +58,16 @@ pub struct Cassette;
 pub struct CassetteError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong, as a fragment of a sentence.
+    /// The reason, as a fragment of a sentence.
     pub reason: String,
 }
 
 impl Cassette {
-    /// A provider that asks this one, and writes each call that came to its end into a new file (one that exists is an
-    /// error, and stays as it is), failures included. A
-    /// call that was cancelled is not recorded.
+    /// Returns a provider that forwards to `provider`, and writes each completed call, including failures, to
+    /// a new file. An existing file is an error, and is left unchanged. Cancelled calls are not recorded.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub fn record(
         provider: Arc<dyn Provider>,
         path: impl Into<PathBuf>,
@@ -84,11 +84,11 @@ impl Cassette {
         Ok(Arc::new(Recorder { provider, file: Arc::new(Mutex::new(file)), path }))
     }
 
-    /// A provider that gives the recorded answers. A request that was not recorded fails, and the error shows in what it
-    /// differs from the nearest one that was.
+    /// Returns a provider that replays the recorded answers. A request that was not recorded fails, and the
+    /// error shows the differences from the most similar recorded one.
     ///
     /// # Errors
-    /// The file cannot be read, or is no cassette.
+    /// If the file cannot be read, or is not a cassette.
     pub fn replay(path: impl Into<PathBuf>) -> Result<Arc<dyn Provider>, CassetteError> {
         let path = path.into();
         let text = std::fs::read_to_string(&path).map_err(|error| wrong(&path, &error))?;
@@ -114,7 +114,7 @@ fn wrong(path: &Path, reason: &dyn std::fmt::Display) -> CassetteError {
     CassetteError { path: path.to_owned(), reason: reason.to_string() }
 }
 
-/// The first line: what a provider says of itself.
+/// The first line: properties of the provider.
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
     cassette: u32,
@@ -123,7 +123,7 @@ struct Header {
     output_tokens_max: Option<u64>,
 }
 
-/// Which reasoning a provider sends back where no settings say otherwise.
+/// Which reasoning a provider sends back if no settings specify it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Resent {
     readable: bool,
@@ -135,7 +135,7 @@ impl Resent {
         Self { readable: rule.readable_of.is_some(), dialect: rule.dialect.clone() }
     }
 
-    /// As a request with these settings carries it.
+    /// Returns the rule for a request with these settings.
     fn rule(&self, provider: &str, settings: &ModelSettings) -> ResentReasoning {
         let own = if self.readable { ResendReasoning::AsReasoningContent } else { ResendReasoning::Never };
         let rule = settings.resend_reasoning.unwrap_or(own).rule(provider);
@@ -143,7 +143,7 @@ impl Resent {
     }
 }
 
-/// A call: what was asked, the pieces of the answer, and the failure if it ended with one.
+/// A call: the request, the pieces of the answer, and the failure if it ended with one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Recorded {
     request: Value,
@@ -239,7 +239,7 @@ impl Provider for Recorder {
                     return Err(error);
                 }
             };
-            // What ends the call is told only after the call is in the file.
+            // The end of the call is reported only after the call is in the file.
             let kept = answer.map(move |event| {
                 match &event {
                     Ok(piece) => call.pieces.push(Piece::from(piece)),
@@ -259,7 +259,7 @@ impl Provider for Recorder {
 struct Player {
     header: Header,
     calls: Vec<Recorded>,
-    /// How often each request was asked, by the hash of what it asks.
+    /// How often each request was made, by its hash.
     used: Mutex<HashMap<u64, usize>>,
     path: PathBuf,
 }
@@ -331,7 +331,7 @@ fn other(message: String) -> ProviderError {
     ProviderError::new(Failure::new(FailureClass::Other, message), "")
 }
 
-/// What a request asks, as the file has it: everything that may change the answer.
+/// Returns a request as it is stored: everything that may change the answer.
 fn asked(request: &Request) -> Value {
     let Request { model, system, messages, tools, settings, output_schema, purpose, session: _ } = request;
     let tools: Vec<Value> = tools
@@ -374,7 +374,7 @@ fn message_value(message: &Message) -> Value {
     }
 }
 
-/// Where two values differ, a line each: the place, what was recorded and what is asked.
+/// Returns the differences between two values, one line each: the path, the recorded and the requested value.
 fn differences(recorded: &Value, asked: &Value) -> Vec<String> {
     fn walk(place: &str, recorded: &Value, asked: &Value, out: &mut Vec<String>) {
         match (recorded, asked) {

@@ -1,7 +1,7 @@
-//! Checks every request, so that a test fails when the runtime sends what a strict provider would refuse.
+//! Checks every request, so that a test fails if the runtime sends one that a strict provider would reject.
 //!
 //! Invariants: the checker knows nothing of the runtime; its rules are those of the strictest providers in
-//! use. It reports everything that is wrong, not only the first thing.
+//! use. It reports all errors, not only the first one.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ pub struct Violation {
     pub session: Option<String>,
     /// The rule that was broken.
     pub rule: Rule,
-    /// What broke it and where, for people.
+    /// The cause and its location, for people.
     pub detail: String,
 }
 
@@ -30,7 +30,7 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// What a request must not do.
+/// The rules for requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// The body is not JSON, or not of the protocol's form.
@@ -43,7 +43,7 @@ pub enum Rule {
     SystemNotFirst,
     /// A second system prompt.
     SecondSystem,
-    /// A system prompt, user message or answer with nothing in it.
+    /// A system prompt, user message or answer without content.
     EmptyMessage,
     /// The conversation has no user message.
     NoUserMessage,
@@ -51,11 +51,11 @@ pub enum Rule {
     EndsWithAssistant,
     /// A tool result that answers no call.
     OrphanResult,
-    /// A tool result that does not stand directly after the answer with its call.
+    /// A tool result that does not directly follow the answer with its call.
     MisplacedResult,
     /// A second result for the same call.
     SecondResult,
-    /// A tool call that is never answered.
+    /// A tool call without a result.
     CallWithoutResult,
     /// Two calls of one answer with the same id, or a call without one.
     CallId,
@@ -69,16 +69,16 @@ pub enum Rule {
     ToolParameters,
     /// An output limit of zero.
     OutputLimit,
-    /// A setting that servers refuse: a value outside its range, or a tool that is not offered.
+    /// A setting that servers reject: a value outside its range, or a tool that is not offered.
     Setting,
 }
 
 impl Rule {
-    /// What OpenAI and most servers take, and clients in other languages send.
+    /// Rules that OpenAI and most servers do not enforce, and that clients in other languages break.
     pub const TAKEN_BY_SERVERS: &[Self] =
         &[Self::SystemNotFirst, Self::SecondSystem, Self::NoUserMessage, Self::EndsWithAssistant];
 
-    /// The rule in words.
+    /// Returns the rule in words.
     pub fn text(self) -> &'static str {
         match self {
             Self::NotJson => "the body is not a chat-completions request",
@@ -104,11 +104,11 @@ impl Rule {
     }
 }
 
-/// A rule broken, and where.
+/// A broken rule, and where.
 pub(crate) type Broken = (Rule, String);
 
-/// Everything that is wrong with `request`. Arguments and tool names of the first `known` messages are not
-/// looked at again: they were already checked in the session's previous request.
+/// Returns all violations in `request`. Arguments and tool names of the first `known` messages are skipped:
+/// they were already checked in the session's previous request.
 pub(crate) fn check(request: &SeenRequest, known: usize) -> Vec<Broken> {
     let mut broken = Vec::new();
     if request.system.as_ref().is_some_and(|text| text.trim().is_empty()) {
@@ -130,14 +130,14 @@ pub(crate) fn check(request: &SeenRequest, known: usize) -> Vec<Broken> {
     broken
 }
 
-/// Whether `name` may be a tool's: 1 to 64 of `A-Z a-z 0-9 _ -`.
+/// Whether `name` is a valid tool name: 1 to 64 of `A-Z a-z 0-9 _ -`.
 pub fn is_tool_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 
 fn check_settings(request: &SeenRequest, broken: &mut Vec<Broken>) {
-    // The limit has a rule of its own, and any server may know more fields than ours.
+    // The limit has a rule of its own, and a server may know more fields than ours.
     let settings =
         ModelSettings { output_tokens_max: None, extra: serde_json::Map::new(), ..request.settings.clone() };
     if let Err(error) = settings.check() {
@@ -177,7 +177,7 @@ fn check_contents(request: &SeenRequest, known: usize, broken: &mut Vec<Broken>)
                 Block::Image(_) => true,
             }),
             Message::Assistant(assistant) => assistant.is_empty(),
-            // A tool may have nothing to say; every provider takes that.
+            // A tool may return nothing; every provider accepts that.
             Message::ToolResult(_) => false,
         };
         if is_empty {
@@ -196,9 +196,9 @@ fn check_contents(request: &SeenRequest, known: usize, broken: &mut Vec<Broken>)
     }
 }
 
-/// Every call has exactly one result, directly after its answer.
+/// Checks that every call has exactly one result, directly after its answer.
 fn check_pairs(messages: &[std::sync::Arc<Message>], broken: &mut Vec<Broken>) {
-    // Calls of the answer that the current run of results belongs to, and what is already answered.
+    // Calls of the answer that the current run of results belongs to, and those already answered.
     let mut open: Vec<&str> = Vec::new();
     let mut answered: Vec<&str> = Vec::new();
     // Calls whose run of results ended without theirs: misplaced if it still comes, missing if not.

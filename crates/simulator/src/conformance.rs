@@ -1,7 +1,7 @@
-//! A conformance suite: what the runtime expects of any `Provider`, as checks with names.
+//! A conformance suite: the runtime's requirements on any `Provider`, as named checks.
 //!
-//! Invariants: a check looks at one promise of the trait, says in a sentence what was broken, and leaves the others
-//! alone; a provider that cannot be checked for something (its model called no tool) is not failed for it.
+//! Invariants: a check covers one promise of the trait, and says in a sentence how it was broken; a provider
+//! for which a check is impossible (its model called no tool) does not fail it.
 
 use std::fmt;
 use std::future::Future;
@@ -30,35 +30,36 @@ mod tests;
 
 /// How long one call may take.
 const CALL_MAX: Duration = Duration::from_secs(120);
-/// How often a call is made again that failed for a while.
+/// How often a call is retried after a temporary failure.
 const RETRIES_MAX: u32 = 3;
-/// The longest wait before a call is made again.
+/// The longest wait before a retry.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// How long the first piece of an answer may take after the server has begun with it, from a provider that gives pieces.
+/// How long the first piece of an answer may take after the server has begun to send it, from a streaming
+/// provider.
 const PIECE_WITHIN: Duration = Duration::from_secs(2);
 /// How long a connection may stay open after its call was dropped.
 const CLOSES_WITHIN: Duration = Duration::from_secs(5);
 
-/// What came of one check.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The provider does what it should.
     Passed,
-    /// It does not, for this reason.
+    /// The provider does not behave as it should, for this reason.
     Failed(String),
-    /// It could not be seen, for this reason.
+    /// The check was not possible, for this reason.
     NotSeen(String),
 }
 
-/// What came of a suite.
+/// The result of a suite.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
-    /// Each check's name and what came of it.
+    /// The name and the result of each check.
     pub checks: Vec<(&'static str, Verdict)>,
 }
 
 impl Report {
-    /// The checks that failed, and why.
+    /// Returns the failed checks, and why they failed.
     pub fn failures(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.checks.iter().filter_map(|(name, verdict)| match verdict {
             Verdict::Failed(reason) => Some((*name, reason.as_str())),
@@ -69,7 +70,7 @@ impl Report {
     /// Fails the test if a check failed.
     ///
     /// # Panics
-    /// If one did; the message shows all of them.
+    /// If a check failed; the message shows all failures.
     #[track_caller]
     pub fn assert_passed(&self) {
         assert!(self.failures().next().is_none(), "the provider does not conform:\n{self}");
@@ -108,8 +109,8 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Broken>
     if holds { Ok(()) } else { Err(Broken::Wrong(otherwise())) }
 }
 
-/// Checks a provider with whatever model stands behind it, a real one for instance: about a dozen short calls. Calls that
-/// fail for a while, for a rate limit say, are made again.
+/// Checks a provider with any model, for instance a real one: about a dozen short calls. Calls that fail
+/// temporarily, for instance because of a rate limit, are retried.
 ///
 /// ```
 /// use greenroom_simulator::{Echo, Simulator, SimulatorOptions, conformance};
@@ -156,11 +157,12 @@ pub async fn check(provider: &Arc<dyn Provider>, model: &str) -> Report {
     report
 }
 
-/// Checks a provider that speaks the OpenAI chat-completions protocol, against the simulator over HTTP: everything that
-/// [`check`] looks at, and what only a scripted server shows. `connect` makes the provider for a server at this base URL.
+/// Checks a provider that speaks the OpenAI chat-completions protocol, against the simulator over HTTP:
+/// everything that [`check`] covers, and behaviour that only a scripted server can show. `connect` makes the
+/// provider for a server at this base URL.
 ///
 /// # Errors
-/// No port could be bound.
+/// If no port can be bound.
 pub async fn check_openai<F>(
     connect: impl Fn(greenroom_provider::BaseUrl) -> F,
 ) -> Result<Report, crate::SimulatorError>
@@ -214,7 +216,7 @@ where
     Ok(report)
 }
 
-/// A model that does what the checks ask for.
+/// Returns a model that follows the instructions of the checks.
 fn obey(request: &SeenRequest, _: CallInfo) -> Answer {
     match request.tools.first() {
         Some(tool) if request.settings.tool_choice.is_some() => {
@@ -227,7 +229,7 @@ fn obey(request: &SeenRequest, _: CallInfo) -> Answer {
     }
 }
 
-/// What came of a call.
+/// The result of a call.
 struct Heard {
     text: String,
     reasoning: String,
@@ -258,7 +260,7 @@ fn weather() -> Arc<[ToolSpec]> {
     Arc::new([ToolSpec { name: "weather".into(), description: "The weather in a city.".into(), parameters }])
 }
 
-/// Makes a call, again where it fails for a while.
+/// Makes a call, and retries it if it fails temporarily.
 async fn heard(provider: &Arc<dyn Provider>, request: Request) -> Result<Heard, String> {
     let mut attempt = 0;
     loop {
@@ -426,7 +428,7 @@ async fn schema(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Broken>
     }
 }
 
-/// The answer; `None` where the request was refused, and not for a while only.
+/// Returns the answer; `None` if the request was rejected permanently.
 async fn taken_or_refused(provider: &Arc<dyn Provider>, request: Request) -> Result<Option<Heard>, Broken> {
     match timeout(CALL_MAX, one(provider, request.clone())).await {
         Ok(Err(Ended::Failed(error))) if !error.failure.class.is_retryable() => Ok(None),
@@ -496,13 +498,13 @@ async fn parallel_calls(provider: &Arc<dyn Provider>) -> Result<(), Broken> {
     ensure(ids[0] != ids[1], || "two calls have one id".into())
 }
 
-/// What a failure must come as.
+/// The expected form of a failure.
 struct Wanted {
     classes: &'static [FailureClass],
     retry_after_ms: Option<u64>,
 }
 
-/// What goes wrong on the way, and what it must come as.
+/// Returns the failures, and the expected form of each.
 fn failures() -> Vec<(&'static str, Fault, Wanted)> {
     use FailureClass::{Auth, ContextOverflow, Loading, Malformed, Overloaded, RateLimited, Timeout};
     let of = |classes| Wanted { classes, retry_after_ms: None };
@@ -561,7 +563,7 @@ async fn closes(simulator: &Simulator, provider: &Arc<dyn Provider>) -> Result<(
         let _piece = stream.next().await;
         Ok::<_, ProviderError>(stream)
     });
-    // A provider that asks for whole answers has nothing to give before the end.
+    // A provider that requests whole answers has nothing to return before the end.
     let gives_nothing = pin!(async {
         while simulator.in_flight() == 0 {
             sleep(Duration::from_millis(5)).await;

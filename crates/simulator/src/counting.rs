@@ -1,7 +1,7 @@
-//! How the simulated server counts what it is sent, and what it says of that.
+//! How the simulated server counts the tokens of its input, and what it reports.
 //!
-//! Invariants: what is counted is what the model reads: the messages as they were sent, less the reasoning that the
-//! server's template drops, and the server's own text.
+//! Invariants: the count is that of what the model reads: the messages as sent, without reasoning that the
+//! server's template drops, plus the server's own text.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use greenroom_kernel::{Message, Usage};
 
 use crate::tokens;
 
-/// How much of the reasoning that it is sent a server puts before the model.
+/// How much of the received reasoning a server passes to the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ReadsReasoning {
     /// All of it.
     #[default]
     All,
-    /// That of the turn in progress: after the newest user message.
+    /// That of the current turn: after the newest user message.
     Turn,
     /// None of it.
     Nothing,
@@ -24,13 +24,13 @@ pub enum ReadsReasoning {
 /// How a server counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counting {
-    /// How much of the reasoning that it is sent it reads.
+    /// How much of the received reasoning it reads.
     pub reads_reasoning: ReadsReasoning,
-    /// Whether a report says how much of the output was reasoning.
+    /// Whether a report contains the part of the output that was reasoning.
     pub reports_reasoning: bool,
-    /// Whether a report's input is without the cached tokens.
+    /// Whether a report's input excludes the cached tokens.
     pub counts_cached_apart: bool,
-    /// The tokens of a text of its own that it puts before every request.
+    /// The tokens of the server's own text before every request.
     pub hidden_tokens: u64,
 }
 
@@ -46,7 +46,7 @@ impl Default for Counting {
 }
 
 impl Counting {
-    /// The tokens of these messages of a request, which end with its newest one.
+    /// Returns the tokens of these messages of a request, which end with its newest one.
     pub(crate) fn messages(&self, messages: &[Arc<Message>], sizes: &[MessageTokens]) -> u64 {
         let mut is_of_turn = true;
         let mut total = 0;
@@ -62,7 +62,7 @@ impl Counting {
         total
     }
 
-    /// What the server reports, of what is true.
+    /// Converts the true usage to what the server reports.
     pub(crate) fn report(&self, usage: Usage) -> Usage {
         let apart = if self.counts_cached_apart { usage.cached_tokens } else { 0 };
         Usage {

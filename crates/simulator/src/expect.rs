@@ -1,7 +1,7 @@
-//! What a scripted answer expects of the request that it answers.
+//! A scripted answer's expectations of the request that it answers.
 //!
-//! Invariants: an expectation looks at one request and says in a sentence what is not as it should be, with what is
-//! there instead.
+//! Invariants: an expectation examines one request and says in a sentence how it differs, with the actual
+//! content.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -14,11 +14,11 @@ use crate::seen::SeenRequest;
 /// The most characters of a message that a failure shows.
 const SHOWN_MAX: usize = 600;
 
-/// What an answer expects of its request. See [`Answer::expect_user`](crate::Answer::expect_user) and its neighbours.
+/// An expectation of a request. See [`Answer::expect_user`](crate::Answer::expect_user) and its neighbours.
 #[derive(Clone)]
 pub struct Expectation {
     check: Arc<Check>,
-    /// Where in the test it stands; `None` where it comes from a file.
+    /// The location in the test; `None` if the expectation comes from a file.
     pub(crate) location: Option<&'static Location<'static>>,
 }
 
@@ -32,19 +32,19 @@ impl Expectation {
         Self { check: Arc::new(check), location: Some(location) }
     }
 
-    /// The newest user message contains this text.
+    /// Expects the newest user message to contain this text.
     pub(crate) fn user(location: &'static Location<'static>, wanted: String) -> Self {
         Self::new(location, move |request| contains("the user says", &request.last_user_text(), &wanted))
     }
 
-    /// The instructions contain this text.
+    /// Expects the instructions to contain this text.
     pub(crate) fn instructions(location: &'static Location<'static>, wanted: String) -> Self {
         Self::new(location, move |request| {
             contains("the instructions are", request.system.as_deref().unwrap_or_default(), &wanted)
         })
     }
 
-    /// Since the model's newest answer this tool gave a result that contains this text.
+    /// Expects a result of this tool since the model's newest answer to contain this text.
     pub(crate) fn tool_result(location: &'static Location<'static>, tool: String, wanted: String) -> Self {
         Self::new(location, move |request| {
             let new: Vec<&ToolResult> = new_results(request).collect();
@@ -67,7 +67,7 @@ impl Expectation {
         })
     }
 
-    /// What is not as expected, if anything is.
+    /// Returns how the request differs, if it does.
     pub(crate) fn failure(&self, request: &SeenRequest) -> Option<String> {
         // An `assert!` in a check is an expectation like any other.
         let checked = catch_unwind(AssertUnwindSafe(|| (self.check)(request)));
@@ -90,14 +90,14 @@ impl fmt::Debug for Expectation {
     }
 }
 
-/// The same expectation, not another one that expects the same.
+/// Equal only if they are the same expectation, by identity.
 impl PartialEq for Expectation {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.check, &other.check)
     }
 }
 
-/// The tool results since the model's newest answer.
+/// Returns the tool results since the model's newest answer.
 fn new_results(request: &SeenRequest) -> impl Iterator<Item = &ToolResult> {
     let is_answer = |message: &&Arc<Message>| matches!(***message, Message::Assistant(_));
     request.messages.iter().rev().take_while(move |message| !is_answer(message)).filter_map(|message| {
@@ -115,7 +115,7 @@ fn contains(what: &str, text: &str, wanted: &str) -> Result<(), String> {
     Err(format!("{what} something that should contain\n    {wanted:?}\n  and is\n{}", quoted(text)))
 }
 
-/// A text in a failure: indented, and its end left out where it is long.
+/// Formats a text for a failure: indented, and truncated if it is long.
 pub(crate) fn quoted(text: &str) -> String {
     if text.is_empty() {
         return "    (nothing)".to_owned();

@@ -1,14 +1,14 @@
-//! What can go wrong with a provider, by order of a script or by a seed.
+//! Faults of a provider, chosen by a script or by a seed.
 //!
-//! Invariants: a fault that was chosen is counted when it really happens to the answer, not when it was
-//! chosen; a test that injects a fault asserts that count. The same plan, session and call number always give
-//! the same fault, however sessions interleave.
+//! Invariants: a fault is counted when it really affects the answer, not when it is chosen; a test that
+//! injects a fault asserts that count. The same plan, session and call number always give the same fault,
+//! however sessions interleave.
 
 use greenroom_provider::Purpose;
 
 use crate::overflow::ErrorDialect;
 
-/// One thing that goes wrong with an answer.
+/// A fault in an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
     /// An answer of this status, with these headers and this body.
@@ -17,37 +17,38 @@ pub enum Fault {
         status: u16,
         /// Headers beside the content type.
         headers: Vec<(String, String)>,
-        /// The body of the response, as it is.
+        /// The body of the response.
         body: String,
     },
-    /// 429, and how long to wait in one of the forms in use.
+    /// 429, with the wait in one of the forms in use.
     RateLimited(RetryAfter),
     /// A 5xx (or 529) with an OpenAI-shaped error.
     ServerError(u16),
-    /// 503 of a server that still loads its model, in the words of llama-server.
+    /// 503 from a server that is still loading its model, in the words of llama-server.
     Loading,
-    /// Nobody listens at the address. Over HTTP, where somebody does, the connection breaks before an answer.
+    /// Nothing listens at the address. Over HTTP, where the server does listen, the connection breaks before
+    /// an answer.
     Refused,
-    /// This status, and a body of no bytes.
+    /// This status with an empty body.
     EmptyBody(u16),
     /// 200, and the body is an error object instead of a stream.
     ErrorIn200,
-    /// A stream in which an error object takes the place of a chunk, and which then ends without `[DONE]`.
+    /// A stream in which an error object replaces a chunk, and which then ends without `[DONE]`.
     ErrorEvent,
     /// The request is refused as larger than the window, though it is not.
     Overflow(ErrorDialect),
     /// The connection breaks at this point, without an end of the stream.
     Reset(Point),
-    /// Nothing more comes from this point on, for a time or for ever.
+    /// Nothing more is sent from this point on, for a time or for ever.
     Stall {
-        /// The point from which nothing comes.
+        /// The point from which nothing is sent.
         at: Point,
-        /// Pings (comments of the event stream) come at this distance; `None`: silence.
+        /// The interval of pings (comments of the event stream); `None`: silence.
         ping_every_ms: Option<u64>,
-        /// How long it lasts before the answer goes on; `None`: until the client goes.
+        /// How long it lasts before the answer continues; `None`: until the client disconnects.
         for_ms: Option<u64>,
     },
-    /// The stream ends, cleanly, before its finish reason.
+    /// The stream ends cleanly before its finish reason.
     EofBeforeFinish,
     /// The stream ends after its finish reason and usage, without `[DONE]`.
     EofWithoutDone,
@@ -73,7 +74,7 @@ pub enum Fault {
     SilentTruncation,
 }
 
-/// How a 429 says how long to wait.
+/// How a 429 states the wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RetryAfter {
     /// The header is missing.
@@ -107,19 +108,19 @@ pub enum Point {
     BeforeFinish,
 }
 
-/// In which way the reported usage is wrong.
+/// How the reported usage is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WrongUsage {
     /// All numbers are zero.
     Zero,
     /// A thousand times too large.
     Absurd,
-    /// None, though it was asked for.
+    /// None, though it was requested.
     Missing,
 }
 
 impl RetryAfter {
-    /// The headers, and what is added to the message.
+    /// Returns the headers, and the addition to the message.
     pub(crate) fn parts(&self) -> (Vec<(String, String)>, String) {
         let header = |name: &str, value: String| (vec![(name.to_owned(), value)], String::new());
         match self {
@@ -143,7 +144,7 @@ fn seconds_text(ms: u64) -> String {
 }
 
 impl Fault {
-    /// Its name, as [`crate::Simulator::fired`] counts it.
+    /// Returns the name under which [`crate::Simulator::fired`] counts it.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Http { .. } => "http",
@@ -178,7 +179,7 @@ impl Fault {
         }
     }
 
-    /// Whether the client gets no usable answer from it and so asks again: the script's run does not advance.
+    /// Whether the client gets no usable answer and therefore retries: the script's run does not advance.
     pub(crate) fn spoils_answer(&self) -> bool {
         match self {
             Self::Http { .. }
@@ -208,7 +209,7 @@ impl Fault {
         }
     }
 
-    /// Whether it needs a tool call to spoil.
+    /// Whether it requires a tool call to spoil.
     pub(crate) fn needs_call(&self) -> bool {
         matches!(
             self,
@@ -216,7 +217,7 @@ impl Fault {
         )
     }
 
-    /// Whether it takes the place of the whole answer, so that the script need not be asked.
+    /// Whether it replaces the whole answer, so that the script is not called.
     pub(crate) fn replaces_answer(&self) -> bool {
         match self {
             Self::Http { .. }
@@ -246,8 +247,8 @@ impl Fault {
         }
     }
 
-    /// One of every kind that a runtime must survive, with short waits: what a [`FaultPlan`] chooses from
-    /// unless told otherwise. Stalls last until the client goes, as real ones do.
+    /// Returns one fault of every kind that a runtime must survive, with short waits: the default choice of a
+    /// [`FaultPlan`]. Stalls last until the client disconnects, as real ones do.
     pub fn every_kind() -> Vec<Self> {
         use Point::{AfterHeaders, BeforeFinish, BeforeHeaders, MidStream};
         vec![
@@ -296,12 +297,12 @@ impl Fault {
     }
 }
 
-/// A plan of faults that follows from a seed.
+/// A plan of faults derived from a seed.
 #[derive(Debug, Clone)]
 pub struct FaultPlan {
-    /// The seed: print it, and the run can be repeated.
+    /// The seed. Print it to make the run repeatable.
     pub seed: u64,
-    /// The share of calls that go wrong, 0 to 1.
+    /// The share of calls that fail, 0 to 1.
     pub rate: f64,
     /// The faults to choose from.
     pub faults: Vec<Fault>,
@@ -310,18 +311,19 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// A plan over every kind of fault.
+    /// Returns a plan over every kind of fault.
     pub fn new(seed: u64, rate: f64) -> Self {
         Self { seed, rate, faults: Fault::every_kind(), purpose: None }
     }
 
-    /// The fault for one call: `request` is the number of the session's request, failed ones included.
+    /// Chooses the fault for one call; `request` is the number of the session's request, including failed
+    /// ones.
     pub(crate) fn choose(&self, session: &str, request: u64, purpose: Purpose) -> Option<&Fault> {
         if self.faults.is_empty() || self.purpose.is_some_and(|only| only != purpose) {
             return None;
         }
         let dice = hash(&[&self.seed.to_le_bytes(), session.as_bytes(), &request.to_le_bytes()]);
-        // 53 bits: what a float holds exactly.
+        // 53 bits: the precision of a float.
         let share = (dice >> 11) as f64 / (1_u64 << 53) as f64;
         if share >= self.rate {
             return None;
@@ -332,7 +334,7 @@ impl FaultPlan {
     }
 }
 
-/// A stable hash of some bytes: the same in every process and version.
+/// Returns a stable hash of some bytes: the same in every process and version.
 pub(crate) fn hash(parts: &[&[u8]]) -> u64 {
     let mut state = 0xcbf2_9ce4_8422_2325_u64;
     for part in parts {

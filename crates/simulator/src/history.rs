@@ -1,6 +1,7 @@
-//! A conversation that a test begins with.
+//! A conversation with which a test begins.
 //!
-//! Invariants: every tool call has its result right after it, so that the history is one that a session could have.
+//! Invariants: every tool call is directly followed by its result, so that the history is one that a session
+//! could have.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use greenroom_kernel::{
 };
 use serde_json::Value;
 
-/// A conversation for a session to begin with.
+/// A conversation with which a session begins.
 ///
 /// ```
 /// # use greenroom::prelude::*;
@@ -35,26 +36,26 @@ pub struct History {
 }
 
 impl History {
-    /// An empty one.
+    /// Creates an empty history.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The user says this.
+    /// Adds a user message.
     #[must_use]
     pub fn user(mut self, text: impl Into<String>) -> Self {
         self.messages.push(Message::user(text));
         self
     }
 
-    /// The model answers this.
+    /// Adds an answer of the model.
     #[must_use]
     pub fn assistant(mut self, text: impl Into<String>) -> Self {
         self.messages.push(answer(Part::Text(text.into()), StopReason::Stop));
         self
     }
 
-    /// The model calls this tool, which gives this result.
+    /// Adds a tool call with its result.
     #[must_use]
     pub fn tool(mut self, name: impl Into<String>, arguments: &Value, result: impl Into<String>) -> Self {
         let (id, name) = (format!("call_history_{}", self.messages.len()), name.into());
@@ -70,12 +71,12 @@ impl History {
         self
     }
 
-    /// The messages, oldest first.
+    /// Returns the messages, oldest first.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// The entries of a log that has these messages and nothing else, for `SessionHandle::import`.
+    /// Returns the entries of a log with exactly these messages, for `SessionHandle::import`.
     pub fn entries(&self) -> Vec<Arc<Entry>> {
         (0..)
             .zip(&self.messages)
@@ -86,7 +87,7 @@ impl History {
             .collect()
     }
 
-    /// The entry of the newest message: where the session goes on.
+    /// Returns the entry of the newest message, from which the session continues.
     pub fn leaf(&self) -> Option<EntryId> {
         (self.messages.len() as u64).checked_sub(1).map(EntryId)
     }

@@ -1,8 +1,8 @@
 //! The simulated model as a provider in this process, without a socket.
 //!
-//! Invariants: it waits only on tokio's clock, so that a paused clock rules it; it shares the caller's
-//! messages and copies none but those with broken calls or with reasoning that is not sent back. A failure is what a careful HTTP client would make of the
-//! same answer.
+//! Invariants: it waits only on tokio's clock, so that a paused clock controls it; it shares the caller's
+//! messages and copies only those with broken calls or with reasoning that is not sent back. A failure is
+//! what a careful HTTP client would make of the same answer.
 
 use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
@@ -119,7 +119,7 @@ fn seen(mut request: Request, resent: &ResentReasoning) -> SeenRequest {
         .sum();
     let mut settings = request.settings;
     if request.tools.is_empty() {
-        // A client says nothing about tools where it offers none.
+        // A client sends nothing about tools if it offers none.
         (settings.tool_choice, settings.parallel_tool_calls) = (None, None);
     }
     SeenRequest {
@@ -138,7 +138,7 @@ fn seen(mut request: Request, resent: &ResentReasoning) -> SeenRequest {
     }
 }
 
-/// Replaces broken JSON in the arguments of calls by what a real client would send in its place.
+/// Replaces broken JSON in the arguments of calls with what a real client would send instead.
 fn send_whole_arguments(message: &mut Arc<Message>) {
     let is_sent_as_is = |call: &ToolCall| matches!(sendable_arguments(&call.arguments), Cow::Borrowed(as_is) if as_is == call.arguments);
     if message.tool_calls().all(is_sent_as_is) {
@@ -153,7 +153,7 @@ fn send_whole_arguments(message: &mut Arc<Message>) {
     }
 }
 
-/// One answer being given.
+/// An answer in progress.
 struct Performance {
     steps: VecDeque<Step>,
     flight: InFlight,
@@ -161,7 +161,7 @@ struct Performance {
     is_over: bool,
 }
 
-/// What has come so far.
+/// The answer so far.
 #[derive(Default)]
 struct Gathered {
     provider: String,
@@ -202,7 +202,8 @@ impl Performance {
                 Step::Stall { for_ms, .. } => stall(for_ms).await,
                 Step::Fired(fault) => self.flight.fired(fault),
                 Step::Reset | Step::Refuse => {
-                    // As over HTTP: a stream that breaks off before its first event says as little as an empty one.
+                    // As over HTTP: a stream that breaks off before its first event is treated like an empty
+                    // one.
                     let empty_stream = !self.gathered.has_event;
                     return self.end(Err(ProviderError { empty_stream, ..reset() }));
                 }
@@ -262,7 +263,7 @@ impl Gathered {
         }
     }
 
-    /// A client cannot answer a call without an id of its own, so it makes one where the server did not.
+    /// Chooses an id: a client cannot answer a call without an id of its own, so it makes one if the server did not.
     fn unused_id(&mut self, id: &str) -> String {
         let mut unused = id.to_owned();
         let mut number = 0;
@@ -285,7 +286,7 @@ impl Gathered {
         let mut content = Vec::new();
         content.extend(Some(self.reasoning).filter(|text| !text.is_empty()).map(Part::Reasoning));
         content.extend(Some(self.text).filter(|text| !text.is_empty()).map(Part::Text));
-        // What is there counts, not what the server calls it.
+        // The content decides, not the server's finish reason.
         let stop = match (stop, self.calls.is_empty()) {
             (StopReason::Stop, false) => StopReason::ToolCalls,
             (StopReason::ToolCalls, true) => StopReason::Stop,
@@ -327,7 +328,7 @@ fn raw_error(raw: &Raw) -> ProviderError {
     }
 }
 
-/// What a client makes of an HTTP error.
+/// Converts an HTTP error as a client does.
 fn error_of(status: u16, headers: &[(String, String)], body: &str) -> ProviderError {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
@@ -335,12 +336,12 @@ fn error_of(status: u16, headers: &[(String, String)], body: &str) -> ProviderEr
             map.insert(name, value);
         }
     }
-    // Dates in headers are of the wall clock, whatever tokio's clock does.
+    // Dates in headers use the wall clock, even if tokio's clock is paused.
     let retry_after_ms = retry_after_ms(&map, SystemTime::now());
     ProviderError::new(classify(Some(status), body, retry_after_ms), body)
 }
 
-/// What a client makes of an error in the middle of a stream.
+/// Converts an error in the middle of a stream as a client does.
 fn stream_error(body: &str) -> ProviderError {
     let mut error = error_of(200, &[], body);
     if error.failure.class == FailureClass::Other {

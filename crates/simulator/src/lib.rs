@@ -2,9 +2,9 @@
 //! every request that it gets.
 //!
 //! The one key decision: **the simulator is as strict as the strictest provider and as unreliable as the
-//! worst.** It has a real window and refuses what does not fit in the words of a chosen server; it counts
+//! worst.** It has a real window and refuses larger requests in the words of a chosen server; it counts
 //! tokens with a counter that the runtime does not know; it records every request that breaks a rule, so that
-//! a test can fail on it; and it breaks its own answers by order or by a seed. It serves the demo, replay,
+//! a test can fail on it; and it spoils its own answers on request or by a seed. It serves the demo, replay,
 //! users' tests and ours. What is absent: sessions, actors, compaction, and any dependency on the runtime.
 //!
 //! ```
@@ -16,9 +16,9 @@
 //! simulator.assert_clean();
 //! ```
 //!
-//! Reading order: [`seen`] (a request), [`check`] (what it must not do), [`tokens`] (how large it is),
-//! [`model`] (what answers), [`scripts`] and [`summariser`] (who answers), [`fault`] and
-//! [`overflow`] (what goes wrong), [`simulator`] (the life of a call), [`server`] (over HTTP).
+//! Reading order: [`seen`] (a request), [`check`] (the rules for requests), [`tokens`] (the size of a
+//! request), [`model`] (the script interface), [`scripts`] and [`summariser`] (scripts),
+//! [`fault`] and [`overflow`] (failures), [`simulator`] (the life of a call), [`server`] (over HTTP).
 
 mod answer;
 mod cassette;
@@ -57,7 +57,7 @@ pub use server::SimulatorServer;
 pub use simulator::{LoggedRequest, Outcome, Simulator, SimulatorOptions};
 pub use summariser::Summariser;
 
-/// What can go wrong with the simulator itself.
+/// Errors of the simulator itself.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatorError {
     /// The server cannot listen at its address.

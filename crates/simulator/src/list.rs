@@ -1,8 +1,8 @@
-//! The lists of models that servers give, each in its own form.
+//! The model lists of servers, each in its own form.
 
 use serde_json::{Value, json};
 
-/// How the simulated server's list of models speaks of the window.
+/// How the simulated server's list of models states the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ListForm {
     /// The list has names only, as OpenAI's.
@@ -12,27 +12,27 @@ pub enum ListForm {
     Absent,
     /// vLLM: the window.
     Vllm,
-    /// llama-server: what the model was made for, and on another page the window of one slot.
+    /// llama-server: the trained context, and on another page the window of one slot.
     LlamaServer {
-        /// What the model was made for, in tokens.
+        /// The trained context, in tokens.
         trained: u64,
     },
     /// LiteLLM: limits and prices of the models that it knows.
     LiteLlm,
-    /// LM Studio: what the model was made for, and on another page the window that is loaded.
+    /// LM Studio: the trained context, and on another page the loaded window.
     LmStudio {
-        /// What the model was made for, in tokens.
+        /// The trained context, in tokens.
         trained: u64,
     },
-    /// A list that says more than the server takes.
+    /// A list that states a larger window than the server accepts.
     Boasts {
-        /// What it says.
+        /// The stated window.
         tokens: u64,
     },
 }
 
 impl ListForm {
-    /// The page `/v1/models`.
+    /// Returns the page `/v1/models`.
     pub(crate) fn list(self, model: &str, window: u64) -> Option<Value> {
         let entry = match self {
             Self::Absent => return None,
@@ -55,7 +55,7 @@ impl ListForm {
         Some(json!({ "object": "list", "data": [entry] }))
     }
 
-    /// Another page on which such a server says more.
+    /// Returns another page on which such a server states more.
     pub(crate) fn page(self, path: &str, model: &str, window: u64) -> Option<Value> {
         match (self, path) {
             (Self::LlamaServer { .. }, "/props") => {

@@ -1,7 +1,7 @@
-//! What decides the simulated model's answers: the script, and the reply it gives.
+//! The script that decides the simulated model's answers, and the reply it returns.
 //!
 //! Invariants: a script is a plain function of the request and of the call's numbers. It does not wait, and
-//! it knows no transport; delays and faults are part of the reply and are performed by the simulator.
+//! knows no transport; delays and faults are part of the reply and are performed by the simulator.
 
 use std::panic::Location;
 
@@ -13,7 +13,8 @@ use crate::seen::SeenRequest;
 
 /// A scripted model: a function from requests to replies.
 pub trait Script: Send + Sync + 'static {
-    /// The answer to one request. Called only for requests that passed the checker and fit the window.
+    /// Returns the answer to one request. Called only for requests that passed the checker and fit the
+    /// window.
     fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer;
 }
 
@@ -23,16 +24,15 @@ impl<S: Script + ?Sized> Script for std::sync::Arc<S> {
     }
 }
 
-/// The numbers of a call, by which a script can vary its replies.
+/// The numbers of a call, with which a script can vary its replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallInfo {
-    /// Its number over all sessions, from 0, refused ones included.
+    /// Its number over all sessions, from 0, including refused ones.
     pub call: u64,
-    /// Its number among the session's calls of the same purpose, from 0. Calls that failed by the fault plan,
-    /// the window or the checker do not count: the client asks again and gets the same reply.
+    /// Its number among the session's calls of the same purpose, from 0. Calls that failed because of the
+    /// fault plan, the window or the checker do not count: the client retries and gets the same reply.
     pub session_call: u64,
-    /// A number for what the script wants to vary, the same for the same simulator seed, session and
-    /// `session_call`.
+    /// A number for variation, the same for the same simulator seed, session and `session_call`.
     pub seed: u64,
 }
 
@@ -45,15 +45,15 @@ pub struct Answer {
     pub reasoning: String,
     /// Tool calls, after the text.
     pub calls: Vec<ScriptedCall>,
-    /// What to report instead of the true usage.
+    /// The usage to report instead of the true one.
     pub usage: Option<Usage>,
     /// The finish reason instead of the one that follows from the content.
     pub finish: Option<StopReason>,
-    /// How it is spread over time.
+    /// The timing of the reply.
     pub pace: Pace,
-    /// What goes wrong with it.
+    /// The fault in the reply.
     pub fault: Option<Fault>,
-    /// What it expects of its request. A [`ScriptedModel`](crate::ScriptedModel) looks; other scripts do not.
+    /// Expectations of the request. Only a [`ScriptedModel`](crate::ScriptedModel) checks them.
     pub expects: Vec<Expectation>,
 }
 
@@ -64,14 +64,14 @@ pub struct ScriptedCall {
     pub id: Option<String>,
     /// The tool's name.
     pub name: String,
-    /// The arguments, as JSON text (or broken, if that is the point).
+    /// The arguments, as JSON text (or deliberately broken).
     pub arguments: String,
 }
 
-/// How a reply is spread over time. The default is eight chunks at once.
+/// The timing of a reply. The default is eight chunks at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Into how many pieces the text, and each other part, is cut; at least 1.
+    /// The number of pieces into which the text, and each other part, is split; at least 1.
     pub chunks: usize,
     /// The time before the first piece, in milliseconds.
     pub first_ms: u64,
@@ -86,17 +86,17 @@ impl Default for Pace {
 }
 
 impl Answer {
-    /// An answer of this text.
+    /// Creates an answer with this text.
     pub fn text(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
 
-    /// An answer that is one tool call.
+    /// Creates an answer that is one tool call.
     pub fn call(name: impl Into<String>, arguments: &serde_json::Value) -> Self {
         Self::default().and_call(name, arguments)
     }
 
-    /// No answer: this fault. (A fault that needs an answer to spoil gets a short text.)
+    /// Creates a failed answer with this fault. (A fault that requires an answer to spoil gets a short text.)
     pub fn fault(fault: Fault) -> Self {
         Self::text("this answer is only partial").with_fault(fault)
     }
@@ -108,49 +108,49 @@ impl Answer {
         self
     }
 
-    /// Adds a tool call with arguments as they are, valid or not.
+    /// Adds a tool call with raw arguments, valid or not.
     #[must_use]
     pub fn and_raw_call(mut self, name: impl Into<String>, arguments: impl Into<String>) -> Self {
         self.calls.push(ScriptedCall { id: None, name: name.into(), arguments: arguments.into() });
         self
     }
 
-    /// With this reasoning before it.
+    /// Sets the reasoning before the answer.
     #[must_use]
     pub fn with_reasoning(mut self, reasoning: impl Into<String>) -> Self {
         self.reasoning = reasoning.into();
         self
     }
 
-    /// Reporting this usage, true or not.
+    /// Sets the reported usage, true or not.
     #[must_use]
     pub fn with_usage(mut self, usage: Usage) -> Self {
         self.usage = Some(usage);
         self
     }
 
-    /// Ending for this reason.
+    /// Sets the finish reason.
     #[must_use]
     pub fn with_finish(mut self, finish: StopReason) -> Self {
         self.finish = Some(finish);
         self
     }
 
-    /// Spread over time like this.
+    /// Sets the timing.
     #[must_use]
     pub fn with_pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
         self
     }
 
-    /// Beginning only after `first_ms` milliseconds.
+    /// Sets the delay before the first piece, in milliseconds.
     #[must_use]
     pub fn after_ms(mut self, first_ms: u64) -> Self {
         self.pace.first_ms = first_ms;
         self
     }
 
-    /// The same answer, whose expectations do not name their place in the code: for scripts that come from files.
+    /// Removes the code locations of the expectations: for scripts that come from files.
     #[must_use]
     pub fn without_locations(mut self) -> Self {
         self.expects.iter_mut().for_each(|expected| expected.location = None);
@@ -165,7 +165,7 @@ impl Answer {
         self
     }
 
-    /// Expects that this tool has just given a result that contains this text.
+    /// Expects a new result of this tool that contains this text.
     #[track_caller]
     #[must_use]
     pub fn expect_tool_result(mut self, tool: impl Into<String>, text: impl Into<String>) -> Self {
@@ -181,7 +181,7 @@ impl Answer {
         self
     }
 
-    /// Expects this of the request. The error says what is wrong with it.
+    /// Adds a custom expectation of the request. The error is the description of the difference.
     #[track_caller]
     #[must_use]
     pub fn expect(
@@ -201,8 +201,8 @@ impl Answer {
 }
 
 impl From<&AssistantMessage> for Answer {
-    /// A recorded answer, played again: text, reasoning, calls with their ids, and the way it ended. Usage is
-    /// left out, since it belongs to the request of that time.
+    /// Converts a recorded answer for replay: text, reasoning, calls with their ids, and the finish reason.
+    /// Usage is left out, since it belongs to the original request.
     fn from(message: &AssistantMessage) -> Self {
         let mut reply = Self::default();
         for part in &message.content {

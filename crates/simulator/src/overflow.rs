@@ -1,13 +1,13 @@
-//! How providers say that a request is larger than the model's window.
+//! How providers report that a request is larger than the model's window.
 //!
-//! The texts are those of real servers, since recovery depends on reading them. Invariants: the numbers in
+//! The texts are those of real servers, since recovery depends on parsing them. Invariants: the numbers in
 //! them are the simulator's own count and window.
 
 use serde_json::json;
 
 use crate::wire;
 
-/// Which provider's words to use.
+/// The provider whose wording is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ErrorDialect {
     /// OpenAI: 400, code `context_length_exceeded`.
@@ -17,21 +17,21 @@ pub enum ErrorDialect {
     LlamaServer,
     /// vLLM: 400, a numeric code, `input_tokens`.
     Vllm,
-    /// vLLM when the text is so long that it is not even counted: 400, in characters.
+    /// vLLM for a text so long that it is not even counted: 400, in characters.
     VllmCharacters,
     /// llama-cpp-python: 400 in OpenAI's older words; when streaming, 200 and a stream without an event.
     LlamaCppPython,
     /// mistral.rs: 422 with a flat body; when streaming, 200 and a line of plain text.
     MistralRs,
-    /// A LiteLLM gateway in front of llama.cpp's server: its words, wrapped.
+    /// A LiteLLM gateway in front of llama.cpp's server: its wording, wrapped.
     LiteLlm,
     /// Anthropic: 400, "prompt is too long".
     Anthropic,
-    /// 400 and a body of no bytes.
+    /// 400 with an empty body.
     EmptyBody,
-    /// Not at all: the request is answered, and the usage is larger than the window.
+    /// No refusal: the request is answered, and the usage is larger than the window.
     Silent,
-    /// Not at all: the oldest messages are dropped until the rest fits, and only the usage shows it.
+    /// No refusal: the oldest messages are dropped until the rest fits, and only the usage shows it.
     SilentTruncation,
 }
 
@@ -47,8 +47,8 @@ pub(crate) enum Refusal {
 }
 
 impl ErrorDialect {
-    /// The refusal of a request of `tokens` and `bytes` that may answer with `output` tokens; `None` where the
-    /// dialect does not refuse.
+    /// Returns the refusal of a request of `tokens` and `bytes` that may answer with `output` tokens; `None`
+    /// if the dialect does not refuse.
     pub(crate) fn refuse(
         self,
         window: u64,
@@ -144,7 +144,7 @@ impl ErrorDialect {
         }
     }
 
-    /// The refusal of a request that asks for more output than the model gives.
+    /// Returns the refusal of a request for more output than the model can produce.
     pub(crate) fn refuse_output_above(limit: u64, output: u64) -> Refusal {
         let message = format!(
             "max_tokens is too large: {output}. This model supports at most {limit} completion tokens, whereas you \
@@ -153,7 +153,7 @@ impl ErrorDialect {
         Refusal::Status(400, wire::error_body(&message, "invalid_request_error", Some("invalid_value")))
     }
 
-    /// The refusal of a request whose input fits, but not together with the output that it asks for.
+    /// Returns the refusal of a request whose input fits, but not together with the requested output.
     pub(crate) fn refuse_output(window: u64, tokens: u64, output: u64) -> Refusal {
         let requested = tokens.saturating_add(output);
         let message = format!(

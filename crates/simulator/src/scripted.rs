@@ -1,8 +1,9 @@
-//! A model for tests of one's own agent: it gives the answers of a script, and fails the test where the agent and the
+//! A model for tests of agents: it returns the answers of a script, and fails the test if the agent and the
 //! script differ.
 //!
-//! Invariants: an answer is given once; a call that the script has no answer for, or whose answer expected another
-//! request, is refused in a way that ends the run, and is told by `assert_done` and when the model is dropped.
+//! Invariants: an answer is given once; a call for which the script has no answer, or whose answer expected
+//! another request, is refused in a way that ends the run, and is reported by `assert_done` and when the
+//! model is dropped.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,12 +29,13 @@ mod tests;
 /// How many requests are kept: more than a test makes.
 const LOG_CAPACITY: usize = 10_000;
 
-/// A model that gives the answers of a script, one for each call, in order.
+/// A model that returns the answers of a script, one for each call, in order.
 ///
-/// A call beyond the script's end is refused, the run ends with an error, and the test fails when the model is dropped,
-/// as it does where an answer's expectations are not met, a request breaks a rule of the protocol, or an answer calls a tool
-/// that the agent does not have. (A test of just that uses [`Sequence`](crate::Sequence), which expects nothing.)
-/// [`assert_done`](Self::assert_done) at the end of a test also fails where answers are left over.
+/// A call beyond the script's end is refused, the run ends with an error, and the test fails when the model
+/// is dropped. The same happens if an answer's expectations are not met, a request breaks a rule of the
+/// protocol, or an answer calls a tool that the agent does not have. (To test just that, use
+/// [`Sequence`](crate::Sequence), which expects nothing.) [`assert_done`](Self::assert_done) at the end of a
+/// test also fails if answers are left over.
 ///
 /// ```
 /// # use greenroom::prelude::*;
@@ -72,8 +74,8 @@ impl fmt::Debug for ScriptedModel {
 }
 
 impl ScriptedModel {
-    /// A model that gives these answers to the calls of all sessions, in the order in which they come. Requests for
-    /// summaries are answered beside the script, with an obedient summary: see [`Self::summaries`].
+    /// Creates a model that answers the calls of all sessions with these answers, in order of arrival.
+    /// Requests for summaries do not consume answers, and get an obedient summary: see [`Self::summaries`].
     pub fn new(answers: impl IntoIterator<Item = Answer>) -> Self {
         let lists = vec![List { model: None, answers: answers.into_iter().collect() }];
         let script = Strict { lists, summaries: Arc::new(Summariser::Obedient), state: Mutex::default() };
@@ -99,7 +101,7 @@ impl ScriptedModel {
         Self::of(changed, strict)
     }
 
-    /// Gives the calls to this model, a sub-agent's for one, answers of their own.
+    /// Sets separate answers for the calls to this model, for example a sub-agent's.
     #[must_use]
     pub fn for_model(self, model: impl Into<String>, answers: impl IntoIterator<Item = Answer>) -> Self {
         let list = List { model: Some(model.into()), answers: answers.into_iter().collect() };
@@ -112,19 +114,19 @@ impl ScriptedModel {
         self.changed(|_| {}, |script| script.summaries = Arc::new(summaries))
     }
 
-    /// Changes how the simulator behaves that plays the model: its window, its faults, the provider's name …
+    /// Changes the options of the underlying simulator: its window, its faults, the provider's name …
     #[must_use]
     pub fn options(self, change: impl FnOnce(&mut SimulatorOptions)) -> Self {
         self.changed(change, |_| {})
     }
 
-    /// The model as a provider in this process: no socket, and usable with a paused clock.
+    /// Returns the model as an in-process provider: no socket, and usable with a paused clock.
     pub fn provider(&self) -> Arc<dyn Provider> {
         self.inner.simulator.provider()
     }
 
-    /// The model over HTTP, as an OpenAI-compatible server on a free port of the loopback interface, until the server is
-    /// dropped.
+    /// Serves the model over HTTP, as an OpenAI-compatible server on a free port of the loopback interface,
+    /// until the server is dropped.
     ///
     /// # Errors
     /// If no port can be bound.
@@ -132,24 +134,25 @@ impl ScriptedModel {
         self.inner.simulator.serve().await
     }
 
-    /// The arguments of every call that the model made of this tool, in order. Arguments that are no JSON are a string.
+    /// Returns the arguments of every call that the model made of this tool, in order. Arguments that are not
+    /// JSON are a string.
     pub fn calls_of(&self, tool: &str) -> Vec<Value> {
         let state = self.inner.script.state();
         state.calls.iter().filter(|(name, _)| name == tool).map(|(_, arguments)| arguments.clone()).collect()
     }
 
-    /// The requests that the model got, oldest first, those for summaries included.
+    /// Returns the requests that the model received, oldest first, including those for summaries.
     pub fn requests(&self) -> Vec<LoggedRequest> {
         self.inner.simulator.requests()
     }
 
-    /// The simulator that plays the model: what was in flight at the same time, which faults fired, and more.
+    /// Returns the underlying simulator: concurrent calls, fired faults, and more.
     pub fn simulator(&self) -> &Simulator {
         &self.inner.simulator
     }
 
-    /// In what the agent and the script differ so far, a sentence each: answers that were not asked for, calls beyond the
-    /// script, expectations that were not met, rules that requests broke.
+    /// Returns the differences between the agent and the script so far, a sentence each: unused answers,
+    /// calls beyond the script, unmet expectations, and broken rules.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.inner.problems();
         let mut state = self.inner.script.state();
@@ -169,11 +172,11 @@ impl ScriptedModel {
         problems
     }
 
-    /// Fails the test unless every answer was asked for, no call was beyond the script, every expectation was met, and
-    /// no request broke a rule.
+    /// Fails the test unless every answer was used, no call was beyond the script, every expectation was met,
+    /// and no request broke a rule.
     ///
     /// # Panics
-    /// If one of these is not so; the message tells all of them.
+    /// If one of these does not hold; the message lists all differences.
     #[track_caller]
     pub fn assert_done(&self) {
         let problems = self.problems();
@@ -182,7 +185,7 @@ impl ScriptedModel {
 }
 
 impl Inner {
-    /// What is wrong already, whatever comes.
+    /// Returns the problems that are certain already.
     fn problems(&self) -> Vec<String> {
         let mut problems = self.script.state().failures.clone();
         let broken = self.simulator.violations();
@@ -191,7 +194,7 @@ impl Inner {
     }
 }
 
-/// A test that forgets `assert_done` fails all the same where the agent and the script differ.
+/// A test that forgets `assert_done` fails nevertheless if the agent and the script differ.
 impl Drop for Inner {
     fn drop(&mut self) {
         let problems = self.problems();
@@ -205,14 +208,14 @@ fn told(problems: &[String]) -> String {
     format!("the agent and the model's script differ:\n- {}", problems.join("\n- "))
 }
 
-/// The answers to the calls to one model, or to all models that have no list.
+/// The answers to the calls to one model, or to all models without a list of their own.
 #[derive(Debug, Clone)]
 struct List {
     model: Option<String>,
     answers: Vec<Answer>,
 }
 
-/// A script that has an end.
+/// A script with a fixed number of answers.
 struct Strict {
     lists: Vec<List>,
     summaries: Arc<dyn Script>,
@@ -221,19 +224,19 @@ struct Strict {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Which answer of which list each call got: one whose answer did not arrive is asked for again.
+    /// Which answer of which list each call got: an answer that did not arrive is requested again.
     given: HashMap<(String, u64), (usize, usize)>,
-    /// How many answers of each list were given.
+    /// How many answers of each list were used.
     used: HashMap<usize, usize>,
     failures: Vec<String>,
     /// The tools that were called, with their arguments.
     calls: Vec<(String, Value)>,
-    /// How many of the problems somebody has asked for: who asks fails the test, or says them in another way.
+    /// How many of the problems were already reported: the caller fails the test, or reports them itself.
     told: usize,
 }
 
 impl State {
-    /// The next answer of each list.
+    /// Returns the next answer of each list.
     fn next(&self, lists: &[List]) -> Vec<usize> {
         (0..lists.len()).map(|list| self.used.get(&list).copied().unwrap_or(0)).collect()
     }
@@ -244,7 +247,7 @@ impl Strict {
         self.state.lock()
     }
 
-    /// The list for calls to this model: its own, or the one for all.
+    /// Returns the list for calls to this model: its own, or the one for all.
     fn list_of(&self, model: &str) -> usize {
         self.lists.iter().position(|list| list.model.as_deref() == Some(model)).unwrap_or(0)
     }
@@ -294,7 +297,7 @@ impl Script for Strict {
             let failure = format!("answer {} expects another request: {}", index + 1, unmet.join("; "));
             return Self::refuse(&mut state, failure);
         }
-        // It is given all the same: the agent says what it makes of it.
+        // The answer is sent nevertheless: the agent reports how it handled it.
         if known.is_none()
             && let Some(call) = answer.calls.iter().find(|call| !request.has_tool(&call.name))
         {
@@ -321,7 +324,7 @@ fn counted(answers: usize) -> String {
     if answers == 1 { "1 answer".to_owned() } else { format!("{answers} answers") }
 }
 
-/// An answer in a few words.
+/// Summarises an answer in a few words.
 fn summary(answer: &Answer) -> String {
     if let Some(fault) = &answer.fault {
         return format!("the fault {}", fault.name());

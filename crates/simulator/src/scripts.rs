@@ -23,8 +23,8 @@ impl Script for Echo {
     }
 }
 
-/// Answers each session's runs with these replies, in order; summary requests with an obedient summary.
-/// After the last reply it says "(the script has ended)".
+/// Answers each session's runs with these replies, in order; summary requests with an obedient summary. After
+/// the last reply it answers "(the script has ended)".
 #[derive(Debug, Clone, Default)]
 pub struct Sequence(pub Vec<Answer>);
 
@@ -41,7 +41,7 @@ impl Script for Sequence {
     }
 }
 
-/// A script from a function. It gets summary requests too.
+/// A script from a function. It also gets summary requests.
 pub struct Function<F>(pub F);
 
 impl<F> Script for Function<F>

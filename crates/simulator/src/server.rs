@@ -1,7 +1,7 @@
 //! The simulated model over HTTP, on the loopback interface.
 //!
-//! Invariants: what happens is decided by `answer`; this file only writes it down as bytes, in the
-//! order and at the time it says. A client that goes away ends its answer at once.
+//! Invariants: `answer` decides the behaviour; this file only writes it as bytes, in the given order and at
+//! the given times. If the client disconnects, its answer ends at once.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -31,10 +31,10 @@ use crate::wire::{
     self, AnswerForm, FromHeaders, WireChoice, WireChunk, WireDelta, WireDeltaCall, WireRequest,
 };
 
-/// The largest request that is read: more than any window that is simulated.
+/// The largest request that is read: more than any simulated window.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
-/// Breaks the connection: the only error that the service gives.
+/// Breaks the connection: the only error of the service.
 #[derive(Debug, thiserror::Error)]
 #[error("the simulated connection was reset")]
 struct Broken;
@@ -61,12 +61,12 @@ impl SimulatorServer {
         Ok(server)
     }
 
-    /// The address at which it listens.
+    /// Returns the address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The base URL for OpenAI clients: `http://127.0.0.1:PORT/v1`.
+    /// Returns the base URL for OpenAI clients: `http://127.0.0.1:PORT/v1`.
     pub fn base_url(&self) -> BaseUrl {
         format!("http://{}/v1", self.address).parse().expect("an address is a host and a port")
     }
@@ -136,7 +136,7 @@ async fn serve_connection(stream: TcpStream, simulator: Simulator) {
     }
 }
 
-/// The body, which tells when its end was taken.
+/// Wraps the body so that it signals when its end was taken.
 fn notifying(body: Body, over: Arc<Notify>) -> Body {
     let frames = futures_util::stream::unfold((body, over), |(mut body, over)| async move {
         let frame = body.frame().await;
@@ -250,23 +250,23 @@ fn full(body: impl Into<Bytes>) -> Body {
     Full::new(body.into()).map_err(|never: Infallible| match never {}).boxed_unsync()
 }
 
-/// One answer being given.
+/// An answer in progress.
 struct Performance {
     steps: VecDeque<Step>,
     writer: Writer,
     flight: InFlight,
-    /// How much of the stall at the front has passed.
+    /// How much of the initial stall has passed.
     pinged_ms: u64,
 }
 
 impl Performance {
-    /// What happens before the status goes out.
+    /// Performs the steps before the status is sent.
     async fn until_headers(&mut self) -> Result<(), Broken> {
         while let Some(step) = self.steps.pop_front() {
             match step {
                 Step::Headers => return Ok(()),
                 Step::Wait(ms) => sleep(Duration::from_millis(ms)).await,
-                // Nothing can be pinged before the headers.
+                // No pings can be sent before the headers.
                 Step::Stall { for_ms: Some(ms), .. } => sleep(Duration::from_millis(ms)).await,
                 Step::Stall { for_ms: None, .. } => std::future::pending().await,
                 Step::Fired(fault) => self.flight.fired(fault),
@@ -276,7 +276,8 @@ impl Performance {
         Err(Broken)
     }
 
-    /// The next bytes of the stream: everything up to the next pause, since one write costs less than many.
+    /// Returns the next bytes of the stream: everything up to the next pause, since one write costs less than
+    /// many.
     async fn next_bytes(&mut self) -> Option<Result<Bytes, Broken>> {
         let mut bytes = Vec::new();
         while let Some(step) = self.steps.front() {
@@ -307,7 +308,7 @@ impl Performance {
                     return Some(Ok(Bytes::from_static(b": ping\n\n")));
                 }
                 Step::Reset | Step::Refuse => {
-                    // The connection writes what it has only when this body has nothing more for now.
+                    // The connection flushes only when this body has nothing more for now.
                     sleep(Duration::from_millis(1)).await;
                     return Some(Err(Broken));
                 }
@@ -320,7 +321,7 @@ impl Performance {
         (!bytes.is_empty()).then(|| Ok(bytes.into()))
     }
 
-    /// The whole answer as one JSON object, for a client that wants no stream.
+    /// Returns the whole answer as one JSON object, for a client that does not request a stream.
     async fn whole(mut self) -> Result<Response<Body>, Broken> {
         let mut message = WholeMessage::default();
         while let Some(step) = self.steps.pop_front() {
@@ -348,7 +349,7 @@ impl Performance {
     }
 }
 
-/// A whole answer, as it is gathered from its pieces.
+/// A whole answer, gathered from its pieces.
 #[derive(Default)]
 struct WholeMessage {
     text: String,

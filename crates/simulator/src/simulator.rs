@@ -1,4 +1,4 @@
-//! The simulator itself: options, the life of one call, and what it remembers of all calls.
+//! The simulator itself: options, the life of one call, and the record of all calls.
 //!
 //! Invariants: every request is checked, counted and logged before anything else is decided; state is behind
 //! one lock that is held only for bookkeeping, never while a script runs or text is counted.
@@ -25,10 +25,10 @@ use crate::seen::SeenRequest;
 use crate::server::SimulatorServer;
 use crate::{SimulatorError, tokens, wire};
 
-/// The most violations that are kept; more are only counted.
+/// The most violations that are kept; further ones are only counted.
 const VIOLATIONS_KEPT_MAX: usize = 1_000;
 
-/// How a simulator behaves.
+/// The options of a simulator.
 #[derive(Clone)]
 pub struct SimulatorOptions {
     /// The model's name in the list of models. Requests for other names are answered too, as many local
@@ -38,40 +38,40 @@ pub struct SimulatorOptions {
     pub window: u64,
     /// The most output of one answer, in tokens.
     pub max_output: u64,
-    /// What scripts and call ids vary by.
+    /// The seed for scripts and call ids.
     pub seed: u64,
     /// The script that decides the model's replies.
     pub script: Arc<dyn Script>,
-    /// The words in which a request larger than the window is refused.
+    /// The wording with which a request larger than the window is refused.
     pub error_dialect: ErrorDialect,
-    /// Whether a request whose input fits, but not together with the output that it asks for, is refused; else
-    /// the answer is cut to the room there is.
+    /// Whether a request whose input fits, but not together with the requested output, is refused; otherwise
+    /// the answer is truncated to the remaining window.
     pub refuses_output_overflow: bool,
-    /// Whether a request that asks for more output than `max_output` is refused; else it just gets no more.
+    /// Whether a request for more output than `max_output` is refused; otherwise the output is limited.
     pub refuses_output_above_max: bool,
-    /// A plan of faults; `None`: only those that the script orders.
+    /// A plan of faults; `None`: only those in the script.
     pub faults: Option<FaultPlan>,
-    /// What the list of models says of the window, over HTTP.
+    /// How the list of models states the window, over HTTP.
     pub list: ListForm,
-    /// Over HTTP, a connection is closed without a word so many milliseconds after its first answer, as llama-server does;
-    /// `None`: it is kept.
+    /// Over HTTP, a connection is closed silently this many milliseconds after its first answer, as
+    /// llama-server does; `None`: it is kept.
     pub closes_after_ms: Option<u64>,
-    /// The rules that requests may break: OpenAI itself takes much that we never send, and other clients do.
+    /// The rules that requests may break: OpenAI itself accepts much that we never send but other clients do.
     pub tolerates: &'static [Rule],
-    /// The key that HTTP requests must bear; others get 401.
+    /// The API key that HTTP requests must present (401 otherwise).
     pub require_key: Option<String>,
     /// How many of the last requests are kept for [`Simulator::requests`].
     pub log_capacity: usize,
-    /// What the in-process provider calls itself.
+    /// The name of the in-process provider.
     pub provider_name: String,
-    /// Whether the in-process provider sends reasoning back, where the settings of a request do not say so.
+    /// Whether the in-process provider sends reasoning back, if the settings of a request do not specify it.
     pub resend_reasoning: ResendReasoning,
-    /// How it counts what it is sent, and what it reports of that.
+    /// How it counts tokens, and what it reports.
     pub counting: Counting,
 }
 
 impl SimulatorOptions {
-    /// A model of 128,000 tokens with this script, without faults.
+    /// Creates the options of a model of 128,000 tokens with this script, without faults.
     pub fn new(script: impl Script) -> Self {
         Self {
             model: "simulated".to_owned(),
@@ -121,9 +121,9 @@ struct State {
 
 #[derive(Default)]
 struct Session {
-    /// Requests of any kind, failed ones included.
+    /// Requests of any kind, including failed ones.
     requests: u64,
-    /// Answered calls, which the script counts by.
+    /// Answered calls, which scripts use as their number.
     runs: u64,
     summaries: u64,
     previous: Option<Arc<Previous>>,
@@ -147,22 +147,22 @@ struct Previous {
     message_tokens: Vec<MessageTokens>,
 }
 
-/// One request, as the log keeps it.
+/// A logged request.
 #[derive(Debug, Clone)]
 pub struct LoggedRequest {
     /// The number of the call, from 0, over all sessions.
     pub call: u64,
     /// The request as it was sent.
     pub request: Arc<SeenRequest>,
-    /// When the request came.
+    /// When the request arrived.
     pub started: Instant,
-    /// When its answer had been given or its client had gone; `None` while it is in flight.
+    /// When its answer was complete or its client disconnected; `None` while it is in flight.
     pub ended: Option<Instant>,
-    /// How the request was dealt with.
+    /// How the request was handled.
     pub outcome: Outcome,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It broke a rule and was refused.
@@ -175,7 +175,7 @@ pub enum Outcome {
     Answered,
 }
 
-/// A call under way: keeps it counted as in flight until dropped.
+/// A call in flight: counted until dropped.
 pub(crate) struct InFlight {
     simulator: Simulator,
     call: u64,
@@ -186,7 +186,7 @@ impl InFlight {
         self.call
     }
 
-    /// Waits as long as the answer says before it is sent, and counts the fault that it is.
+    /// Waits for the answer's delay before it is sent, and counts its fault.
     pub(crate) async fn wait_and_fire(&self, answer: &StatusAnswer) {
         if answer.wait_ms > 0 {
             sleep(Duration::from_millis(answer.wait_ms)).await;
@@ -216,12 +216,12 @@ impl Drop for InFlight {
 }
 
 impl Simulator {
-    /// A simulated model with these options.
+    /// Creates a simulated model with these options.
     pub fn new(options: SimulatorOptions) -> Self {
         Self { inner: Arc::new(Inner { options, state: Mutex::default() }) }
     }
 
-    /// A model that answers with what the user said last, and writes summaries when it is asked to.
+    /// Creates a model that answers with the last user message, and writes summaries on request.
     pub fn echo() -> Self {
         Self::new(SimulatorOptions::new(crate::scripts::Echo))
     }
@@ -242,37 +242,37 @@ impl Simulator {
         SimulatorServer::bind(self.clone(), address).await
     }
 
-    /// The same model as a provider in this process, without a socket: usable with a paused clock.
+    /// Returns the same model as an in-process provider, without a socket: usable with a paused clock.
     pub fn provider(&self) -> Arc<dyn Provider> {
         Arc::new(InProcess::new(self.clone()))
     }
 
-    /// The options it was made with.
+    /// Returns the options it was created with.
     pub fn options(&self) -> &SimulatorOptions {
         &self.inner.options
     }
 
-    /// How many requests came, refused ones included.
+    /// Returns the number of requests, including refused ones.
     pub fn calls(&self) -> u64 {
         self.state().calls
     }
 
-    /// The last requests, oldest first; at most `log_capacity`.
+    /// Returns the last requests, oldest first; at most `log_capacity`.
     pub fn requests(&self) -> Vec<LoggedRequest> {
         self.state().log.iter().cloned().collect()
     }
 
-    /// The most calls that were in flight at the same time.
+    /// Returns the highest number of calls that were in flight at the same time.
     pub fn in_flight_max(&self) -> usize {
         self.state().in_flight_max
     }
 
-    /// How many calls are in flight now.
+    /// Returns the number of calls in flight.
     pub fn in_flight(&self) -> usize {
         self.state().in_flight
     }
 
-    /// The rules that requests broke; the first 1,000.
+    /// Returns the rules that requests broke; the first 1,000.
     pub fn violations(&self) -> Vec<Violation> {
         self.state().violations.clone()
     }
@@ -282,7 +282,7 @@ impl Simulator {
         self.state().fired.clone()
     }
 
-    /// How many pings were sent, which only HTTP has.
+    /// Returns the number of pings sent, which exist only over HTTP.
     pub fn pings(&self) -> u64 {
         self.state().pings
     }
@@ -305,7 +305,7 @@ impl Simulator {
         self.inner.state.lock()
     }
 
-    /// Takes one request: counts, checks and logs it, and decides its answer.
+    /// Handles one request: counts, checks and logs it, and decides its answer.
     pub(crate) fn begin(
         &self,
         mut request: SeenRequest,
@@ -340,7 +340,7 @@ impl Simulator {
             return (answer, flight);
         }
         if let Some(fault) = planned.as_ref().filter(|fault| fault.replaces_answer()) {
-            // No script is asked for an answer that nobody will see.
+            // The script is not called for an answer that nobody will see.
             let answer = self.answer(&request, Answer::default(), Some(fault), request_number);
             self.log(call, request, started, Outcome::Faulted(fault.name()));
             return (answer, flight);
@@ -369,7 +369,7 @@ impl Simulator {
         }
         let mut reply = options.script.reply(&request, info);
         let ordered = reply.fault.take();
-        // The script that orders it has seen the whole request; the usage tells of the half.
+        // The script that requests it has seen the whole request; the usage is that of the half.
         if planned.is_none() && drops_half(ordered.as_ref()) {
             drop_half(&mut request);
         }
@@ -384,7 +384,7 @@ impl Simulator {
         (answer, flight)
     }
 
-    /// Records the broken rules, and gives the refusal.
+    /// Records the broken rules, and returns the refusal.
     fn refuse_broken(&self, request: &SeenRequest, call: u64, broken: Vec<Broken>) -> Transmission {
         let texts: Vec<String> =
             broken.iter().map(|(rule, detail)| format!("{}: {detail}", rule.text())).collect();
@@ -402,7 +402,8 @@ impl Simulator {
         Transmission::Status(StatusAnswer::new(400, body))
     }
 
-    /// The refusal of a request that is larger than the window, or asks for more output than there is.
+    /// Returns the refusal of a request that is larger than the window, or requests more output than
+    /// possible.
     fn overflow(&self, request: &SeenRequest) -> Option<Refusal> {
         let options = &self.inner.options;
         let output = request.settings.output_tokens_max;
@@ -424,7 +425,8 @@ impl Simulator {
             .then(|| ErrorDialect::refuse_output(options.window, request.tokens, wanted))
     }
 
-    /// Remembers the request as the session's last good one; gives how many calls of its purpose were answered.
+    /// Stores the request as the session's last good one; returns how many calls of its purpose were
+    /// answered.
     fn remember(&self, request: &SeenRequest, measured: Measured) -> u64 {
         let mut state = self.state();
         let session = state.sessions.entry(request.session_key().to_owned()).or_default();
@@ -506,7 +508,7 @@ struct Measured {
     message_tokens: Vec<MessageTokens>,
 }
 
-/// Counts `request`, taking over what it shares with the session's previous one; gives how many messages that
+/// Counts `request`, reusing what it shares with the session's previous one; returns how many messages that
 /// is. Shared messages are replaced by the previous request's, so that they are in memory once.
 fn measure(request: &mut SeenRequest, previous: Option<&Previous>, counting: &Counting) -> (Measured, usize) {
     let same_head = previous.filter(|previous| {
@@ -536,7 +538,7 @@ fn measure(request: &mut SeenRequest, previous: Option<&Previous>, counting: &Co
     let cached = head_tokens + counting.messages(&request.messages[..known], &message_tokens);
     message_tokens.extend(request.messages[known..].iter().map(|message| MessageTokens::of(message)));
     request.tokens = head_tokens + counting.messages(&request.messages, &message_tokens);
-    // What a template drops with a new turn is no longer in the prefix.
+    // Reasoning that a template drops with a new turn is no longer in the prefix.
     request.cached_tokens = same_head.map_or(0, |_| cached.min(request.tokens));
     (Measured { head_tokens, message_tokens }, known)
 }
@@ -547,7 +549,7 @@ fn drop_half(request: &mut SeenRequest) {
     truncate(request, half);
 }
 
-/// Drops the oldest messages until at most `tokens_max` are left, as servers do that truncate in silence. The
+/// Drops the oldest messages until at most `tokens_max` are left, as servers that truncate silently do. The
 /// last message stays whatever its size.
 fn truncate(request: &mut SeenRequest, tokens_max: u64) {
     let mut dropped = 0;

@@ -1,7 +1,7 @@
-//! Answers to summary requests: an honest one, and every way in which a model gets it wrong.
+//! Answers to summary requests: an honest one, and every way in which a model can get it wrong.
 //!
-//! Invariants: the honest summary is made from what was sent and from nothing else, keeps what a previous
-//! summary said, and stays well within the output limit of the request.
+//! Invariants: the honest summary is made only from the request, keeps the content of a previous summary, and
+//! stays well within the output limit of the request.
 
 use std::fmt::Write as _;
 
@@ -16,17 +16,17 @@ mod transcript;
 use transcript::Transcript;
 pub use transcript::recorded_steps;
 
-/// The most a summary has where the request names no limit, in tokens.
+/// The maximum size of a summary if the request has no limit, in tokens.
 const CAP_TOKENS_DEFAULT: u64 = 4_000;
 
 /// How a model answers summary requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Summariser {
-    /// As it was asked: all headings, made from the transcript.
+    /// As requested: all headings, made from the transcript.
     Obedient,
     /// All headings, and almost nothing below them.
     Lossy,
-    /// Longer than any cap, with tags and orders that try to pose as ours.
+    /// Longer than any cap, with tags and instructions that imitate ours.
     Hostile,
     /// An empty text.
     Empty,
@@ -34,9 +34,9 @@ pub enum Summariser {
     Garbage,
     /// Tool calls, although no tools are offered.
     ToolCalls,
-    /// Begun as asked, and cut off at the output limit.
+    /// Begun as requested, and cut off at the output limit.
     CutOff,
-    /// It goes on with the conversation instead.
+    /// Continues the conversation instead.
     Continues,
 }
 
@@ -81,14 +81,14 @@ impl Script for Summariser {
     }
 }
 
-/// An honest summary of what `request` holds: a record of the history, or of the beginning of a turn.
+/// Returns an honest summary of `request`: a record of the history, or of the beginning of a turn.
 pub(crate) fn obedient(request: &SeenRequest) -> String {
     let text = request.last_user_text();
     let transcript = Transcript::read(&text);
     // The runtime measures with its own counter, which differs from ours by up to a quarter.
     let cap =
         request.settings.output_tokens_max.unwrap_or(CAP_TOKENS_DEFAULT).min(CAP_TOKENS_DEFAULT) * 6 / 10;
-    // The oldest facts go first when it is too long, as in a real summary.
+    // The oldest facts are dropped first when it is too long, as in a real summary.
     let mut kept = 64;
     loop {
         let summary =
@@ -124,7 +124,7 @@ fn prefix(transcript: &Transcript, kept: usize) -> String {
     out
 }
 
-/// A heading and the newest `kept` of its lines.
+/// Writes a heading and the newest `kept` of its lines.
 fn section(out: &mut String, heading: &str, bullet: &str, lines: &[String], kept: usize) {
     let _ = writeln!(out, "{heading}");
     if lines.is_empty() || kept == 0 {

@@ -1,8 +1,8 @@
-//! How many tokens a text has for the simulated model.
+//! Counts the tokens of a text for the simulated model.
 //!
-//! Deliberately not the runtime's estimator: a real provider counts with a tokenizer that the runtime does not
-//! have, and the difference is what the runtime's learned ratio has to learn. Invariants: the count depends
-//! on the text alone, and a text's count is at most the sum of its parts' counts.
+//! Deliberately not the runtime's estimator: a real provider counts with a tokenizer that the runtime does
+//! not have, and the runtime's learned ratio has to learn the difference. Invariants: the count depends on
+//! the text alone, and a text's count is at most the sum of its parts' counts.
 //!
 //! One token is: up to 5 ASCII letters of a word, up to 3 digits, up to 2 punctuation marks, up to 16
 //! characters of white space, up to 2 letters of another alphabet, or one CJK character. A symbol or emoji is
@@ -21,7 +21,7 @@ pub const IMAGE: u64 = 1_024;
 /// Tokens that begin the answer; part of every request.
 pub const REPLY_PRIMER: u64 = 3;
 
-/// The number of tokens in `text`.
+/// Returns the number of tokens in `text`.
 pub fn count(text: &str) -> u64 {
     let mut total = 0;
     pieces(text, |_, tokens| {
@@ -31,7 +31,7 @@ pub fn count(text: &str) -> u64 {
     total
 }
 
-/// The longest beginning of `text` that has at most `tokens_max` tokens.
+/// Returns the longest beginning of `text` that has at most `tokens_max` tokens.
 pub fn prefix(text: &str, tokens_max: u64) -> &str {
     let mut total = 0;
     let mut end = 0;
@@ -45,7 +45,7 @@ pub fn prefix(text: &str, tokens_max: u64) -> &str {
     &text[..end]
 }
 
-/// The tokens of one message of a request, without the reasoning that is sent with it.
+/// Returns the tokens of one message of a request, without the reasoning that is sent with it.
 pub fn message(message: &Message) -> u64 {
     let content: u64 = match message {
         Message::User(content) => blocks(content),
@@ -63,7 +63,7 @@ pub fn message(message: &Message) -> u64 {
     MESSAGE_OVERHEAD + content
 }
 
-/// The tokens of the reasoning that is sent with a message.
+/// Returns the tokens of the reasoning that is sent with a message.
 pub fn reasoning(message: &Message) -> u64 {
     let Message::Assistant(answer) = message else { return 0 };
     let tokens = |part: &Part| match part {
@@ -73,7 +73,7 @@ pub fn reasoning(message: &Message) -> u64 {
     answer.content.iter().map(tokens).sum()
 }
 
-/// The tokens of the part of a request that stands before the conversation: system prompt and tools.
+/// Returns the tokens of the part of a request before the conversation: system prompt and tools.
 pub fn head(system: Option<&str>, tools: &[ToolSpec]) -> u64 {
     let system = system.map_or(0, |text| MESSAGE_OVERHEAD + count(text));
     let tools: u64 = tools
@@ -121,7 +121,7 @@ impl Class {
         }
     }
 
-    /// The most characters in one piece.
+    /// Returns the most characters in one piece.
     fn characters_max(self) -> u32 {
         match self {
             Self::Word => 5,
@@ -133,12 +133,12 @@ impl Class {
     }
 }
 
-/// Cuts `text` into pieces and calls `each` with every piece's end (in bytes) and its tokens, until it says
-/// no.
+/// Splits `text` into pieces and calls `each` with every piece's end (in bytes) and its tokens, until it
+/// returns `false`.
 fn pieces(text: &str, mut each: impl FnMut(usize, u64) -> bool) {
     let mut class = Class::Space;
     let mut characters = 0;
-    // Only a single blank is free, so a piece of white space remembers whether it is one.
+    // Only a single blank is free, so a piece of white space records whether it is one.
     let mut is_blank = false;
     let cost = |class: Class, characters: u32, is_blank: bool| match class {
         Class::Space => u64::from(characters > 1 || !is_blank),

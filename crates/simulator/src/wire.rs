@@ -1,7 +1,7 @@
-//! The chat-completions protocol as it stands on the wire: what is read, and what is written.
+//! The chat-completions protocol on the wire: reading and writing.
 //!
 //! Invariants: reading is lenient about form (unknown fields, nulls, string or parts) and strict about
-//! meaning: what cannot be understood is a broken rule, never silently dropped.
+//! meaning: content that cannot be understood is a broken rule, never silently dropped.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::check::{Broken, Rule};
 use crate::seen::{SeenRequest, TRANSCRIPT_TAG};
 
-/// The fields that [`WireRequest`] reads. What is not among them is extra.
+/// The fields that [`WireRequest`] reads. All others are extra.
 const FIELDS: &[&str] = &[
     "model",
     "messages",
@@ -40,8 +40,8 @@ const FIELDS: &[&str] = &[
     "user",
 ];
 
-/// The fields of a body that are not among [`FIELDS`]. Read by a pass of its own, since a flattened map would copy
-/// every long text once more.
+/// The fields of a body that are not among [`FIELDS`]. Read in a separate pass, since a flattened map would
+/// copy every long text once more.
 #[derive(Debug, Default)]
 pub(crate) struct Extra(serde_json::Map<String, serde_json::Value>);
 
@@ -222,21 +222,21 @@ impl<'de> Deserialize<'de> for Content {
     }
 }
 
-/// What headers say about a request.
+/// Information about a request from its headers.
 #[derive(Debug, Default)]
 pub(crate) struct FromHeaders {
     pub(crate) session: Option<String>,
     pub(crate) purpose: Option<Purpose>,
 }
 
-/// What else the writer of the answer has to know.
+/// Further information for writing the answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AnswerForm {
     pub(crate) includes_usage: bool,
 }
 
 impl WireRequest {
-    /// The request in our own types, and what is wrong with its form.
+    /// Converts the request to our own types, and returns the errors in its form.
     pub(crate) fn into_seen(
         self,
         headers: FromHeaders,
@@ -313,7 +313,7 @@ impl WireRequest {
             }),
             seed: self.seed,
             output_tokens_max: self.max_completion_tokens.or(self.max_tokens),
-            // It is seen in the messages.
+            // Visible in the messages.
             resend_reasoning: None,
             extra: extra.0,
         };
@@ -336,7 +336,7 @@ impl WireRequest {
     }
 }
 
-/// A word, or `{"type":"function","function":{"name":"…"}}`.
+/// Reads the tool choice: a word, or `{"type":"function","function":{"name":"…"}}`.
 fn tool_choice(value: &serde_json::Value) -> Option<ToolChoice> {
     let name = value.as_str().or_else(|| value.get("function")?.get("name")?.as_str());
     name.map(|name| name.to_owned().into())
@@ -394,7 +394,7 @@ impl Content {
     }
 }
 
-/// An inline picture, or one that is only named by its address.
+/// Returns an inline image, or one that is only named by its address.
 fn image_of(url: &str) -> Image {
     match url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,")) {
         Some((media_type, data)) => Image { media_type: media_type.to_owned(), data: data.to_owned() },
@@ -418,7 +418,7 @@ fn output_schema(format: &serde_json::Value) -> Option<Arc<OutputSchema>> {
     }))
 }
 
-/// The protocol's word for why an answer ended.
+/// Returns the protocol's finish reason.
 pub(crate) fn finish_reason(stop: StopReason) -> &'static str {
     match stop {
         StopReason::Stop => "stop",
@@ -509,7 +509,7 @@ impl From<Usage> for WireUsage {
     }
 }
 
-/// An error's body in OpenAI's form.
+/// Returns an error's body in OpenAI's form.
 pub(crate) fn error_body(message: &str, kind: &str, code: Option<&str>) -> String {
     serde_json::json!({ "error": { "message": message, "type": kind, "param": null, "code": code } })
         .to_string()

@@ -1,4 +1,5 @@
-//! Charts as SVG: bars of how far each goal is reached, and lines of what a runtime under load takes.
+//! Charts as SVG: bars of how far each goal is reached, and lines of the resources that a runtime uses under
+//! load.
 //!
 //! Invariants: the text of a chart is escaped; a chart is readable on light and on dark pages.
 
@@ -7,7 +8,7 @@ use std::fmt::Write as _;
 const STYLE: &str = "<style>text{font:12px sans-serif;fill:#777}.met{fill:#3a8f5c}.short{fill:#c9772b}\
     line,path{stroke:#777;fill:none}path{stroke:#3a6ea5;stroke-width:1.5}</style>";
 
-/// A bar for each goal; the line is where a goal is met.
+/// Draws a bar for each goal; the line is where a goal is met.
 pub(crate) fn goals(reached: &[(String, f64)]) -> String {
     const ROW: usize = 20;
     const LEFT: f64 = 420.0;
@@ -39,7 +40,7 @@ pub(crate) fn goals(reached: &[(String, f64)]) -> String {
     svg
 }
 
-/// A panel of lines for each of memory, descriptors, tasks and disk, over the time.
+/// Draws a panel of lines for each of memory, descriptors, tasks and disk, over time.
 pub(crate) fn growth(samples: &[Vec<f64>]) -> String {
     const PANELS: [(&str, usize); 4] = [("RSS, MiB", 1), ("descriptors", 2), ("tasks", 3), ("disk, MiB", 4)];
     const WIDTH: f64 = 340.0;

@@ -1,4 +1,4 @@
-//! The figures that benchmarks gave: read from their output, and kept in a file with date, machine and load.
+//! The figures of benchmarks: parsed from their output, and kept in a file with date, machine and load.
 //!
 //! Invariants: a figure's name is unique; the file is sorted by name, so that a new measurement is a small difference.
 
@@ -8,12 +8,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// What a benchmark gave under one name.
+/// A benchmark's result under one name.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Figure {
     pub(crate) value: f64,
     pub(crate) unit: String,
-    /// The value in terms of the baseline of the same run.
+    /// The value relative to the baseline of the same run.
     pub(crate) ratio: Option<f64>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Figures(pub(crate) BTreeMap<String, (Figure, Run)>);
 const HEADER: &str = "figure\tvalue\tunit\tratio to its baseline\tdate\tmachine\tload before";
 
 impl Figures {
-    /// The figures in a file; none where it does not exist.
+    /// Reads the figures from a file; none if it does not exist.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).with_context(|| format!("read {}", path.display())),
@@ -82,7 +82,8 @@ impl Figures {
     }
 }
 
-/// The figures in what a benchmark said: lines of `figure`, name, value, unit and ratio, with tabs between.
+/// Parses the figures in a benchmark's output: lines of `figure`, name, value, unit and ratio, separated by
+/// tabs.
 pub(crate) fn of_output(said: &str) -> Result<Vec<(String, Figure)>> {
     let lines = said.lines().filter_map(|line| line.strip_prefix("figure\t"));
     lines
@@ -96,7 +97,7 @@ pub(crate) fn of_output(said: &str) -> Result<Vec<(String, Figure)>> {
         .collect()
 }
 
-/// The samples in what a benchmark said: lines of `sample` and numbers.
+/// Parses the samples in a benchmark's output: lines of `sample` and numbers.
 pub(crate) fn samples(said: &str) -> Result<Vec<Vec<f64>>> {
     let lines = said.lines().filter_map(|line| line.strip_prefix("sample\t"));
     lines.map(|line| line.split('\t').map(number).collect()).collect()

@@ -1,4 +1,4 @@
-//! The table of `docs/performance.md`: what is to be reached, and what was.
+//! The table of `docs/performance.md`: goals, and results.
 //!
 //! Invariants: a goal without a figure is shown as not measured; nothing outside the table's marks is changed.
 
@@ -12,12 +12,12 @@ use super::figures::{Figure, Figures, Run};
 const BEGIN: &str = "<!-- The table below is written by `cargo xtask bench`. -->";
 const END: &str = "<!-- The end of the table. -->";
 
-/// What is to be reached by a figure.
+/// A goal for a figure.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Goal {
-    /// What is measured.
+    /// The measured quantity.
     what: &'static str,
-    /// What it is measured against, in the same run.
+    /// The baseline in the same run.
     baseline: &'static str,
     figure: &'static str,
     bound: Bound,
@@ -38,7 +38,7 @@ impl Goal {
         Self { what, baseline, figure, bound }
     }
 
-    /// What counts of a figure.
+    /// Returns the relevant number of a figure.
     fn reached(&self, figure: &Figure) -> Option<f64> {
         match self.bound {
             Bound::RatioMin(_) | Bound::RatioMax(_) => figure.ratio,
@@ -46,11 +46,11 @@ impl Goal {
         }
     }
 
-    /// How far the goal is reached: 1 is just met, more is better.
+    /// Returns how far the goal is reached: 1 is just met, more is better.
     fn share(&self, reached: f64) -> f64 {
         match self.bound {
             Bound::RatioMin(least) | Bound::ValueMin(least) => reached / least,
-            // A goal of zero, or less than nothing reached, is as good as it gets.
+            // A goal of zero, or a result of at most zero, is as good as possible.
             Bound::RatioMax(most) | Bound::ValueMax(most) if reached > 0.0 => most / reached,
             Bound::RatioMax(_) | Bound::ValueMax(_) => f64::INFINITY,
         }
@@ -200,7 +200,7 @@ const GOALS: &[Goal] = &[
     Goal::new("… disk", "after the first fifth", "growth/disk", RatioMax(1.1)),
 ];
 
-/// Each goal that was measured, and how far it is reached: 1 is just met, more is better.
+/// Returns each measured goal, and how far it is reached: 1 is just met, more is better.
 pub(crate) fn reached(figures: &Figures) -> Vec<(String, f64)> {
     let mut reached = Vec::new();
     let mut group = "";
@@ -210,7 +210,7 @@ pub(crate) fn reached(figures: &Figures) -> Vec<(String, f64)> {
             Some(rest) => what = format!("{}: {rest}", group.split(':').next().unwrap_or(group)),
             None => group = goal.what,
         }
-        // Several goals of one name differ in whom they are against.
+        // Several goals of the same name differ in their baseline.
         if goal.figure.starts_with("peers/") && goal.what.starts_with("runs/s") {
             what = format!("{what}, against {}", goal.baseline);
         }
@@ -220,7 +220,7 @@ pub(crate) fn reached(figures: &Figures) -> Vec<(String, f64)> {
     reached
 }
 
-/// The page with a new table between the marks.
+/// Returns the page with a new table between the marks.
 pub(crate) fn with_table(page: &str, figures: &Figures) -> Result<String> {
     let (before, rest) = page.split_once(BEGIN).context("docs/performance.md lacks the mark of its table")?;
     let (_, after) = rest.split_once(END).context("docs/performance.md lacks the mark of its table's end")?;
@@ -260,7 +260,7 @@ fn table(figures: &Figures) -> String {
     text
 }
 
-/// A number with about three digits that count.
+/// Formats a number with about three significant digits.
 fn rounded(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

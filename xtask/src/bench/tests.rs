@@ -1,4 +1,4 @@
-//! What becomes of a benchmark's words.
+//! Parsing of a benchmark's output.
 
 use super::figures::{Figures, Run, of_output, samples};
 use super::{Asked, chart, page};
@@ -21,7 +21,7 @@ fn figures_are_read_and_kept() {
     assert_eq!(figures.0["fleet/disk_64/rate"].0.ratio, Some(0.45));
     assert_eq!(figures.0["fleet/x"].0.ratio, None);
     assert_eq!(Figures::parse(&figures.text()).expect("what was written is read"), figures);
-    // Those of the same benchmark go, those of others stay.
+    // Those of the same benchmark are replaced, those of others stay.
     figures.replace("store", of_output("figure\tstore/a\t1\ts\t-").expect("a figure"), &run());
     figures.replace("fleet", of_output("figure\tfleet/y\t1\ts\t-").expect("a figure"), &run());
     assert_eq!(figures.0.keys().collect::<Vec<_>>(), ["fleet/y", "store/a"]);

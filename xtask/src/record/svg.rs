@@ -1,12 +1,13 @@
 //! Pictures of a terminal as an animated SVG.
 //!
-//! Invariants: text is text, so that it can be read and searched; a row that stands in several pictures is drawn once.
+//! Invariants: text is text, so that it can be read and searched; a row that appears in several pictures is
+//! drawn once.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// What a terminal showed from a moment on: text with the codes of its colours.
+/// The content of a terminal from a moment on: text with colour codes.
 pub(crate) struct Frame {
     pub(crate) at: Duration,
     pub(crate) picture: String,
@@ -15,15 +16,15 @@ pub(crate) struct Frame {
 /// The size of a character, in pixels.
 const WIDTH: f64 = 8.0;
 const HEIGHT: f64 = 18.0;
-/// Around the terminal.
+/// The margin around the terminal.
 const MARGIN: f64 = 14.0;
 /// How long the last picture stays.
 const LAST: Duration = Duration::from_secs(3);
 
-/// A row at its place, and from when to when it is seen, in parts of the whole time.
+/// A row at its position, and the intervals in which it is visible, as fractions of the whole time.
 type Seen<'a> = ((usize, &'a str), Vec<(f64, f64)>);
 
-/// How a piece of text looks.
+/// The style of a piece of text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Look {
     color: Option<u8>,
@@ -34,7 +35,7 @@ struct Look {
     reverse: bool,
 }
 
-/// The text of a picture alone.
+/// Returns the text of a picture without colour codes.
 pub(crate) fn text(picture: &str) -> String {
     let mut out = String::new();
     for row in picture.lines() {
@@ -44,7 +45,7 @@ pub(crate) fn text(picture: &str) -> String {
     out
 }
 
-/// The pictures, one after the other, again and again.
+/// Draws the pictures in a loop.
 pub(crate) fn draw(frames: &[Frame], columns: u16, rows: u16) -> String {
     let (width, height) =
         (f64::from(columns) * WIDTH + 2.0 * MARGIN, f64::from(rows) * HEIGHT + 2.0 * MARGIN);
@@ -95,7 +96,7 @@ pub(crate) fn draw(frames: &[Frame], columns: u16, rows: u16) -> String {
     out
 }
 
-/// Makes a row visible at these parts of the whole time.
+/// Makes a row visible at these fractions of the whole time.
 fn animation(times: &[(f64, f64)], total: f64) -> String {
     let (mut values, mut keys) = (vec!["hidden"], vec![0.0]);
     for (from, until) in times {
@@ -148,7 +149,7 @@ fn attributes(look: Look) -> String {
     out
 }
 
-/// A row's text in pieces of one look.
+/// Splits a row's text into pieces of one style.
 fn pieces(row: &str) -> Vec<(String, Look)> {
     let (mut out, mut look): (Vec<(String, Look)>, _) = (Vec::new(), Look::default());
     let mut rest = row;
@@ -162,7 +163,7 @@ fn pieces(row: &str) -> Vec<(String, Look)> {
             rest = after.get(1..).unwrap_or_default();
             continue;
         }
-        // What shifts between sets of characters says nothing here.
+        // Codes that shift between character sets are irrelevant here.
         if !c.is_control() {
             match out.last_mut() {
                 Some((text, last)) if *last == look => text.push(c),

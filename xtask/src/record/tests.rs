@@ -1,4 +1,4 @@
-//! Rows with colours, and when they are seen.
+//! Rows with colours, and when they are visible.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Converts pi's messages into the kernel's.
 //!
-//! Invariants: a message of an unknown role gives `None`; a block of an unknown type is left out; a missing field is
-//! empty; the arguments of a call are the JSON text that JavaScript would write.
+//! Invariants: a message of an unknown role yields `None`; a block of an unknown type is left out; a missing
+//! field is empty; the arguments of a call are the JSON text that JavaScript would write.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use super::str_of;
 /// The file that each call touches, by the call's id; `None` if its tool is not known to touch one.
 pub(super) type Tools = HashMap<String, Option<(String, Touch)>>;
 
-/// The entry of a message; `None` if the role is unknown.
+/// Returns the entry of a message; `None` if the role is unknown.
 pub(super) fn message(message: &Value, tools: &mut Tools) -> Option<EntryKind> {
     let of = |message: Message| EntryKind::message(message);
     match str_of(message, "role")? {
@@ -32,7 +32,7 @@ pub(super) fn message(message: &Value, tools: &mut Tools) -> Option<EntryKind> {
     }
 }
 
-/// The entry of a message that an extension added.
+/// Returns the entry of a message that an extension added.
 pub(super) fn custom(value: &Value) -> EntryKind {
     EntryKind::Custom(Custom {
         kind: text(value, "customType"),
@@ -41,7 +41,7 @@ pub(super) fn custom(value: &Value) -> EntryKind {
     })
 }
 
-/// A count of tokens, which JavaScript may have written as a float. Anything else is 0.
+/// Reads a count of tokens, which JavaScript may have written as a float. Anything else is 0.
 pub(super) fn tokens(value: &Value) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -91,9 +91,9 @@ fn part(item: &Value) -> Option<Part> {
     }
 }
 
-/// The usage of an answer. pi's `input` does not include the tokens that were read from or written to the cache, and pi
-/// also gives the total. The total decides the context's size: where it differs from the sum of the parts, the input
-/// absorbs the difference.
+/// Converts the usage of an answer. pi's `input` does not include the tokens that were read from or written
+/// to the cache, and pi also gives the total. The total determines the context's size: if it differs from the
+/// sum of the parts, the input absorbs the difference.
 fn usage(usage: &Value) -> Usage {
     let count = |field: &str| usage.get(field).map_or(0, tokens);
     let (cached, written) = (count("cacheRead"), count("cacheWrite"));
@@ -137,7 +137,7 @@ fn shell(message: &Value) -> Shell {
     }
 }
 
-/// The `content` of a message, which is a text or a list of texts and images.
+/// Returns the `content` of a message, which is a text or a list of texts and images.
 fn blocks(message: &Value) -> Vec<Block> {
     match message.get("content") {
         Some(Value::String(text)) => vec![Block::Text(text.clone())],

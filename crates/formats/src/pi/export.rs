@@ -1,7 +1,7 @@
 //! Writes our entries as one of pi's session files, version 3.
 //!
-//! A compaction's line has additional fields for what it saved. An undone compaction and a pin, for which pi has no
-//! line, are `custom` lines.
+//! A compaction's line has additional fields for its savings. An undone compaction and a pin, for which pi
+//! has no line, are `custom` lines.
 //!
 //! Invariants: every entry of the tree is one line, and its parent's line is before it; entries beside the path (inbox
 //! items, starts and ends) are left out; reading the file again gives the same messages, the same compactions and the
@@ -19,7 +19,7 @@ use crate::timestamp;
 /// The `customType` of an undone compaction.
 pub(super) const UNDONE: &str = "greenroom.compaction_undone";
 
-/// A session as the text of one of pi's session files.
+/// Returns a session as the text of one of pi's session files.
 ///
 /// `created_at_ms` is in unix milliseconds. `cwd` is the working directory that the header names. `entries` are in the
 /// order of their ids.
@@ -41,7 +41,7 @@ pub fn export<'a>(
     out
 }
 
-/// The id of an entry in the file. pi's ids are eight hexadecimal digits.
+/// Returns the id of an entry in the file. pi's ids are eight hexadecimal digits.
 fn name(id: EntryId) -> String {
     format!("{:08x}", id.0)
 }
@@ -59,7 +59,7 @@ fn line(entry: &Entry) -> Value {
     Value::Object(line)
 }
 
-/// The line's type and its own fields.
+/// Returns the line's type and its own fields.
 fn fields(entry: &Entry) -> (&'static str, Value) {
     let at_ms = entry.at_ms;
     match &entry.kind {
@@ -177,7 +177,7 @@ fn part(part: &Part) -> Option<Value> {
     match part {
         Part::Text(text) => Some(json!({ "type": "text", "text": text })),
         Part::Reasoning(text) => Some(json!({ "type": "thinking", "thinking": text })),
-        // Another system cannot send opaque reasoning back.
+        // Opaque reasoning is of no use to another system.
         Part::OpaqueReasoning { .. } => None,
         Part::ToolCall(call) => {
             let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));

@@ -1,4 +1,4 @@
-//! The entries that lines of pi files become, in each version.
+//! The entries for lines of pi files, in each version.
 
 use std::sync::Arc;
 

@@ -13,13 +13,14 @@ use crate::{ImportOptions, Imported, import};
 /// Fields that the comparison cases do not have.
 const OURS_ALONE: [&str; 2] = ["tokens_after_estimate", "tokens_after_max"];
 
-/// The report of a path that was read from a file, with the sizes that are recorded in it.
+/// Returns the report of a path that was read from a file, with the sizes that are recorded in it.
 fn of_recorded(imported: &Imported, path: &[Arc<Entry>], options: &PlanOptions) -> PlanReport {
     let measured = measure(path, options.estimator, 0, Ratio::default(), Reports::AsRecorded);
     PlanReport::new(path, options, measured, |id| imported.name_of(id))
 }
 
-/// Checks one case: a session without its header, and the expected report. Gives the plan, `null` if there is none.
+/// Checks one case: a session without its header, and the expected report. Returns the plan, `null` if there
+/// is none.
 fn check(case: &Value) -> Result<Value, String> {
     let mut lines = vec![json!({"type": "session", "version": 3, "id": "case"}).to_string()];
     lines.extend(case["entries"].as_array().expect("entries").iter().map(Value::to_string));

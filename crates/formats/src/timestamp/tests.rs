@@ -1,4 +1,4 @@
-//! Timestamps that are read, refused and written.
+//! Timestamps that are read, rejected and written.
 
 use super::{rfc3339, unix_ms};
 

@@ -1,4 +1,4 @@
-//! What becomes of a reply: its steps, its pieces, its limits.
+//! The steps, pieces and limits of a reply.
 
 use super::*;
 

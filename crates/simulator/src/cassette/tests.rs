@@ -1,4 +1,4 @@
-//! Cassettes: what is recorded is played again, and what was not recorded is told.
+//! Cassettes: recorded calls are replayed, and unrecorded ones are reported.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use greenroom_kernel::ToolSpec;
@@ -25,7 +25,7 @@ fn request(session: &str, history: &History) -> Request {
     }
 }
 
-/// All that comes of a call.
+/// Collects all events of a call.
 async fn heard(provider: &Arc<dyn Provider>, request: Request) -> Vec<Result<ReplyEvent, ProviderError>> {
     match provider.stream(request).await {
         Ok(stream) => stream.collect().await,
@@ -55,7 +55,7 @@ async fn what_was_recorded_over_http_is_played_again_piece_by_piece_and_no_key_i
     let dir = std::env::temp_dir().join(format!("greenroom-cassette-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("talk.jsonl");
-    // Of an earlier process with the same number.
+    // Left over from an earlier process with the same number.
     let _ = std::fs::remove_file(&path);
     let _ = std::fs::remove_file(dir.join("refused.jsonl"));
     let recorder = Cassette::record(with_key(KEY), &path).unwrap();

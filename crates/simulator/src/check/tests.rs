@@ -1,4 +1,4 @@
-//! The checker: what passes, and what each rule catches.
+//! The checker: valid requests, and violations of each rule.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use greenroom_provider::Purpose;
 
 use super::*;
 
-/// A request from a notation: `s` system, `u` user, `a` answer, `a+1,2` answer with calls 1 and 2, `r1` the
-/// result of call 1; a `!` after any of them empties it.
+/// Builds a request from a notation: `s` system, `u` user, `a` answer, `a+1,2` answer with calls 1 and 2,
+/// `r1` the result of call 1; a `!` after any of them empties it.
 fn request(notation: &str) -> SeenRequest {
     let mut messages: Vec<Arc<Message>> = Vec::new();
     let mut system = None;
@@ -78,7 +78,7 @@ fn good_conversations() {
     check("u a+1 r1", &[]);
     check("u a+1,2,3 r2 r1 r3 a u", &[]);
     check("u a+1 r1 a+2 r2 a+3 r3 u", &[]);
-    // The same id may come again in a later answer.
+    // The same id may be used again in a later answer.
     check("u a+1 r1 a+1 r1", &[]);
     check("u a+1! r1", &[]);
     check("u a+1 r1!", &[]);

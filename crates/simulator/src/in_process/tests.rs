@@ -26,7 +26,7 @@ fn request(session: &str, text: &str) -> Request {
     }
 }
 
-/// All events up to the end or the error.
+/// Collects all events up to the end or the error.
 async fn run(
     simulator: &Simulator,
     request: Request,
@@ -110,7 +110,7 @@ async fn the_window_is_real() {
     assert!(error.is_overflow_candidate());
 }
 
-/// One fault in-process: the class, or none if the answer still comes.
+/// Checks one fault in-process: the failure class, or `None` if the answer still arrives.
 async fn check_fault(fault: Fault, expected: Option<FailureClass>) {
     let name = fault.name();
     let reply = Answer::text("one two three").and_call("read", &json!({ "path": "a" })).with_fault(fault);

@@ -1,4 +1,4 @@
-//! The scripted model: what fails a test, and what it says then.
+//! The scripted model: what fails a test, and the message.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,7 +30,7 @@ fn request(session: &str, model: &str, messages: &[Message]) -> Request {
     }
 }
 
-/// Asks, and gives the answer's text.
+/// Makes a request, and returns the answer's text.
 async fn ask(model: &ScriptedModel, request: Request) -> Result<String, ProviderError> {
     let mut stream = model.provider().stream(request).await?;
     let mut text = String::new();
@@ -46,7 +46,7 @@ fn says(text: &str) -> Request {
     request("s", "m", &[Message::user(text)])
 }
 
-/// What the panic says.
+/// Returns the text of the panic.
 fn panic_of(action: impl FnOnce()) -> String {
     let panic = catch_unwind(AssertUnwindSafe(action)).expect_err("it should panic");
     panic.downcast_ref::<String>().cloned().unwrap_or_default()
@@ -72,7 +72,7 @@ async fn a_script_that_is_too_short_fails_the_call_and_the_test() {
     for part in ["the script has 1 answer,", "asked for number 2", "and now?"] {
         assert!(told.contains(part), "{told}");
     }
-    // It was told; what comes later is told when the model is dropped, for a test that asks no more.
+    // This was reported; later problems are reported when the model is dropped, for a test that asks no more.
     assert!(ask(&model, says("and now?!")).await.is_err());
     let told = panic_of(|| drop(model));
     assert!(told.contains("asked for number 3"), "{told}");
@@ -158,7 +158,7 @@ async fn a_request_that_breaks_a_rule_fails_the_test() {
     assert!(panic_of(|| drop(model)).contains("a request broke a rule"));
 }
 
-/// A check that panics is an expectation that was not met, and says what the panic said.
+/// A check that panics is an unmet expectation, and its message is the panic's.
 #[tokio::test(start_paused = true)]
 async fn a_check_that_panics_fails_the_test() {
     let model = ScriptedModel::new([Answer::text("one").expect(|request| {
@@ -170,7 +170,7 @@ async fn a_check_that_panics_fails_the_test() {
     assert!(said.contains("the history is short") && said.contains("scripted/tests.rs"), "{said}");
 }
 
-/// A script from a file names no place in any code.
+/// A script from a file names no code location.
 #[tokio::test(start_paused = true)]
 async fn an_answer_from_a_file_names_no_place_in_the_code() {
     let model = ScriptedModel::new([Answer::text("one").expect_user("umbrella").without_locations()]);
@@ -179,7 +179,7 @@ async fn an_answer_from_a_file_names_no_place_in_the_code() {
     assert!(said.contains("umbrella") && !said.contains(".rs"), "{said}");
 }
 
-/// A tool's name that is wrong in the script would else make a test of nothing.
+/// A wrong tool name in the script would otherwise make the test meaningless.
 #[tokio::test(start_paused = true)]
 async fn a_call_of_a_tool_that_the_agent_lacks_fails_the_test() {
     let model = ScriptedModel::new([Answer::call("refnd", &json!({}))]);

@@ -1,4 +1,4 @@
-//! The server over real sockets: protocol, faults, and clients that go away.
+//! The server over real sockets: protocol, faults, and clients that disconnect.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::{
     WrongUsage,
 };
 
-/// What a raw client saw.
+/// What a raw client received.
 #[derive(Debug)]
 struct Got {
     /// 0 if the connection broke before the status.
     status: u16,
     head: String,
     body: Vec<u8>,
-    /// Whether the body ended as it should: the last chunk, or the announced length.
+    /// Whether the body ended correctly: the last chunk, or the announced length.
     is_whole: bool,
 }
 
@@ -38,7 +38,7 @@ impl Got {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
-    /// The data of every event; what is not JSON as a string.
+    /// Returns the data of every event; invalid JSON as a string.
     fn events(&self) -> Vec<Value> {
         self.text()
             .lines()
@@ -47,7 +47,7 @@ impl Got {
             .collect()
     }
 
-    /// All text of the events.
+    /// Returns all text of the events.
     fn said(&self) -> String {
         let events = self.events();
         events.iter().filter_map(|event| event.pointer("/choices/0/delta/content")?.as_str()).collect()
@@ -127,7 +127,7 @@ async fn post(server: &SimulatorServer, body: &Value) -> Got {
     post_within(server, body, Duration::from_secs(20)).await
 }
 
-/// A streaming request of one user message.
+/// Returns a streaming request of one user message.
 fn ask(text: &str) -> Value {
     json!({
         "model": "m", "stream": true, "stream_options": { "include_usage": true },
@@ -250,7 +250,7 @@ async fn other_endpoints() {
     assert_eq!(post(&server, &ask("hi")).await.status, 200);
 }
 
-/// One overflowing request: the status, and words that must be in the body.
+/// Checks one overflowing request: the status, and words that must be in the body.
 async fn check_overflow(dialect: ErrorDialect, streamed: bool, status: u16, words: &str) {
     let options = SimulatorOptions { window: 50, error_dialect: dialect, ..SimulatorOptions::new(Echo) };
     let (_simulator, server) = start(options).await;
@@ -297,7 +297,8 @@ async fn output_that_does_not_fit_is_cut_or_refused() {
     assert!(got.text().contains("59 in the completion"), "{}", got.text());
 }
 
-/// One fault over HTTP on a reply of a text and two calls: it must be counted, and `holds` of what came.
+/// Checks one fault over HTTP, on a reply of a text and two calls: it must be counted, and `holds` of the
+/// response.
 async fn check_fault(fault: Fault, holds: impl Fn(&Got) -> bool) {
     let name = fault.name();
     let mut replies = vec![
@@ -430,7 +431,8 @@ async fn pace_and_finish_are_kept() {
     assert_eq!(got.finish().as_deref(), Some("content_filter"));
 }
 
-/// Everything that one call gives: the pieces joined by kind, and the whole answer or the error's class.
+/// Collects everything that one call returns: the pieces joined by kind, and the whole answer or the error's
+/// class.
 async fn ask_provider(
     provider: &dyn Provider,
     request: greenroom_provider::Request,
@@ -447,8 +449,8 @@ async fn ask_provider(
     panic!("the stream ended without a message")
 }
 
-/// The same script in-process and over HTTP through the real client must give the same. Gives how many of its three
-/// requests were answered.
+/// Checks that the same script has the same results in-process and over HTTP through the real client. Returns
+/// how many of its three requests were answered.
 async fn check_same(name: &str, options: impl Fn() -> SimulatorOptions) -> usize {
     let (inside, outside) = (Simulator::new(options()), Simulator::new(options()));
     let server = outside.serve().await.unwrap();
@@ -522,8 +524,8 @@ async fn in_process_and_over_http_through_the_real_client_are_the_same() {
     assert_eq!(check_same("no fault", || replies(None)).await, 3);
     let mut faults = 0;
     for fault in Fault::every_kind() {
-        // Waits are the client's to end; made ids and odd usage are each client's own; arguments that are
-        // broken would be sent back here.
+        // Waits end on the client's side; generated ids and odd usage differ between clients; broken
+        // arguments would be sent back here.
         let differs = fault.needs_call()
             || matches!(fault, Fault::Stall { .. } | Fault::Usage(WrongUsage::Zero) | Fault::BadUtf8);
         if !differs {
@@ -550,7 +552,7 @@ async fn in_process_and_over_http_through_the_real_client_are_the_same() {
     }
 }
 
-/// Clients of others say more than one system message, and say them where they like.
+/// Other clients send several system messages, at any position.
 #[tokio::test]
 async fn what_servers_take_of_others_is_taken_where_that_is_said() {
     let body = json!({

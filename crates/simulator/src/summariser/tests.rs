@@ -1,4 +1,4 @@
-//! Summaries: the honest one is accepted, each bad one is what it says.
+//! Summaries: the honest one is accepted, and each bad one is bad in its own way.
 
 use std::sync::Arc;
 
@@ -143,7 +143,7 @@ fn every_kind_is_what_it_says() {
     }
 }
 
-/// Asks with the runtime's own prompts and judges with its own rules.
+/// Uses the runtime's own prompts and its own rules of acceptance.
 #[track_caller]
 fn check_accepted(kind: Summariser, what: SummaryKind, text: &str, cap: u64, is_accepted: bool) {
     let request = request(text, Some(cap));

@@ -1,13 +1,13 @@
-//! What an honest summariser gathers from the transcript of a summary request.
+//! The facts that an honest summariser gathers from the transcript of a summary request.
 //!
-//! Invariants: the request's text is only read; a line that is not understood is passed over. Lists are in
-//! the order of the conversation, without repetition, the oldest first.
+//! Invariants: the request's text is only read; lines that are not understood are skipped. Lists are in the
+//! order of the conversation, without duplicates, the oldest first.
 
 /// The most characters of one gathered line.
 const LINE_CHARS_MAX: usize = 240;
-/// The goal where none was said.
+/// The goal if none was stated.
 const NO_GOAL: &str = "(the user has not said)";
-/// What stands before the number of steps in a record.
+/// The text before the number of steps in a record.
 const STEPS: &str = "Steps taken in this turn: ";
 
 /// The facts of one summary request.
@@ -25,7 +25,7 @@ pub(crate) struct Transcript {
     next_steps: Vec<String>,
 }
 
-/// Who says a piece of the transcript.
+/// The speaker of a piece of the transcript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Speaker {
     Nobody,
@@ -53,22 +53,22 @@ impl Transcript {
         self.is_turn_prefix
     }
 
-    /// The user's goal, from the conversation or from a previous summary.
+    /// Returns the user's goal, from the conversation or from a previous summary.
     pub(crate) fn goal(&self) -> &str {
         self.goal.as_deref().unwrap_or(NO_GOAL)
     }
 
-    /// How many steps with tool calls the newest turn has had, as a line of the record.
+    /// Returns the number of steps with tool calls in the newest turn, as a line of the record.
     pub(crate) fn steps(&self) -> String {
         format!("{STEPS}{}", self.steps)
     }
 
-    /// What the assistant said last.
+    /// Returns the assistant's last statement.
     pub(crate) fn in_progress(&self) -> Vec<String> {
         self.last_said.iter().cloned().collect()
     }
 
-    /// The steps that the assistant announced, or a default where it announced none.
+    /// Returns the steps that the assistant announced, or a default if there are none.
     pub(crate) fn next_steps(&self) -> Vec<String> {
         if self.next_steps.is_empty() {
             return vec!["Go on with the goal above, with files not yet read".to_owned()];
@@ -156,7 +156,7 @@ impl Transcript {
         if is_first_line && (lower.contains("error") || lower.contains("failed")) {
             push(&mut self.errors, line);
         }
-        // Definitions are what a later reader asks for most.
+        // Definitions are what a later reader needs most.
         let definitions =
             ["pub fn ", "pub struct ", "pub enum ", "pub trait ", "def ", "class ", "function "];
         if definitions.iter().any(|word| line.contains(word)) && self.context.len() < 200 {
@@ -201,7 +201,7 @@ impl Transcript {
     }
 }
 
-/// The number of steps of the run in progress that an honest summary names.
+/// Returns the number of steps that a record names last.
 pub fn recorded_steps(record: &str) -> Option<u64> {
     let (_, after) = record.rsplit_once(STEPS)?;
     after.lines().next()?.trim().parse().ok()
@@ -223,7 +223,8 @@ fn speaker_of(line: &str) -> Option<(Speaker, &str)> {
     Some((speaker, said))
 }
 
-/// The inside of the first `<tag …>` to the last `</tag`, and the text without it; empty if there is none.
+/// Returns the content from the first `<tag …>` to the last `</tag`, and the text without it; empty if there
+/// is none.
 fn split_tag(text: &str, tag: &str) -> (String, String) {
     let open = format!("<{tag}");
     let close = format!("</{tag}");
@@ -243,7 +244,7 @@ fn split_tag(text: &str, tag: &str) -> (String, String) {
 
 fn push(list: &mut Vec<String>, line: &str) {
     let line = short(line);
-    // What is said again moves to the end: it is still of use.
+    // Repeated lines move to the end: they are still relevant.
     list.retain(|known| *known != line);
     list.push(line);
 }
