@@ -101,7 +101,7 @@ async fn a_known_window_is_compacted_before_the_server_refuses() {
 #[tokio::test]
 async fn a_limit_belongs_to_its_server_and_is_doubted_when_the_list_says_more() {
     let store = Store::memory();
-    let (_, boasting) = served(ListForm::Boasts { tokens: 32_768 }).await;
+    let (_, boasting) = served(ListForm::Overstated { tokens: 32_768 }).await;
     let first = runtime(&boasting, &store).await;
     let session = first.open("s", simulated()).await.unwrap();
     assert_eq!(window(&session).await, (Some(32_768), WindowSource::Server));

@@ -46,7 +46,7 @@ const LONG: &[(&str, &str)] = &[
 
 /// Runs the named benchmarks, or all that are not long.
 pub(crate) fn bench(arguments: impl Iterator<Item = String>) -> Result<()> {
-    let asked = Asked::read(arguments)?;
+    let asked = Options::read(arguments)?;
     if asked.lists {
         for (name, about) in BENCHES.iter().chain(LONG) {
             println!("{name:<12} {about}");
@@ -89,14 +89,14 @@ pub(crate) fn bench(arguments: impl Iterator<Item = String>) -> Result<()> {
 }
 
 /// The options on the command line.
-struct Asked {
+struct Options {
     names: Vec<String>,
     is_quick: bool,
     minutes: Option<String>,
     lists: bool,
 }
 
-impl Asked {
+impl Options {
     fn read(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
         let mut asked = Self { names: Vec::new(), is_quick: false, minutes: None, lists: false };
         let mut only_page = false;
@@ -126,7 +126,7 @@ impl Asked {
 }
 
 /// Runs the fleet of the benchmark `fleet` together with those of other frameworks.
-fn beside_peers(asked: &Asked) -> Result<String> {
+fn beside_peers(asked: &Options) -> Result<String> {
     let manifest = ["--manifest-path", "tests/peers/Cargo.toml", "--target-dir", "target"];
     let build = ["build", "--quiet", "--release", "-p", "rig-fleet", "-p", "autoagents-fleet"];
     Cargo::new(&[&build[..], &manifest[..]].concat()).run()?;
@@ -138,7 +138,7 @@ fn beside_peers(asked: &Asked) -> Result<String> {
     Cargo::new(&line).without_keys().run()
 }
 
-fn cargo(name: &str, asked: &Asked) -> Cargo {
+fn cargo(name: &str, asked: &Options) -> Cargo {
     let mut line = match name {
         "peers" => vec![
             "run",

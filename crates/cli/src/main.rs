@@ -35,7 +35,7 @@ use crate::commands::{
 };
 
 fn main() -> ExitCode {
-    if let Some(code) = helper::act_if_asked() {
+    if let Some(code) = helper::run_if_requested() {
         return code;
     }
     if completions::answer_if_asked() {

@@ -75,7 +75,7 @@ pub enum Rule {
 
 impl Rule {
     /// Rules that OpenAI and most servers do not enforce, and that clients in other languages break.
-    pub const TAKEN_BY_SERVERS: &[Self] =
+    pub const ACCEPTED_BY_SERVERS: &[Self] =
         &[Self::SystemNotFirst, Self::SecondSystem, Self::NoUserMessage, Self::EndsWithAssistant];
 
     /// Returns the rule in words.

@@ -48,7 +48,7 @@ pub enum Verdict {
     /// The provider does not behave as it should, for this reason.
     Failed(String),
     /// The check was not possible, for this reason.
-    NotSeen(String),
+    NotChecked(String),
 }
 
 /// The result of a suite.
@@ -63,7 +63,7 @@ impl Report {
     pub fn failures(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.checks.iter().filter_map(|(name, verdict)| match verdict {
             Verdict::Failed(reason) => Some((*name, reason.as_str())),
-            Verdict::Passed | Verdict::NotSeen(_) => None,
+            Verdict::Passed | Verdict::NotChecked(_) => None,
         })
     }
 
@@ -80,7 +80,7 @@ impl Report {
         let verdict = match result {
             Ok(()) => Verdict::Passed,
             Err(Broken::Wrong(reason)) => Verdict::Failed(reason),
-            Err(Broken::Unseen(reason)) => Verdict::NotSeen(reason),
+            Err(Broken::Unchecked(reason)) => Verdict::NotChecked(reason),
         };
         self.checks.push((name, verdict));
     }
@@ -92,7 +92,7 @@ impl fmt::Display for Report {
             match verdict {
                 Verdict::Passed => writeln!(f, "ok        {name}")?,
                 Verdict::Failed(reason) => writeln!(f, "FAILED    {name}: {reason}")?,
-                Verdict::NotSeen(reason) => writeln!(f, "not seen  {name}: {reason}")?,
+                Verdict::NotChecked(reason) => writeln!(f, "unchecked {name}: {reason}")?,
             }
         }
         Ok(())
@@ -102,7 +102,7 @@ impl fmt::Display for Report {
 /// Why a check did not pass.
 enum Broken {
     Wrong(String),
-    Unseen(String),
+    Unchecked(String),
 }
 
 fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Broken> {
@@ -230,7 +230,7 @@ fn obey(request: &SeenRequest, _: CallInfo) -> Answer {
 }
 
 /// The result of a call.
-struct Heard {
+struct Received {
     text: String,
     reasoning: String,
     /// The arguments of each call, as they were streamed.
@@ -261,7 +261,7 @@ fn weather() -> Arc<[ToolSpec]> {
 }
 
 /// Makes a call, and retries it if it fails temporarily.
-async fn heard(provider: &Arc<dyn Provider>, request: Request) -> Result<Heard, String> {
+async fn heard(provider: &Arc<dyn Provider>, request: Request) -> Result<Received, String> {
     let mut attempt = 0;
     loop {
         let ended = timeout(CALL_MAX, one(provider, request.clone())).await;
@@ -291,7 +291,7 @@ impl From<ProviderError> for Ended {
     }
 }
 
-async fn one(provider: &Arc<dyn Provider>, request: Request) -> Result<Heard, Ended> {
+async fn one(provider: &Arc<dyn Provider>, request: Request) -> Result<Received, Ended> {
     let mut stream = provider.stream(request).await?;
     let (mut text, mut reasoning, mut arguments) = (String::new(), String::new(), Vec::<String>::new());
     while let Some(event) = stream.next().await {
@@ -308,7 +308,7 @@ async fn one(provider: &Arc<dyn Provider>, request: Request) -> Result<Heard, En
                 if stream.next().await.is_some() {
                     return Err(Ended::Broken("something followed `Done`".to_owned()));
                 }
-                return Ok(Heard { text, reasoning, arguments, answer: *answer });
+                return Ok(Received { text, reasoning, arguments, answer: *answer });
             }
         }
     }
@@ -321,13 +321,13 @@ fn name(provider: &dyn Provider) -> Result<(), Broken> {
     })
 }
 
-fn pieces(heard: &Heard) -> Result<(), Broken> {
+fn pieces(heard: &Received) -> Result<(), Broken> {
     let whole = heard.answer.text();
     ensure(!whole.is_empty(), || "the answer has no text".into())?;
     ensure(heard.text == whole, || format!("the pieces are {:?} and the answer is {whole:?}", heard.text))
 }
 
-fn origin(heard: &Heard, provider: &dyn Provider, model: &str) -> Result<(), Broken> {
+fn origin(heard: &Received, provider: &dyn Provider, model: &str) -> Result<(), Broken> {
     let AssistantMessage { provider: named, model: answered, .. } = &heard.answer;
     ensure(named == provider.name() && answered == model, || format!("it says {named:?} and {answered:?}"))
 }
@@ -366,7 +366,7 @@ async fn tool_call(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Brok
     let heard = heard(provider, asked).await.map_err(Broken::Wrong)?;
     let calls: Vec<_> = heard.answer.tool_calls().collect();
     if calls.is_empty() {
-        return Err(Broken::Unseen("the model called no tool".into()));
+        return Err(Broken::Unchecked("the model called no tool".into()));
     }
     ensure(heard.answer.stop == StopReason::ToolCalls, || {
         format!("the answer ended as {:?}", heard.answer.stop)
@@ -424,12 +424,15 @@ async fn schema(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Broken>
     let text = heard.answer.text();
     match serde_json::from_str::<Value>(&text) {
         Ok(value) if value["city"].is_string() => Ok(()),
-        Ok(_) | Err(_) => Err(Broken::Unseen(format!("the model answered {text:?}"))),
+        Ok(_) | Err(_) => Err(Broken::Unchecked(format!("the model answered {text:?}"))),
     }
 }
 
 /// Returns the answer; `None` if the request was rejected permanently.
-async fn taken_or_refused(provider: &Arc<dyn Provider>, request: Request) -> Result<Option<Heard>, Broken> {
+async fn taken_or_refused(
+    provider: &Arc<dyn Provider>,
+    request: Request,
+) -> Result<Option<Received>, Broken> {
     match timeout(CALL_MAX, one(provider, request.clone())).await {
         Ok(Err(Ended::Failed(error))) if !error.failure.class.is_retryable() => Ok(None),
         _ => heard(provider, request).await.map(Some).map_err(Broken::Wrong),
@@ -444,7 +447,7 @@ async fn output_limit(provider: &Arc<dyn Provider>, model: &str) -> Result<(), B
     if stop == StopReason::Length {
         return Ok(());
     }
-    Err(Broken::Unseen(format!("the answer ended as {stop:?}: {:?}", heard.answer.text())))
+    Err(Broken::Unchecked(format!("the answer ended as {stop:?}: {:?}", heard.answer.text())))
 }
 
 async fn arrives(simulator: &Simulator, provider: &Arc<dyn Provider>) -> Result<(), Broken> {

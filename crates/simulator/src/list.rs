@@ -25,7 +25,7 @@ pub enum ListForm {
         trained: u64,
     },
     /// A list that states a larger window than the server accepts.
-    Boasts {
+    Overstated {
         /// The stated window.
         tokens: u64,
     },
@@ -50,7 +50,7 @@ impl ListForm {
             Self::LmStudio { .. } => {
                 json!({"id": model, "object": "model", "owned_by": "organization_owner"})
             }
-            Self::Boasts { tokens } => json!({"id": model, "object": "model", "max_model_len": tokens}),
+            Self::Overstated { tokens } => json!({"id": model, "object": "model", "max_model_len": tokens}),
         };
         Some(json!({ "object": "list", "data": [entry] }))
     }
@@ -71,7 +71,7 @@ impl ListForm {
                 | Self::Absent
                 | Self::Vllm
                 | Self::LiteLlm
-                | Self::Boasts { .. },
+                | Self::Overstated { .. },
                 _,
             ) => None,
         }

@@ -156,7 +156,7 @@ impl ScriptedModel {
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.inner.problems();
         let mut state = self.inner.script.state();
-        state.told = problems.len();
+        state.reported = problems.len();
         for (list, next) in self.inner.script.lists.iter().zip(state.next(&self.inner.script.lists)) {
             if let Some(answer) = list.answers.get(next) {
                 let left = list.answers.len() - next;
@@ -180,7 +180,7 @@ impl ScriptedModel {
     #[track_caller]
     pub fn assert_done(&self) {
         let problems = self.problems();
-        assert!(problems.is_empty(), "{}", told(&problems));
+        assert!(problems.is_empty(), "{}", listed(&problems));
     }
 }
 
@@ -198,13 +198,13 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let problems = self.problems();
-        if problems.len() > self.script.state().told && !std::thread::panicking() {
-            panic!("{}", told(&problems));
+        if problems.len() > self.script.state().reported && !std::thread::panicking() {
+            panic!("{}", listed(&problems));
         }
     }
 }
 
-fn told(problems: &[String]) -> String {
+fn listed(problems: &[String]) -> String {
     format!("the agent and the model's script differ:\n- {}", problems.join("\n- "))
 }
 
@@ -232,7 +232,7 @@ struct State {
     /// The tools that were called, with their arguments.
     calls: Vec<(String, Value)>,
     /// How many of the problems were already reported: the caller fails the test, or reports them itself.
-    told: usize,
+    reported: usize,
 }
 
 impl State {

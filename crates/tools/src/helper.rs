@@ -2,7 +2,7 @@
 //!
 //! A process must give up some things before it becomes a command (privileges, its tie to a process that may
 //! die), and can only do so itself, between its own start and the command's. Without `unsafe` that takes a
-//! separate program, and the one that is always available is our own: [`act_if_asked`] at the beginning of
+//! separate program, and the one that is always available is our own: [`run_if_requested`] at the beginning of
 //! `main` makes it a helper.
 //!
 //! Invariants: a helper reads nothing but its arguments, and its environment is the command's. A command that
@@ -19,12 +19,12 @@ use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 
 /// The first argument that selects the helper mode.
-const ASKED: &str = "__command";
+const HELPER_ARGUMENT: &str = "__command";
 /// The program file, passed as the helper's standard input. It can be opened even if its file was replaced or
 /// deleted meanwhile, and in another mount namespace.
 const PROGRAM: &str = "/proc/self/fd/0";
 
-/// A program that calls [`act_if_asked`], started as the helper. Cloning is cheap.
+/// A program that calls [`run_if_requested`], started as the helper. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Helper(Arc<File>);
 
@@ -66,15 +66,15 @@ impl Role {
     /// `parent` is 0 for the first process of a PID namespace.
     pub(crate) fn command_line(self, parent: u32) -> [OsString; 4] {
         let (_, name) = Self::ALL.into_iter().find(|(role, _)| *role == self).expect("all are named");
-        [PROGRAM.into(), ASKED.into(), name.into(), parent.to_string().into()]
+        [PROGRAM.into(), HELPER_ARGUMENT.into(), name.into(), parent.to_string().into()]
     }
 }
 
 /// Acts as the helper if this process was started as one; `main` must then return the exit code. Call it
 /// before anything else.
-pub fn act_if_asked() -> Option<ExitCode> {
+pub fn run_if_requested() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next()? != ASKED {
+    if arguments.next()? != HELPER_ARGUMENT {
         return None;
     }
     let name = arguments.next()?;

@@ -1,7 +1,7 @@
 //! Parsing of a benchmark's output.
 
 use super::figures::{Figures, Run, of_output, samples};
-use super::{Asked, chart, page};
+use super::{Options, chart, page};
 
 fn run() -> Run {
     Run { date: "2026-11-22".to_owned(), machine: "2 × test".to_owned(), load: "0.10".to_owned() }
@@ -59,7 +59,7 @@ fn charts_show_each_goal_and_each_line() {
 
 #[test]
 fn the_command_line_is_checked() {
-    let read = |words: &[&str]| Asked::read(words.iter().map(|word| (*word).to_owned()));
+    let read = |words: &[&str]| Options::read(words.iter().map(|word| (*word).to_owned()));
     assert!(read(&[]).expect("all").names.len() > 10);
     assert_eq!(read(&["store", "--quick"]).expect("one").names, ["store"]);
     assert!(read(&["--page"]).expect("none").names.is_empty());

@@ -140,7 +140,7 @@ pub(crate) async fn run(global: &Global, args: &SimulateArgs) -> Result<u8> {
         options.model = args.model.clone().or(file.model).unwrap_or_else(|| options.model.clone());
         options.window = args.window.or(file.window).unwrap_or(options.window);
         options.require_key.clone_from(&args.require_key);
-        options.tolerates = Rule::TAKEN_BY_SERVERS;
+        options.tolerates = Rule::ACCEPTED_BY_SERVERS;
     };
     let interrupts = Interrupts::new()?;
     if answers.is_empty() {

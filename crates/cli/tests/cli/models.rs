@@ -38,7 +38,7 @@ fn a_server_without_a_list_is_told_with_what_the_catalogue_knows() {
 
 #[test]
 fn a_learned_limit_is_shown_and_forgotten() {
-    let boasts = ListForm::Boasts { tokens: 32_768 };
+    let boasts = ListForm::Overstated { tokens: 32_768 };
     let model = Model::new(Echo, |options| (options.list, options.window) = (boasts, 8_192));
     let place = Place::new();
     let base_url = model.url();

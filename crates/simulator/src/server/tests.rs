@@ -564,7 +564,7 @@ async fn what_servers_take_of_others_is_taken_where_that_is_said() {
     });
     let (_, strict) = start(SimulatorOptions::new(Echo)).await;
     assert_eq!(post(&strict, &body).await.status, 400);
-    let options = SimulatorOptions { tolerates: Rule::TAKEN_BY_SERVERS, ..SimulatorOptions::new(Echo) };
+    let options = SimulatorOptions { tolerates: Rule::ACCEPTED_BY_SERVERS, ..SimulatorOptions::new(Echo) };
     let (simulator, server) = start(options).await;
     assert_eq!(post(&server, &body).await.status, 200);
     assert_eq!(simulator.requests()[0].request.system.as_deref(), Some("Be brief.\nIn French."));
