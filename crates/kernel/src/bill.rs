@@ -1,30 +1,31 @@
 //! What a session has spent, and what a model call costs.
 //!
-//! Invariants: a bill only grows; a price that is not known adds nothing to it.
+//! Invariants: a bill only grows; an unknown price adds nothing to it.
 
 use crate::entry::{Entry, EntryKind};
 use crate::{Head, Usage};
 
-/// What a model call costs, in micro-dollars, by the names of its provider and its model; `None` where the price is not
-/// known. It is a plain function, so that the kernel needs no catalogue of models.
+/// The cost of a model call, in micro-dollars, by the names of its provider and its model; `None` if the
+/// price is not known. It is a plain function, so that the kernel needs no catalogue of models.
 pub type CallCost = fn(provider: &str, model: &str, usage: &Usage) -> Option<u64>;
 
 /// What a session has spent so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bill {
-    /// The tokens of all model calls together.
+    /// The tokens of all model calls.
     pub usage: Usage,
-    /// In micro-dollars, as far as prices are known.
+    /// The cost in micro-dollars, as far as prices are known.
     pub cost_microdollars: u64,
 }
 
 impl Bill {
-    /// What a session with this head has spent: its answers, its summaries, and what others spent for it.
+    /// Returns what a session with this head has spent: its answers, its summaries, and what others spent for
+    /// it.
     pub fn of(head: &Head) -> Self {
         Self { usage: head.total_usage, cost_microdollars: head.cost_microdollars }
     }
 
-    /// What was added to an earlier one.
+    /// Returns the difference to an earlier bill.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -34,7 +35,7 @@ impl Bill {
     }
 }
 
-/// What an entry says was spent: its tokens, and their cost in micro-dollars where that is known.
+/// Returns what an entry records as spent: its tokens, and their cost in micro-dollars if that is known.
 pub(crate) fn spent(entry: &Entry, cost: CallCost) -> Option<(Usage, Option<u64>)> {
     match &entry.kind {
         EntryKind::Message { message, .. } => {

@@ -1,14 +1,16 @@
-//! A compaction from its plan to its end: which summaries to ask for, what to do when one fails, which rung of
+//! A compaction from its plan to its end: which summaries to request, how to handle failures, which rung of
 //! the ladder comes next, and what to install.
 //!
-//! Life: [`Compacting::begin`] plans and asks what the hooks decide ([`Effect::Consult`]); then come requests
-//! ([`Effect::Ask`]), answered in any order; then one [`Effect::Install`] or [`Effect::InstallPrune`], answered; then one
-//! [`Effect::End`]. The summary of a branch ([`branch`]) ends with one [`Effect::Summarised`] in their place.
+//! Life cycle: [`Compacting::begin`] plans and consults the hooks ([`Effect::Consult`]); then come requests
+//! ([`Effect::Ask`]), answered in any order; then one [`Effect::Install`] or [`Effect::InstallPrune`],
+//! answered; then one [`Effect::End`]. The summary of a branch ([`branch`]) ends with one
+//! [`Effect::Summarised`] instead.
 //!
-//! Invariants: exactly one `End`; at most `CALLS_MAX` requests; nothing is installed that is not smaller than
-//! what it replaces; below the window a failed summary changes nothing; a rung keeps less than the one before, or
-//! demands less of it (the last one before the last resort), or follows a shortening of tool results, which happens
-//! once: so the ladder ends; what is cut without a summary, where one was wanted, is a debt that the next summary reads.
+//! Invariants: exactly one `End`; at most `CALLS_MAX` requests; nothing is installed unless it is smaller
+//! than what it replaces; below the window a failed summary changes nothing; each rung keeps less than the
+//! previous one, or has a lower target (the last one before the last resort), or follows a shortening of tool
+//! results, which happens once: so the ladder ends; if messages are cut without a wanted summary, they are
+//! recorded as a debt, which the next summary reads.
 
 use crate::compacting::branch::BranchRecord;
 use crate::compacting::summaries::{Progress, Reaction, Source, Summaries, to_estimate};
@@ -34,26 +36,26 @@ mod summaries;
 #[cfg(test)]
 mod tests;
 
-/// The most ranges that are remembered of what was cut without a summary.
+/// The most ranges recorded of messages cut without a summary.
 const DEBT_RANGES_MAX: usize = 8;
-/// The share of the window that an automatic compaction frees at least, where the trigger is not far below it.
+/// The minimum share of the window that an automatic compaction frees, if the trigger is not far below it.
 const FREED_SHARE: f64 = 0.1;
 
-/// The share of the window that a summary may have where the newest messages alone are more than a success leaves: one
-/// part in this many.
+/// The share of the window for a summary if the newest messages alone exceed the target: one part in this
+/// many.
 const SUMMARY_USEFUL_SHARE: u64 = 16;
 
-/// What the hooks say of a plan.
+/// The hooks' decision about a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HookDecision {
     /// Ask a model for the summary.
     Continue,
     /// Leave the history as it is.
     Cancel {
-        /// Why, for the compaction's end record.
+        /// The reason, for the compaction's end record.
         reason: String,
     },
-    /// Take this summary, and ask no model.
+    /// Use this summary instead of asking a model.
     Supply(Supplied),
 }
 
@@ -62,7 +64,7 @@ pub enum HookDecision {
 pub struct Supplied {
     /// The summary, without a footer.
     pub summary: String,
-    /// Its own first kept entry; `None` for the plan's.
+    /// An alternative first kept entry; `None` for the plan's.
     pub first_kept: Option<EntryId>,
 }
 
@@ -71,84 +73,84 @@ pub struct Supplied {
 pub struct SummaryRequest {
     /// Its number within this compaction.
     pub id: u32,
-    /// What the summary is of.
+    /// What is summarised.
     pub kind: SummaryKind,
     /// The user message. The system prompt is [`summary::SYSTEM`]; there are no tools.
     pub text: String,
-    /// The longest summary that is accepted, in tokens.
+    /// The longest accepted summary, in tokens.
     pub cap_tokens: u64,
-    /// The most output that the request asks for, in tokens.
+    /// The output limit of the request, in tokens.
     pub output_tokens_max: u64,
-    /// Who is asked: an index into [`CompactionParams::summarisers`].
+    /// The index of the summariser in [`CompactionParams::summarisers`].
     pub summariser: usize,
-    /// How long to wait before asking, in milliseconds.
+    /// The wait before the request, in milliseconds.
     pub after_ms: u64,
-    /// How often it was asked before.
+    /// The number of earlier attempts.
     pub attempt: u32,
-    /// Why it is asked again.
+    /// The reason for the retry.
     pub failure: Option<Failure>,
 }
 
 impl SummaryRequest {
-    /// What it takes of the summariser's window, its answer included, by our estimate.
+    /// Returns the size of the request including its answer, in tokens by our estimate.
     pub fn tokens(&self, ratio: Ratio) -> u64 {
         let text = classes::tokens(summary::SYSTEM) + classes::tokens(&self.text);
         ratio.apply(text) + self.output_tokens_max
     }
 }
 
-/// What to install: the segment of the path to be replaced, and what replaces it.
+/// The segment of the path to be replaced, and its replacement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Segment {
     /// The newest active compaction must still be this one.
     pub base: Option<EntryId>,
     /// The first active entry must still be this one.
     pub first: EntryId,
-    /// The last entry to be replaced; must stand directly before `first_kept` on the path.
+    /// The last entry to be replaced; must be directly before `first_kept` on the path.
     pub last: EntryId,
     /// The first entry that stays.
     pub first_kept: EntryId,
-    /// The tool results that are sent shorter from here on: to be appended before the compaction.
+    /// The tool results that are sent shorter from here on: this entry is appended before the compaction.
     pub prune: Option<Box<Prune>>,
-    /// The entry to append. `previous`, `duration_ms` and the cost are filled in by who installs it.
+    /// The entry to append. The installer fills in `previous`, `duration_ms` and the cost.
     pub compaction: Compaction,
-    /// How the compaction ends when this is installed.
+    /// The outcome of the compaction once this is installed.
     pub outcome: CompactionOutcome,
 }
 
-/// What to install where nothing is replaced: tool results that are sent shorter.
+/// An installation that replaces nothing: tool results that are sent shorter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PruneSegment {
     /// The newest active compaction must still be this one, and all results must still be active.
     pub base: Option<EntryId>,
     /// The entry to append.
     pub prune: Prune,
-    /// How many messages the context has.
+    /// The number of messages in the context.
     pub messages: u64,
-    /// What model calls used before it came to this.
+    /// The usage of model calls so far.
     pub usage: Usage,
-    /// How the compaction ends when this is installed.
+    /// The outcome of the compaction once this is installed.
     pub outcome: CompactionOutcome,
 }
 
-/// What who drives a [`Compacting`] is to do.
+/// An instruction to the driver of a [`Compacting`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Ask the hooks; answer with [`Input::Hooks`].
     Consult(Box<Plan>),
     /// Ask a summariser; answer with [`Input::Answered`].
     Ask(SummaryRequest),
-    /// A summariser is given up, and the next one is asked from now on.
+    /// Give up a summariser and use the next one from now on.
     FallBack {
-        /// Who is given up, by the index into [`CompactionParams::summarisers`].
+        /// The abandoned summariser, as an index into [`CompactionParams::summarisers`].
         from: usize,
-        /// Who is asked instead.
+        /// The new summariser.
         to: usize,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// These requests no longer count: what is under way is cancelled, and what waits is not asked. What was
-    /// answered already may still be told with [`Input::Answered`], so that it is billed.
+    /// These requests no longer count: cancel those in progress, and do not send the waiting ones. Answers
+    /// that already arrived may still be reported with [`Input::Answered`], so that they are billed.
     Withdraw(Vec<u32>),
     /// Replace the segment; answer with [`Input::Installed`].
     Install(Box<Segment>),
@@ -160,7 +162,7 @@ pub enum Effect {
     End(End),
 }
 
-/// What happened since the last effects.
+/// An event since the last effects.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// The decision of the hooks.
@@ -169,16 +171,16 @@ pub enum Input {
     Answered {
         /// The id of the request.
         id: u32,
-        /// The answer, or why there is none.
+        /// The answer, or the failure.
         answer: Result<Box<AssistantMessage>, Failure>,
-        /// A number in 0..1000 by which waits differ, so that many sessions do not come back at once.
+        /// A number in 0..1000 that spreads waits, so that many sessions do not retry at once.
         jitter: u64,
     },
-    /// Whether the segment was replaced; `false`: the path had changed.
+    /// Whether the segment was replaced; `false` if the path had changed.
     Installed(bool),
-    /// Nobody waits for it any more. What is on its way to be installed still is.
+    /// The compaction is no longer needed. An installation in progress still completes.
     Cancelled {
-        /// Why, for the compaction's end record.
+        /// The reason, for the compaction's end record.
         reason: String,
     },
 }
@@ -186,88 +188,88 @@ pub enum Input {
 /// How a compaction ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct End {
-    /// The outcome, as it is recorded.
+    /// The recorded outcome.
     pub outcome: CompactionOutcome,
-    /// What is incompressible, where even the last rung was not enough and our own count shows it.
+    /// The incompressible part, if even the last rung was not enough and our own count shows it.
     pub floor: Option<Failure>,
-    /// What all its model calls used.
+    /// The usage of all its model calls.
     pub usage: Usage,
 }
 
-/// What is tried, from the best to the last.
+/// The rungs of the ladder, from the best to the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rung {
-    /// A model's summary, and as much kept as the settings say.
+    /// A summary by a model, keeping as much as the settings say.
     Summarise,
-    /// A model's summary, and half as much kept.
+    /// A summary by a model, keeping half as much.
     Halve,
-    /// A model's summary, as little kept as is legal, and no more demanded than that leaves: what is newest cannot give
-    /// way, and must not keep the older part from being summarised.
+    /// A summary by a model, keeping as little as is legal, with the target lowered accordingly: the newest
+    /// messages cannot give way, and must not prevent the older part from being summarised.
     Least,
-    /// The truncate fallback as a chosen strategy: keeps what is asked for.
+    /// The truncate fallback as a chosen strategy: keeps what the settings say.
     Truncate,
-    /// No model at the window: old tool results give way, then as much of the oldest as must.
+    /// No model, at the window: old tool results give way, then as much of the oldest messages as necessary.
     LastResort,
 }
 
-/// Which input is awaited; others are ignored.
+/// The awaited input; others are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The hooks' decision.
     Hooks,
     /// The answers of summarisers.
     Answers,
-    /// Whether the segment was replaced.
+    /// The result of the installation.
     Install,
     /// None: it has ended.
     Over,
 }
 
-/// Who wrote what stands in the place of the segment.
+/// The author of the segment's replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Author {
     /// A model.
     Model,
     /// A hook.
     Hook,
-    /// Nobody, since no summary is wanted.
+    /// None, since no summary is wanted.
     Strategy,
-    /// Nobody, since no summary could be had: what is cut is a debt.
+    /// None, since no summary was possible: the cut is a debt.
     Nobody,
 }
 
-/// A compaction in progress: the ladder, from rung to rung until something is installed or nothing can be.
+/// A compaction in progress: proceeds from rung to rung until something is installed or nothing can be.
 #[derive(Debug)]
 pub struct Compacting {
     params: CompactionParams,
     rung: Rung,
-    /// The newest plan; `None` while no rung found one.
+    /// The newest plan; `None` until a rung finds one.
     plan: Option<Plan>,
-    /// The first kept entry of the rung before: the next one must keep less.
+    /// The first kept entry of the previous rung: the next one must keep less.
     last_first_kept: Option<EntryId>,
-    /// Whether the hooks were asked.
+    /// Whether the hooks were consulted.
     consulted: bool,
     phase: Phase,
-    /// Tool results that are sent shorter, if what comes of this compaction is installed.
+    /// Tool results that are sent shorter if this compaction installs anything.
     pruned: Vec<PrunedResult>,
-    /// Whether the middles of the newest results were left out already.
+    /// Whether the middles of the newest results were already left out.
     shortened: bool,
-    /// Why no model's summary can be had, once that is so.
+    /// Why no model can provide a summary, once that is known.
     unsummarised: Option<String>,
-    /// Why the rungs before [`Rung::Least`] were in vain.
+    /// Why the rungs before [`Rung::Least`] were of no use.
     vain: Option<String>,
-    /// How the compaction ends when what is on its way is installed.
+    /// The outcome of the compaction once the installation in progress is complete.
     on_its_way: Option<CompactionOutcome>,
     summaries: Summaries,
 }
 
 impl Compacting {
-    /// What a request to who is asked now may fill, in tokens: that summariser's window as it is known by now.
+    /// Returns the known window of the current summariser, in tokens, which limits a request to it.
     pub fn summariser_window(&self) -> u64 {
         self.summaries.window()
     }
 
-    /// Plans, and says what to do first.
+    /// Plans, and returns the first effects.
     pub fn begin(params: CompactionParams) -> (Self, Vec<Effect>) {
         let style = Style { focus: params.focus.clone(), prompt: params.settings.compact_prompt.clone() };
         let rung = match (params.settings.strategy, params.failed_attempts) {
@@ -301,17 +303,17 @@ impl Compacting {
         (this, effects)
     }
 
-    /// What it was given.
+    /// Returns the parameters.
     pub fn params(&self) -> &CompactionParams {
         &self.params
     }
 
-    /// The plan under way.
+    /// Returns the current plan.
     pub fn plan(&self) -> Option<&Plan> {
         self.plan.as_ref()
     }
 
-    /// Decides what to do next. After its end it decides nothing.
+    /// Handles an input and returns the next effects; none after its end.
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
         match (self.phase, input) {
             (Phase::Hooks, Input::Hooks(decision)) => {
@@ -335,21 +337,21 @@ impl Compacting {
             (Phase::Hooks | Phase::Answers, Input::Cancelled { reason }) => {
                 self.end(CompactionOutcome::Cancelled { reason }, None)
             }
-            // News of what it no longer waits for.
+            // Late news that is no longer awaited.
             (_, Input::Hooks(_) | Input::Answered { .. } | Input::Installed(_) | Input::Cancelled { .. }) => {
                 Vec::new()
             }
         }
     }
 
-    /// The options of the rung.
+    /// Returns the options of the rung.
     fn options(&self) -> PlanOptions {
         let mut options = self.params.plan_options();
         match self.rung {
             Rung::Summarise | Rung::Truncate => {}
             Rung::Halve => {
                 options.keep_recent = (options.keep_recent / 2).max(1);
-                // Messages that were to be preserved give way, too.
+                // Messages to be preserved give way, too.
                 options.keep_max /= 2;
             }
             Rung::Least | Rung::LastResort => options = self.least_options(),
@@ -357,13 +359,13 @@ impl Compacting {
         options
     }
 
-    /// The options that keep as little as is legal.
+    /// Returns the options that keep as little as is legal.
     fn least_options(&self) -> PlanOptions {
         let options = self.params.plan_options();
         PlanOptions { keep_recent: 1, preserve_messages: 0, cut: CutRule::Nearest, force: true, ..options }
     }
 
-    /// Plans the rung, and asks for summaries or goes on to the next one.
+    /// Plans the rung, and requests summaries or moves on to the next rung.
     fn start_rung(&mut self) -> Vec<Effect> {
         let mut effects = self.summaries.clear();
         effects.extend(match plan(&self.params.path, &self.options()) {
@@ -391,7 +393,7 @@ impl Compacting {
     }
 
     fn nothing(&mut self, nothing: NothingToCompact) -> Vec<Effect> {
-        // At the window, a lower rung may find a cut where this one finds none.
+        // At the window, a lower rung may find a cut if this one finds none.
         if self.plan.is_some() || self.params.at_window {
             return self.next_rung(&nothing.to_string());
         }
@@ -426,7 +428,7 @@ impl Compacting {
             wanted.push(Source::of(&plan, SummaryKind::TurnPrefix, settings.prefix_cap(window)));
         }
         if let Some(room) = self.room_for_summary(&plan) {
-            // What is kept is too much already: no summary could be small enough.
+            // Too much is kept already: no summary could be small enough.
             if room < SUMMARY_TOKENS_MIN * wanted.len() as u64 {
                 return self.next_rung("what is kept is too large by itself");
             }
@@ -439,15 +441,15 @@ impl Compacting {
         self.follow(reaction)
     }
 
-    /// Whether the last summary, which would stand unchanged before the split turn's, leaves that one less than half of
-    /// its cap: then both are merged.
+    /// Whether the previous summary, which would stand unchanged before the split turn's, leaves that one
+    /// less than half of its cap: then both are merged.
     fn is_crowded_by_previous(&self, plan: &Plan) -> bool {
         let stands = plan.previous_summary.is_some() && plan.messages_to_summarize() == 0;
         let half = self.params.settings.prefix_cap(self.params.window) / 2;
         stands && self.room_for_summary(plan).is_some_and(|room| room < half)
     }
 
-    /// Does what the summaries ask for, and goes on when they are whole or cannot be had.
+    /// Follows the progress of the summaries, and continues when they are complete or impossible.
     fn follow(&mut self, reaction: Reaction) -> Vec<Effect> {
         let Reaction { mut effects, progress } = reaction;
         effects.extend(match progress {
@@ -458,7 +460,7 @@ impl Compacting {
         effects
     }
 
-    /// The plan with what was cut before without a summary, to be read in front of its history.
+    /// Returns the plan with messages cut earlier without a summary added in front of its history.
     fn with_debt(&self, plan: &Plan) -> Plan {
         let mut plan = plan.clone();
         if !self.params.debt.is_empty() {
@@ -483,17 +485,18 @@ impl Compacting {
         }
     }
 
-    /// How many tokens (by our estimate) the summary may have for the result to count as a success; `None` where
-    /// any that is smaller than what it replaces will do.
+    /// Returns how many tokens (by our estimate) the summary may have for the result to count as a success;
+    /// `None` if any reduction is enough.
     fn room_for_summary(&self, plan: &Plan) -> Option<u64> {
         let target = self.target_tokens()?;
         let room = target.saturating_sub(self.tokens_after(plan, plan.frame_tokens()));
         let room = to_estimate(room, self.params.ratio);
-        // A little is left for what is escaped in an accepted answer.
+        // A small reserve for escapes in an accepted answer.
         Some(room - room / 16)
     }
 
-    /// The largest context after that is a success, in tokens; `None` where somebody asked, and smaller is enough.
+    /// Returns the largest resulting context that is a success, in tokens; `None` if the compaction was
+    /// requested, as then any reduction is enough.
     fn target_tokens(&self) -> Option<u64> {
         if self.params.is_asked_for() {
             return None;
@@ -504,15 +507,16 @@ impl Compacting {
         let target = if self.params.at_window {
             by_trigger
         } else {
-            // A trigger far below the window: a tenth of the window may be more than there is.
+            // If the trigger is far below the window, a tenth of the window may be more than there is.
             let freed = share(window, FREED_SHARE).min(share(trigger, 1.0 - SUCCESS_SHARE));
             by_trigger.min(self.params.tokens_before.saturating_sub(freed))
         };
         Some(if self.rung == Rung::Least { target.max(self.least_with_summary()) } else { target })
     }
 
-    /// The context in which as little is kept as is legal, beside a useful summary, in tokens: what the newest messages
-    /// take cannot give way, and must not keep the older ones from being summarised. 0 where a tenth would not be freed.
+    /// Returns the size of the context that keeps as little as is legal, plus a useful summary, in tokens:
+    /// the newest messages cannot give way, and must not prevent the older ones from being summarised.
+    /// Returns 0 if that would not free a tenth.
     fn least_with_summary(&self) -> u64 {
         let Ok(least) = plan(&self.params.path, &self.least_options()) else { return 0 };
         let cap = self.params.settings.summary_cap(self.params.window);
@@ -524,7 +528,7 @@ impl Compacting {
         if is_sent && tokens <= before - before / 10 { tokens } else { 0 }
     }
 
-    /// The context after, in tokens, with a summary entry of this estimated size.
+    /// Returns the resulting context's size, in tokens, with a summary entry of this estimated size.
     fn tokens_after(&self, plan: &Plan, summary_tokens: u64) -> u64 {
         let sent = as_sent(&self.params.path);
         let messages = || sent.iter().filter(|entry| is_message(&entry.kind));
@@ -533,7 +537,7 @@ impl Compacting {
         };
         let kept = sum(&|entry| entry.id >= plan.first_kept);
         let pinned = sum(&|entry| entry.id < plan.first_kept && self.params.pinned.contains(&entry.id));
-        // What is pinned joins the fixed part.
+        // Pinned entries join the fixed part.
         self.params.overhead + pinned + self.params.ratio.apply(kept + summary_tokens)
     }
 
@@ -558,7 +562,7 @@ impl Compacting {
         });
         match segment {
             Some(segment) => self.install(segment),
-            // At the window, something must be done: the hook is passed over.
+            // At the window, something must be done: the hook's decision is ignored.
             None if self.params.at_window => self.ask_for_summaries(),
             None => {
                 let reason = "the summary that a hook supplied is empty, or too large".to_owned();
@@ -567,7 +571,7 @@ impl Compacting {
         }
     }
 
-    /// The truncate fallback as a chosen strategy.
+    /// Installs the truncate fallback as a chosen strategy.
     fn install_truncated(&mut self, plan: &Plan) -> Vec<Effect> {
         let cap = self
             .room_for_summary(plan)
@@ -586,29 +590,29 @@ impl Compacting {
         }
     }
 
-    /// What stands where no model's summary does.
+    /// Returns the replacement text without a model's summary.
     fn truncated(&self, plan: &Plan, cap_tokens: u64) -> String {
         let wanted = self.params.settings.strategy == Strategy::Summarize;
         summary::truncated(plan, cap_tokens, wanted)
     }
 
-    /// The window in tokens by our estimate.
+    /// Returns the window in tokens by our estimate.
     fn estimate_window(&self) -> u64 {
         to_estimate(self.params.window, self.params.ratio)
     }
 
-    /// Why no model's summary stands there.
+    /// Returns why there is no summary by a model.
     fn reason(&self) -> String {
         self.unsummarised.clone().unwrap_or_default()
     }
 
-    /// The segment to install; `None` if it would not be smaller than what it replaces.
+    /// Returns the segment to install; `None` if it would not be smaller than what it replaces.
     fn segment(&self, plan: &Plan, text: String, author: Author) -> Option<Box<Segment>> {
         let active = ActivePath::of(&self.params.path);
         let carried = || active.compaction().map(|compaction| compaction.debt.clone()).unwrap_or_default();
         let (debt, outcome) = match author {
             Author::Model => (self.params.debt_left.clone(), CompactionOutcome::Completed),
-            // It has not read what was cut before.
+            // The hook has not read what was cut earlier.
             Author::Hook => (carried(), CompactionOutcome::Completed),
             Author::Strategy => {
                 let reason = "no summary is wanted: the strategy is `truncate`".to_owned();
@@ -616,7 +620,7 @@ impl Compacting {
             }
             Author::Nobody => {
                 let cut = EntryRange { first: plan.first, last: plan.last };
-                // Who wants no summaries owes none.
+                // Without wanted summaries there is no debt.
                 let debt = match self.params.settings.strategy {
                     Strategy::Summarize => with_range(carried(), active.compaction(), cut),
                     Strategy::Truncate => carried(),
@@ -650,8 +654,8 @@ impl Compacting {
         let kind = EntryKind::Compaction(Box::new(compaction.clone()));
         let summary_tokens = entry_tokens(&kind, Estimator::Classes);
         compaction.tokens_after = self.tokens_after(plan, summary_tokens);
-        // By estimate against estimate; and, below the window, against what was measured too: at the window the
-        // measure has just been shown to be too low.
+        // Compares estimates; and below the window also with the measured size: at the window the measurement
+        // has just been shown to be too low.
         let smaller = summary_tokens < self.params.replaced_tokens(plan)
             && (compaction.tokens_after < self.params.tokens_before || self.params.at_window);
         // A result that is replaced needs no shorter form.
@@ -709,7 +713,7 @@ impl Compacting {
         }
     }
 
-    /// Why a summary would not help: what the first rung that knew said.
+    /// Returns why a summary would not help: the reason of the first rung that had one.
     fn vain(&self, why: &str) -> String {
         let why = self.vain.as_deref().unwrap_or(why);
         format!("a summary would not help: {why}")
@@ -725,7 +729,7 @@ impl Compacting {
         self.end(outcome, None)
     }
 
-    /// Asks for as little as can be demanded, if that frees enough.
+    /// Lowers the target as far as possible, if that frees enough.
     fn least(&mut self, why: &str) -> Vec<Effect> {
         self.rung = Rung::Least;
         self.vain = Some(why.to_owned());
@@ -736,7 +740,7 @@ impl Compacting {
         self.start_rung()
     }
 
-    /// No summary helped with the results as they are: it is tried again with shorter ones, once.
+    /// No summary helped with the results as they are: retries with shorter results, once.
     fn shorten_or_least(&mut self, why: &str) -> Vec<Effect> {
         if !self.shorten() {
             return self.least(why);
@@ -753,20 +757,21 @@ impl Compacting {
     fn end(&mut self, outcome: CompactionOutcome, floor: Option<Failure>) -> Vec<Effect> {
         assert!(self.phase != Phase::Over, "a compaction ends once");
         self.phase = Phase::Over;
-        // Nothing is withdrawn: who performs this ends what is under way.
+        // Nothing is withdrawn: the driver ends everything in progress.
         self.summaries.clear();
         vec![Effect::End(End { outcome, floor, usage: self.summaries.usage() })]
     }
 }
 
-/// A debt with what is cut now, after `base`. Where that one was cut too, the two are one range.
+/// Returns a debt extended by the current cut, after `base`. If `base` was cut too, the two become one range.
 fn with_range(mut debt: Vec<EntryRange>, base: Option<&Compaction>, cut: EntryRange) -> Vec<EntryRange> {
     let ended = base.and_then(|base| base.last);
     match debt.last_mut().filter(|range| Some(range.last) == ended) {
         Some(range) => range.last = cut.last,
         None => debt.push(cut),
     }
-    // A summariser that keeps failing must not make it long: what lies between two ranges is read twice, at worst.
+    // A summariser that keeps failing must not make the list long: at worst, entries between two ranges are
+    // read twice.
     while debt.len() > DEBT_RANGES_MAX {
         let first = debt.remove(0).first;
         debt[0].first = first;

@@ -1,6 +1,6 @@
-//! How large a context is in which window, as it is recorded and shown. How it is measured: see [`crate::usage`].
+//! The size of a context in its window, as recorded and shown. How it is measured: see [`crate::usage`].
 //!
-//! Invariants: a window that nothing knows is `None`, never a number that stands for it.
+//! Invariants: an unknown window is `None`, never a substitute number.
 
 use std::fmt;
 
@@ -49,33 +49,33 @@ pub enum WindowSource {
     Trained,
 }
 
-/// A model's window, and how it is known.
+/// A model's window, and its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Its size in tokens; `None` where nothing knows it.
+    /// Its size in tokens; `None` if unknown.
     pub tokens: Option<u64>,
-    /// Where that comes from.
+    /// The source.
     pub source: WindowSource,
 }
 
 /// The two parts of a context's size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// What the provider reported, in tokens.
+    /// The part that the provider reported, in tokens.
     pub usage_tokens: u64,
-    /// What was estimated, in tokens.
+    /// The estimated part, in tokens.
     pub trailing_tokens: u64,
 }
 
 impl Measured {
-    /// Both parts together, in tokens.
+    /// Returns both parts together, in tokens.
     pub fn tokens(self) -> u64 {
         self.usage_tokens.saturating_add(self.trailing_tokens)
     }
 }
 
 impl ContextUsage {
-    /// A measured size in a window.
+    /// Creates the usage from a measured size and a window.
     pub fn new(measured: Measured, window: Window) -> Self {
         Self {
             tokens: measured.tokens(),
@@ -86,7 +86,7 @@ impl ContextUsage {
         }
     }
 
-    /// `tokens` as a percentage of the window, to a tenth; `None` where nothing knows the window, or it is 0.
+    /// Returns `tokens` as a percentage of the window, to a tenth; `None` if the window is unknown or 0.
     #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
     pub fn percent(&self) -> Option<f64> {
         let window = self.window.filter(|window| *window > 0)?;
@@ -94,7 +94,7 @@ impl ContextUsage {
     }
 }
 
-/// `1250 of 10000 tokens`, or `1250 tokens` where nothing knows the window.
+/// `1250 of 10000 tokens`, or `1250 tokens` if the window is unknown.
 impl fmt::Display for ContextUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.window {

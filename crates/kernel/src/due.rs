@@ -1,10 +1,10 @@
-//! When a compaction is due: the one rule, for all who ask.
+//! When a compaction is due: the one rule for all callers.
 //!
-//! The usage tracker keeps the numbers, [`ContextLimits::size`] makes a [`Size`] of them, and [`is_due`] says whether
-//! a compaction begins: before a model call, after a run, and when the model is switched.
+//! The usage tracker keeps the numbers, [`ContextLimits::size`] converts them to a [`Size`], and [`is_due`]
+//! decides whether a compaction begins: before a model call, after a run, and when the model is switched.
 //!
-//! Invariants: nothing compacts by itself while compaction is turned off; what a person or a program asks for, and
-//! what follows an overflow, is always due; by threshold, a compaction follows another only after something was said.
+//! Invariants: nothing compacts automatically while compaction is turned off; a requested compaction, and one
+//! after an overflow, is always due; by threshold, a compaction follows another only after a new message.
 
 use std::sync::Arc;
 
@@ -16,60 +16,60 @@ use crate::settings::CompactionSettings;
 #[cfg(test)]
 mod tests;
 
-/// The output of one answer where a request names no limit, in tokens.
+/// The assumed output of one answer if a request has no limit, in tokens.
 pub(crate) const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
-/// The most of a window that is kept free for one answer: one part in this many.
+/// The maximum share of a window that is kept free for one answer: one part in this many.
 const ANSWER_SHARE: u64 = 16;
 
-/// The context's size before a model call, and what follows from it.
+/// The context's size before a model call, and its consequences.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Size {
-    /// The context's size in tokens, as far as the provider's reports are believed.
+    /// The context's size in tokens, based on the provider's reports as far as they are plausible.
     pub tokens: u64,
-    /// The context's size by our own count alone, in estimated tokens: what a report is judged by.
+    /// The context's size by our own count alone, in estimated tokens, against which reports are checked.
     pub counted: u64,
-    /// The model's window in tokens; `None` where nothing knows it.
+    /// The model's window in tokens; `None` if unknown.
     pub window: Option<u64>,
-    /// Whether the window was assumed, or read out of an error: a larger request may be taken all the same.
+    /// Whether the window was assumed, or read from an error: a larger request may still be accepted.
     pub is_window_guessed: bool,
-    /// Whether the trigger is reached, and a compaction may begin by itself.
+    /// Whether the trigger is reached and an automatic compaction may begin.
     pub is_due: bool,
-    /// Whether the next request could not be sent as it is, with room for an answer.
+    /// Whether the next request could not be sent with room for an answer.
     pub at_window: bool,
-    /// The budget that is used up: which one, and how large it was.
+    /// The budget that is used up: its name and size.
     pub over_budget: Option<String>,
 }
 
-/// By what a context is measured: its window, the settings, the budget and what holds compactions back.
+/// The limits of a context: its window, the settings, the budget and what prevents compactions.
 #[derive(Debug, Clone)]
 pub struct ContextLimits {
     /// The model's window.
     pub window: Window,
     /// The settings of compaction.
     pub settings: Arc<CompactionSettings>,
-    /// The output limit that requests carry, in tokens, if they carry one.
+    /// The output limit of requests, in tokens, if they have one.
     pub output_tokens_max: Option<u64>,
-    /// What the session and the run in progress may cost.
+    /// The cost limits of the session and the current run.
     pub cost: CostLimits,
     /// Whether it is a sub-agent's context: nothing compacts before the provider refuses.
     pub is_sub_agent: bool,
     /// Whether automatic compactions kept failing: nothing compacts before the window is full.
     pub is_paused: bool,
-    /// Whether a compaction was undone: nothing compacts before the window is full, the reserve apart.
+    /// Whether a compaction was undone: nothing compacts before the window is full, except for the reserve.
     pub only_at_window: bool,
 }
 
 impl ContextLimits {
-    /// The context, in tokens, at which the next request could not be sent with room for an answer; `None` where
-    /// nothing knows the window.
+    /// Returns the size of the context, in tokens, at which the next request could not be sent with room for
+    /// an answer; `None` if the window is unknown.
     pub fn full_at(&self) -> Option<u64> {
         let window = self.window.tokens?;
         let answer = self.output_tokens_max.unwrap_or(OUTPUT_TOKENS_ASSUMED).min(answer_room_max(window));
         Some(window.saturating_sub(answer))
     }
 
-    /// What a context of `tokens` tokens means, which by our own count alone has `counted`, in a session that has cost
-    /// `cost_microdollars` so far.
+    /// Evaluates a context of `tokens` tokens, and of `counted` by our own count alone, in a session that has
+    /// cost `cost_microdollars` so far.
     pub fn size(&self, tokens: u64, counted: u64, cost_microdollars: u64) -> Size {
         let window = self.window.tokens;
         let at_window = self.full_at().is_some_and(|full| tokens >= full);
@@ -79,7 +79,7 @@ impl ContextLimits {
             }
             self.settings.trigger_tokens(window)
         });
-        // At the window a pause must not hold it back: the truncate fallback needs no model.
+        // At the window a pause must not prevent it: the truncate fallback needs no model.
         let may = self.settings.enabled && !self.is_sub_agent && (at_window || !self.is_paused);
         let is_due = may && trigger.is_some_and(|trigger| tokens >= trigger);
         let over_budget = self.cost.used_up(cost_microdollars);
@@ -103,7 +103,7 @@ pub fn is_due(trigger: Trigger, size: &Size, has_news: bool) -> bool {
     }
 }
 
-/// The most that is kept free for one answer in this window, in tokens.
+/// Returns the most that is kept free for one answer in this window, in tokens.
 pub(crate) fn answer_room_max(window: u64) -> u64 {
     window / ANSWER_SHARE
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a model call, in the classes that recovery distinguishes.
+//! The failures of model calls, in the classes that recovery distinguishes.
 //!
 //! The provider crate classifies (it sees status and body); the run decides (it sees only the class).
 
@@ -39,7 +39,7 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
-    /// The class in snake case, as events and `--json` output name it.
+    /// Returns the class in snake case, as events and `--json` output name it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ContextOverflow => "context_overflow",
@@ -59,12 +59,13 @@ impl FailureClass {
         }
     }
 
-    /// Whether the failure says nothing of the request: time, another key or more credit heals it.
+    /// Whether the failure is independent of the request, so that time, another key or more credit resolves
+    /// it.
     pub fn may_pass(self) -> bool {
         self.is_retryable() || matches!(self, Self::Auth | Self::Quota)
     }
 
-    /// Whether the same request may succeed later, unchanged.
+    /// Whether the same request may succeed later.
     pub fn is_retryable(self) -> bool {
         match self {
             Self::RateLimited | Self::Overloaded | Self::Timeout | Self::Malformed | Self::Loading => true,
@@ -105,7 +106,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with a class and a message, and nothing else known.
+    /// Creates a failure with a class and a message, and nothing else known.
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
         Self {
             class,

@@ -1,4 +1,4 @@
-//! Which files a conversation read and modified, cumulatively over all compactions.
+//! The files that a conversation read and modified, cumulatively over all compactions.
 //!
 //! Invariants: a path is in at most one of the two sets. A file that was read and later modified is modified
 //! only; a deleted file counts as modified. Both sets are sorted.
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// What a tool did to a file.
+/// The operation of a tool on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Touch {
@@ -17,12 +17,12 @@ pub enum Touch {
     Modified,
 }
 
-/// One file that a tool touched, declared by the tool with its result.
+/// One file that a tool touched, as declared with its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Touched {
-    /// The path as the tool was given it, relative to the workspace where it lies inside.
+    /// The path as given to the tool, relative to the workspace if the file is inside it.
     pub path: String,
-    /// What was done to it.
+    /// The operation.
     pub touch: Touch,
 }
 
@@ -34,7 +34,7 @@ pub struct FileOps {
 }
 
 impl FileOps {
-    /// From two lists, such as a recorded compaction's.
+    /// Creates the sets from two lists, such as a recorded compaction's.
     pub fn new(
         read: impl IntoIterator<Item = impl Into<String>>,
         modified: impl IntoIterator<Item = impl Into<String>>,
@@ -75,12 +75,12 @@ impl FileOps {
         }
     }
 
-    /// Files read and never modified, sorted.
+    /// Returns the files read and never modified, sorted.
     pub fn read(&self) -> impl ExactSizeIterator<Item = &str> {
         self.read.iter().map(String::as_str)
     }
 
-    /// Files modified, sorted.
+    /// Returns the modified files, sorted.
     pub fn modified(&self) -> impl ExactSizeIterator<Item = &str> {
         self.modified.iter().map(String::as_str)
     }

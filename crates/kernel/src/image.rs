@@ -1,7 +1,7 @@
-//! Pictures in messages: what is an image, by its bytes.
+//! Images in messages, recognised by their bytes.
 //!
-//! Invariants: an image that was made here is one of the kinds that models take, its media type is that of its bytes,
-//! and its base64 has neither line breaks nor other characters that a server might refuse.
+//! Invariants: an image created here is of a kind that models accept, its media type matches its bytes, and
+//! its base64 has neither line breaks nor other characters that a server might reject.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 #[cfg(test)]
 mod tests;
 
-/// A picture that is part of a message, not a link to one.
+/// An image that is part of a message, not a link to one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Image {
     /// The media type, such as `image/png`.
@@ -19,10 +19,10 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image from its bytes: PNG, JPEG, GIF or WebP, which is told by the bytes themselves.
+    /// Creates an image from its bytes: PNG, JPEG, GIF or WebP, recognised by the bytes themselves.
     ///
     /// # Errors
-    /// The bytes are none of these.
+    /// If the bytes are none of these.
     ///
     /// ```
     /// use greenroom_kernel::Image;
@@ -37,16 +37,17 @@ impl Image {
         Ok(Self { media_type: media_type.to_owned(), data: STANDARD.encode(bytes) })
     }
 
-    /// An image from base64, as other programs send it. White space in it is ignored.
+    /// Creates an image from base64, as other programs send it. White space in it is ignored.
     ///
     /// # Errors
-    /// Not valid base64, not a PNG, JPEG, GIF or WebP image, or not the kind that `media_type` names.
+    /// If it is not valid base64, not a PNG, JPEG, GIF or WebP image, or not of the kind that `media_type`
+    /// names.
     pub fn from_base64(media_type: &str, base64: &str) -> Result<Self, ImageError> {
         let compact: String = base64.chars().filter(|c| !c.is_ascii_whitespace()).collect();
         let bytes = STANDARD.decode(compact).map_err(|error| ImageError::Base64(error.to_string()))?;
         let image = Self::new(bytes)?;
         let said = media_type.to_ascii_lowercase();
-        // A name that many use for the same.
+        // A common alias.
         let said = if said == "image/jpg" { "image/jpeg" } else { &said };
         if said != image.media_type {
             return Err(ImageError::OtherKind { said: said.to_owned(), found: image.media_type });
@@ -55,28 +56,28 @@ impl Image {
     }
 }
 
-/// Why something is no image that a model can be sent.
+/// Why something is not an image for a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// The bytes are no image of a kind that models take.
+    /// The bytes are not an image of a kind that models accept.
     #[error("not a PNG, JPEG, GIF or WebP image")]
     NoImage,
     /// The text is not valid base64.
     #[error("the image is not valid base64: {0}")]
     Base64(String),
-    /// The bytes are another kind of image than was said.
+    /// The bytes are another kind of image than stated.
     #[error("the image is said to be {said:?}, and is {found:?}")]
     OtherKind {
-        /// The media type that was given.
+        /// The given media type.
         said: String,
         /// The media type of the bytes.
         found: String,
     },
 }
 
-/// The media type of an image, by its first bytes, whatever its name says; `None` where it is of no kind that models
-/// take.
+/// Returns the media type of an image by its first bytes, whatever its name; `None` if models do not accept
+/// its kind.
 pub fn media_type(head: &[u8]) -> Option<&'static str> {
     if head.starts_with(b"\x89PNG\r\n\x1a\n") {
         Some("image/png")

@@ -1,15 +1,16 @@
-//! Given what happened, what next: messages, entries, paths, sizes, plans and runs.
+//! The decisions: given what happened, what to do next. Messages, entries, paths, sizes, plans and runs.
 //!
 //! The one key decision: **this crate only decides.** Every function here is a plain function of its
-//! arguments; the actors of `greenroom` perform what it decides. What is absent, and stays so: tokio, ractor,
+//! arguments; the actors of `greenroom` carry out its decisions. What is absent, and stays so: tokio, ractor,
 //! sled, clocks, random numbers, files and the network. Time (`at_ms`, unix milliseconds) and ids are
 //! arguments.
 //!
-//! Reading order: [`message`] (what is said), [`entry`] (what is recorded), [`path`] (which of it counts now),
-//! [`size`], [`reasoning`] and [`usage`] (how large it is), [`unreported`] and [`cost`] (what it costs), [`settings`] and [`due`] (when and how to compact), [`plan`] (where to
-//! cut), [`prune`] (which tool results are sent shorter), [`summary`] (what to ask for and what to accept), [`compacting`] (a compaction from its plan to its end),
-//! [`question`] (what people are asked), [`log`] (what a session holds of its records, and how it adds to them), [`failure`] (what went
-//! wrong), [`run`] (what to do next).
+//! Reading order: [`message`] (the content of a conversation), [`entry`] (the records), [`path`] (the active
+//! records), [`size`], [`reasoning`] and [`usage`] (sizes), [`unreported`] and [`cost`] (costs), [`settings`]
+//! and [`due`] (when and how to compact), [`plan`] (where to cut), [`prune`] (which tool results are sent
+//! shorter), [`summary`] (what to request and what to accept), [`compacting`] (a compaction from its plan to
+//! its end), [`question`] (questions to people), [`log`] (a session's records in memory, and additions to
+//! them), [`failure`] (failures), [`run`] (what to do next).
 
 pub mod bill;
 pub mod compacting;

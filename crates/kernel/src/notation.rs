@@ -1,11 +1,12 @@
-//! How tests draw a path: `"u:10 a:6 / c r:30 | u:4 a:2"`.
+//! The notation in which tests draw a path: `"u:10 a:6 / c r:30 | u:4 a:2"`.
 //!
-//! A letter an entry: `u` user, `t` steer, `a` assistant with text, `e` assistant with nothing in it, `c` assistant with a
-//! tool call (`c2`: two), `r` result of the oldest open call, `s` shell command, `x` shell command that the model
-//! must not see, `m` custom message, `b` branch summary, `C` compaction, `U` undo, `p` pin, `l` label, `n` note.
-//! `:N` its tokens (stored, and as characters / 4 where the kind allows it); `=x,y` the ids of its calls, or of
-//! the call that it answers; `@N` the entry that it points to (first kept, undone, pinned); `<f` and `>f` a file
-//! that a result read or modified. `|` stands before the cut, `/` before the turn prefix of a split turn.
+//! One letter per entry: `u` user, `t` steer, `a` assistant with text, `e` empty assistant message, `c`
+//! assistant with a tool call (`c2`: two), `r` result of the oldest open call, `s` shell command, `x` shell
+//! command that the model must not see, `m` custom message, `b` branch summary, `C` compaction, `U` undo, `p`
+//! pin, `l` label, `n` note. `:N` its tokens (stored, and as characters / 4 if the kind allows it); `=x,y`
+//! the ids of its calls, or of the call that it answers; `@N` the entry that it points to (first kept,
+//! undone, pinned); `<f` and `>f` a file that a result read or modified. `|` stands before the cut, `/`
+//! before the turn prefix of a split turn.
 //!
 //! Invariants: an entry's id is its position in the drawing, and each text begins with `m<id>.`, so that it can
 //! be found in a transcript.
@@ -22,7 +23,7 @@ use crate::message::{
 /// A drawn path and its marks.
 #[derive(Debug, Clone)]
 pub(crate) struct Drawn {
-    /// The entries; one's id is its index.
+    /// The entries; an entry's id is its index.
     pub(crate) path: Vec<Arc<Entry>>,
     /// The entry after `|`.
     pub(crate) cut: Option<EntryId>,
@@ -37,7 +38,7 @@ pub(crate) struct Sketch {
     open: Vec<String>,
 }
 
-/// The path that `drawing` draws.
+/// Parses `drawing` into a path.
 pub(crate) fn draw(drawing: &str) -> Drawn {
     let mut sketch = Sketch::default();
     let (mut cut, mut prefix) = (None, None);
@@ -52,7 +53,7 @@ pub(crate) fn draw(drawing: &str) -> Drawn {
     Drawn { path: sketch.path, cut, prefix }
 }
 
-/// Only the entries of [`draw`].
+/// Returns only the entries of [`draw`].
 pub(crate) fn path(drawing: &str) -> Vec<Arc<Entry>> {
     draw(drawing).path
 }
@@ -150,7 +151,7 @@ impl Sketch {
     }
 }
 
-/// The text of entry `id`: its mark, and four-letter words up to `chars` characters.
+/// Returns the text of entry `id`: its mark, and four-letter words up to `chars` characters.
 fn words(id: usize, chars: usize) -> String {
     let mut text = format!("m{id}. ");
     while text.len() < chars {
@@ -170,7 +171,7 @@ fn number(word: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// An answer without usage.
+/// Returns an answer without usage.
 pub(crate) fn assistant(content: Vec<Part>) -> AssistantMessage {
     AssistantMessage {
         content,
@@ -182,28 +183,28 @@ pub(crate) fn assistant(content: Vec<Part>) -> AssistantMessage {
     }
 }
 
-/// An answer of one text.
+/// Returns an answer of one text.
 pub(crate) fn says(text: &str) -> AssistantMessage {
     assistant(vec![Part::Text(text.to_owned())])
 }
 
-/// An answer that calls tools.
+/// Returns an answer that calls tools.
 pub(crate) fn calls(ids: &[&str]) -> AssistantMessage {
     let content = ids.iter().map(|id| Part::ToolCall(call(id))).collect();
     AssistantMessage { stop: StopReason::ToolCalls, ..assistant(content) }
 }
 
-/// A report of input and output tokens.
+/// Returns a report of input and output tokens.
 pub(crate) fn usage(input_tokens: u64, output_tokens: u64) -> Option<Usage> {
     Some(Usage { input_tokens, output_tokens, ..Usage::default() })
 }
 
-/// A call of `read`.
+/// Returns a call of `read`.
 pub(crate) fn call(id: &str) -> ToolCall {
     ToolCall { id: id.into(), name: "read".into(), arguments: r#"{"path":"x"}"#.into() }
 }
 
-/// A successful result of `read`.
+/// Returns a successful result of `read`.
 pub(crate) fn result(call_id: &str, text: &str) -> ToolResult {
     ToolResult {
         call_id: call_id.into(),
@@ -214,7 +215,7 @@ pub(crate) fn result(call_id: &str, text: &str) -> ToolResult {
     }
 }
 
-/// A recorded compaction that keeps from `first_kept` on.
+/// Returns a recorded compaction that keeps from `first_kept` on.
 pub(crate) fn compaction(first_kept: Option<EntryId>, summary: &str) -> Compaction {
     Compaction {
         base: None,
@@ -241,8 +242,8 @@ pub(crate) fn compaction(first_kept: Option<EntryId>, summary: &str) -> Compacti
     }
 }
 
-/// Messages as they are sent, drawn: `S` a summary, `u`, `a`, `c=ids`, `r=id`, and `!` after the result of a call
-/// that was interrupted.
+/// Draws messages as they are sent: `S` a summary, `u`, `a`, `c=ids`, `r=id`, and `!` after the result of an
+/// interrupted call.
 pub(crate) fn drawn(messages: &[Arc<Message>]) -> String {
     let mut out = String::new();
     for message in messages {
@@ -262,7 +263,7 @@ pub(crate) fn drawn(messages: &[Arc<Message>]) -> String {
     out.trim_start().to_owned()
 }
 
-/// Numbers that look random and are the same for the same seed.
+/// A seeded generator of numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -271,7 +272,7 @@ impl Random {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -279,20 +280,20 @@ impl Random {
         (self.0 >> 11) % limit
     }
 
-    /// True once in `n` times.
+    /// Returns `true` once in `n` times.
     pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         let index = usize::try_from(self.below(choices.len() as u64)).expect("an index");
         &choices[index]
     }
 }
 
-/// A conversation of about `messages` messages that is as odd as an imported file may be: orphans, doubled and
-/// reused ids, results in the wrong place, empty messages, compactions, undos.
+/// Returns a conversation of about `messages` messages that is as odd as an imported file may be: orphans,
+/// duplicate and reused ids, misplaced results, empty messages, compactions, undos.
 pub(crate) fn odd_path(random: &mut Random, messages: u64) -> Vec<Arc<Entry>> {
     let mut sketch = Sketch::default();
     let mut compactions = Vec::new();

@@ -1,8 +1,9 @@
-//! Where to cut: what a compaction would replace and what it would keep.
+//! Chooses the cut: what a compaction would replace and what it would keep.
 //!
 //! Invariants: planning is a pure function of the path, so the same input gives the same plan; a cut never
-//! separates a tool call from its results; what the last active compaction kept is summarised by the next one,
-//! so nothing is summarised twice and nothing is skipped. Planning costs what the active context costs.
+//! separates a tool call from its results; messages kept by the last active compaction are summarised by the
+//! next one, so nothing is summarised twice and nothing is skipped. The cost of planning depends on the
+//! active context.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,55 +23,55 @@ mod tests;
 
 /// The longest active request that is repeated verbatim, in bytes.
 pub const ACTIVE_REQUEST_BYTES: usize = 8 * 1024;
-/// What a summary is expected to have of what it replaces: one part in this many.
+/// The expected size of a summary relative to what it replaces: one part in this many.
 const SUMMARY_PARTS: u64 = 10;
-/// What stands before each message that joined the request in progress.
+/// The lead-in of each message that joined the request in progress.
 const STEER_LEAD: &str = "(Said while that was worked on:)";
 
-/// What a compaction is planned for: how much to keep, and how to cut.
+/// The options of a plan: how much to keep, and how to cut.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanOptions {
     /// How much of the newest conversation to keep, in tokens.
     pub keep_recent: u64,
-    /// The most that may be kept, in tokens, where a cut can be found that keeps no more.
+    /// The most that may be kept, in tokens, if there is a cut that keeps no more.
     pub keep_max: u64,
     /// At least this many of the newest messages stay, as far as `keep_max` allows.
     pub preserve_messages: u64,
     /// How the cut is chosen.
     pub cut: CutRule,
-    /// A shorter prefix of a split turn gets no summary of its own.
+    /// A shorter prefix of a split turn gets no separate summary.
     pub min_split_prefix: u64,
-    /// Compact even where no legal cut is in reach of `keep_recent`.
+    /// Compact even if no legal cut is in reach of `keep_recent`.
     pub force: bool,
     /// How sizes are estimated.
     pub estimator: Estimator,
     /// Which file operations count.
     pub files: FileRule,
-    /// The path is another system's file as it was read, before any repair: a call that has no result in it will
-    /// never have one, and forbids no cut. In our own log such a call may still be running.
+    /// The path is another system's file before any repair: a call without a result will never have one, and
+    /// prevents no cut. In our own log such a call may still be running.
     pub as_read: bool,
-    /// The context now, in tokens.
+    /// The current size of the context, in tokens.
     pub tokens_before: u64,
     /// The fixed part of every request, in tokens.
     pub overhead: u64,
-    /// The cap of the history's summary, in tokens: for the expected size after.
+    /// The cap of the history's summary, in tokens: for the expected resulting size.
     pub summary_cap: u64,
-    /// The cap of a split turn's summary, in tokens: for the expected size after.
+    /// The cap of a split turn's summary, in tokens: for the expected resulting size.
     pub prefix_cap: u64,
 }
 
 /// Which file operations count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileRule {
-    /// What successful tool results declare.
+    /// Those declared by successful tool results.
     Declared,
-    /// Every call of a tool named `read`, `write` or `edit`, whatever came of it; a compaction that a hook
-    /// supplied does not carry its lists. For comparison with other systems.
+    /// Every call of a tool named `read`, `write` or `edit`, whatever its result; the file lists of a
+    /// compaction that a hook supplied are ignored. For comparison with other systems.
     EveryCall,
 }
 
 impl PlanOptions {
-    /// The options that `settings` mean for an occasion in this window.
+    /// Returns the options that follow from `settings` for an occasion in this window.
     pub fn new(
         settings: &CompactionSettings,
         window: u64,
@@ -99,7 +100,8 @@ impl PlanOptions {
         }
     }
 
-    /// The options for comparison with other systems: nearest cut, chars/4, every call, the file as read.
+    /// Returns the options for comparison with other systems: nearest cut, chars/4, every call, the file
+    /// before repair.
     pub fn comparison(keep_recent: u64, tokens_before: u64) -> Self {
         Self {
             keep_recent,
@@ -122,7 +124,7 @@ impl PlanOptions {
 /// What a compaction will replace and keep.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The newest active compaction when this was planned.
+    /// The newest active compaction at planning time.
     pub base: Option<EntryId>,
     /// The first entry to be replaced: the first active one.
     pub first: EntryId,
@@ -130,52 +132,52 @@ pub struct Plan {
     pub last: EntryId,
     /// The first entry that stays verbatim.
     pub first_kept: EntryId,
-    /// Whether the cut lies inside a turn whose beginning gets a summary of its own.
+    /// Whether the cut is inside a turn whose beginning gets a separate summary.
     pub is_split_turn: bool,
     /// The entries whose messages become the history summary.
     pub history: Vec<Arc<Entry>>,
     /// The entries whose messages become the split turn's summary.
     pub turn_prefix: Vec<Arc<Entry>>,
-    /// The last summary, to be merged.
+    /// The previous summary, to be merged.
     pub previous_summary: Option<String>,
-    /// The user's message of the turn that the cut splits, or what an earlier compaction carried of it, and the steers
-    /// that joined it before the cut.
+    /// The user's message of the turn that the cut splits, or the text that an earlier compaction carried of
+    /// it, and the steers that joined it before the cut.
     pub active_request: Option<String>,
     /// All files touched from the session's start to `last`.
     pub files: FileOps,
-    /// The context before, in tokens.
+    /// The context's size before, in tokens.
     pub tokens_before: u64,
-    /// What is kept, in tokens.
+    /// The size of the kept part, in tokens.
     pub kept_tokens: u64,
-    /// What is replaced, in tokens: the messages, and the summary before this one.
+    /// The size of the replaced part, in tokens: the messages, and the previous summary.
     pub replaced_tokens: u64,
-    /// How many messages the context has before.
+    /// The number of messages in the context before.
     pub messages_before: u64,
-    /// The options it was made with.
+    /// The options of the plan.
     pub options: PlanOptions,
 }
 
 impl Plan {
-    /// How many messages the history summary replaces.
+    /// Returns how many messages the history summary replaces.
     pub fn messages_to_summarize(&self) -> u64 {
         count_messages(&self.history)
     }
 
-    /// How many messages the split turn's summary replaces.
+    /// Returns how many messages the split turn's summary replaces.
     pub fn turn_prefix_messages(&self) -> u64 {
         count_messages(&self.turn_prefix)
     }
 
-    /// Where this path may be cut so that something is replaced: the ids of the messages that would be kept first, oldest
-    /// first.
+    /// Returns where this path may be cut so that something is replaced: the ids of the possible first kept
+    /// messages, oldest first.
     pub fn places(path: &[Arc<Entry>]) -> Vec<EntryId> {
         let active = ActivePath::of(path);
         let replaces = |cut: &usize| count_messages(&path[active.start..*cut]) > 0;
         legal_cuts(&active, false).into_iter().filter(replaces).map(|cut| path[cut].id).collect()
     }
 
-    /// The same compaction with another first kept entry, if the path may be cut there and something is replaced.
-    /// An entry that carries no message stands for the next one that does.
+    /// Returns the same compaction with another first kept entry, if the path may be cut there and something
+    /// is replaced. An entry without a message represents the next one that has one.
     pub fn moved_to(&self, path: &[Arc<Entry>], first_kept: EntryId) -> Option<Self> {
         let active = ActivePath::of(path);
         let named = path.iter().rposition(|entry| entry.id == first_kept)?;
@@ -184,7 +186,7 @@ impl Plan {
         cuts.contains(&cut).then(|| build(&active, cut, &self.options).ok()).flatten()
     }
 
-    /// The same compaction with one summary: the beginning of the split turn is a part of the history.
+    /// Returns the same compaction with one summary: the beginning of the split turn is part of the history.
     #[must_use]
     pub fn with_one_summary(mut self) -> Self {
         self.history.append(&mut self.turn_prefix);
@@ -192,13 +194,13 @@ impl Plan {
         self
     }
 
-    /// How many messages are replaced, in all.
+    /// Returns the total number of replaced messages.
     pub fn messages_removed(&self) -> u64 {
         self.messages_to_summarize() + self.turn_prefix_messages()
     }
 
-    /// The context expected after, in tokens, if the summaries have a tenth of what they replace. How long they will be,
-    /// nobody knows before.
+    /// Returns the expected resulting context, in tokens, if the summaries have a tenth of the size of what
+    /// they replace. Their actual length is not known in advance.
     pub fn tokens_after_estimate(&self) -> u64 {
         let caps = self.summary_caps();
         let least = SUMMARY_TOKENS_MIN * caps.len() as u64;
@@ -206,37 +208,37 @@ impl Plan {
         self.tokens_after((self.replaced_tokens / SUMMARY_PARTS).max(least).min(cap))
     }
 
-    /// The largest context after, in tokens: the summaries reach their caps. A compaction after which the context is no
-    /// smaller is not installed.
+    /// Returns the largest possible resulting context, in tokens: the summaries reach their caps. A
+    /// compaction that does not make the context smaller is not installed.
     pub fn tokens_after_max(&self) -> u64 {
         self.tokens_after(self.summary_caps().iter().sum())
     }
 
-    /// The context with summaries of so many tokens.
+    /// Returns the size of the context with summaries of this many tokens.
     fn tokens_after(&self, summaries: u64) -> u64 {
         let after = self.options.overhead + self.kept_tokens + self.frame_tokens() + summaries;
         after.min(self.options.tokens_before)
     }
 
-    /// The most that each summary may have, in tokens.
+    /// Returns the maximum size of each summary, in tokens.
     fn summary_caps(&self) -> Vec<u64> {
         let history = (self.messages_to_summarize() > 0).then_some(self.options.summary_cap);
         let prefix = self.is_split_turn.then_some(self.options.prefix_cap);
         history.into_iter().chain(prefix).collect()
     }
 
-    /// What stands beside the summaries' own words, in tokens by our estimate: the leading sentence, the active request
-    /// and the footer.
+    /// Returns the size of the text around the summaries, in tokens by our estimate: the leading sentence,
+    /// the active request and the footer.
     pub(crate) fn frame_tokens(&self) -> u64 {
         let history = (self.messages_to_summarize() > 0).then_some("");
         let frame = summary::assemble(self, history, self.is_split_turn.then_some(""));
         entry_tokens(&EntryKind::message(Message::user(summary_text(&frame))), Estimator::Classes)
     }
 
-    /// Whether a summary could be smaller than what it replaces.
+    /// Checks that a summary could be smaller than what it replaces.
     ///
     /// # Errors
-    /// [`NothingToCompact::TooSmall`] if the smallest useful one is as large.
+    /// [`NothingToCompact::TooSmall`] if the smallest useful summary is not smaller.
     pub fn check_gain(&self) -> Result<(), NothingToCompact> {
         let least = self.frame_tokens() + SUMMARY_TOKENS_MIN * self.summary_caps().len() as u64;
         let tokens = self.replaced_tokens;
@@ -250,32 +252,33 @@ pub enum NothingToCompact {
     /// The session has no messages.
     #[error("the session is empty")]
     Empty,
-    /// NothingToCompact was said since the last compaction.
+    /// There is no new message since the last compaction.
     #[error("nothing was said since the last compaction")]
     JustCompacted,
-    /// Too few messages to keep the wanted number and have some left.
+    /// Too few messages to keep the wanted number and replace some.
     #[error("not enough messages to compact: {messages} of at least {needed}")]
     TooShort {
-        /// How many there are.
+        /// The number of messages.
         messages: u64,
-        /// How many there must be.
+        /// The necessary number.
         needed: u64,
     },
-    /// Everything lies within what is kept.
+    /// Everything is within the kept part.
     #[error("everything is recent enough to keep")]
     AllRecent,
-    /// A summary would not be smaller than what it would replace: a compaction that was asked for says so, a plan does not.
+    /// A summary would not be smaller than what it would replace: a requested compaction reports this, a plan
+    /// does not.
     #[error(
         "it is too small to get smaller: what would be summarised has {tokens} tokens, and a summary takes at least \
          {least}"
     )]
     TooSmall {
-        /// What would be replaced, in estimated tokens.
+        /// The part to be replaced, in estimated tokens.
         tokens: u64,
-        /// The smallest useful summary with what stands beside it, in estimated tokens.
+        /// The smallest useful summary with the text around it, in estimated tokens.
         least: u64,
     },
-    /// There is no place where the conversation may be cut.
+    /// The conversation cannot be cut anywhere.
     #[error("there is no point at which the conversation can be cut")]
     NoCut,
     /// The settings turn it off.
@@ -286,11 +289,12 @@ pub enum NothingToCompact {
 /// Plans a compaction of `path`.
 ///
 /// # Errors
-/// Why there is nothing to compact.
+/// The reason why there is nothing to compact.
 pub fn plan(path: &[Arc<Entry>], options: &PlanOptions) -> Result<Plan, NothingToCompact> {
     let active = ActivePath::of(path);
     let Some(leaf) = path.last() else { return Err(NothingToCompact::Empty) };
-    // Forced, what the last compaction kept may be compacted too: the next rung of an overflow's ladder.
+    // Forced, messages kept by the last compaction may be compacted too: the next rung of an overflow's
+    // ladder.
     if !options.force && is_compaction(leaf) {
         return Err(NothingToCompact::JustCompacted);
     }
@@ -314,7 +318,7 @@ pub fn plan(path: &[Arc<Entry>], options: &PlanOptions) -> Result<Plan, NothingT
 
 fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<Plan, NothingToCompact> {
     let path = active.path;
-    // Entries that carry no message, directly before the cut, go with the kept side.
+    // Entries without a message directly before the cut go with the kept side.
     let mut first_kept = cut;
     while first_kept > active.start
         && !is_message(&path[first_kept - 1].kind)
@@ -387,14 +391,15 @@ pub fn is_turn_start(kind: &EntryKind) -> bool {
         && kind.as_message().is_none_or(|message| matches!(**message, Message::User(_)))
 }
 
-/// The indices in the path of all places where it may be cut: messages other than tool results, with no call
-/// open before them. The first active entry is among them if it is such a message; cutting there replaces nothing.
+/// Returns the indices in the path at which it may be cut: messages other than tool results, with no call
+/// open before them. The first active entry is among them if it is such a message; cutting there replaces
+/// nothing.
 ///
-/// A call is open until its last result; one that has none, until the next answer, since only the newest answer's
-/// calls may still be running (`as_read`: not at all).
+/// A call is open until its last result; a call without a result, until the next answer, since only the
+/// newest answer's calls may still be running (with `as_read`: not at all).
 fn legal_cuts(active: &ActivePath<'_>, as_read: bool) -> Vec<usize> {
     let entries = active.entries();
-    // Until which of the active entries the calls of each one are open.
+    // The active entry up to which the calls of each entry are open.
     let mut open_until: Vec<usize> = vec![0; entries.len()];
     let mut caller: HashMap<&str, usize> = HashMap::new();
     let mut newest = 0;
@@ -436,12 +441,12 @@ fn legal_cuts(active: &ActivePath<'_>, as_read: bool) -> Vec<usize> {
     cuts
 }
 
-/// Whether a result in `kept` answers a call in `replaced`. Says for one cut what [`legal_cuts`] says for all, in
-/// another way.
+/// Whether a result in `kept` answers a call in `replaced`. Computes for one cut what [`legal_cuts`] computes
+/// for all, in another way.
 fn is_call_cut(replaced: &[Arc<Entry>], kept: &[Arc<Entry>]) -> bool {
     let mut open: HashSet<&str> = replaced.iter().flat_map(call_ids).collect();
     for entry in kept {
-        // An id that is used again is that of the newest call.
+        // A reused id belongs to the newest call.
         for id in call_ids(entry) {
             open.remove(id);
         }
@@ -460,7 +465,7 @@ fn call_ids(entry: &Arc<Entry>) -> impl Iterator<Item = &str> {
     calls.map(|call| call.id.as_str())
 }
 
-/// Whether what is kept may begin with this entry, calls apart: any message but a tool result.
+/// Whether the kept part may begin with this entry, apart from calls: any message but a tool result.
 fn may_begin(kind: &EntryKind) -> bool {
     is_message(kind) && kind.as_message().is_none_or(|message| !matches!(**message, Message::ToolResult(_)))
 }
@@ -470,7 +475,7 @@ fn choose_cut(active: &ActivePath<'_>, cuts: &[usize], options: &PlanOptions) ->
     // Results count as they are sent.
     let sent = as_sent(active.path);
     let active = &ActivePath { path: &sent, ..*active };
-    // Where enough is kept: walking back from the newest message.
+    // The point where enough is kept, going back from the newest message.
     let mut kept = 0u64;
     let mut kept_messages = 0u64;
     let mut point = None;
@@ -483,7 +488,8 @@ fn choose_cut(active: &ActivePath<'_>, cuts: &[usize], options: &PlanOptions) ->
         }
     }
     let enough_stay = |cut: &usize| messages_from(active, *cut) >= options.preserve_messages;
-    // Where a cut keeps too much, what is kept gives way to the trigger, and so do messages that were to be preserved.
+    // If a cut keeps too much, the kept part shrinks to fit the trigger, including messages that were to be
+    // preserved.
     let fits_from = fitting_from(active, options);
     let smaller = |chosen: usize| {
         let fitting = || cuts.iter().copied().filter(|cut| *cut >= fits_from);
@@ -513,8 +519,8 @@ fn choose_cut(active: &ActivePath<'_>, cuts: &[usize], options: &PlanOptions) ->
     Some(chosen).filter(|chosen| options.force || enough_stay(chosen))
 }
 
-/// A turn's start near `point`: before it if that keeps at most half as much again, else after it if that still
-/// keeps half.
+/// Returns a turn's start near `point`: before it if that keeps at most half as much again, otherwise after
+/// it if that still keeps half.
 fn turn_first(active: &ActivePath<'_>, cuts: &[usize], point: usize, options: &PlanOptions) -> Option<usize> {
     let starts = || cuts.iter().copied().filter(|cut| is_turn_start(&active.path[*cut].kind));
     let kept_from = |cut: usize| kept_from(active, cut, options);
@@ -532,7 +538,8 @@ fn turn_first(active: &ActivePath<'_>, cuts: &[usize], point: usize, options: &P
     })
 }
 
-/// Everything but the last two messages, moved to the nearest legal cut that replaces something.
+/// Returns the cut that replaces everything but the last two messages, moved to the nearest legal one that
+/// replaces something.
 fn force_cut(active: &ActivePath<'_>, cuts: &[usize]) -> Option<usize> {
     let newest: Vec<usize> = (active.start..active.path.len())
         .rev()
@@ -544,7 +551,7 @@ fn force_cut(active: &ActivePath<'_>, cuts: &[usize]) -> Option<usize> {
     cuts.iter().copied().filter(|cut| *cut > first_message).min_by_key(|cut| (cut.abs_diff(wanted), *cut))
 }
 
-/// What an entry of the path takes in a request, in tokens.
+/// Returns the size of an entry of the path in a request, in tokens.
 fn size(active: &ActivePath<'_>, index: usize, options: &PlanOptions) -> u64 {
     match &active.path[index].kind {
         kind if is_message(kind) => stored_tokens(&active.path[index], options.estimator),
@@ -552,7 +559,7 @@ fn size(active: &ActivePath<'_>, index: usize, options: &PlanOptions) -> u64 {
     }
 }
 
-/// The first entry from which on no more than `keep_max` would be kept.
+/// Returns the first entry from which on no more than `keep_max` would be kept.
 fn fitting_from(active: &ActivePath<'_>, options: &PlanOptions) -> usize {
     let mut kept = 0u64;
     for index in (active.start..active.path.len()).rev() {
@@ -564,7 +571,7 @@ fn fitting_from(active: &ActivePath<'_>, options: &PlanOptions) -> usize {
     active.start
 }
 
-/// What stays with this cut, in tokens.
+/// Returns the size of the kept part with this cut, in tokens.
 fn kept_from(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> u64 {
     (cut..active.path.len()).map(|index| size(active, index, options)).fold(0, u64::saturating_add)
 }
@@ -577,13 +584,13 @@ fn is_compaction(entry: &Entry) -> bool {
     matches!(entry.kind, EntryKind::Compaction(_))
 }
 
-/// How many entries carry a message.
+/// Returns how many entries carry a message.
 fn count_messages(entries: &[Arc<Entry>]) -> u64 {
     entries.iter().filter(|entry| is_message(&entry.kind)).count() as u64
 }
 
-/// The request in progress with the steers that joined it in these entries, in order and bounded: the whole of it has at
-/// most about twice [`ACTIVE_REQUEST_BYTES`], however many steers there are.
+/// Returns the request in progress with the steers that joined it in these entries, in order and bounded: at
+/// most about twice [`ACTIVE_REQUEST_BYTES`] in total, however many steers there are.
 fn with_steers(begun: Option<String>, entries: &[Arc<Entry>]) -> Option<String> {
     let steers = entries.iter().filter(|entry| entry.kind.is_steer());
     let mut request = begun;
@@ -596,7 +603,8 @@ fn with_steers(begun: Option<String>, entries: &[Arc<Entry>]) -> Option<String> 
     request.map(|request| bounded(&request, 2 * ACTIVE_REQUEST_BYTES))
 }
 
-/// The text of a message that begins a turn or joins one, cut to [`ACTIVE_REQUEST_BYTES`]; `None` where it has none.
+/// Returns the text of a message that begins a turn or joins one, truncated to [`ACTIVE_REQUEST_BYTES`];
+/// `None` if it has none.
 fn request_text(kind: &EntryKind) -> Option<String> {
     let text = if let EntryKind::Message { message, .. } = kind {
         message.text()
@@ -609,14 +617,14 @@ fn request_text(kind: &EntryKind) -> Option<String> {
     (!text.is_empty()).then(|| bounded(text, ACTIVE_REQUEST_BYTES))
 }
 
-/// The files that these entries say were touched.
+/// Returns the files touched according to these entries.
 pub fn touched_files(entries: &[Arc<Entry>]) -> FileOps {
     let mut files = FileOps::default();
     add_files(entries, FileRule::Declared, &mut files);
     files
 }
 
-/// The files of the last active compaction and of the replaced entries.
+/// Returns the files of the last active compaction and of the replaced entries.
 fn file_operations(active: &ActivePath<'_>, replaced: &[Arc<Entry>], rule: FileRule) -> FileOps {
     let mut files = match active.compaction() {
         Some(compaction) if !(compaction.from_hook && rule == FileRule::EveryCall) => {
@@ -644,7 +652,7 @@ fn message_files(message: &Message, rule: FileRule, files: &mut FileOps) {
     match (message, rule) {
         (Message::ToolResult(result), FileRule::Declared) => {
             for touched in &result.touched {
-                // What was changed is changed, whatever came of the call after that.
+                // A changed file is changed, even if the call failed later.
                 if result.status == ToolStatus::Ok || touched.touch == Touch::Modified {
                     files.record(touched.path.clone(), touched.touch);
                 }
@@ -663,7 +671,7 @@ fn message_files(message: &Message, rule: FileRule, files: &mut FileOps) {
     }
 }
 
-/// The file that a call of a tool with a well-known name is about.
+/// Returns the file that a call of a tool with a well-known name touches.
 pub fn call_file(tool: &str, arguments: &str) -> Option<(String, Touch)> {
     let touch = match tool {
         "read" => Touch::Read,

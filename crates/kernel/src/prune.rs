@@ -1,8 +1,8 @@
-//! Which tool results are sent shorter than they were recorded, and by what: old ones give way to a line each, the middles
-//! of the newest ones are left out, and one that is too large by itself is recorded with its head and its tail.
+//! Shortens tool results in requests: old ones are replaced by one line each, the middles of the newest ones
+//! are left out, and one that is too large by itself is recorded with its head and its tail.
 //!
-//! Invariants: nothing is shortened that would not get smaller; what is left out is said, with the entry where the
-//! `recall` tool reads it; a result that no answer has followed yet never becomes a mere line.
+//! Invariants: nothing is shortened unless it gets smaller; omissions are marked, with the entry where the
+//! `recall` tool reads the rest; a result that no answer has followed yet never becomes a mere line.
 
 use std::sync::Arc;
 
@@ -15,27 +15,28 @@ use crate::size::{Estimator, classes, entry_tokens};
 #[cfg(test)]
 mod tests;
 
-/// The tool that reads what was left out: its name, as it stands in the texts here.
+/// The name of the tool that reads omitted text, as used in the texts here.
 pub const RECALL: &str = "recall";
 
-/// The newest results stay whole up to this many tokens together.
+/// The newest results are kept whole up to this many tokens together.
 const PROTECT_TOKENS: u64 = 40_000;
-/// The most of the window that is protected so.
+/// The maximum share of the window that is protected in this way.
 const PROTECT_SHARE: f64 = 0.3;
-/// Old results give way only if that frees so many tokens.
+/// Old results are shortened only if that frees this many tokens.
 const FREED_TOKENS_MIN: u64 = 20_000;
-/// The least share of the window that frees enough.
+/// The minimum share of the window that frees enough.
 const FREED_SHARE: f64 = 0.15;
-/// No result is shortened to less than this, in tokens: its mark and a few words.
+/// The minimum size of a shortened result, in tokens: its mark and a few words.
 const SHORT_TOKENS_MIN: u64 = 64;
-/// The share of the window that one result may have when it is recorded: one part in this many.
+/// The share of the window for one result when it is recorded: one part in this many.
 const RESULT_SHARE: u64 = 4;
-/// The most text that one result has in the context, in bytes.
+/// The maximum text of one result in the context, in bytes.
 const RESULT_BYTES_MAX: usize = 50 * 1024;
-/// The most lines that one result has in the context.
+/// The maximum number of lines of one result in the context.
 const RESULT_LINES_MAX: usize = 2_000;
 
-/// The old results that give way to a line each, so that enough is freed; empty where that would not free enough.
+/// Returns the old results to replace by one line each, so that enough is freed; empty if that would not free
+/// enough.
 ///
 /// `window` is in tokens by our estimate.
 pub fn old_results(path: &[Arc<Entry>], window: u64) -> Vec<PrunedResult> {
@@ -43,7 +44,7 @@ pub fn old_results(path: &[Arc<Entry>], window: u64) -> Vec<PrunedResult> {
     let freed_min = FREED_TOKENS_MIN.min(share(window, FREED_SHARE)).max(1);
     let sent = as_sent(path);
     let entries = &sent[ActivePath::of(&sent).start..];
-    // What no answer has followed was not read yet.
+    // Results that no answer has followed were not read yet.
     let answered = entries.iter().rposition(|entry| entry_role(entry) == Some("assistant")).unwrap_or(0);
     let (read, unread) = entries.split_at(answered);
     let mut newest: u64 =
@@ -67,8 +68,8 @@ pub fn old_results(path: &[Arc<Entry>], window: u64) -> Vec<PrunedResult> {
     if freed >= freed_min { pruned } else { Vec::new() }
 }
 
-/// The middles of the largest active results left out, from `first` on, so that all results there have about `budget`
-/// tokens together; empty where they have no more than that, or cannot be shortened.
+/// Returns the largest active results without their middles, from `first` on, so that all results there have
+/// about `budget` tokens together; empty if they already fit, or cannot be shortened.
 pub fn middles(path: &[Arc<Entry>], first: EntryId, budget: u64) -> Vec<PrunedResult> {
     let sent = as_sent(path);
     let entries = &sent[ActivePath::of(&sent).start..];
@@ -83,7 +84,7 @@ pub fn middles(path: &[Arc<Entry>], first: EntryId, budget: u64) -> Vec<PrunedRe
     results.iter().filter(|entry| entry.tokens > most).filter_map(short).collect()
 }
 
-/// The size of all active tool results from `first` on, in tokens.
+/// Returns the size of all active tool results from `first` on, in tokens.
 pub fn results_tokens(path: &[Arc<Entry>], first: EntryId) -> u64 {
     let sent = as_sent(path);
     let entries = &sent[ActivePath::of(&sent).start..];
@@ -91,8 +92,8 @@ pub fn results_tokens(path: &[Arc<Entry>], first: EntryId) -> u64 {
     entries.iter().filter(is_meant).map(|entry| entry.tokens).sum()
 }
 
-/// The most that each may have, so that all have at most `budget` together: those that are smaller leave their part to
-/// the others.
+/// Returns the maximum size of each, so that all have at most `budget` together: smaller ones leave their
+/// share to the others.
 fn level(mut sizes: Vec<u64>, budget: u64) -> u64 {
     sizes.sort_unstable();
     let (mut left, mut count) = (budget, sizes.len() as u64);
@@ -106,10 +107,11 @@ fn level(mut sizes: Vec<u64>, budget: u64) -> u64 {
     u64::MAX
 }
 
-/// What a result is recorded with, where it is too large for its context: its head and its tail, with a mark between them
-/// that names `whole`, the entry that has all of it, or says to ask for less. `None` where it is not too large.
+/// Returns the content to record for a result that is too large for its context: its head and its tail, with
+/// a mark between them that names `whole`, the entry that has all of it, or advises to ask for less. `None`
+/// if it is not too large.
 ///
-/// `window` is the model's, in tokens; `None` where nothing knows it.
+/// `window` is the model's, in tokens; `None` if unknown.
 pub fn capped(result: &ToolResult, window: Option<u64>, whole: Option<EntryId>) -> Option<Vec<Block>> {
     let text = blocks_text(&result.content);
     let tokens_max = window.map_or(u64::MAX, |window| (window / RESULT_SHARE).max(SHORT_TOKENS_MIN));
@@ -141,8 +143,8 @@ fn placeholder(entry: &Entry, result: &ToolResult) -> PrunedResult {
     sized(entry, result, text, false)
 }
 
-/// The result's head and tail, with about `tokens_max` tokens and its images, or without them where they take too much;
-/// `None` if that would not be smaller.
+/// Returns the result's head and tail, with about `tokens_max` tokens and its images, or without them if they
+/// are too large; `None` if that would not be smaller.
 fn shortened(entry: &Entry, result: &ToolResult, tokens_max: u64) -> Option<PrunedResult> {
     let text = blocks_text(&result.content);
     let around = entry.tokens.saturating_sub(classes::tokens(&text));
@@ -152,7 +154,7 @@ fn shortened(entry: &Entry, result: &ToolResult, tokens_max: u64) -> Option<Prun
     Some(sized(entry, result, short, keeps_images)).filter(|pruned| pruned.tokens < entry.tokens)
 }
 
-/// What is sent, with its size.
+/// Returns the shortened result with its size.
 fn sized(entry: &Entry, result: &ToolResult, text: String, keeps_images: bool) -> PrunedResult {
     let mut short = result.clone();
     short.content.retain(|block| keeps_images && matches!(block, Block::Image(_)));
@@ -161,7 +163,7 @@ fn sized(entry: &Entry, result: &ToolResult, text: String, keeps_images: bool) -
     PrunedResult { entry: entry.id, text, keeps_images, tokens }
 }
 
-/// The head and the tail of a text that is cut in the middle.
+/// The head and the tail of a text without its middle.
 struct Clip<'a> {
     text: &'a str,
     head: &'a str,
@@ -173,7 +175,7 @@ impl<'a> Clip<'a> {
         Self { text, head: text, tail: "" }
     }
 
-    /// Takes at most so many bytes, two thirds of them from the beginning.
+    /// Limits the text to this many bytes, two thirds of them from the beginning.
     fn limit_bytes(&mut self, bytes: usize) {
         if self.head.len() + self.tail.len() <= bytes {
             return;
@@ -185,7 +187,7 @@ impl<'a> Clip<'a> {
         self.tail = &self.text[self.text.ceil_char_boundary(self.text.len() - tail)..];
     }
 
-    /// Takes at most so many lines, two thirds of them from the beginning.
+    /// Limits the text to this many lines, two thirds of them from the beginning.
     fn limit_lines(&mut self, lines: usize) {
         let ends = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
         if ends(self.head) + ends(self.tail) <= lines {
@@ -200,14 +202,14 @@ impl<'a> Clip<'a> {
         self.tail = &tail_in[tail_at..];
     }
 
-    /// Head, mark and tail with at most about so many tokens; `None` if nothing has to be left out.
+    /// Returns head, mark and tail with at most about this many tokens; `None` if nothing has to be left out.
     fn within(mut self, tokens_max: u64, whole: Option<EntryId>) -> Option<String> {
         // A byte is at most a token, so most texts need no count.
         let is_small = |text: &str| text.len() as u64 <= tokens_max || classes::tokens(text) <= tokens_max;
         if self.head.len() == self.text.len() && is_small(self.text) {
             return None;
         }
-        // A twelfth of a token a byte is less than any text has, so this many bytes decide.
+        // No text has less than a twelfth of a token per byte, so this many bytes decide.
         let most = usize::try_from(tokens_max.saturating_mul(12)).unwrap_or(usize::MAX);
         self.limit_bytes(most.min(self.head.len() + self.tail.len()));
         loop {
@@ -217,7 +219,7 @@ impl<'a> Clip<'a> {
             if tokens <= tokens_max || bytes == 0 {
                 return Some(short);
             }
-            // By the share that is too much, and a little more, so that it ends soon.
+            // Reduced by the excess, and a little more, so that the loop ends soon.
             let now = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(tokens_max) / tokens.max(1);
             let now = usize::try_from(now).unwrap_or(bytes).min(bytes);
             self.limit_bytes(now - now / 16 - usize::from(now > 0));

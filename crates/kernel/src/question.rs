@@ -1,8 +1,8 @@
-//! Questions that a call asks people, and their answers: what fits, what ends a question, and what a call that was cut
-//! off is told.
+//! Questions of calls to people, and their answers: valid answers, the end of a question, and the result of
+//! an interrupted call.
 //!
-//! Invariants: a question has exactly one end; it ends with its call at the latest, and a call with its run. What is
-//! held is what the calls without a result have asked.
+//! Invariants: a question has exactly one end; it ends with its call at the latest, and a call with its run.
+//! The questions held are those of calls without a result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::message::{Message, ToolCall, ToolResult, ToolStatus};
 #[cfg(test)]
 mod tests;
 
-/// The most bytes that a question may have, and an answer, as JSON text.
+/// The maximum size of a question, and of an answer, as JSON text in bytes.
 pub const BYTES_MAX: usize = 64 * 1024;
-/// The most choices that a question may offer.
+/// The maximum number of choices.
 pub const CHOICES_MAX: usize = 100;
 
 /// A question for a person.
@@ -69,12 +69,12 @@ pub enum QuestionKind {
 }
 
 impl Question {
-    /// A question that any text answers.
+    /// Creates a question with a free-text answer.
     pub fn text(text: impl Into<String>) -> Self {
         Self { text: text.into(), details: None, kind: QuestionKind::Text, expires_in: None }
     }
 
-    /// A question that one of these answers.
+    /// Creates a question with these choices.
     pub fn choice(text: impl Into<String>, choices: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::text(text).of_kind(QuestionKind::Choice {
             choices: choices.into_iter().map(Into::into).collect(),
@@ -82,7 +82,7 @@ impl Question {
         })
     }
 
-    /// A question that one or several of these answer.
+    /// Creates a question with these choices, of which several may be chosen.
     pub fn choices(text: impl Into<String>, choices: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::text(text).of_kind(QuestionKind::Choice {
             choices: choices.into_iter().map(Into::into).collect(),
@@ -90,37 +90,37 @@ impl Question {
         })
     }
 
-    /// A question that a value of this type answers. Its schema says so to whoever shows the form.
+    /// Creates a question for a value of this type. Its schema describes the form.
     pub fn form<T: JsonSchema>(text: impl Into<String>) -> Self {
         Self::text(text).of_kind(QuestionKind::Form { schema: schemars::schema_for!(T).to_value() })
     }
 
-    /// Adds what a person may want to know before they answer.
+    /// Adds details that help a person to answer.
     #[must_use]
     pub fn details(mut self, details: impl Into<String>) -> Self {
         self.details = Some(details.into());
         self
     }
 
-    /// How long the question may stay open. Then it has expired, also where that time passed while the program was
-    /// down.
+    /// Sets how long the question may stay open. After that it expires, even if the program was not running
+    /// meanwhile.
     #[must_use]
     pub fn expires_in(mut self, time: Duration) -> Self {
         self.expires_in = Some(time);
         self
     }
 
-    /// The same question, answered by another kind of answer.
+    /// Changes the kind of answer.
     #[must_use]
     pub fn of_kind(mut self, kind: QuestionKind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// Whether it can be asked.
+    /// Checks that the question is valid.
     ///
     /// # Errors
-    /// Why it cannot, as a clause.
+    /// The reason, as a clause.
     pub fn check(&self) -> Result<(), String> {
         if self.text.trim().is_empty() {
             return Err("it has no text".to_owned());
@@ -147,7 +147,7 @@ impl Question {
         Ok(())
     }
 
-    /// About how many bytes it holds.
+    /// Returns its approximate size in bytes.
     pub fn weight(&self) -> usize {
         let kind = match &self.kind {
             QuestionKind::Text => 0,
@@ -157,15 +157,16 @@ impl Question {
         self.text.len() + self.details.as_ref().map_or(0, String::len) + kind
     }
 
-    /// Whether it asks the same, however long it may stay open.
+    /// Whether it asks the same, apart from its time limit.
     pub fn is_same(&self, other: &Self) -> bool {
         (&self.text, &self.details, &self.kind) == (&other.text, &other.details, &other.kind)
     }
 
-    /// The answer in the form that is recorded. `fits` says whether a value fits a JSON schema, and why not.
+    /// Converts the answer to the recorded form. `fits` checks a value against a JSON schema, and returns why
+    /// it does not fit.
     ///
     /// # Errors
-    /// What is wrong with the answer, as a clause that says what would fit.
+    /// What is wrong with the answer, as a clause that says what is expected.
     fn accept(
         &self,
         value: Value,
@@ -175,7 +176,7 @@ impl Question {
         if bytes.len() > BYTES_MAX {
             return Err(format!("it has {} bytes, and may have {BYTES_MAX}", bytes.len()));
         }
-        // What is nested too deep could not be read back.
+        // A value that is nested too deeply could not be read back.
         serde_json::from_str::<Value>(&bytes).map_err(|error| format!("it cannot be recorded: {error}"))?;
         match &self.kind {
             QuestionKind::Text => match value {
@@ -244,19 +245,19 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Who answers: a name for the log, which nothing checks.
+    /// Sets who answered: a name for the log, which is not verified.
     #[must_use]
     pub fn by(mut self, who: impl Into<String>) -> Self {
         self.by = Some(who.into());
         self
     }
 
-    /// About how many bytes it holds.
+    /// Returns its approximate size in bytes.
     pub fn weight(&self) -> usize {
         self.value.to_string().len() + self.by.as_ref().map_or(0, String::len)
     }
 
-    /// Whether it is this text, or chooses this alone.
+    /// Whether it is this text, or this single choice.
     pub fn is(&self, text: &str) -> bool {
         match &self.value {
             Value::Array(chosen) => matches!(chosen.as_slice(), [only] if only.as_str() == Some(text)),
@@ -265,12 +266,12 @@ impl Answer {
         }
     }
 
-    /// The text, or the one choice; `None` for several choices and forms.
+    /// Returns the text, or the one choice; `None` for several choices and forms.
     pub fn as_text(&self) -> Option<&str> {
         self.value.as_str()
     }
 
-    /// What was chosen: one for a text or a single choice.
+    /// Returns the choices: one for a text or a single choice.
     pub fn choices(&self) -> Vec<&str> {
         match &self.value {
             Value::Array(chosen) => chosen.iter().filter_map(Value::as_str).collect(),
@@ -279,10 +280,10 @@ impl Answer {
         }
     }
 
-    /// The value as a type, for forms.
+    /// Parses the value, for forms.
     ///
     /// # Errors
-    /// The value is not of this type.
+    /// If the value is not of this type.
     pub fn parse<T: serde::de::DeserializeOwned>(&self) -> serde_json::Result<T> {
         T::deserialize(&self.value)
     }
@@ -326,22 +327,22 @@ pub enum Asker {
     Hook,
 }
 
-/// A question as it is recorded.
+/// A recorded question.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskedQuestion {
     /// The run.
     pub run: RunId,
     /// The call in which it is asked.
     pub call_id: String,
-    /// The name of the tool that is called.
+    /// The name of the called tool.
     pub tool: String,
-    /// Which question of the call it is, from 0.
+    /// The index of the question within the call, from 0.
     pub ordinal: u32,
-    /// Who asks.
+    /// The asker.
     pub asker: Asker,
-    /// What is asked.
+    /// The question.
     pub question: Question,
-    /// When it expires, in unix milliseconds; `None`: with its call.
+    /// The expiry time, in unix milliseconds; `None`: with its call.
     pub expires_at_ms: Option<u64>,
 }
 
@@ -358,7 +359,7 @@ pub enum QuestionEnd {
 }
 
 impl QuestionEnd {
-    /// The outcome in snake case.
+    /// Returns the outcome in snake case.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Answered(_) => "answered",
@@ -373,16 +374,16 @@ impl QuestionEnd {
 pub struct KnownQuestion {
     /// Its id: that of its entry.
     pub id: EntryId,
-    /// What was asked.
+    /// The question.
     pub asked: Arc<AskedQuestion>,
-    /// How it ended; `None` while it is open.
+    /// Its end; `None` while it is open.
     pub end: Option<QuestionEnd>,
 }
 
-/// Why an answer is not taken.
+/// Why an answer is rejected.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AnswerError {
-    /// No call that has no result yet has asked this.
+    /// No call without a result has asked this.
     #[error("there is no such question")]
     Unknown,
     /// The question has ended.
@@ -393,7 +394,7 @@ pub enum AnswerError {
     Misfit(String),
 }
 
-/// The questions of the calls without a result, as their log tells them: a fold of its entries.
+/// The questions of the calls without a result, folded from the log's entries.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Questions {
     known: Vec<KnownQuestion>,
@@ -402,7 +403,7 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Takes note of the session's next entry.
+    /// Processes the session's next entry.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other records say nothing of questions")]
     pub fn follow(&mut self, entry: &Entry) {
         match &entry.kind {
@@ -426,7 +427,7 @@ impl Questions {
         }
     }
 
-    /// The open questions that end as withdrawn before this entry is recorded.
+    /// Returns the open questions that end as withdrawn before this entry is recorded.
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other record ends a call or a run")]
     pub fn withdrawn_by(&self, kind: &EntryKind) -> Vec<EntryId> {
         let ends = |known: &&KnownQuestion| match kind {
@@ -439,7 +440,7 @@ impl Questions {
         self.open().filter(ends).map(|known| known.id).collect()
     }
 
-    /// Those that nobody answered yet, in the order in which they were asked.
+    /// Returns the open questions, in the order in which they were asked.
     pub fn open(&self) -> impl Iterator<Item = &KnownQuestion> {
         self.known.iter().filter(|known| known.end.is_none())
     }
@@ -449,12 +450,12 @@ impl Questions {
         self.known.is_empty()
     }
 
-    /// Those of one call, in the order in which they were asked.
+    /// Returns the questions of one call, in the order in which they were asked.
     pub fn of_call(&self, call_id: &str) -> impl Iterator<Item = &KnownQuestion> {
         self.known.iter().filter(move |known| known.asked.call_id == call_id)
     }
 
-    /// Whether a call has asked something: it outlives the process that works on it.
+    /// Whether a call has asked something: such a call outlives its process.
     pub fn has_asked(&self, call_id: &str) -> bool {
         self.of_call(call_id).next().is_some()
     }
@@ -465,15 +466,16 @@ impl Questions {
         self.started.iter().any(|started| started == call_id) || self.of_call(call_id).any(is_by_tool)
     }
 
-    /// The question with this id.
+    /// Returns the question with this id.
     pub fn find(&self, id: EntryId) -> Option<&KnownQuestion> {
         self.known.iter().find(|known| known.id == id)
     }
 
-    /// The end that an answer gives a question. `fits` says whether a value fits a JSON schema, and why not.
+    /// Returns the end that an answer gives a question. `fits` checks a value against a JSON schema, and
+    /// returns why it does not fit.
     ///
     /// # Errors
-    /// Why the answer is not taken. Nothing is changed.
+    /// The reason for rejecting the answer. Nothing is changed.
     pub fn answer(
         &self,
         id: EntryId,
@@ -493,12 +495,12 @@ impl Questions {
         }
     }
 
-    /// The open questions whose time has passed.
+    /// Returns the open questions that have expired.
     pub fn expired(&self, now_ms: u64) -> Vec<EntryId> {
         self.open().filter(|known| known.has_expired(now_ms)).map(|known| known.id).collect()
     }
 
-    /// When the next open question expires, in unix milliseconds.
+    /// Returns when the next open question expires, in unix milliseconds.
     pub fn next_expiry_ms(&self) -> Option<u64> {
         self.open().filter_map(|known| known.asked.expires_at_ms).min()
     }
@@ -510,7 +512,8 @@ impl KnownQuestion {
     }
 }
 
-/// The result of a call that a restart cut off after it had asked something, and that must not be run again.
+/// Returns the result of a call that was interrupted by a restart after it had asked something, and that must
+/// not be run again.
 pub fn cut_off<'a>(call: &ToolCall, asked: impl IntoIterator<Item = &'a KnownQuestion>) -> ToolResult {
     let mut text = String::from(
         "The call was cut off by a restart after it had asked a person, and was not run again. \

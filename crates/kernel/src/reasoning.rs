@@ -1,7 +1,7 @@
-//! Which reasoning of earlier answers a request carries, and what it adds to a request's size.
+//! Which reasoning of earlier answers a request carries, and its share of the request's size.
 //!
-//! Invariants: this is the one rule. A provider writes its requests by [`ResentReasoning::carries`], and what a context
-//! counts is counted by the same function, so that the two cannot differ.
+//! Invariants: this is the one rule. A provider builds its requests with [`ResentReasoning::carries`], and
+//! the size of a context is computed with the same function, so that the two cannot differ.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::size::opaque_tokens;
 #[cfg(test)]
 mod tests;
 
-/// Which reasoning of earlier answers a provider sends back to a model. By default none.
+/// Which reasoning of earlier answers a provider sends back to a model. The default is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResentReasoning {
     /// The provider whose answers are sent back with their readable reasoning; `None`: no answer is.
@@ -23,7 +23,7 @@ pub struct ResentReasoning {
 }
 
 impl ResentReasoning {
-    /// Whether a request carries this part of this answer. Text and calls always go back.
+    /// Whether a request carries this part of this answer. Text and calls are always sent back.
     pub fn carries(&self, answer: &AssistantMessage, part: &Part) -> bool {
         match part {
             Part::Text(_) | Part::ToolCall(_) => true,
@@ -32,9 +32,9 @@ impl ResentReasoning {
         }
     }
 
-    /// The reasoning that a request carries with this entry, in estimated tokens.
+    /// Returns the size of the reasoning that a request carries with this entry, in estimated tokens.
     ///
-    /// An answer without text and without a call is not sent, so its reasoning is not either.
+    /// An answer without text and without a call is not sent, and neither is its reasoning.
     pub fn tokens(&self, entry: &Entry) -> u64 {
         let Some(Message::Assistant(answer)) = entry.kind.as_message().map(|message| &**message) else {
             return 0;
@@ -55,13 +55,14 @@ impl ResentReasoning {
         tokens.saturating_add(if is_readable { entry.reasoning_tokens } else { 0 })
     }
 
-    /// What an entry takes in a request, in estimated tokens: itself, and the reasoning that goes back with it.
+    /// Returns an entry's size in a request, in estimated tokens: the entry, and the reasoning that is sent
+    /// back with it.
     pub fn sent_tokens(&self, entry: &Entry) -> u64 {
         entry.tokens.saturating_add(self.tokens(entry))
     }
 
-    /// The path with the size that each entry has in a request: what plans are made with. A path of which no reasoning
-    /// is sent is not copied.
+    /// Returns the path with each entry's size in a request, for planning. Not copied if no reasoning is
+    /// sent.
     pub fn sized<'a>(&self, path: &'a [Arc<Entry>]) -> Cow<'a, [Arc<Entry>]> {
         if !path.iter().any(|entry| self.tokens(entry) > 0) {
             return Cow::Borrowed(path);
@@ -73,7 +74,7 @@ impl ResentReasoning {
         Cow::Owned(path.iter().map(sized).collect())
     }
 
-    /// The message without the reasoning that a request does not carry. Not copied where it carries all.
+    /// Returns the message without the reasoning that a request does not carry. Not copied if it carries all.
     pub fn strip<'a>(&self, message: &'a Arc<Message>) -> Cow<'a, Arc<Message>> {
         let Message::Assistant(answer) = &**message else { return Cow::Borrowed(message) };
         if answer.content.iter().all(|part| self.carries(answer, part)) {

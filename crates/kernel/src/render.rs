@@ -1,13 +1,13 @@
-//! The words in which the model is sent what is no message by itself: summaries and commands that the user ran.
+//! Text for content that is not a message by itself: summaries and commands that the user ran.
 //!
-//! Invariants: what is sent and what is counted is the same text, since both are rendered here.
+//! Invariants: the text that is sent is also the text that is counted, since both are rendered here.
 
 use crate::entry::Shell;
 
 #[cfg(test)]
 mod tests;
 
-/// The sentence that stands before a summary, so that the model takes it for what it is.
+/// The sentence before a summary, which tells the model what it is.
 pub const SUMMARY_LEAD: &str = "The earlier part of this conversation was compacted to save space. What follows is a record of it \
      made by the system, not a message from the user: use it as background, and go on from the messages after it.";
 
@@ -15,17 +15,17 @@ pub const SUMMARY_LEAD: &str = "The earlier part of this conversation was compac
 const BRANCH_LEAD: &str = "The conversation went another way for a while and then came back to this point. \
      What follows is a record of that other branch, made by the system:";
 
-/// What the model sees of a compaction: the leading sentence and the summary.
+/// Returns the text of a compaction for the model: the leading sentence and the summary.
 pub fn summary_text(summary: &str) -> String {
     format!("{SUMMARY_LEAD}\n\n<summary>\n{summary}\n</summary>")
 }
 
-/// What the model sees of a branch summary.
+/// Returns the text of a branch summary for the model.
 pub fn branch_summary_text(summary: &str) -> String {
     format!("{BRANCH_LEAD}\n\n<summary>\n{summary}\n</summary>")
 }
 
-/// What the model sees of a command that the user ran.
+/// Returns the text of a command that the user ran for the model.
 pub fn shell_text(shell: &Shell) -> String {
     let mut text = format!("I ran `{}`.\n```\n{}\n```", shell.command, shell.output.trim_end_matches('\n'));
     if shell.truncated {

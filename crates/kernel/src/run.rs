@@ -1,15 +1,15 @@
-//! A run: what an agent does for one prompt, decided step by step.
+//! A run: the work of an agent on one prompt, decided step by step.
 //!
-//! [`Run::on`] takes what happened and gives what to do next; the agent actor does it. The loop: measure,
-//! compact if due, ask the model, record the answer, run its tool calls, record their results, measure again;
-//! until an answer calls no tool and nothing waits in the inbox.
+//! [`Run::on`] takes an event and returns what to do next; the agent actor does it. The loop: measure,
+//! compact if due, call the model, record the answer, run its tool calls, record their results, measure
+//! again; until an answer calls no tool and the inbox is empty.
 //!
-//! Invariants: a run ends exactly once, by an [`Effect::End`] or by a record at [`Boundary::End`] with which
-//! nothing was delivered, and nothing comes after that but the end of its last step; each step that starts ends, and
-//! at most one is open; every call of a recorded answer gets
-//! exactly one recorded result before the next answer is asked for or the run ends; overflow recovery does not
-//! count as a retry; no compaction by threshold follows another without a new message or another model between them,
-//! since only a size that is asked for at the run's beginning, after a record or for another model starts one.
+//! Invariants: a run ends exactly once, by an [`Effect::End`] or by a record at [`Boundary::End`] that
+//! delivers nothing, and nothing comes after that but the end of its last step; each step that starts ends,
+//! and at most one is open; every call of a recorded answer gets exactly one recorded result before the next
+//! model call or the end of the run; overflow recovery does not count as a retry; no compaction by threshold
+//! follows another without a new message or another model between them, since only a size measured at the
+//! run's beginning, after a record or for another model starts one.
 
 use crate::due;
 use crate::entry::{RunOutcome, Trigger};
@@ -29,28 +29,29 @@ mod recovery;
 #[cfg(test)]
 mod tests;
 
-/// Why a call that was cut off is not run.
+/// Why an incomplete call is not run.
 const CUT_OFF: &str = "the answer ended in the middle of it, before its arguments were whole; send it again in full, in \
                        smaller parts if they are long";
 
-/// What a run may take.
+/// The limits of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimits {
-    /// The most model calls that end in an answer. At 0 each run ends before its first call.
+    /// The most model calls that end in an answer. With 0, each run ends before its first call.
     pub steps_max: u32,
-    /// The most times that the same tool calls may follow one another.
+    /// How often the same tool calls may be repeated consecutively.
     pub repeats_max: u32,
-    /// How often one model call is tried again.
+    /// How often one model call is retried.
     pub retries_max: u32,
-    /// How long a server is waited for that loads its model, in milliseconds. These waits are no retries.
+    /// The longest wait for a server that is loading its model, in milliseconds. These waits do not count as
+    /// retries.
     pub loading_ms_max: u64,
-    /// How often one run recovers from an overflow: once a rung.
+    /// How often one run recovers from an overflow: once per rung.
     pub overflows_max: u32,
-    /// How often an answer that a validator rejects is asked for again.
+    /// How often an answer that a validator rejects is requested again.
     pub rejections_max: u32,
-    /// The most tool calls of one answer that are run; the model is told of the others.
+    /// The most tool calls of one answer that are run; the model is told about the others.
     pub calls_max: u32,
-    /// The most bytes that the names and arguments of those calls have together.
+    /// The maximum total size of the names and arguments of those calls, in bytes.
     pub call_bytes_max: u64,
 }
 
@@ -69,10 +70,10 @@ impl Default for RunLimits {
     }
 }
 
-/// What happened since the last effects.
+/// An event since the last effects.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// The prompt is recorded; or an interrupted run goes on.
+    /// The prompt is recorded; or an interrupted run continues.
     Begin,
     /// The answer to [`Effect::Measure`].
     Size(Size),
@@ -80,40 +81,42 @@ pub enum Input {
     Compacted {
         /// Whether the context changed.
         installed: bool,
-        /// What is incompressible, where even the last rung was not enough.
+        /// The incompressible part, if even the last rung was not enough.
         floor: Option<Failure>,
-        /// Why nothing was installed: a clause for the user. `None` where there was nothing to compact.
+        /// Why nothing was installed: a clause for the user. `None` if there was nothing to compact.
         why: Option<String>,
     },
     /// The model answered.
     Answered {
-        /// The whole answer, with what it used.
+        /// The complete answer, with its usage.
         answer: Box<AssistantMessage>,
-        /// As in [`Input::Failed`]: an answer of nothing is asked for again after a wait.
+        /// As in [`Input::Failed`]: an empty answer is requested again after a wait.
         jitter: u64,
     },
     /// The model call failed.
     Failed {
-        /// What went wrong.
+        /// The failure.
         failure: Failure,
-        /// Whether the provider said too little to tell why, by an empty stream or a refusal without a body: with a
-        /// full window that is an overflow. Which refusals those are, the provider crate decides.
+        /// Whether the provider gave too little information to tell why, with an empty stream or a refusal
+        /// without a body: with a full window that is an overflow. The provider crate decides which refusals
+        /// qualify.
         wordless: bool,
-        /// The images to send where this request had too many bytes, by [`fewer_images`](crate::path::fewer_images).
+        /// The images to send if this request had too many bytes, by
+        /// [`fewer_images`](crate::path::fewer_images).
         fewer_images: Option<Media>,
-        /// A number in 0..1000 by which waits differ, so that many sessions do not come back at once.
+        /// A number in 0..1000 that spreads waits, so that many sessions do not retry at once.
         jitter: u64,
     },
     /// The program refused the model call, so it was not made.
     Refused {
-        /// Why, for the user.
+        /// The reason, for the user.
         reason: String,
     },
     /// The answer to [`Effect::Validate`].
     Validated(Verdict),
     /// The answer to [`Effect::FallBack`].
     FellBack {
-        /// The output limit that the requests to the other model carry by themselves, in tokens.
+        /// The output limit of requests to the other model, in tokens.
         output_tokens_max: Option<u64>,
     },
     /// The wait of an [`Effect::Wait`] is over.
@@ -122,26 +125,26 @@ pub enum Input {
     ToolEnded(Box<ToolResult>),
     /// An [`Effect::Record`] is durable.
     Recorded {
-        /// How many inbox items joined the path with it.
+        /// The number of inbox items that joined the path with it.
         delivered: u32,
     },
-    /// The run is to end now.
+    /// The run must end now.
     Abort {
-        /// What of an answer had come.
+        /// The part of an answer that has arrived.
         partial: Option<Box<AssistantMessage>>,
-        /// Who ends it.
+        /// The cause.
         cause: AbortCause,
     },
 }
 
-/// Who ends a run before its time.
+/// The cause of an abort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbortCause {
     /// The user or the program.
     Asked,
     /// The clock.
     OutOfTime {
-        /// How long it was allowed to take, in milliseconds.
+        /// The time limit, in milliseconds.
         limit_ms: u64,
     },
 }
@@ -158,7 +161,7 @@ impl AbortCause {
     }
 }
 
-/// What the program's validators say of an answer.
+/// The verdict of the program's validators on an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The answer counts.
@@ -168,88 +171,89 @@ pub enum Verdict {
         /// The reason, for the model.
         reason: String,
     },
-    /// The answer does not count, and the run ends with it.
+    /// The answer is rejected, and the run ends.
     Ended {
         /// The reason, for the user.
         reason: String,
     },
-    /// A validator failed, so that nobody can tell.
+    /// A validator failed, so that there is no verdict.
     Failed {
-        /// What the validator's failure was.
+        /// The validator's failure.
         reason: String,
     },
 }
 
-/// What who drives a [`Run`] is to do.
+/// An instruction to the driver of a [`Run`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Ask for the context's size.
     Measure,
     /// Compact the context; answer with [`Input::Compacted`].
     Compact {
-        /// Why a compaction is due.
+        /// The reason for the compaction.
         trigger: Trigger,
-        /// Whether the next request could not be sent as it is.
+        /// Whether the next request could not be sent.
         at_window: bool,
-        /// How many rungs of the ladder were tried in vain in this run.
+        /// The number of rungs of the ladder already tried in this run.
         failed_attempts: u32,
     },
-    /// A step begins: its model is about to be asked for the first time.
+    /// A step begins: its first model call follows.
     StepStarted {
-        /// Which step of the run, from 1.
+        /// The number of the step in the run, from 1.
         step: u32,
     },
     /// The step is over: its answer and the results of all its calls are recorded, or the run ends inside it.
     StepEnded {
-        /// Which step of the run, from 1.
+        /// The number of the step in the run, from 1.
         step: u32,
     },
-    /// Ask the model; answer with [`Input::Answered`] or [`Input::Failed`].
+    /// Call the model; answer with [`Input::Answered`] or [`Input::Failed`].
     Ask {
         /// Lower the output limit to this many tokens.
         output_tokens_max: Option<u64>,
-        /// Which images to send; placeholders stand for the others.
+        /// The images to send; placeholders replace the others.
         media: Media,
     },
     /// Record these messages.
     Record {
         /// The messages, in the order in which they are recorded.
         messages: Vec<Message>,
-        /// Whether input that waits may join the path after them.
+        /// Whether waiting input may join the path after them.
         boundary: Boundary,
     },
     /// Run these tool calls.
     RunTools(Vec<ToolCall>),
-    /// Let the program judge an answer that calls no tool, before it is recorded; answer with [`Input::Validated`].
+    /// Let the program judge an answer without tool calls before it is recorded; answer with
+    /// [`Input::Validated`].
     Validate {
         /// The answer's text.
         text: String,
-        /// How many answers were rejected before it.
+        /// The number of answers rejected before it.
         rejections: u32,
     },
     /// Wait, then try again.
     Wait {
-        /// How long, in milliseconds.
+        /// The wait, in milliseconds.
         delay_ms: u64,
-        /// The number of this retry, from 1; waits for a loading server are counted by themselves.
+        /// The number of this retry, from 1; waits for a loading server are counted separately.
         attempt: u32,
         /// Why the last call failed.
         failure: Failure,
     },
-    /// Ask the next of the other models from now on, as this one failed; answer with [`Input::FellBack`].
+    /// Use the next of the other models from now on, as this one failed; answer with [`Input::FellBack`].
     FallBack {
-        /// Why nothing more can be had of this model.
+        /// Why this model is given up.
         failure: Failure,
     },
-    /// The provider cut the context without a word.
+    /// The provider silently truncated the context.
     OverflowDetected,
-    /// Cancel whatever runs: model call, tools, compaction, wait.
+    /// Cancel everything in progress: model call, tools, compaction, wait.
     Cancel,
     /// Record these messages and the run's end.
     End {
         /// The messages, in the order in which they are recorded.
         messages: Vec<Message>,
-        /// How the run ended.
+        /// The outcome of the run.
         outcome: RunOutcome,
     },
 }
@@ -268,7 +272,7 @@ pub enum Boundary {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     New,
-    /// After a compaction the size is only looked at: what could be done about it was done.
+    /// After a compaction the size is only checked: everything possible was done.
     Measuring {
         compacted: bool,
     },
@@ -277,18 +281,18 @@ enum Phase {
     },
     Asking,
     Waiting,
-    /// Another model takes the place of the one that failed.
+    /// Another model replaces the one that failed.
     FallingBack,
     /// The program judges the answer.
     Validating,
-    /// A rejected answer is on its way to the log, with what is wrong with it.
+    /// A rejected answer is being recorded, with the reason.
     Rejecting,
     Tools,
     Ending,
     Over,
 }
 
-/// A run in progress: a state machine without any side effect.
+/// A run in progress: a state machine without side effects.
 #[derive(Debug, Clone)]
 pub struct Run {
     limits: RunLimits,
@@ -297,40 +301,40 @@ pub struct Run {
     phase: Phase,
     /// The context's size before the newest model call.
     size: Size,
-    /// How many answers the model gave.
+    /// The number of answers by the model.
     steps: u32,
-    /// Whether the model answered in this context before the run: then it took smaller requests.
+    /// Whether the model answered in this context before the run: then it accepted smaller requests.
     answered_before: bool,
-    /// The step that began and is not over.
+    /// The open step.
     open_step: Option<u32>,
     recovery: Recovery,
     fallbacks: Fallbacks,
     calls: Calls,
     validation: Validation,
-    /// The abort that came while the last record was on its way.
+    /// An abort that arrived while the last record was being written.
     aborting: Option<AbortCause>,
-    /// How many records are on their way to the log.
+    /// The number of records being written.
     records_pending: u32,
 }
 
-/// What the program's validators say of answers.
+/// The state of validation by the program.
 #[derive(Debug, Clone, Default)]
 struct Validation {
-    /// Whether answers are judged at all.
+    /// Whether answers are validated at all.
     is_on: bool,
-    /// The answer that is judged.
+    /// The answer being validated.
     answer: Option<AssistantMessage>,
-    /// How many answers were rejected, one after another.
+    /// The number of consecutive rejected answers.
     rejections: u32,
-    /// Why the last one was, where that ended the run.
+    /// Why the last one was rejected, if that ended the run.
     ended_by: Option<String>,
 }
 
 impl Run {
-    /// A run that has not begun.
+    /// Creates a run that has not begun.
     ///
-    /// `may_compact` is false where compaction is turned off: then an overflow goes to the caller.
-    /// `output_tokens_max` is the output limit that each request carries, if it carries one.
+    /// `may_compact` is false if compaction is turned off: then an overflow is reported to the caller.
+    /// `output_tokens_max` is the output limit of each request, if there is one.
     pub fn new(limits: RunLimits, may_compact: bool, output_tokens_max: Option<u64>) -> Self {
         Self {
             limits,
@@ -349,29 +353,29 @@ impl Run {
         }
     }
 
-    /// The same run, whose answers are judged by [`Effect::Validate`] before they count.
+    /// Enables validation of answers by [`Effect::Validate`] before they count.
     #[must_use]
     pub fn validated(mut self, is_on: bool) -> Self {
         self.validation.is_on = is_on;
         self
     }
 
-    /// The same run, with other models to ask when the one that is asked fails.
+    /// Sets the fallback models for when the current one fails.
     #[must_use]
     pub fn with_fallbacks(mut self, fallbacks: Fallbacks) -> Self {
         self.fallbacks = fallbacks;
         self
     }
 
-    /// The same run, in a context in which the model has answered before, or has not.
+    /// Sets whether the model has answered in this context before.
     #[must_use]
     pub fn answered_before(mut self, has_answered: bool) -> Self {
         self.answered_before = has_answered;
         self
     }
 
-    /// The same run, taken up in the middle of a step: after `steps` answers, of the last of which these calls have no
-    /// result yet.
+    /// Resumes the run in the middle of a step: after `steps` answers, of the last of which these calls have
+    /// no result yet.
     #[must_use]
     pub fn with_pending(mut self, calls: Vec<ToolCall>, steps: u32) -> Self {
         self.steps = steps;
@@ -379,7 +383,7 @@ impl Run {
         self
     }
 
-    /// Why the last answer was rejected, where that ended the run.
+    /// Returns why the last answer was rejected, if that ended the run.
     pub fn rejected(&self) -> Option<&str> {
         self.validation.ended_by.as_deref()
     }
@@ -389,7 +393,7 @@ impl Run {
         self.phase == Phase::Over
     }
 
-    /// Whether it waits for its tool calls and for nothing else.
+    /// Whether it waits only for its tool calls.
     pub fn is_waiting_for_calls(&self) -> bool {
         self.phase == Phase::Tools
             && self.calls.are_running
@@ -397,7 +401,7 @@ impl Run {
             && !self.calls.open.is_empty()
     }
 
-    /// Decides what to do next.
+    /// Handles an input and returns the next effects.
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
         if self.phase == Phase::Over {
             return Vec::new();
@@ -422,7 +426,7 @@ impl Run {
             }
             (Phase::Validating, Input::Validated(verdict)) => self.judged(verdict),
             (Phase::Tools, Input::ToolEnded(result)) if self.calls.are_running => self.tool_ended(*result),
-            // News of what the run no longer waits for.
+            // Late news that the run no longer waits for.
             (
                 _,
                 Input::Begin
@@ -440,7 +444,7 @@ impl Run {
         }
     }
 
-    /// The calls that were pending when the run was taken up go on.
+    /// Continues the calls that were pending when the run was resumed.
     fn take_up_calls(&mut self) -> Vec<Effect> {
         let step = self.steps.max(1);
         self.phase = Phase::Tools;
@@ -461,7 +465,7 @@ impl Run {
         }
         let must_compact = self.recovery.must_compact && self.may_compact;
         let trigger = if must_compact { Trigger::Overflow } else { Trigger::Threshold };
-        // After a compaction the size is only looked at: nothing was said since.
+        // After a compaction the size is only checked: there is no new message since.
         if due::is_due(trigger, &self.size, !compacted) {
             self.phase = Phase::Compacting { emergency: false };
             let at_window = self.size.at_window || must_compact;
@@ -474,7 +478,7 @@ impl Run {
         assert!(self.calls.open.is_empty(), "the model is asked only when each call has its result");
         self.phase = Phase::Asking;
         let mut effects = Vec::new();
-        // A retry, and what is asked after an overflow was compacted, belong to the step that is open.
+        // A retry, and a call after an overflow was compacted, belong to the open step.
         if self.open_step.is_none() {
             let step = self.steps + 1;
             self.open_step = Some(step);
@@ -492,7 +496,7 @@ impl Run {
         self.open_step.take().map(|step| Effect::StepEnded { step }).into_iter().collect()
     }
 
-    /// The step's answer and results are recorded: goes on to the next one.
+    /// Continues with the next step, once the step's answer and results are recorded.
     fn next_step(&mut self) -> Vec<Effect> {
         let mut effects = self.end_step();
         effects.extend(self.measure(false));
@@ -500,17 +504,17 @@ impl Run {
     }
 
     fn answered(&mut self, answer: AssistantMessage, jitter: u64) -> Vec<Effect> {
-        // A count that our own contradicts says nothing here either.
+        // A count that contradicts ours is not trusted here either.
         let reported = answer.usage.map(|usage| usage.input_tokens);
         let input_tokens =
             reported.filter(|tokens| usage::is_believable(*tokens, self.size.counted)).unwrap_or(0);
         let window = self.size.window.unwrap_or(u64::MAX);
         let is_full = self.is_full() || is_full(input_tokens, window);
-        // Not a single token came, not even of reasoning: there was no room for one.
+        // Not a single token arrived, not even of reasoning: there was no room for one.
         let is_wordless =
             answer.content.is_empty() && answer.usage.is_none_or(|usage| usage.output_tokens == 0);
         if answer.is_empty() && answer.stop == StopReason::Length && (is_full || is_wordless) {
-            // Nothing fitted beside the input: an overflow that the provider did not call one.
+            // Nothing fitted beside the input: an overflow that the provider did not report as one.
             let failure = Failure::new(
                 FailureClass::ContextOverflow,
                 "the model had no room to answer: the context fills its window",
@@ -531,7 +535,8 @@ impl Run {
                     None,
                     jitter,
                 ),
-                // Reasoning took it all. A lower limit would be worse, so this is not as `OutputLimit` is.
+                // Reasoning used all of it. A lower limit would be worse, so this is not handled like
+                // `OutputLimit`.
                 StopReason::Length => self.retry(
                     Failure::new(FailureClass::OutputLimit, match answer.reasoning_chars() {
                         0 => "the output limit was reached before anything was said".to_owned(),
@@ -542,7 +547,7 @@ impl Run {
                     }),
                     jitter,
                 ),
-                // A gateway may make an answer of nothing of a stream of nothing.
+                // A gateway may convert an empty stream to an empty answer.
                 StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error
                     if is_wordless =>
                 {
@@ -595,7 +600,7 @@ impl Run {
         self.calls.are_running = false;
         self.records_pending += 1;
         effects.push(Effect::Record { messages: vec![message], boundary: Boundary::None });
-        // The calls run when the answer that asks for them is durable: see `recorded`.
+        // The calls run once the answer with them is durable: see `recorded`.
         effects
     }
 
@@ -606,7 +611,7 @@ impl Run {
         vec![Effect::Record { messages: vec![answer], boundary: Boundary::End }]
     }
 
-    /// The program judged the answer: it counts, or is sent back with what is wrong with it.
+    /// Handles the verdict on an answer: it counts, or is sent back with the reason.
     fn judged(&mut self, verdict: Verdict) -> Vec<Effect> {
         let answer = self.validation.answer.take().expect("an answer is judged while it is held");
         let answer = Message::Assistant(answer);
@@ -656,7 +661,7 @@ impl Run {
                 None => self.next_step(),
             },
             Phase::Rejecting => self.next_step(),
-            // Nothing waited: the record ended the run.
+            // No input was waiting: the record ended the run.
             Phase::Ending => {
                 self.phase = Phase::Over;
                 self.end_step()
@@ -673,7 +678,7 @@ impl Run {
                 self.calls.are_running = true;
                 let mut calls: Vec<ToolCall> = self.calls.open.values().cloned().collect();
                 let refused = self.calls.refused.take().map(|(call, reason)| {
-                    // It is the last.
+                    // It is the last one.
                     calls.pop();
                     ToolResult::not_run(&call, &reason)
                 });
@@ -710,13 +715,13 @@ impl Run {
 
     fn abort(&mut self, partial: Option<Box<AssistantMessage>>, cause: AbortCause) -> Vec<Effect> {
         if self.phase == Phase::Ending {
-            // The answer is complete and on its way to the log, which may end the run with it.
+            // The answer is complete and being recorded, which may end the run with it.
             self.aborting = Some(cause);
             return Vec::new();
         }
         let mut messages = Vec::new();
         if let Some(mut partial) = partial.filter(|_| self.phase == Phase::Asking) {
-            // Calls that were still being written were never asked for.
+            // Incomplete calls were never requested.
             partial.content.retain(|part| part.as_tool_call().is_none());
             partial.stop = StopReason::Aborted;
             if !partial.is_empty() {
@@ -724,7 +729,7 @@ impl Run {
             }
         }
         if let Some(mut judged) = self.validation.answer.take() {
-            // Nobody accepted it: a run that is resumed answers anew.
+            // It was not accepted: a resumed run answers anew.
             judged.stop = StopReason::Aborted;
             messages.push(Message::Assistant(judged));
         }
@@ -745,7 +750,7 @@ impl Run {
     }
 }
 
-/// What a model is told of an answer that was rejected.
+/// Returns the message to the model about a rejected answer.
 fn correction(reason: &str) -> String {
     format!("Your answer was not accepted: {reason}\nAnswer again, in full.")
 }

@@ -1,17 +1,17 @@
-//! Which ids a session may have: those that people have for their users and conversations, such as `user:42`,
+//! Valid session ids: those that people use for their users and conversations, such as `user:42`,
 //! `ada@example.org` or `équipe/été`.
 //!
-//! Invariants: an id that is accepted can be printed, listed, written into a path of a URL (percent-encoded) and stored
-//! as it is. Two ids are the same if their bytes are: nothing is normalised, and upper case is another id than lower case.
-//! No file is named after an id.
+//! Invariants: a valid id can be printed, listed, written into a path of a URL (percent-encoded) and stored
+//! unchanged. Two ids are equal if their bytes are: nothing is normalised, and case matters. No file is named
+//! after an id.
 
 /// The most bytes of a session's id.
 pub const BYTES_MAX: usize = 255;
 
-/// What is wrong with an id, as a fragment of a sentence.
+/// Checks an id. The error is a fragment of a sentence.
 ///
 /// # Errors
-/// It is empty or too long; it has a character that cannot be seen; it begins or ends with white space; or it is `.` or
+/// If it is empty or too long; has an invisible character; begins or ends with white space; or is `.` or
 /// `..`, which no URL can carry.
 pub fn check(id: &str) -> Result<(), &'static str> {
     if id.is_empty() {
@@ -32,8 +32,8 @@ pub fn check(id: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether a character has no place in what is shown in one line: control characters, line separators, and marks that are
-/// not seen and change how what follows is shown.
+/// Whether a character must not be shown in one line: control characters, line separators, and invisible
+/// marks that change how the following text is shown.
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(

@@ -1,8 +1,8 @@
-//! When and how to compact: the settings, and what they mean for a window.
+//! When and how to compact: the settings, and their consequences for a window.
 //!
-//! Invariants: every trigger that is set is obeyed and the earliest wins; `enabled: false` means that nothing
-//! compacts by itself. Syntax is checked when settings are loaded ([`CompactionSettings::check`]), feasibility
-//! when a window and an overhead are known ([`CompactionSettings::feasible`]).
+//! Invariants: every configured trigger is obeyed and the earliest wins; with `enabled: false` nothing
+//! compacts automatically. Syntax is checked when settings are loaded ([`CompactionSettings::check`]),
+//! feasibility when a window and an overhead are known ([`CompactionSettings::feasible`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -23,25 +23,25 @@ pub struct CompactOptions {
     pub force: bool,
 }
 
-/// The share of the window that `reserve_tokens` is at most.
+/// The maximum of `reserve_tokens`, as a share of the window.
 const RESERVE_SHARE: f64 = 0.25;
-/// The share of the window that a set `keep_recent_tokens` is at most.
+/// The maximum of a configured `keep_recent_tokens`, as a share of the window.
 const KEEP_SHARE: f64 = 0.35;
-/// What is kept where nothing is set, of the window or of the conversation: one part in this many.
+/// The default for what is kept, of the window or of the conversation: one part in this many.
 const KEEP_PARTS: u64 = 4;
-/// The share of the trigger that a context after an automatic compaction has at most.
+/// The maximum size of a context after an automatic compaction, as a share of the trigger.
 pub(crate) const SUCCESS_SHARE: f64 = 0.7;
-/// Where the fixed part takes most of the trigger: the share of what lies between both that a context may have. One
-/// part in this many.
+/// The maximum size of a context if the fixed part takes most of the trigger, as a share of the range between
+/// both: one part in this many.
 const SUCCESS_ROOM_SHARE: u64 = 2;
-/// The share of the room beside the fixed part that a summary gets before what is kept: one part in this many.
+/// The share of a summary in the room beside the fixed part, before the kept part: one part in this many.
 const SUMMARY_ROOM_SHARE: u64 = 3;
-/// The least room beside the fixed part in which a compaction can work, in tokens: a short summary with the sentence
-/// before it, and the newest messages.
+/// The minimum room beside the fixed part in which a compaction can work, in tokens: a short summary with its
+/// leading sentence, and the newest messages.
 const ROOM_TOKENS_MIN: u64 = 128;
 /// The longest `compact_prompt`, in bytes.
 pub const COMPACT_PROMPT_BYTES_MAX: usize = 32 * 1024;
-/// Where the transcript goes in a `compact_prompt`.
+/// The placeholder for the transcript in a `compact_prompt`.
 pub(crate) const MESSAGES_PLACE: &str = "{messages}";
 
 /// How compaction behaves. Every field has a default; unknown fields are errors.
@@ -172,14 +172,14 @@ impl From<UnknownWindow> for UnknownWindowText {
     }
 }
 
-/// What is being done when a keep is asked for.
+/// The occasion for which the kept part is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Occasion {
     /// A trigger was reached.
     Automatic,
-    /// A person or program asked.
+    /// A person or program requested it.
     Manual,
-    /// The provider refused the request.
+    /// The provider rejected the request.
     Emergency,
 }
 
@@ -191,7 +191,7 @@ pub enum SettingsError {
     Value {
         /// The setting's name.
         key: &'static str,
-        /// What the value must be.
+        /// The requirement on the value.
         reason: String,
     },
     /// The window leaves no room for a summary and the newest messages, whatever the fixed part.
@@ -202,7 +202,7 @@ pub enum SettingsError {
     SmallWindow {
         /// The window, in tokens.
         window: u64,
-        /// The smallest window in which compaction can do its work, in tokens.
+        /// The smallest window in which compaction can work, in tokens.
         least: u64,
     },
     /// The trigger leaves no room for a summary and the newest messages beside the fixed part.
@@ -221,13 +221,13 @@ pub enum SettingsError {
         window: u64,
         /// The fixed part, in tokens.
         overhead: u64,
-        /// What is needed beside the fixed part, in tokens.
+        /// The room needed beside the fixed part, in tokens.
         needed: u64,
     },
 }
 
 impl CompactionSettings {
-    /// Checks what can be checked without knowing a window.
+    /// Checks everything that does not depend on a window.
     ///
     /// # Errors
     /// The first value outside its range.
@@ -266,14 +266,15 @@ impl CompactionSettings {
         }
     }
 
-    /// Checks that compaction can do its work in this window beside this fixed overhead (both in tokens).
+    /// Checks that compaction can work in this window beside this fixed overhead (both in tokens).
     ///
     /// # Errors
     /// The first reason why it cannot.
     pub fn feasible(&self, window: u64, overhead: u64) -> Result<(), SettingsError> {
         self.check()?;
         let Some(trigger) = self.trigger_tokens(window).filter(|_| self.enabled) else { return Ok(()) };
-        // What is kept gives way by itself, set or not: only where nothing sensible could be kept is it refused.
+        // The kept part shrinks automatically, whether configured or not: rejected only if nothing sensible
+        // could be kept.
         let target = self.target_tokens(window, overhead);
         if self.target_tokens(window, 0) < ROOM_TOKENS_MIN
             && let Some(least) = self.least_window()
@@ -286,8 +287,8 @@ impl CompactionSettings {
         Ok(())
     }
 
-    /// The smallest window in which a summary and the newest messages have room beside nothing else, in tokens; `None`
-    /// where no window is large enough.
+    /// Returns the smallest window in which a summary and the newest messages have room without a fixed part,
+    /// in tokens; `None` if no window is large enough.
     fn least_window(&self) -> Option<u64> {
         let has_room = |window: &u64| self.target_tokens(*window, 0) >= ROOM_TOKENS_MIN;
         let large = (0..u64::BITS).map(|bits| 1_u64 << bits).find(has_room)?;
@@ -299,12 +300,12 @@ impl CompactionSettings {
         Some(large)
     }
 
-    /// The reserve for the next answer, in tokens: at most a quarter of the window.
+    /// Returns the reserve for the next answer, in tokens: at most a quarter of the window.
     pub fn reserve(&self, window: u64) -> u64 {
         self.reserve_tokens.unwrap_or(16_384).min(share(window, RESERVE_SHARE))
     }
 
-    /// The smallest context, in tokens, at which compaction is due; `None` if no trigger is set.
+    /// Returns the smallest context, in tokens, at which compaction is due; `None` if no trigger is set.
     pub fn trigger_tokens(&self, window: u64) -> Option<u64> {
         let by_reserve =
             self.reserve_tokens.map(|_| window.saturating_sub(self.reserve(window)).saturating_add(1));
@@ -313,24 +314,24 @@ impl CompactionSettings {
         [by_reserve, by_threshold, by_limit].into_iter().flatten().min().map(|tokens| tokens.max(1))
     }
 
-    /// The largest context, in tokens, that is a success of an automatic compaction beside this fixed part: 0.7 × the
-    /// trigger; or, where the fixed part is large, half of what can be compacted at all.
+    /// Returns the largest context, in tokens, that is a success of an automatic compaction beside this fixed
+    /// part: 0.7 × the trigger; or, if the fixed part is large, half of the compactable part.
     pub fn target_tokens(&self, window: u64, overhead: u64) -> u64 {
         let trigger = self.trigger_tokens(window).unwrap_or(window);
         let by_room = overhead.saturating_add(trigger.saturating_sub(overhead) / SUCCESS_ROOM_SHARE);
         share(trigger, SUCCESS_SHARE).max(by_room.min(trigger))
     }
 
-    /// The most of the newest conversation that can be kept where a compaction is to succeed, in tokens: what the
-    /// target leaves beside the fixed part and a useful summary.
+    /// Returns the most of the newest conversation that can be kept if a compaction is to succeed, in tokens:
+    /// the rest of the target beside the fixed part and a useful summary.
     pub fn keep_max(&self, window: u64, overhead: u64) -> u64 {
         let room = self.target_tokens(window, overhead).saturating_sub(overhead);
         room - self.summary_cap(window).min(room / SUMMARY_ROOM_SHARE)
     }
 
-    /// How much of the newest conversation to keep verbatim, in tokens, where the trigger leaves room for it
-    /// ([`Self::keep_max`]). `conversation` is what there is beside the fixed part, in tokens: who asks for a compaction
-    /// wants one, however much of the window is free.
+    /// Returns how much of the newest conversation to keep verbatim, in tokens, if the trigger leaves room
+    /// for it ([`Self::keep_max`]). `conversation` is the size of everything beside the fixed part, in
+    /// tokens: a requested compaction takes place however much of the window is free.
     pub fn keep_recent(&self, window: u64, occasion: Occasion, conversation: u64) -> u64 {
         match (occasion, self.keep_recent_tokens) {
             (Occasion::Emergency, _) => window / 5,
@@ -341,23 +342,23 @@ impl CompactionSettings {
         .max(1)
     }
 
-    /// The cap of the history summary, in tokens: 0.8 × the reserve.
+    /// Returns the cap of the history summary, in tokens: 0.8 × the reserve.
     pub fn summary_cap(&self, window: u64) -> u64 {
         share(self.reserve(window), 0.8).max(256)
     }
 
-    /// The cap of a turn prefix's summary, in tokens: 0.5 × the reserve.
+    /// Returns the cap of a turn prefix's summary, in tokens: 0.5 × the reserve.
     pub fn prefix_cap(&self, window: u64) -> u64 {
         share(self.reserve(window), 0.5).max(160)
     }
 }
 
-/// The smallest trigger below which a summary has room, in tokens.
+/// Returns the smallest trigger below which a summary has room, in tokens.
 fn least_trigger() -> u64 {
     share_up(ROOM_TOKENS_MIN, 1.0 / SUCCESS_SHARE)
 }
 
-/// Checks a prompt of the user's own.
+/// Checks a user's own prompt.
 fn check_prompt(prompt: &str) -> Result<(), SettingsError> {
     let wrong = |reason: &str| Err(SettingsError::Value { key: "compact_prompt", reason: reason.into() });
     if prompt.trim().is_empty() {
@@ -378,7 +379,7 @@ fn check_prompt(prompt: &str) -> Result<(), SettingsError> {
     Ok(())
 }
 
-/// `part` of `tokens`, rounded down.
+/// Returns `part` of `tokens`, rounded down.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -389,7 +390,7 @@ pub(crate) fn share(tokens: u64, part: f64) -> u64 {
     (tokens as f64 * part) as u64
 }
 
-/// `part` of `tokens`, rounded up.
+/// Returns `part` of `tokens`, rounded up.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -397,6 +398,6 @@ pub(crate) fn share(tokens: u64, part: f64) -> u64 {
     reason = "windows are far below 2^52 tokens, and fractions are in 0..=1"
 )]
 fn share_up(tokens: u64, part: f64) -> u64 {
-    // 0.8 × 200,000 is 160,000.00000000003 in binary: a hair above does not count.
+    // 0.8 × 200,000 is 160,000.00000000003 in binary: such a small excess does not count.
     (tokens as f64 * part - 1e-6).ceil() as u64
 }

@@ -1,8 +1,8 @@
-//! What to ask a summariser, what to accept from it, and what stands in the context afterwards.
+//! Summary requests, the acceptance of answers, and the resulting text in the context.
 //!
 //! Invariants: a transcript is data, so text in it that looks like our tags or roles is escaped before it is
 //! sent, and so is a summary before it is shown to a model; an answer that is empty, cut off, too long, calls
-//! tools or lacks the asked-for headings is never accepted; and the footer, the active request and the counts
+//! tools or lacks the requested headings is never accepted; and the footer, the active request and the counts
 //! are written by this code, never by a model.
 
 use std::borrow::Cow;
@@ -20,7 +20,7 @@ use crate::text::elide_middle;
 #[cfg(test)]
 mod tests;
 
-/// The least room, in tokens, in which a summary is worth asking for.
+/// The minimum room, in tokens, in which a summary is worth requesting.
 pub(crate) const SUMMARY_TOKENS_MIN: u64 = 64;
 /// The summariser's system prompt.
 pub const SYSTEM: &str = include_str!("../prompts/system.md");
@@ -29,9 +29,9 @@ const UPDATE: &str = include_str!("../prompts/update.md");
 const PREFIX: &str = include_str!("../prompts/prefix.md");
 const MERGE: &str = include_str!("../prompts/merge.md");
 const BRANCH: &str = include_str!("../prompts/branch.md");
-/// As [`UPDATE`], under a prompt of the user's own.
+/// As [`UPDATE`], with a user's own prompt.
 const OWN_UPDATE: &str = include_str!("../prompts/own_update.md");
-/// As [`PREFIX`], under a prompt of the user's own, which says what form the record has.
+/// As [`PREFIX`], with a user's own prompt, which defines the form of the record.
 const OWN_PREFIX: &str = include_str!("../prompts/own_prefix.md");
 
 const HISTORY_HEADINGS: [&str; 6] =
@@ -40,11 +40,11 @@ const HISTORY_HEADINGS_NEEDED: usize = 4;
 const PREFIX_HEADINGS: [&str; 3] = ["Original Request", "Early Progress", "Context for the Kept Part"];
 const PREFIX_HEADINGS_NEEDED: usize = 2;
 
-/// How the line begins that stands for messages of which there is no summary.
+/// The start of the line that represents messages without a summary.
 const CUT_NOTE: &str = "[Compacted ";
-/// The most of one tool result that a transcript shows, in characters.
+/// The maximum length of one tool result in a transcript, in characters.
 const TOOL_RESULT_CHARS: usize = 2_000;
-/// The tags that are ours; data that looks like one of them is escaped.
+/// Our own tags; data that looks like one of them is escaped.
 const TAGS: [&str; 9] = [
     "conversation",
     "previous-summary",
@@ -59,7 +59,7 @@ const TAGS: [&str; 9] = [
 /// The role tags of a transcript; a line of data that begins like one is escaped.
 const ROLES: [&str; 5] = ["[User]", "[Assistant]", "[Assistant tool calls]", "[Tool result]", "[Record]"];
 
-/// What a summary is of.
+/// What is summarised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SummaryKind {
     /// The history before the kept part, or before the split turn.
@@ -79,29 +79,30 @@ impl SummaryKind {
     }
 }
 
-/// How summaries are asked for: what is the same for all requests of one compaction.
+/// The style of summary requests: the same for all requests of one compaction.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Style {
-    /// What the user wants the summary to attend to.
+    /// Topic for the summary to focus on.
     pub focus: Option<String>,
     /// Replaces the instruction; `{messages}` in it is where the transcript goes.
     pub prompt: Option<String>,
 }
 
-/// The most output that a summary request asks for, in tokens, where the summary may have `cap_tokens`: a quarter
-/// more, so that a summary that is a little too long ends by itself, and is refused for its length and not as cut off.
+/// Returns the output limit of a summary request, in tokens, for a summary of at most `cap_tokens`: a quarter
+/// more, so that a summary that is slightly too long is complete, and rejected for its length and not as cut
+/// off.
 pub fn output_tokens(cap_tokens: u64) -> u64 {
     cap_tokens + cap_tokens / 4
 }
 
-/// The largest cap, in tokens, with which a summary request asks for at most so much output.
+/// Returns the largest cap, in tokens, with which a summary request stays within this output limit.
 pub fn cap_within(output_tokens_max: u64) -> u64 {
     output_tokens_max - output_tokens_max.div_ceil(5)
 }
 
-/// The user message of one summary request.
+/// Returns the user message of one summary request.
 ///
-/// `transcript` is [`transcript`] text; `previous` is the body of the summary before it, to be merged.
+/// `transcript` is [`transcript`] text; `previous` is the body of the previous summary, to be merged.
 pub fn request_text(
     kind: SummaryKind,
     transcript: &str,
@@ -136,7 +137,7 @@ pub fn request_text(
     text
 }
 
-/// The user message of a request that merges the summaries of consecutive parts.
+/// Returns the user message of a request that merges the summaries of consecutive parts.
 pub fn merge_text(kind: SummaryKind, parts: &[String], style: &Style, cap_tokens: u64) -> String {
     let mut data = String::from("<conversation>\n");
     for (index, part) in parts.iter().enumerate() {
@@ -159,7 +160,7 @@ fn instruction(kind: SummaryKind, cap_tokens: u64) -> String {
     template.replace("{cap}", &wanted_tokens(cap_tokens).to_string())
 }
 
-/// What a prompt of the user's own cannot know of these data.
+/// Returns what a user's own prompt cannot know about these data.
 fn own_note(kind: SummaryKind) -> Option<&'static str> {
     match kind {
         SummaryKind::History => None,
@@ -168,7 +169,8 @@ fn own_note(kind: SummaryKind) -> Option<&'static str> {
     }
 }
 
-/// A request under a prompt of the user's own: these data, and what must be known of them, whatever the prompt says.
+/// Returns a request with a user's own prompt: the data, and the necessary notes about them, whatever the
+/// prompt says.
 fn own_request(prompt: &str, data: &str, notes: &[Option<&str>], cap_tokens: u64) -> String {
     let mut text = if prompt.contains(MESSAGES_PLACE) {
         prompt.replace(MESSAGES_PLACE, data)
@@ -182,8 +184,8 @@ fn own_request(prompt: &str, data: &str, notes: &[Option<&str>], cap_tokens: u64
     text
 }
 
-/// The length that is asked for. A model does not count while it writes: a fifth of the cap is left for what it writes
-/// too much.
+/// Returns the length to request. A model does not count while it writes, so a fifth of the cap is reserved
+/// for excess.
 fn wanted_tokens(cap_tokens: u64) -> u64 {
     cap_tokens - cap_tokens / 5
 }
@@ -194,7 +196,7 @@ fn push_focus(text: &mut String, style: &Style) {
     }
 }
 
-/// The transcript of these entries, one piece a message, so that it can be split between messages.
+/// Returns the transcript of these entries, one piece per message, so that it can be split between messages.
 pub fn transcript(entries: &[Arc<Entry>]) -> Vec<String> {
     entries.iter().filter_map(|entry| entry_transcript(&entry.kind)).collect()
 }
@@ -238,7 +240,7 @@ fn message_transcript(message: &Message) -> Option<String> {
                         let arguments = elide_middle(&call.arguments, TOOL_RESULT_CHARS);
                         let _ = write!(calls, "\n  {}({})", escape_tags(&call.name), escape_tags(&arguments));
                     }
-                    // Reasoning led to what was said and done; it is not needed once that stands.
+                    // Reasoning led to the text and the actions; it is not needed beside them.
                     Part::Reasoning(_) | Part::OpaqueReasoning { .. } => {}
                 }
             }
@@ -267,9 +269,8 @@ fn blocks_transcript(blocks: &[Block]) -> String {
     escape_tags(&texts.join("\n"))
 }
 
-/// Joins transcript pieces into as few texts of at most `budget_tokens` as possible, in order. A piece that is
-/// larger than that is split; nothing is left out. What follows a split is escaped again, since it may now
-/// begin a text.
+/// Joins transcript pieces into as few texts of at most `budget_tokens` as possible, in order. A larger piece
+/// is split; nothing is left out. The text after a split is escaped again, since it may now begin a text.
 pub fn chunks(pieces: &[String], budget_tokens: u64) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     let mut current = String::new();
@@ -299,9 +300,10 @@ pub fn chunks(pieces: &[String], budget_tokens: u64) -> Vec<String> {
     out
 }
 
-/// The longest prefix of at most `budget_tokens`, at a line's end where one is near, and the rest.
+/// Returns the longest prefix of at most `budget_tokens`, at the end of a line if one is near, and the rest.
 fn split_at_tokens(text: &str, budget_tokens: u64) -> (&str, &str) {
-    // Twelve bytes a token are more than text has, so this much decides without counting all of a long one.
+    // No text has more than twelve bytes per token, so this much is enough to decide without counting a long
+    // text.
     let probe =
         text.floor_char_boundary(usize::try_from(budget_tokens.saturating_mul(12)).unwrap_or(usize::MAX));
     let fits = |text: &str| classes::tokens(text) <= budget_tokens;
@@ -323,7 +325,7 @@ fn split_at_tokens(text: &str, budget_tokens: u64) -> (&str, &str) {
     text.split_at(line.unwrap_or(end))
 }
 
-/// Why a summariser's answer is not accepted.
+/// Why a summariser's answer is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     /// The answer has no text.
@@ -346,23 +348,24 @@ pub enum Rejected {
     TooLong {
         /// Its size by our estimate.
         tokens: u64,
-        /// The most that is allowed, in tokens.
+        /// The limit, in tokens.
         cap: u64,
     },
-    /// It does not have the asked-for form.
+    /// It does not have the requested form.
     #[error("the summary has {found} of the asked-for headings, and needs {needed}")]
     Headings {
-        /// How many were found.
+        /// The number of headings found.
         found: usize,
-        /// How many are needed.
+        /// The number of headings needed.
         needed: usize,
-        /// Those that were not found.
+        /// The missing headings.
         missing: Vec<&'static str>,
     },
 }
 
 impl Rejected {
-    /// What the summariser is told of it when it is asked again; `None` where it can do nothing about it.
+    /// Returns the correction for the summariser when it is asked again; `None` if it can do nothing about
+    /// it.
     pub fn correction(&self) -> Option<String> {
         match self {
             Self::Empty => Some("Your last answer was empty. Write the record now, as text.".to_owned()),
@@ -387,7 +390,7 @@ impl Rejected {
     }
 }
 
-/// Checks a summariser's answer, and gives its text. With `check_headings`, what a model says before the first heading
+/// Checks a summariser's answer, and returns its text. With `check_headings`, text before the first heading
 /// ("Sure, here is the record:") is left out.
 ///
 /// # Errors
@@ -420,7 +423,7 @@ pub fn accept(
     if tokens <= cap_tokens {
         return Ok(escape_tags(text));
     }
-    // A little too long: it is cut at a line, if the form survives that.
+    // Slightly too long: it is truncated at the end of a line, if the form survives that.
     let too_long = Rejected::TooLong { tokens, cap: cap_tokens };
     let cut = cut_at_line(text, cap_tokens).filter(|_| tokens <= output_tokens(cap_tokens));
     let cut = cut.ok_or(too_long.clone())?;
@@ -430,7 +433,7 @@ pub fn accept(
     Ok(escape_tags(cut))
 }
 
-/// Checks that enough of the asked-for headings are there.
+/// Checks that enough of the requested headings are present.
 fn check_form(text: &str, kind: SummaryKind) -> Result<(), Rejected> {
     let (headings, needed) = kind.headings();
     let missing: Vec<&'static str> =
@@ -439,7 +442,7 @@ fn check_form(text: &str, kind: SummaryKind) -> Result<(), Rejected> {
     if found < needed { Err(Rejected::Headings { found, needed, missing }) } else { Ok(()) }
 }
 
-/// As many whole lines from the beginning as fit; `None` where that is not the greater part.
+/// Returns as many whole lines from the beginning as fit; `None` if that is not the greater part.
 fn cut_at_line(text: &str, cap_tokens: u64) -> Option<&str> {
     let (kept, _) = split_at_tokens(text, cap_tokens);
     let end = kept.rfind('\n').filter(|end| *end > text.len() / 2)?;
@@ -456,9 +459,10 @@ fn is_heading(line: &str, heading: &str) -> bool {
     (line.starts_with('#') || line.starts_with("**")) && bare.eq_ignore_ascii_case(heading)
 }
 
-/// A summary from its first heading on; all of it where it has none. A code fence around the summary goes too.
+/// Returns a summary from its first heading on; all of it if it has none. A code fence around the summary is
+/// removed too.
 fn from_first_heading(text: &str, kind: SummaryKind) -> &str {
-    // A heading that was not asked for begins the summary as well: what stands below it may be needed.
+    // An unrequested heading begins the summary as well: the text below it may be needed.
     let is_any_heading = |line: &str| {
         let after = line.trim_start().trim_start_matches('#');
         after.len() < line.trim_start().len() && after.starts_with([' ', '\t'])
@@ -479,7 +483,8 @@ fn from_first_heading(text: &str, kind: SummaryKind) -> &str {
     text.trim()
 }
 
-/// The finished summary of a plan: the history's, the split turn's, the active request and the footer.
+/// Returns the finished summary of a plan: the history's, the split turn's, the active request and the
+/// footer.
 pub fn assemble(plan: &Plan, history: Option<&str>, turn_prefix: Option<&str>) -> String {
     let previous = plan.previous_summary.as_deref().map(without_footer);
     let mut text = match (history, previous) {
@@ -498,9 +503,10 @@ pub fn assemble(plan: &Plan, history: Option<&str>, turn_prefix: Option<&str>) -
     append_footer(text, plan.active_request.as_deref(), &plan.files)
 }
 
-/// What is installed when no summary can be had: counts, the previous summary, the active request, the footer.
+/// Returns the text that is installed if no summary is possible: counts, the previous summary, the active
+/// request, the footer.
 ///
-/// Where a summary was `wanted`, the text says that there is none.
+/// If a summary was `wanted`, the text says that there is none.
 pub fn truncated(plan: &Plan, cap_tokens: u64, wanted: bool) -> String {
     let mut counts = [0u64; 4];
     for entry in plan.history.iter().chain(&plan.turn_prefix) {
@@ -536,7 +542,7 @@ pub fn truncated(plan: &Plan, cap_tokens: u64, wanted: bool) -> String {
     append_footer(text, plan.active_request.as_deref(), &plan.files)
 }
 
-/// A summary without the line that says that messages were cut.
+/// Returns a summary without the line that reports a cut.
 pub fn without_cut_note(summary: &str) -> String {
     match summary.strip_prefix(CUT_NOTE).and_then(|noted| noted.split_once(']')) {
         Some((_, after)) => after.trim_start().to_owned(),
@@ -544,12 +550,12 @@ pub fn without_cut_note(summary: &str) -> String {
     }
 }
 
-/// A supplied summary, escaped, with the active request and the footer.
+/// Returns a supplied summary, escaped, with the active request and the footer.
 pub fn supplied(plan: &Plan, summary: &str) -> String {
     append_footer(escape_tags(summary.trim()), plan.active_request.as_deref(), &plan.files)
 }
 
-/// The record of a branch that was left, with the files that were touched there as its footer.
+/// Returns the record of a branch that was left, with the files touched there as its footer.
 pub fn branch_record(text: &str, files: &FileOps) -> String {
     append_footer(text.to_owned(), None, files)
 }
@@ -569,7 +575,7 @@ fn append_footer(mut text: String, active_request: Option<&str>, files: &FileOps
     text
 }
 
-/// The lists of files, one path a line; empty if no file was touched.
+/// Returns the lists of files, one path per line; empty if no file was touched.
 pub fn footer(files: &FileOps) -> String {
     let list = |tag: &str, paths: Vec<&str>| {
         let lines: Vec<String> =
@@ -581,8 +587,8 @@ pub fn footer(files: &FileOps) -> String {
     lists.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
-/// A summary without the active request and the lists of files that this code added to it: what the next summariser
-/// merges.
+/// Returns a summary without the active request and the lists of files that this code added to it: the part
+/// that the next summariser merges.
 pub fn without_footer(summary: &str) -> &str {
     let ours = [
         "\n\nThe user's request in progress, word for word:\n<active-request>",
@@ -594,8 +600,8 @@ pub fn without_footer(summary: &str) -> &str {
     summary[..end].trim_end()
 }
 
-/// A text in which nothing can be taken for one of our tags, or for the role at the beginning of a line: their first
-/// character is escaped.
+/// Escapes a text so that nothing in it can be taken for one of our tags, or for the role at the beginning of
+/// a line: their first character is escaped.
 pub fn escape_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut line_start = true;
@@ -634,7 +640,7 @@ pub fn escape_tags(text: &str) -> String {
     out
 }
 
-/// As much of the beginning of a text as fits.
+/// Returns as much of the beginning of a text as fits.
 fn keep_within(text: &str, cap_tokens: u64) -> String {
     if classes::tokens(text) <= cap_tokens {
         return text.to_owned();

@@ -1,33 +1,33 @@
-//! What a prompt asks for besides its words, as it is recorded with the prompt.
+//! The requirements of a prompt besides its text, as recorded with the prompt.
 //!
-//! Invariants: all of it is data, so that whoever answers the prompt later, after a restart too, is held to the same. What
-//! is no data, the function of a validator, is named or counted.
+//! Invariants: all of it is data, so that the same requirements apply if the prompt is answered later, even
+//! after a restart. The functions of validators are not data; they are named or counted.
 
 use serde_json::Value;
 
 use crate::entry::EntryId;
 
-/// What a prompt asks for besides its words.
+/// The requirements of a prompt besides its text.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Terms {
     /// The form of the answer; `None` is text.
     pub output: Option<OutputTerms>,
-    /// How the model is to answer: the settings that the prompt sets, by their names; `None` where it sets none.
+    /// The model settings of the prompt, by name; `None` if it has none.
     pub settings: Option<Value>,
-    /// The most that the run may cost, in micro-dollars.
+    /// The cost limit of the run, in micro-dollars.
     pub cost_limit: Option<u64>,
-    /// How long the reply may take, in milliseconds.
+    /// The time limit of the reply, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// The agent's validators that judge the answer, by their names.
+    /// The names of the agent's validators for the answer.
     pub validators: Vec<String>,
-    /// How many validators judge the answer that have no name: only the program that said the prompt has them.
+    /// The number of validators without a name: only the program that sent the prompt has them.
     pub unnamed_validators: u32,
-    /// The prompt that this one says again under its idempotency key: the first entry that was recorded for that.
+    /// The prompt that this one repeats with its idempotency key: the first entry that was recorded for it.
     pub again: Option<EntryId>,
 }
 
 impl Terms {
-    /// Whether it asks for nothing.
+    /// Whether there are no requirements.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -36,7 +36,7 @@ impl Terms {
 /// The form of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutputTerms {
-    /// Its name, as the model is told.
+    /// Its name, as sent to the model.
     pub name: String,
     /// The program's own JSON schema.
     pub schema: Value,

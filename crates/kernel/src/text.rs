@@ -1,12 +1,12 @@
-//! Texts cut to a size: by bytes or by characters, never inside a character.
+//! Truncates texts: by bytes or by characters, never inside a character.
 //!
-//! Invariants: a text that is short enough comes back as it is; one that is cut says how much is missing.
+//! Invariants: a text that is short enough is returned unchanged; a truncated one states how much is missing.
 
 #[cfg(test)]
 mod tests;
 
-/// At most about `bytes` bytes of a text: its head (two thirds) and its tail (one third), with a line between them
-/// that says how many bytes were cut. That line comes on top of `bytes`.
+/// Returns at most about `bytes` bytes of a text: its head (two thirds) and its tail (one third), with a line
+/// between them that states how many bytes were cut. That line is in addition to `bytes`.
 pub fn bounded(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
@@ -16,8 +16,9 @@ pub fn bounded(text: &str, bytes: usize) -> String {
     format!("{}\n[… {} bytes cut …]\n{}", &text[..head], tail - head, &text[tail..])
 }
 
-/// At most about `limit` characters of a text: three quarters of them from its beginning and the rest from its end,
-/// with a line between them that says how many characters were cut. That line comes on top of `limit`.
+/// Returns at most about `limit` characters of a text: three quarters of them from its beginning and the rest
+/// from its end, with a line between them that states how many characters were cut. That line is in addition
+/// to `limit`.
 pub(crate) fn elide_middle(text: &str, limit: usize) -> String {
     // A text has at least as many bytes as characters.
     if text.len() <= limit {

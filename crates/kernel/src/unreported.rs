@@ -1,9 +1,10 @@
-//! What a model call took of which the server does not say it, or says what cannot be: our own count stands in, so that
-//! limits in money hold.
+//! Usage that a server does not report, or reports implausibly: our own count replaces it, so that cost
+//! limits hold.
 //!
-//! Invariants: this is the one rule by which a report is replaced on a bill. It looks at money only: by what report the
-//! context is measured, [`crate::usage`] decides, which believes far less. A report is replaced only where no way of
-//! counting makes it true, so a true report is never added to; what is added is marked as estimated.
+//! Invariants: this is the one rule by which a report is replaced on a bill. It is about money only:
+//! [`crate::usage`] decides which report measures the context, and trusts far less. A report is replaced only
+//! if no way of counting makes it true, so a true report is never increased; additions are marked as
+//! estimated.
 
 use std::sync::Arc;
 
@@ -17,13 +18,13 @@ use crate::usage::Ratio;
 #[cfg(test)]
 mod tests;
 
-/// A report of less than the least that we count, divided by this, cannot be true.
+/// A report below our least count divided by this cannot be true.
 ///
-/// The least has no tools, no images and no reasoning. Tokenizers differ from our count of a text by a factor of about
-/// two, and never by ten.
+/// The least count excludes tools, images and reasoning. Tokenizers differ from our count of a text by a
+/// factor of about two, and never by ten.
 const LEAST_DIVISOR: u64 = 10;
 
-/// A request, as it was sent.
+/// A request as sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Sent<'a> {
     /// The system prompt.
@@ -32,23 +33,23 @@ pub struct Sent<'a> {
     pub tools: &'a [ToolSpec],
     /// The conversation.
     pub messages: &'a [Arc<Message>],
-    /// Which reasoning of earlier answers goes with it.
+    /// Which reasoning of earlier answers is sent with it.
     pub resent: &'a ResentReasoning,
-    /// How many of the server's tokens one of ours is.
+    /// The number of the server's tokens for one of ours.
     pub ratio: Ratio,
 }
 
 /// Our own count of one side of a call, in tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// What it is likely to have been.
+    /// The likely count.
     pub likely: u64,
-    /// What it was at the very least, by our own count: the texts alone.
+    /// The minimum count: the texts alone.
     pub least: u64,
 }
 
 impl Sent<'_> {
-    /// Our own count of it.
+    /// Returns our own count of the request.
     pub fn count(&self) -> Counted {
         let mut counted = Counted::default();
         let system = text_tokens(self.system, Estimator::Classes);
@@ -62,7 +63,7 @@ impl Sent<'_> {
         Counted { likely: self.ratio.apply(likely), least: counted.least.saturating_add(system) }
     }
 
-    /// The reasoning that goes with a message.
+    /// Returns the reasoning that is sent with a message.
     fn reasoning(&self, message: &Message) -> u64 {
         let Message::Assistant(answer) = message else { return 0 };
         let carried = answer.content.iter().filter(|part| self.resent.carries(answer, part));
@@ -76,7 +77,7 @@ impl Sent<'_> {
     }
 }
 
-/// Our own count of an answer.
+/// Returns our own count of an answer.
 pub fn count_answer(answer: &AssistantMessage) -> Counted {
     if answer.content.is_empty() {
         return Counted::default();
@@ -86,15 +87,16 @@ pub fn count_answer(answer: &AssistantMessage) -> Counted {
     Counted { likely: said.saturating_add(reasoning_tokens(&message)), least: said }
 }
 
-/// Our own count of what was streamed of an answer.
+/// Returns our own count of the streamed part of an answer.
 pub fn count_streamed(text: &str) -> Counted {
     let tokens = if text.is_empty() { 0 } else { text_tokens(text, Estimator::Classes) };
     Counted { likely: tokens, least: tokens }
 }
 
-/// What a call took besides what its report says: nothing, where that can be true.
+/// Returns the usage of a call that is missing in its report: nothing if the report can be true.
 ///
-/// Input and output are looked at by themselves. Cached tokens count as input here, since some servers count them apart.
+/// Input and output are checked separately. Cached tokens count as input here, since some servers count them
+/// separately.
 pub fn missing(report: Option<&Usage>, input: Counted, output: Counted) -> Usage {
     let report = report.copied().unwrap_or_default();
     let all_input = report.input_tokens.max(report.cached_tokens.saturating_add(report.cache_write_tokens));

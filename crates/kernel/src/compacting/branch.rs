@@ -1,7 +1,7 @@
-//! The summary of a branch that is left: a compaction of the branch, which replaces nothing.
+//! The summary of a branch that is left: a compaction of the branch that replaces nothing.
 //!
-//! It has a compaction's parts, merges, retries and summarisers. What a compaction on the branch had summarised goes in as
-//! that compaction's summary.
+//! It has a compaction's parts, merges, retries and summarisers. Messages that a compaction on the branch had
+//! summarised enter as that compaction's summary.
 //!
 //! Invariants: exactly one [`Effect::Summarised`] or [`Effect::End`], and nothing after it.
 
@@ -18,37 +18,37 @@ use crate::settings::CompactionSettings;
 use crate::summary::{self, Style, SummaryKind};
 use crate::usage::Ratio;
 
-/// A branch that is left, and how it is to be summarised.
+/// A branch that is left, and how to summarise it.
 #[derive(Debug, Clone)]
 pub struct BranchParams {
-    /// What stands on the path and would not afterwards, in order.
+    /// The entries that leave the path, in order.
     pub left: Vec<Arc<Entry>>,
-    /// The newest active compaction, where it replaced a part of the branch.
+    /// The newest active compaction, if it replaced a part of the branch.
     pub compaction: Option<Arc<Entry>>,
-    /// The settings of compaction as they are now.
+    /// The current compaction settings.
     pub settings: CompactionSettings,
     /// The model's window, in tokens.
     pub window: u64,
-    /// Who writes the summary, one after another, as in [`super::CompactionParams::summarisers`].
+    /// The summarisers in order, as in [`super::CompactionParams::summarisers`].
     pub summarisers: Vec<SummariserLimits>,
-    /// What one request may be tried again.
+    /// The retries of one request.
     pub retries: Retries,
-    /// What the provider counts for each token that we estimate.
+    /// The number of the provider's tokens for each token of our estimate.
     pub ratio: Ratio,
 }
 
 /// The record of a branch that was left.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BranchRecord {
-    /// What happened there, with the files as its footer.
+    /// The summary of the branch, with the files as its footer.
     pub summary: String,
-    /// The files that were touched there.
+    /// The files touched on the branch.
     pub files: FileOps,
-    /// What all model calls used.
+    /// The usage of all model calls.
     pub usage: Usage,
 }
 
-/// The summary of a branch, in the making.
+/// The summary of a branch, in progress.
 #[derive(Debug)]
 pub struct BranchSummary {
     summaries: Summaries,
@@ -57,7 +57,7 @@ pub struct BranchSummary {
 }
 
 impl BranchSummary {
-    /// Says what to ask first; `None` where nothing was said on the branch.
+    /// Returns the first requests; `None` if there are no messages on the branch.
     pub fn begin(params: BranchParams) -> Option<(Self, Vec<Effect>)> {
         let mut files = FileOps::default();
         let mut entries = Vec::new();
@@ -80,12 +80,12 @@ impl BranchSummary {
         Some((this, effects))
     }
 
-    /// What a request to the summariser may fill, in tokens: its window as it is known by now.
+    /// Returns the known window of the current summariser, in tokens, which limits a request to it.
     pub fn summariser_window(&self) -> u64 {
         self.summaries.window()
     }
 
-    /// Decides what to do next. After its end it decides nothing.
+    /// Handles an input and returns the next effects; none after its end.
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
         match input {
             _ if self.is_over => Vec::new(),
@@ -94,7 +94,7 @@ impl BranchSummary {
                 self.follow(reaction)
             }
             Input::Cancelled { reason } => self.end(CompactionOutcome::Cancelled { reason }),
-            // No hook is asked, and nothing is replaced.
+            // No hook is consulted, and nothing is replaced.
             Input::Hooks(_) | Input::Installed(_) => Vec::new(),
         }
     }
@@ -131,7 +131,7 @@ fn with_compaction(entry: &Arc<Entry>) -> Option<(&Entry, &Compaction)> {
     entry.kind.as_compaction().map(|compaction| (&**entry, compaction))
 }
 
-/// What a compaction on the branch had summarised, as a record that stands before the messages after it.
+/// Returns the summary of a compaction on the branch as a record that precedes the messages after it.
 fn record_of(entry: &Entry, compaction: &Compaction) -> Arc<Entry> {
     let summary = summary::without_footer(&compaction.summary).to_owned();
     let kind = EntryKind::BranchSummary { from: EntryId(0), summary, files: FileOps::default() };

@@ -1,8 +1,8 @@
-//! What gives way where no summary helps: tool results, then the oldest messages, and at last nothing.
+//! What gives way if no summary helps: tool results, then the oldest messages, and finally nothing.
 //!
-//! Invariants: nothing here asks a model; what is cut is no more than leaves the room that success demands, where that
-//! room can be had; newest results lose their middles, never a whole message; where even the smallest context
-//! does not fit, the end says what is in it.
+//! Invariants: nothing here asks a model; the cut is no larger than necessary to reach the target, if the
+//! target can be reached; newest results lose their middles, never a whole message; if even the smallest
+//! context does not fit, the end lists what is in it.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::run::is_full;
 use crate::summary::SUMMARY_TOKENS_MIN;
 use crate::text::bounded;
 
-/// How much of the request that is being worked on is kept in the tightest window, in bytes.
+/// The minimum of the active request that is kept in the tightest window, in bytes.
 const REQUEST_BYTES_MIN: usize = 512;
 
 impl Compacting {
-    /// The last rung needs no smaller plan than the one before: its summary is smaller.
+    /// Starts the last rung. It needs no smaller plan than the previous one: its summary is smaller.
     pub(super) fn last_resort(&mut self, why: String) -> Vec<Effect> {
         self.rung = Rung::LastResort;
         self.last_first_kept = None;
@@ -39,15 +39,15 @@ impl Compacting {
                 self.phase = Phase::Hooks;
                 vec![Effect::Consult(Box::new(least))]
             }
-            // Nothing can be cut, so there is nothing that a hook could speak of.
+            // Nothing can be cut, so there is nothing for a hook to decide.
             Err(_) => self.give_way(),
         });
         effects
     }
 
-    /// The last resort: what gives way costs as little as can be. First old tool results, then as much of the oldest as
-    /// leaves the room that success demands, then the middles of the newest results; and where that room cannot be had,
-    /// what can be sent at all.
+    /// Performs the last resort, with as little loss as possible. First old tool results give way, then as much of the
+    /// oldest messages as necessary to reach the target, then the middles of the newest results; and if the
+    /// target cannot be reached, whatever is necessary to be sent at all.
     pub(super) fn give_way(&mut self) -> Vec<Effect> {
         let old = prune::old_results(&self.params.path, self.estimate_window());
         if self.prune(old) && self.has_room(self.tokens_now()) {
@@ -73,7 +73,7 @@ impl Compacting {
         }
     }
 
-    /// The truncation that replaces the least and leaves the room that success demands; `None` where none does.
+    /// Returns the smallest truncation that reaches the target; `None` if there is none.
     pub(super) fn least_cut(&self) -> Option<Box<Segment>> {
         let cap = self.params.settings.summary_cap(self.params.window);
         let places = Plan::places(&self.params.path);
@@ -86,12 +86,13 @@ impl Compacting {
         places.get(first).and_then(at)
     }
 
-    /// The truncation that keeps as little as is legal, if what it keeps can be sent. Where the request that is being
-    /// worked on is too much beside the newest messages, as it may be with steers that joined it, its middle gives way.
+    /// Returns the truncation that keeps as little as is legal, if the rest can be sent. If the active
+    /// request is too large next to the newest messages, for instance because of steers that joined it, its
+    /// middle gives way.
     pub(super) fn greatest_cut(&self) -> Option<Box<Segment>> {
         let mut least = plan(&self.params.path, &self.least_options()).ok()?;
         let cap = self.params.settings.summary_cap(self.params.window);
-        // Even the summary before it may be too much.
+        // Even the previous summary may be too much.
         let room = self.room_for_summary(&least).unwrap_or(cap).min(cap).max(SUMMARY_TOKENS_MIN);
         let request = least.active_request.clone().unwrap_or_default();
         let mut bytes_max = request.len();
@@ -108,14 +109,15 @@ impl Compacting {
         }
     }
 
-    /// Everything before this place, cut; what stands there has at most `cap_tokens` of the summary before it.
+    /// Returns the truncation of everything before this entry; its text has at most `cap_tokens` of the
+    /// previous summary.
     pub(super) fn cut_at(&self, first_kept: EntryId, cap_tokens: u64) -> Option<Box<Segment>> {
         let least = plan(&self.params.path, &self.least_options()).ok()?;
         let plan = least.moved_to(&self.params.path, first_kept)?;
         self.segment(&plan, self.truncated(&plan, cap_tokens), Author::Nobody)
     }
 
-    /// Leaves out the middles of the newest results, once. Gives whether that made anything smaller.
+    /// Leaves out the middles of the newest results, once. Returns whether that made anything smaller.
     pub(super) fn shorten(&mut self) -> bool {
         if std::mem::replace(&mut self.shortened, true) {
             return false;
@@ -124,12 +126,12 @@ impl Compacting {
         let room = to_estimate(self.room_tokens().saturating_sub(self.params.overhead), ratio);
         let all = active_tokens(&self.params.path);
         let from = |first: EntryId| prune::results_tokens(&self.params.path, first);
-        // Where the rest leaves half of the room, nothing else has to give way.
+        // If the rest leaves half of the room, nothing else has to give way.
         let first = EntryId(0);
         let beside = all.saturating_sub(from(first));
         let (first, budget) = match room.saturating_sub(beside) {
             budget if budget >= room / 2 => (first, budget),
-            // Else for what is newest, with room for a summary beside it.
+            // Otherwise only the newest are shortened, with room for a summary beside them.
             _ => {
                 let least = plan(&self.params.path, &self.least_options());
                 let first = least.map_or(first, |plan| plan.first_kept);
@@ -143,8 +145,8 @@ impl Compacting {
         self.prune(middles)
     }
 
-    /// Where somebody asked for a compaction of a context that does not fit its window, and nothing can be summarised:
-    /// what is newest is shortened.
+    /// Shortens the newest results if a compaction was requested for a context that does not fit its window,
+    /// and nothing can be summarised.
     pub(super) fn shorten_alone(&mut self, why: &str) -> Option<Vec<Effect>> {
         if !self.params.is_over() || !self.shorten() {
             return None;
@@ -153,7 +155,7 @@ impl Compacting {
         Some(self.install_prune())
     }
 
-    /// Sends these results shorter from here on. Gives whether there are any.
+    /// Shortens these results from here on. Returns whether there are any.
     pub(super) fn prune(&mut self, results: Vec<PrunedResult>) -> bool {
         if results.is_empty() {
             return false;
@@ -171,26 +173,26 @@ impl Compacting {
         Prune { results, trigger, tokens_before, tokens_after: self.tokens_now() }
     }
 
-    /// The context with the results as they would be sent, in tokens.
+    /// Returns the size of the context with the results as they would be sent, in tokens.
     pub(super) fn tokens_now(&self) -> u64 {
         self.params.overhead + self.params.ratio.apply(active_tokens(&self.params.path))
     }
 
-    /// Whether a context of this size leaves the room that success demands, whoever asked.
+    /// Whether a context of this size reaches the target, whoever requested the compaction.
     pub(super) fn has_room(&self, tokens: u64) -> bool {
         tokens <= self.room_tokens()
     }
 
-    /// The largest context that leaves that room, in tokens. Where the provider refused what was compacted before, its
-    /// window is smaller than anybody knows: half of it, each time.
+    /// Returns the largest context that reaches the target, in tokens. If the provider rejected an already
+    /// compacted request, its window is smaller than known: half of it, each time.
     pub(super) fn room_tokens(&self) -> u64 {
         let CompactionParams { window, overhead, .. } = self.params;
         let room = self.params.settings.target_tokens(window, overhead).saturating_sub(overhead);
         overhead + (room >> self.params.failed_attempts.min(8))
     }
 
-    /// Whether a context can be sent at the window, though it be above the trigger, which is better than nothing: with
-    /// room for an answer, or the next request would be at the window again.
+    /// Whether a context can be sent at the window although it is above the trigger, which is better than
+    /// nothing: it must leave room for an answer, or the next request would be at the window again.
     pub(super) fn can_be_sent(&self, tokens: u64) -> bool {
         let window = self.params.window;
         let room = (self.params.settings.reserve(window) / 2).max(answer_room_max(window));
@@ -214,8 +216,8 @@ impl Compacting {
         }))]
     }
 
-    /// Even the smallest context is too large. Where our own count shows it, says what is in it; else it is the
-    /// provider that must refuse, whatever it reported before.
+    /// Even the smallest context is too large. If our own count shows that, the end lists what is in it;
+    /// otherwise the provider has to refuse, whatever it reported before.
     pub(super) fn floor(&mut self) -> Vec<Effect> {
         let CompactionParams { known_window: window, overhead, .. } = self.params;
         let newest: u64 = match plan(&self.params.path, &self.least_options()) {
@@ -245,7 +247,7 @@ impl Compacting {
     }
 }
 
-/// The active messages and the summary before them, as they are sent, in tokens by our own count.
+/// Returns the size of the active messages and the previous summary as sent, in tokens by our own count.
 pub(super) fn active_tokens(path: &[Arc<Entry>]) -> u64 {
     let path = as_sent(path);
     let active = ActivePath::of(&path);

@@ -1,6 +1,6 @@
-//! What a compaction is given, and what follows from it alone.
+//! The parameters of a compaction, and values derived from them alone.
 //!
-//! Invariants: nothing here changes while a compaction goes on, but for the tool results that it shortens
+//! Invariants: nothing here changes during a compaction, except for the tool results that it shortens
 //! ([`CompactionParams::add_prune`]).
 
 use std::sync::Arc;
@@ -13,49 +13,49 @@ use crate::retry::Retries;
 use crate::settings::{CompactOptions, CompactionSettings, Occasion, Strategy};
 use crate::usage::Ratio;
 
-/// What a compaction is given.
+/// The parameters of a compaction.
 #[derive(Debug, Clone)]
 pub struct CompactionParams {
     /// The path; it begins at the first kept entry of the newest active compaction, or before it.
     pub path: Vec<Arc<Entry>>,
-    /// The settings of compaction as they are now.
+    /// The current compaction settings.
     pub settings: CompactionSettings,
-    /// Why it was asked for.
+    /// The reason for the compaction.
     pub trigger: Trigger,
-    /// The window to compact for, in tokens: the model's, or less where the provider refused less.
+    /// The window to compact for, in tokens: the model's, or less if the provider rejected less.
     pub window: u64,
-    /// The model's window as it is known, in tokens: by it a context is found too large for good.
+    /// The model's known window, in tokens, which decides whether a context is permanently too large.
     pub known_window: u64,
-    /// Who may write the summaries, in the order in which they are asked: the next one where one fails. At least one.
+    /// The possible summarisers, in order: if one fails, the next one is used. At least one.
     pub summarisers: Vec<SummariserLimits>,
-    /// How often one request to a summariser is tried again, as in a turn.
+    /// How often one request to a summariser is retried, as in a turn.
     pub retries: Retries,
     /// The fixed part of every request, in tokens.
     pub overhead: u64,
-    /// The entries that every compaction keeps: those that it replaces are sent in front of the summary.
+    /// The entries that every compaction keeps: if they are replaced, they are sent in front of the summary.
     pub pinned: Vec<EntryId>,
-    /// The context now, in tokens.
+    /// The current size of the context, in tokens.
     pub tokens_before: u64,
-    /// What the provider counts for each token that we estimate.
+    /// The number of the provider's tokens for each token of our estimate.
     pub ratio: Ratio,
-    /// Whether the next request could not be sent as it is: then the truncate fallback may be installed.
+    /// Whether the next request could not be sent: then the truncate fallback may be installed.
     pub at_window: bool,
-    /// How much to keep, in tokens, where the caller says so.
+    /// How much to keep, in tokens, if the caller specifies it.
     pub keep_recent: Option<u64>,
-    /// Compact also where little is to be gained.
+    /// Compact even if little is gained.
     pub force: bool,
-    /// What the summary should attend to.
+    /// Topic for the summary to focus on.
     pub focus: Option<String>,
-    /// The rungs that were tried in vain for this same overflow.
+    /// The number of rungs already tried for this overflow.
     pub failed_attempts: u32,
-    /// What was cut without a summary before, read from the log for the next summary: oldest first.
+    /// Messages cut earlier without a summary, read from the log for the next summary: oldest first.
     pub debt: Vec<Arc<Entry>>,
-    /// What of the debt was too much to be read now: it stays a debt.
+    /// The part of the debt that is too large to be read now: it remains a debt.
     pub debt_left: Vec<EntryRange>,
 }
 
 impl CompactionParams {
-    /// What is being done, for [`CompactionSettings::keep_recent`].
+    /// Returns the occasion, for [`CompactionSettings::keep_recent`].
     pub fn occasion(&self) -> Occasion {
         match self.trigger {
             Trigger::Overflow => Occasion::Emergency,
@@ -66,19 +66,19 @@ impl CompactionParams {
         }
     }
 
-    /// What who asked for it wants.
+    /// Returns the options of the request.
     pub fn options(&self) -> CompactOptions {
         CompactOptions { focus: self.focus.clone(), keep_recent: self.keep_recent, force: self.force }
     }
 
-    /// What to plan for: the settings, the occasion and what the caller asks for. So plans every compaction at first,
-    /// and so is planned what one would do.
+    /// Returns the options for the plan, from the settings, the occasion and the caller's wishes. Every
+    /// compaction is first planned with these, and so is a preview.
     pub fn plan_options(&self) -> PlanOptions {
         let mut options =
             PlanOptions::new(&self.settings, self.window, self.occasion(), self.tokens_before, self.overhead);
         options.keep_max = to_estimate(options.keep_max, self.ratio);
         options.keep_recent = options.keep_recent.min(options.keep_max).max(1);
-        // After an overflow, what fits matters more than what was asked for.
+        // After an overflow, a context that fits matters more than the caller's wishes.
         if let Some(keep) = self.keep_recent.filter(|_| self.trigger != Trigger::Overflow) {
             options.keep_recent = keep.max(1);
             options.keep_max = u64::MAX;
@@ -92,8 +92,8 @@ impl CompactionParams {
         options
     }
 
-    /// Whether a summary could make the context smaller. It is asked where smaller is enough: where a person or a
-    /// program wants the compaction.
+    /// Checks that a summary could make the context smaller. It applies if any reduction is enough, because a
+    /// person or a program requested the compaction.
     ///
     /// # Errors
     /// [`NothingToCompact::TooSmall`] if the smallest useful summary is as large as what it would replace.
@@ -105,12 +105,12 @@ impl CompactionParams {
         plan.check_gain()
     }
 
-    /// Whether somebody asked for the compaction, so that any context that is smaller will do.
+    /// Whether the compaction was requested, so that any smaller context is a success.
     pub(super) fn is_asked_for(&self) -> bool {
         matches!(self.trigger, Trigger::Manual | Trigger::Hook)
     }
 
-    /// What a summary replaces, in tokens by our estimate: the segment, and the summary before it.
+    /// Returns what a summary replaces, in tokens by our estimate: the segment, and the previous summary.
     pub(super) fn replaced_tokens(&self, plan: &Plan) -> u64 {
         let replaced = |entry: &&Arc<Entry>| {
             Some(entry.id) == plan.base
@@ -119,13 +119,13 @@ impl CompactionParams {
         as_sent(&self.path).iter().filter(replaced).map(|entry| entry.tokens).sum()
     }
 
-    /// Whether the next request cannot be sent as it is: then tool results may be shortened.
+    /// Whether the next request cannot be sent: then tool results may be shortened.
     pub(super) fn is_over(&self) -> bool {
-        // Where nothing knows the window, the context is taken for it.
+        // If the window is unknown, the context's size is taken for it.
         self.at_window || self.tokens_before > self.window
     }
 
-    /// Sends these results shorter from here on, as if that were recorded.
+    /// Shortens these results from here on, as if that were recorded.
     pub(super) fn add_prune(&mut self, prune: Prune) {
         let last = self.path.last().map_or(0, |entry| entry.id.0 + 1);
         let (id, parent) = (EntryId(last), last.checked_sub(1).map(EntryId));
@@ -142,11 +142,11 @@ impl CompactionParams {
     }
 }
 
-/// What one summariser takes and gives.
+/// The limits of one summariser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SummariserLimits {
     /// Its window, in tokens.
     pub window: u64,
-    /// The most output of one answer, in tokens; `None` where nothing knows it.
+    /// The maximum output of one answer, in tokens; `None` if unknown.
     pub output_tokens_max: Option<u64>,
 }

@@ -75,7 +75,7 @@ fn form(kind: SummaryKind) -> &'static str {
     }
 }
 
-/// The marks (`m7.`) of all messages in a text.
+/// Returns the marks (`m7.`) of all messages in a text.
 fn marks(text: &str) -> Vec<u64> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices('m') {
@@ -327,7 +327,7 @@ fn assert_prune(params: &CompactionParams, segment: &PruneSegment) {
     assert_eq!(sizes(&params.path), sizes(&with_prune(&params.path, &segment.prune)), "no message is lost");
 }
 
-/// The path with a prune recorded after it.
+/// Returns the path with a prune recorded after it.
 fn with_prune(path: &[Arc<Entry>], prune: &Prune) -> Vec<Arc<Entry>> {
     let mut sketch = Sketch::default();
     sketch.path = path.to_vec();
@@ -397,7 +397,7 @@ fn is_truncated(end: &End) -> bool {
     matches!(end.outcome, CompactionOutcome::Truncated { .. })
 }
 
-/// The path with the segment replaced: the compaction appended, as a session does it.
+/// Returns the path with the segment replaced: the compaction appended, as a session does it.
 fn install(path: &[Arc<Entry>], segment: &Segment) -> Vec<Arc<Entry>> {
     let mut sketch = Sketch::default();
     sketch.path = match &segment.prune {
@@ -1451,7 +1451,8 @@ fn a_trigger_far_below_the_window_can_be_reached_again() {
     assert!(ran.tokens_after() <= 1_400, "{}", ran.tokens_after());
 }
 
-/// The outcome of a manual compaction to which a hook supplies a summary of `words` words, and its size in tokens.
+/// Returns the outcome of a manual compaction to which a hook supplies a summary of `words` words, and its
+/// size in tokens.
 fn supplied(params: &CompactionParams, words: usize) -> (&'static str, u64) {
     let summary = format!("All went well.{}", " word".repeat(words));
     let word = HookDecision::Supply(Supplied { summary: summary.clone(), first_kept: None });

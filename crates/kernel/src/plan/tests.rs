@@ -26,7 +26,7 @@ fn nearest(keep_recent: u64) -> PlanOptions {
     PlanOptions { cut: CutRule::Nearest, min_split_prefix: 1, ..options(keep_recent) }
 }
 
-/// The drawing's own words, with the marks where `plan` cuts.
+/// Returns the drawing's own words, with the marks where `plan` cuts.
 fn marked(drawing: &str, plan: &Plan) -> String {
     let mut out = Vec::new();
     for (index, word) in drawing.split_whitespace().filter(|word| !["|", "/"].contains(word)).enumerate() {

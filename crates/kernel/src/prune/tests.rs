@@ -4,7 +4,7 @@ use super::*;
 use crate::notation::{draw, path, result, says};
 use crate::path::{newest_rewrite, project};
 
-/// A path with this drawing's entries and a prune of what `results` gives of it.
+/// Returns a path with this drawing's entries and a prune of what `results` gives of it.
 fn pruned(drawing: &str, results: impl Fn(&[Arc<Entry>]) -> Vec<PrunedResult>) -> Vec<Arc<Entry>> {
     let mut sketch = crate::notation::Sketch::default();
     sketch.path = draw(drawing).path;
@@ -179,7 +179,7 @@ fn a_result_is_capped_by_bytes_by_lines_and_by_a_share_of_the_window() {
     assert_eq!(says("x").text(), "x");
 }
 
-/// A result with a text of `words` words and an image, as an entry of its true size.
+/// Returns a result with a text of `words` words and an image, as an entry of its true size.
 fn with_image(id: u64, words: usize) -> Arc<Entry> {
     let mut result = result("k", &"word ".repeat(words));
     result
@@ -252,7 +252,7 @@ fn images_stay_where_they_are_at_most_half_of_what_a_result_may_have() {
     assert_eq!(ids(&middles(&[exact, large], EntryId(0), budget)), [1]);
 }
 
-/// The head and the tail that are left of a text.
+/// Returns the head and the tail that are left of a text.
 fn clipped<'a>(
     text: &'a str,
     parts: (&'a str, &'a str),

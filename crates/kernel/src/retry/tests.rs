@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The waits for one failure that does not go away, until the call is given up.
+/// Returns the waits for one failure that does not go away, until the call is given up.
 fn waits(retries: &mut Retries, class: FailureClass, retry_after_ms: Option<u64>, jitter: u64) -> Vec<u64> {
     let failure = Failure { retry_after_ms, ..Failure::new(class, "no") };
     let waits: Vec<Retry> = std::iter::from_fn(|| retries.next(&failure, jitter)).take(1_000).collect();

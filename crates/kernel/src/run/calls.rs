@@ -1,7 +1,7 @@
-//! The tool calls of an answer: which of them are run, and when a run ends instead.
+//! The tool calls of an answer: which of them are run, and when the run ends instead.
 //!
-//! Invariants: an answer that is recorded holds at most one call more than may be run, and that one is refused; a model
-//! that repeats itself, or goes on calling more tools than it may, ends its run.
+//! Invariants: a recorded answer holds at most one call more than may be run, and that one is refused; a
+//! model that repeats itself, or keeps calling too many tools, ends its run.
 
 use std::collections::BTreeMap;
 
@@ -10,29 +10,29 @@ use serde::de::IgnoredAny;
 use super::{Run, RunLimits};
 use crate::message::{AssistantMessage, Part, StopReason, ToolCall};
 
-/// A refused call's name is recorded up to this length, in bytes.
+/// The maximum recorded length of a refused call's name, in bytes.
 const REFUSED_NAME_BYTES_MAX: usize = 64;
-/// So many answers in a row may call more tools than one answer may.
+/// How many consecutive answers may call too many tools.
 const EXCESSES_MAX: u32 = 3;
 
 /// The tool calls of the newest answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Calls {
-    /// Those without a recorded result, by their order in the answer.
+    /// The calls without a recorded result, by their order in the answer.
     pub(super) open: BTreeMap<usize, ToolCall>,
     /// Whether the open calls were handed out to run.
     pub(super) are_running: bool,
-    /// The last open call, where it is not run, and why.
+    /// The last open call and the reason, if it is not run.
     pub(super) refused: Option<(ToolCall, String)>,
-    /// How many answers in a row called more tools than one answer may.
+    /// The number of consecutive answers with too many calls.
     pub(super) excesses: u32,
-    /// What the newest answer called, in order.
+    /// The calls of the newest answer, in order.
     last: Vec<CallSignature>,
-    /// How many answers in a row called exactly that.
+    /// The number of consecutive answers with exactly these calls.
     repeats: u32,
 }
 
-/// By what calls are told to be the same.
+/// The identity of a call, for detecting repetitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CallSignature {
     name: String,
@@ -40,14 +40,14 @@ pub(super) struct CallSignature {
 }
 
 impl Calls {
-    /// These calls were pending when the run was taken up.
+    /// Takes the calls that were pending when the run was resumed.
     pub(super) fn take_up(&mut self, calls: Vec<ToolCall>) {
         self.open = calls.into_iter().enumerate().collect();
     }
 }
 
 impl Run {
-    /// Whether a guard ends the run instead of running these calls.
+    /// Returns why the run must end instead of running these calls, if so.
     pub(super) fn guard(&mut self, calls: &[ToolCall]) -> Option<String> {
         let signature =
             |call: &ToolCall| CallSignature { name: call.name.clone(), arguments: call.arguments.clone() };
@@ -72,9 +72,9 @@ impl Run {
 }
 
 impl RunLimits {
-    /// The answer with no more calls than may be run, and one more that is refused with a reason for the model, if
-    /// there were more: a clause without a full stop. The calls after that one are left out, so that neither the log
-    /// nor the next request grows with what a model can write down.
+    /// Returns the answer with no more calls than may be run, and one more that is refused with a reason for
+    /// the model (a clause without a full stop), if there were more. The calls after that one are dropped, so
+    /// that neither the log nor the next request grows with anything that a model writes.
     pub(super) fn within(
         self,
         mut answer: AssistantMessage,
@@ -103,7 +103,7 @@ impl RunLimits {
             let Part::ToolCall(call) = part else { return true };
             position += 1;
             if position == kept + 1 {
-                // Its arguments may be what is too large, and nothing is done with them.
+                // Its arguments may be what is too large, and are not used.
                 call.name.truncate(call.name.floor_char_boundary(REFUSED_NAME_BYTES_MAX));
                 call.arguments = "{}".to_owned();
                 refused = Some(call.clone());
@@ -114,8 +114,8 @@ impl RunLimits {
     }
 }
 
-/// The call that the answer's end cut off: its arguments are not whole, or never began. What was meant is not
-/// known, though a tool without parameters would take nothing for everything.
+/// Returns the call that the end of the answer cut off: its arguments are incomplete, or never began. Its
+/// intent is not known, even if a tool without parameters would accept no arguments.
 pub(super) fn cut_call(answer: &AssistantMessage) -> Option<&ToolCall> {
     let was_cut = matches!(answer.stop, StopReason::Length | StopReason::ContentFilter);
     let last = answer.content.last().and_then(Part::as_tool_call).filter(|_| was_cut)?;

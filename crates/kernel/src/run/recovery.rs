@@ -1,9 +1,9 @@
-//! What a run does when a model call fails: it asks again, asks for less, has the context compacted, or asks another
-//! model.
+//! Recovery from failed model calls: retry, request less output, compact the context, or use another model.
 //!
-//! Invariants: an overflow is no retry; each overflow of one answer takes a lower rung of the ladder than the one before,
-//! and at most `overflows_max` are tried; nothing is cut on the suspicion that silence means an overflow, but once,
-//! when the run would fail otherwise; another model is asked at most once for each that is left, and with all retries.
+//! Invariants: an overflow is not a retry; each overflow of one answer takes a lower rung of the ladder than
+//! the previous one, and at most `overflows_max` are tried; nothing is cut merely because silence might mean
+//! an overflow, except once, when the run would fail otherwise; each remaining fallback model is used at most
+//! once, with all retries.
 
 use std::sync::Arc;
 
@@ -13,23 +13,24 @@ use crate::failure::{Failure, FailureClass};
 use crate::path::Media;
 use crate::retry::{OUTPUT_TOKENS_MIN, Retries, Retry, lowered_output};
 
-/// At this share of the window, a wordless refusal is taken for an overflow.
+/// The share of the window, in percent, above which a refusal without information is taken for an overflow.
 const FULL_SHARE_PERCENT: u64 = 85;
 
-/// Whether so many tokens fill a window nearly: then a wordless refusal is taken for an overflow.
+/// Whether this many tokens nearly fill a window: then a refusal without information is taken for an
+/// overflow.
 pub fn is_full(tokens: u64, window: u64) -> bool {
     tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT)
 }
 
-/// Where another model is left, a longer wait than this is not waited for, in milliseconds.
+/// The longest wait while another model is left, in milliseconds.
 const PATIENCE_MS: u64 = 10_000;
 
-/// The models that are asked when the one that was asked fails.
+/// The models that are used when the current one fails.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fallbacks {
-    /// How many are left.
+    /// The number of remaining models.
     pub left: u32,
-    /// The failures for which they are asked.
+    /// The failures that trigger a fallback.
     pub on: Arc<[FailureClass]>,
 }
 
@@ -39,32 +40,32 @@ impl Fallbacks {
     }
 }
 
-/// What was tried to get the next answer.
+/// The recovery state of the next answer.
 #[derive(Debug, Clone)]
 pub(super) struct Recovery {
-    /// How often the model was and may be asked again, unchanged, for this answer.
+    /// The used and remaining retries for this answer.
     pub(super) retries: Retries,
     /// How often this answer's request was too large, and the context was compacted for it.
     pub(super) overflows: u32,
     /// How often the output limit was lowered for this answer.
     pub(super) output_lowered: u32,
-    /// The output limit that requests carry by themselves, in tokens.
+    /// The configured output limit of requests, in tokens.
     pub(super) output_configured: Option<u64>,
     /// The output limit of the next request, in tokens.
     pub(super) output_tokens_max: Option<u64>,
-    /// Which images the next request carries.
+    /// The images that the next request carries.
     pub(super) media: Media,
-    /// Whether the provider cut the context silently: compact before the next model call.
+    /// Whether the provider silently truncated the context: compact before the next model call.
     pub(super) must_compact: bool,
-    /// The failure that the compaction under way is to recover from.
+    /// The failure from which the current compaction recovers.
     pub(super) last_failure: Option<Failure>,
-    /// How often in a row the provider said nothing at all to this request.
+    /// The number of consecutive silent responses to this request.
     pub(super) wordless: u32,
-    /// Whether that was taken for an overflow, so that the compaction under way may be for nothing.
+    /// Whether that was taken for an overflow, so that the current compaction may be unnecessary.
     pub(super) suspected: bool,
-    /// Whether a compaction for such a suspicion came to nothing.
+    /// Whether a compaction for such a suspicion had no effect.
     pub(super) suspected_in_vain: bool,
-    /// Whether the last resort was taken for it.
+    /// Whether the last resort was used for it.
     pub(super) gave_way: bool,
 }
 
@@ -86,7 +87,7 @@ impl Recovery {
         }
     }
 
-    /// The model answered: what was tried to get this answer says nothing of the next.
+    /// The model answered: resets what was tried to get this answer.
     pub(super) fn answered(&mut self) {
         self.retries.renew();
         self.wordless = 0;
@@ -96,7 +97,7 @@ impl Recovery {
         self.restore_output();
     }
 
-    /// The output limit is what the requests carry by themselves again.
+    /// Restores the configured output limit.
     fn restore_output(&mut self) {
         self.output_lowered = 0;
         self.output_tokens_max = self.output_configured;
@@ -113,7 +114,7 @@ impl Run {
     ) -> Vec<Effect> {
         self.recovery.must_compact = false;
         if std::mem::take(&mut self.recovery.suspected) && !installed {
-            // It was no overflow, or cannot be helped: asked again, as after any failure.
+            // It was not an overflow, or cannot be helped: retry, as after any failure.
             self.recovery.suspected_in_vain = true;
             let said = self.recovery.last_failure.take();
             let failure =
@@ -123,24 +124,24 @@ impl Run {
         if emergency && !installed {
             return self.unrecovered(floor, why);
         }
-        // A guess must not keep anything from being tried: then it is the provider that refuses.
+        // A guess must not prevent an attempt: then the provider has to refuse.
         if let Some(floor) = floor.filter(|_| !self.size.is_window_guessed) {
             return self.give_up(floor);
         }
         if installed {
             if self.recovery.gave_way {
-                // What is asked now is another request than the one that had all the retries.
+                // The request has changed since the one that used all retries.
                 self.recovery.retries.renew();
             }
-            // What was measured no longer holds, nor what was lowered for it.
+            // Neither the measurement nor the lowered limits are valid any more.
             self.recovery.restore_output();
             return self.measure(true);
         }
         self.ask()
     }
 
-    /// An overflow that no compaction could help: ends with what is incompressible where our own count shows it, else
-    /// with what the provider said and why nothing was compacted.
+    /// Handles an overflow that no compaction could resolve: ends with the incompressible part if our own count shows
+    /// it, otherwise with the provider's message and why nothing was compacted.
     fn unrecovered(&mut self, floor: Option<Failure>, why: Option<&str>) -> Vec<Effect> {
         let said = self.recovery.last_failure.take();
         let is_about_bytes =
@@ -170,7 +171,8 @@ impl Run {
         fewer_images: Option<Media>,
         jitter: u64,
     ) -> Vec<Effect> {
-        // A stream without any event, closed or broken; a refusal without a body has a status that says more.
+        // A stream without any event, closed or broken; a refusal without a body has a status, which is more
+        // informative.
         let is_silence = wordless && matches!(failure.class, FailureClass::Malformed | FailureClass::Timeout);
         self.recovery.wordless = if is_silence { self.recovery.wordless + 1 } else { 0 };
         if wordless && self.is_full() {
@@ -179,7 +181,7 @@ impl Run {
             return self.overflowed(failure);
         }
         if self.is_suspect() && !self.recovery.suspected_in_vain {
-            // A summary shows that the provider takes smaller requests. Nothing is cut for a suspicion.
+            // A summary shows that the provider accepts smaller requests. Nothing is cut on suspicion.
             return self.compact_for_suspicion(failure, false);
         }
         match failure.class {
@@ -189,7 +191,7 @@ impl Run {
                     self.recovery.media = fewer;
                     self.ask()
                 }
-                // Gateways answer so for many reasons, and a compaction loses words.
+                // Gateways respond this way for many reasons, and a compaction loses information.
                 None if wordless => self.give_up(failure),
                 None => self.compact_for(failure),
             },
@@ -216,7 +218,7 @@ impl Run {
         }
     }
 
-    /// Nothing more can be had of this model: another one is asked, or the run fails.
+    /// Gives up this model: another one is used, or the run fails.
     fn give_up(&mut self, failure: Failure) -> Vec<Effect> {
         if !self.fallbacks.would_take(failure.class) {
             return self.end(Vec::new(), RunOutcome::Failed(failure));
@@ -226,14 +228,14 @@ impl Run {
         vec![Effect::FallBack { failure }]
     }
 
-    /// Another model is asked from now on, whose requests carry this output limit. Its window may be smaller.
+    /// Continues with another model, whose requests have this output limit. Its window may be smaller.
     pub(super) fn fell_back(&mut self, output_tokens_max: Option<u64>) -> Vec<Effect> {
         self.recovery = Recovery::new(self.limits, output_tokens_max);
         self.measure(false)
     }
 
-    /// Whether the provider's silence may mean that the request is too large, whatever the numbers say: it came again, and
-    /// the window is a guess, or smaller requests were answered.
+    /// Whether the provider's silence may mean that the request is too large, whatever the numbers say: it
+    /// happened again, and the window is a guess, or smaller requests were answered.
     fn is_suspect(&self) -> bool {
         let is_doubtful = self.size.is_window_guessed
             || self.size.window.is_none()
@@ -242,17 +244,17 @@ impl Run {
         is_doubtful && self.was_silent_again()
     }
 
-    /// Whether the provider said nothing again, and something may still be done about it.
+    /// Whether the provider was silent again, and something can still be done about it.
     fn was_silent_again(&self) -> bool {
         self.recovery.wordless > 1 && self.may_compact && self.recovery.overflows < self.limits.overflows_max
     }
 
-    /// Compacts because the provider said nothing again.
+    /// Compacts because the provider was silent again.
     fn compact_for_suspicion(&mut self, failure: Failure, at_window: bool) -> Vec<Effect> {
         let failed_attempts = self.recovery.overflows;
         self.recovery.overflows += 1;
         self.recovery.suspected = true;
-        // If it says nothing again, that is not for the first time.
+        // If it is silent again, that is not the first time.
         self.recovery.wordless = 1;
         self.recovery.last_failure = Some(failure);
         self.phase = Phase::Compacting { emergency: true };
@@ -260,7 +262,7 @@ impl Run {
         vec![Effect::OverflowDetected, compact]
     }
 
-    /// Waits and asks again, unchanged; or gives up.
+    /// Waits and retries unchanged; or gives up.
     pub(super) fn retry(&mut self, failure: Failure, jitter: u64) -> Vec<Effect> {
         let may_fall_back = self.fallbacks.would_take(failure.class);
         // A timeout alone takes minutes.
@@ -276,8 +278,8 @@ impl Run {
                 return self.give_up(failure);
             }
             if self.was_silent_again() && !self.recovery.gave_way {
-                // Before the session is of no use to anybody, something gives way, once. That holds without a doubt too:
-                // where nothing was ever answered, it may be an unanswered prompt that is too large.
+                // Before the session becomes unusable, something gives way, once. That is done even without a
+                // suspicion: if nothing was ever answered, an unanswered prompt may be too large.
                 self.recovery.gave_way = true;
                 return self.compact_for_suspicion(failure, true);
             }
@@ -291,7 +293,7 @@ impl Run {
         vec![Effect::Wait { delay_ms, attempt, failure }]
     }
 
-    /// The request is larger than the window. Where less output would make it fit, that is asked for first.
+    /// Handles a request that is larger than the window. If less output would make it fit, that is tried first.
     fn overflowed(&mut self, failure: Failure) -> Vec<Effect> {
         if let Some(room) = self.room_for_output(&failure) {
             self.recovery.output_lowered += 1;
@@ -301,9 +303,9 @@ impl Run {
         self.compact_for(failure)
     }
 
-    /// The output that fits beside the input, if it is less than what was asked for and worth asking for.
+    /// Returns the output that fits beside the input, if it is less than requested and worth requesting.
     fn room_for_output(&self, failure: &Failure) -> Option<u64> {
-        // Only where the request named an output limit can the sum be what is too large.
+        // Only if the request had an output limit can the sum be too large.
         let now = self.recovery.output_tokens_max.filter(|_| self.recovery.output_lowered == 0)?;
         let limit = failure.limit.or(self.size.window)?;
         // Our estimate may be too low; the provider's own number, if it is the sum, is not.
@@ -312,7 +314,7 @@ impl Run {
         (OUTPUT_TOKENS_MIN..now).contains(&room).then_some(room)
     }
 
-    /// Compacts, a rung lower each time, and asks again; or gives up.
+    /// Compacts, a rung lower each time, and retries; or gives up.
     pub(super) fn compact_for(&mut self, failure: Failure) -> Vec<Effect> {
         if !self.may_compact || self.recovery.overflows >= self.limits.overflows_max {
             return self.give_up(failure);

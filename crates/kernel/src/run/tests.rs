@@ -28,7 +28,7 @@ fn tools(ids: &[&str]) -> Input {
     answered(calls(ids))
 }
 
-/// A call with other arguments than those of [`tools`].
+/// Returns a call with other arguments than those of [`tools`].
 fn other_tool(id: &str) -> Input {
     let mut answer = calls(&[id]);
     for part in &mut answer.content {
@@ -163,7 +163,7 @@ fn check(table: Vec<(Input, &str)>) -> Run {
     check_run(run(), table)
 }
 
-/// A run that has asked the model, and what comes then.
+/// Returns a run that has asked the model, and what comes then.
 #[track_caller]
 fn check_asked(table: Vec<(Input, &str)>) -> Run {
     check(begun(table))
@@ -852,7 +852,7 @@ fn a_call_that_the_answers_end_cut_off_is_answered_and_not_run() {
     assert_eq!(words(&run.on(recorded(0))), "run x");
 }
 
-/// An answer of so many calls, each with so many bytes of arguments.
+/// Returns an answer of so many calls, each with so many bytes of arguments.
 fn many(count: usize, bytes: usize) -> AssistantMessage {
     let ids: Vec<String> = (1..=count).map(|id| id.to_string()).collect();
     let mut answer = calls(&ids.iter().map(String::as_str).collect::<Vec<_>>());
@@ -1419,7 +1419,7 @@ fn a_run_whose_effects_are_done_always_ends() {
     assert!(judged > 500, "only {judged} answers were judged");
 }
 
-/// The steps that start and end, as `+1 -1`.
+/// Returns the steps that start and end, as `+1 -1`.
 fn steps(effects: &[Effect]) -> String {
     let word = |effect: &Effect| match effect {
         Effect::StepStarted { step } => Some(format!("+{step}")),
@@ -1646,7 +1646,7 @@ fn a_validator_that_fails_and_an_abort_while_it_judges_end_the_run_and_keep_the_
     check_run(run, vec![(rejected("no"), "end stopped (a)")]);
 }
 
-/// The reason with which a run stopped.
+/// Returns the reason with which a run stopped.
 #[track_caller]
 fn stop_reason(effects: &[Effect]) -> &str {
     match effects.last() {

@@ -459,7 +459,7 @@ fn a_chunk_breaks_at_the_end_of_a_line_where_one_is_near() {
     assert_eq!(chunks(&[String::new()], 64), [""; 0]);
 }
 
-/// A text of exactly so many tokens.
+/// Returns a text of exactly so many tokens.
 fn words(tokens: u64) -> String {
     let mut text = String::from("word");
     while classes::tokens(&text) < tokens {

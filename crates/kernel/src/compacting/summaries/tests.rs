@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::*;
 use crate::notation::{path, says};
 
-/// A history of these entries, to be summarised in at most 800 tokens.
+/// Returns a history of these entries, to be summarised in at most 800 tokens.
 fn source(drawing: &str) -> Source {
     Source { kind: SummaryKind::History, cap_tokens: 800, entries: path(drawing), previous: None }
 }
@@ -22,7 +22,7 @@ fn summaries(window: u64) -> Summaries {
     by(&[window])
 }
 
-/// A text of exactly so many tokens.
+/// Returns a text of exactly so many tokens.
 fn words(tokens: u64) -> String {
     let mut text = String::from("word");
     while classes::tokens(&text) < tokens {
@@ -32,12 +32,12 @@ fn words(tokens: u64) -> String {
     text
 }
 
-/// An answer that is accepted.
+/// Returns an answer that is accepted.
 fn good() -> Result<Box<AssistantMessage>, Failure> {
     Ok(Box::new(says("## Goal\nx\n## Constraints & Preferences\nx\n## Progress\nx\n## Key Decisions\nx")))
 }
 
-/// An answer without the headings.
+/// Returns an answer without the headings.
 fn garbage() -> Result<Box<AssistantMessage>, Failure> {
     Ok(Box::new(says("Sure!")))
 }
@@ -146,8 +146,8 @@ fn a_previous_summary_stands_whole_up_to_a_quarter_of_the_window() {
     }
 }
 
-/// The window that is believed in after one request of `drawing`, sent to a window of 50,000 tokens, was refused with
-/// this limit.
+/// Returns the window that is believed in after one request of `drawing`, sent to a window of 50,000 tokens,
+/// was refused with this limit.
 fn window_after(drawing: &str, limit: impl Fn(u64) -> Option<u64>) -> (u64, u64) {
     let mut summaries = summaries(50_000);
     let requests = asks(&summaries.begin(vec![source(drawing)]));
