@@ -1,6 +1,6 @@
-//! What a session has spent: a fold of its log, which no crash and no sleep forgets.
+//! The bill of a session: a fold of its log that survives crashes and sleep.
 //!
-//! Invariants: after whatever happened, the bill of a session is the sum of what its log says was spent.
+//! Invariants: whatever happened, the bill of a session is the sum of the costs in its log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,7 @@ use greenroom_simulator::{
 use crate::compaction_fixtures::{keep, text};
 use crate::support::{builder, quiet_injected_panics};
 
-/// A model whose price the catalogue knows.
+/// A model with a price in the catalogue.
 const MODEL: &str = "gpt-4o";
 
 /// Counts.
@@ -28,7 +28,7 @@ struct Count {
     number: u32,
 }
 
-/// Calls a tool once in each run that says so, and talks.
+/// Calls a tool once in each run that requests it, and answers with text.
 fn model() -> Simulator {
     let talk = Function(|request: &SeenRequest, info: CallInfo| {
         let has_result = request.messages.last().is_some_and(|message| message.role() == "tool");
@@ -57,7 +57,7 @@ fn cost(usage: &Usage) -> u64 {
     Catalog::bundled().find("openai", MODEL).unwrap().cost_microdollars(usage).unwrap()
 }
 
-/// What the log of a session says was spent: tokens and micro-dollars.
+/// Returns the tokens and micro-dollars recorded in the log of a session.
 async fn logged(runtime: &Runtime, id: &str) -> (u64, u64) {
     let mut sum = (0, 0);
     for entry in runtime.entries(id, EntryId(0)).await.unwrap() {
@@ -83,7 +83,7 @@ async fn billed(session: &SessionHandle) -> (u64, u64) {
     (state.total_tokens, state.cost_microdollars)
 }
 
-/// An actor dies at each of these points, each time that it comes there. No answer's cost is forgotten.
+/// An actor dies at each of these points, whenever it reaches them. No answer's cost is forgotten.
 #[tokio::test(start_paused = true)]
 async fn a_crash_forgets_no_answer_s_cost() {
     quiet_injected_panics();
@@ -132,7 +132,7 @@ async fn a_crash_forgets_no_answer_s_cost() {
     assert!(crashes >= 20, "only {crashes} crashes");
 }
 
-/// What a summary cost is known after the session slept right after it.
+/// The cost of a summary is known after the session slept right after it.
 #[tokio::test(start_paused = true)]
 async fn what_a_summary_cost_is_not_forgotten_when_the_session_is_closed() {
     let model = model();
@@ -151,7 +151,7 @@ async fn what_a_summary_cost_is_not_forgotten_when_the_session_is_closed() {
     model.assert_clean();
 }
 
-/// What the summary of a branch that was left cost is an entry too.
+/// The cost of a summary of a branch that was left is an entry too.
 #[tokio::test(start_paused = true)]
 async fn what_a_branch_s_summary_cost_is_billed() {
     let model = model();
@@ -167,7 +167,7 @@ async fn what_a_branch_s_summary_cost_is_billed() {
     model.assert_clean();
 }
 
-/// What an agent spent that was called as a tool is an entry of its caller's log, once for each call.
+/// The cost of an agent called as a tool is an entry of its caller's log, once for each call.
 #[tokio::test(start_paused = true)]
 async fn what_a_sub_agent_spent_is_an_entry_of_its_caller() {
     let model = model();

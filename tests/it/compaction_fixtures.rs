@@ -1,7 +1,8 @@
-//! What tests of compactions share: conversations of known sizes, a tool that touches files, and looks into what
-//! happened.
+//! Fixtures for compaction tests: conversations of known sizes, a tool that touches files, and inspection of
+//! the results.
 //!
-//! Invariants: a text made here names its place (`m12.`), so that it can be found in a request or a context.
+//! Invariants: a text made here contains its position (`m12.`), so that it can be found in a request or a
+//! context.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ pub(crate) fn said(text: impl Into<String>) -> Message {
     answer(vec![Part::Text(text.into())], StopReason::Stop)
 }
 
-/// An answer that calls `edit` or `read` once for each id, on this path.
+/// Returns an answer that calls `edit` or `read` once for each id, on this path.
 pub(crate) fn calls(ids: &[&str], path: &str) -> Message {
     let call = |id: &&str| {
         Part::ToolCall(ToolCall {
@@ -63,7 +64,7 @@ pub(crate) fn calls(ids: &[&str], path: &str) -> Message {
     answer(ids.iter().map(call).collect(), StopReason::ToolCalls)
 }
 
-/// The result of a call, which touched a file.
+/// Returns the result of a call, which touched a file.
 pub(crate) fn result(id: &str, text: impl Into<String>, touched: &[(&str, Touch)]) -> Message {
     Message::ToolResult(ToolResult {
         call_id: id.to_owned(),
@@ -96,7 +97,7 @@ pub(crate) fn entries(kinds: impl IntoIterator<Item = EntryKind>) -> Vec<Arc<Ent
     kinds.into_iter().enumerate().map(entry).collect()
 }
 
-/// A session that begins with these messages.
+/// Returns a session that begins with these messages.
 pub(crate) async fn opened(
     runtime: &Runtime,
     id: &str,
@@ -119,7 +120,7 @@ pub(crate) fn chat(runs: usize, tokens: usize) -> Vec<Message> {
         .collect()
 }
 
-/// Talks of about this many tokens an answer.
+/// Answers with about this many tokens each.
 pub(crate) fn talker(tokens: usize) -> impl Script {
     Function(move |_: &SeenRequest, info: CallInfo| {
         Said::text(text(&format!("answer {}.", info.session_call), tokens))
@@ -133,7 +134,8 @@ pub(crate) struct File {
     path: String,
 }
 
-/// An agent with `read` and `edit`, which say so, and give back a text of about this many tokens.
+/// Returns an agent with `read` and `edit`, which declare their files, and return a text of about this many
+/// tokens.
 pub(crate) fn editor(window: u64, tokens: usize) -> Agent {
     let tool = move |touch: Touch| {
         move |file: File| async move {
@@ -143,7 +145,7 @@ pub(crate) fn editor(window: u64, tokens: usize) -> Agent {
     crate::support::agent(window).tool("read", tool(Touch::Read)).tool("edit", tool(Touch::Modified))
 }
 
-/// The ends of compactions among these events.
+/// Returns the ends of compactions among these events.
 pub(crate) fn ends(events: &[Arc<Event>]) -> Vec<Compacted> {
     let end = |event: &Arc<Event>| match &event.kind {
         EventKind::CompactionEnd(end) => Some(end.clone()),
@@ -152,12 +154,12 @@ pub(crate) fn ends(events: &[Arc<Event>]) -> Vec<Compacted> {
     events.iter().filter_map(end).collect()
 }
 
-/// How many events have this name.
+/// Returns how many events have this name.
 pub(crate) fn count(events: &[Arc<Event>], name: &str) -> usize {
     events.iter().filter(|event| event.kind.name() == name).count()
 }
 
-/// The warnings among these events.
+/// Returns the warnings among these events.
 pub(crate) fn warnings(events: &[Arc<Event>]) -> Vec<String> {
     let warning = |event: &Arc<Event>| match &event.kind {
         EventKind::Warning { message } => Some(message.clone()),
@@ -166,28 +168,28 @@ pub(crate) fn warnings(events: &[Arc<Event>]) -> Vec<String> {
     events.iter().filter_map(warning).collect()
 }
 
-/// What summarisers were asked, in order.
+/// Returns the requests to summarisers, in order.
 pub(crate) fn asked(model: &Simulator) -> Vec<LoggedRequest> {
     model.requests().into_iter().filter(|logged| logged.request.purpose == Purpose::Summary).collect()
 }
 
-/// The requests of runs, in order.
+/// Returns the requests of runs, in order.
 pub(crate) fn runs(model: &Simulator) -> Vec<LoggedRequest> {
     model.requests().into_iter().filter(|logged| logged.request.purpose == Purpose::Step).collect()
 }
 
-/// All compactions of a session, oldest first.
+/// Returns all compactions of a session, oldest first.
 pub(crate) async fn compactions(runtime: &Runtime, id: &str) -> Vec<(EntryId, Compaction)> {
     let entries = runtime.compactions(id).await.unwrap();
     entries.iter().map(|entry| (entry.id, entry.kind.as_compaction().unwrap().clone())).collect()
 }
 
-/// The newest compaction of a session.
+/// Returns the newest compaction of a session.
 pub(crate) async fn newest(runtime: &Runtime, id: &str) -> Compaction {
     compactions(runtime, id).await.pop().expect("a compaction was installed").1
 }
 
-/// Every call has exactly one result, directly after it, and no result is without its call.
+/// Checks that every call has exactly one result, directly after it, and that no result is without its call.
 pub(crate) fn assert_paired(context: &[Arc<Message>]) {
     let mut open: HashSet<String> = HashSet::new();
     for message in context {
@@ -204,14 +206,14 @@ pub(crate) fn assert_paired(context: &[Arc<Message>]) {
     assert!(open.is_empty(), "calls without results: {open:?}");
 }
 
-/// The default settings, changed.
+/// Returns the default settings, changed.
 pub(crate) fn settings(change: impl FnOnce(&mut CompactionSettings)) -> CompactionSettings {
     let mut settings = CompactionSettings::default();
     change(&mut settings);
     settings
 }
 
-/// A manual compaction that keeps about this much.
+/// Returns a manual compaction that keeps about this much.
 pub(crate) fn keep(tokens: u64) -> CompactOptions {
     CompactOptions { keep_recent: Some(tokens), ..CompactOptions::default() }
 }

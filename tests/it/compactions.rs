@@ -2,31 +2,31 @@
 
 /// A branch that is left and summarised.
 mod branches;
-/// What programs may say about compactions.
+/// Hooks of programs around compactions.
 mod hooks;
-/// Which rung is taken, what is typed, and when nothing is tried any more.
+/// Which rung is taken, which errors are typed, and when attempts stop.
 mod ladder;
-/// What gives way at the window where no summary can be had.
+/// Truncation at the window if no summary is possible.
 mod last_resort;
-/// What an earlier compaction still says reaches no later one.
+/// Late messages about an earlier compaction reach no later one.
 mod late_news;
-/// Plans, undo, branches, forks, pins, and input that comes meanwhile.
+/// Plans, undo, branches, forks, pins, and input during a compaction.
 mod manual;
-/// What is newest and cannot give way.
+/// Newest messages that cannot give way.
 mod newest;
-/// Random sessions, and what must hold of any context.
+/// Random sessions, and invariants of any context.
 mod properties;
-/// Which provider is asked, what its refusals teach, and whom its pauses hold back.
+/// Which provider writes summaries, and the effects of its refusals and pauses.
 mod providers;
 /// Tool results that are too large.
 mod results;
-/// What lists say of a context's size.
+/// A context's size in lists.
 mod sizes;
-/// What joins the request in progress.
+/// Steers that join the request in progress.
 mod steers;
-/// Summarisers at work and at fault.
+/// Summarisers that work and that fail.
 mod summarisers;
-/// Who writes a summary, how often and with how much output.
+/// Which model writes a summary, how often and with how much output.
 mod writers;
 
 use greenroom::prelude::*;

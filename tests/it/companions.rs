@@ -1,6 +1,7 @@
-//! Several agents in one session: each works for whoever brought it, with its own provider, tools and settings.
+//! Several agents in one session: each works for the caller that brought it, with its own provider, tools and
+//! settings.
 //!
-//! Invariants: nobody's words are worked on with another's provider or tools, whatever waits and whoever dies.
+//! Invariants: no prompt is processed with another agent's provider or tools, whatever waits and dies.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,7 +26,7 @@ struct Nothing {}
 struct Person {
     model: Simulator,
     agent: Arc<Agent>,
-    /// Lets the tool go on, where it waits.
+    /// Lets a waiting tool continue.
     go_on: Arc<Notify>,
     waits: Arc<AtomicBool>,
     began: Arc<Notify>,
@@ -68,13 +69,14 @@ impl Person {
         self.go_on.notify_one();
     }
 
-    /// What its server was asked: the tools that were offered, and what was said since the last answer without calls.
+    /// Checks the requests to its server: the offered tools, and the user messages since the last answer
+    /// without calls.
     fn check(&self, name: &str, asked: &[&str]) {
         let mut heard = Vec::new();
         for logged in self.model.requests() {
             let request = &logged.request;
             let tools = request.tools.iter().map(|tool| tool.name.as_str());
-            // The runtime's own is offered to everybody.
+            // The runtime's own tool is offered to everybody.
             assert_eq!(tools.filter(|tool| *tool != "recall").collect::<Vec<_>>(), [name]);
             assert_eq!(request.system.as_deref(), Some(&*format!("You work for {name}.")));
             if let Some(last) = request.messages.last().filter(|last| last.role() == "user") {
@@ -86,7 +88,7 @@ impl Person {
     }
 }
 
-/// A runtime whose own provider nobody may ask.
+/// Returns a runtime whose own provider must not be called.
 fn companions() -> (Simulator, RuntimeBuilder) {
     let nobody = simulator(Function(|_: &SeenRequest, _: CallInfo| Said::text("who asks?")), 100_000);
     let builder = builder(&nobody);
@@ -103,7 +105,7 @@ async fn each_works_with_their_own_provider_and_tools() {
     ada.hold();
     let first = tokio::spawn(hers.prompt("one").start().await.unwrap().reply());
     ada.began.notified().await;
-    // All of this comes while her run is in progress.
+    // All of this arrives while her run is in progress.
     let second = his.prompt("two").start().await.unwrap();
     let steer = his.steer("three").await.unwrap();
     let follow_up = his.follow_up("four").await.unwrap();
@@ -226,7 +228,7 @@ async fn settings_that_change_are_those_of_one_agent() {
     assert_eq!(ada.model.requests()[0].request.system.as_deref(), Some("Changed."));
 }
 
-/// A store on the disk, in which a run was cut off and something waits: followed up and prompted.
+/// Returns a store on the disk, with an interrupted run and waiting follow-ups and prompts.
 async fn left_waiting(fingerprint: Option<&str>) -> (tempfile::TempDir, Person) {
     let dir = tempfile::tempdir().unwrap();
     let (_nobody, builder) = companions();
@@ -271,7 +273,7 @@ async fn what_an_earlier_process_left_is_held_back_from_all_agents_but_its_own()
     // Her own prompt begins nothing else.
     hers.prompt("five").await.unwrap();
     assert_eq!(hers.state().await.unwrap().held_back, 2);
-    // What she says again begins, and that alone.
+    // Repeating a prompt begins that one alone.
     assert_eq!(hers.prompt("four").once("its key").await.unwrap().text, "ada is done");
     assert_eq!(hers.state().await.unwrap().held_back, 1);
     hers.resume().await.unwrap();

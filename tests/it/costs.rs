@@ -1,4 +1,4 @@
-//! Limits in money: of a run, a session, and all sessions of a runtime together.
+//! Cost limits: of a run, a session, and all sessions of a runtime together.
 
 use greenroom::prelude::*;
 use greenroom::{ConfigError, Period};
@@ -11,7 +11,7 @@ use crate::support::builder;
 
 const MODEL: &str = "gpt-4o";
 
-/// A model with a price, that calls a tool in each step, eight at most, and then answers.
+/// Returns a model with a price, which calls a tool in each step, at most eight, and then answers.
 fn spender() -> Simulator {
     let script = |request: &SeenRequest, _: CallInfo| {
         let results = request
@@ -55,7 +55,7 @@ fn stopped_by(end: Result<Reply>) -> String {
     }
 }
 
-/// What a whole run costs where nothing limits it, in micro-dollars.
+/// Returns the cost of a whole run without a limit, in micro-dollars.
 async fn whole_run() -> u64 {
     let model = spender();
     let runtime = builder(&model).start().await.unwrap();
@@ -84,7 +84,7 @@ async fn a_run_s_limit_ends_the_run_and_the_next_has_it_anew() {
         assert!((whole / 8..=whole / 2).contains(&(now - before)), "{} of {}", now - before, whole / 2);
         before = now;
     }
-    // A prompt's own limit is looked at where it is lower.
+    // A prompt's own limit applies if it is lower.
     let low = stopped_by(session.prompt("count").cost_limit_usd(0.000_001).await);
     let expected = "the run reached its cost limit of $0.000001: $0.000001 is left, and the input of the next call alone \
                     may cost $";
@@ -109,7 +109,7 @@ async fn limits_that_are_no_sums_are_refused() {
     }
 }
 
-/// All sessions draw from one purse; an hour later it is full again; a restart is no new allowance.
+/// All sessions share one budget; an hour later it is full again; a restart does not refill it.
 #[tokio::test(start_paused = true)]
 async fn a_runtime_s_limit_holds_for_all_sessions_and_over_a_restart() {
     let whole = whole_run().await;
@@ -135,14 +135,14 @@ async fn a_runtime_s_limit_holds_for_all_sessions_and_over_a_restart() {
         }
     }
     assert!((whole * 2..=whole * 5 / 2).contains(&total), "{total}");
-    // One that asks now is told before any call is made.
+    // A new request is refused before any call is made.
     let asked = model.requests().len();
     let session = runtime.open("other", &counter()).await.unwrap();
-    // What is left does not pay for so much input.
+    // The remainder does not pay for so much input.
     let much = || text("Count this.", 50_000);
     assert!(stopped_by(session.prompt(much()).await).contains("an hour"));
     assert_eq!(model.requests().len(), asked);
-    // The runtime goes, its store stays. What was spent is written by a task of its own.
+    // The runtime ends, its store stays. The cost is written by a separate task.
     drop(runtime);
     let runtime = start(begun + 30 * 60_000).await.unwrap();
     let session = runtime.open("later", &counter()).await.unwrap();
@@ -154,7 +154,7 @@ async fn a_runtime_s_limit_holds_for_all_sessions_and_over_a_restart() {
     model.assert_clean();
 }
 
-/// A sub-agent draws from its caller's run, and from the purse once.
+/// A sub-agent uses its caller's run's budget, and the runtime's once.
 #[tokio::test(start_paused = true)]
 async fn a_sub_agent_draws_from_its_callers_run_and_once_from_the_purse() {
     let whole = whole_run().await;
@@ -188,7 +188,7 @@ async fn a_sub_agent_draws_from_its_callers_run_and_once_from_the_purse() {
     assert!(spent(&limited).await < cost / 2);
 }
 
-/// Calls that wait for their place at the provider are not made when others have spent everything meanwhile.
+/// Calls that wait for the provider are not made if others have used up the budget meanwhile.
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_its_place_is_not_called_beyond_the_limit() {
     let answer = |_: &SeenRequest, _: CallInfo| Said::text(text("long.", 2_000)).after_ms(100);

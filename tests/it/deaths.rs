@@ -1,10 +1,10 @@
-//! Something dies: an actor, a handler, a session, the process. What was acknowledged is there, what was open is closed
-//! once, and nobody else notices.
+//! Deaths: of an actor, a handler, a session, the process. Acknowledged data is there, open work is closed
+//! once, and nobody else is affected.
 //!
-//! What handles and sleeping sessions do afterwards is in `handles` and `lifecycle`; whole lives with deaths among
-//! everything else are in `simulation`.
+//! The behaviour of handles and sleeping sessions afterwards is in `handles` and `lifecycle`; whole lives
+//! with deaths among everything else are in `simulation`.
 
-/// A panic in any handler during a conversation: the session goes on from its log.
+/// A panic in any handler during a conversation: the session continues from its log.
 mod handlers;
 /// A panic, or the process's end, at any step of installing a compaction: the context is the old one or the new one.
 mod installations;
@@ -12,5 +12,5 @@ mod installations;
 mod isolation;
 /// A real process over a store on the disk, killed again and again.
 mod processes;
-/// How often an actor is started again, after which wait, and what is said when it is given up.
+/// How often an actor is restarted, after which wait, and the message when it is given up.
 mod restarts;

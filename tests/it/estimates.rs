@@ -1,6 +1,6 @@
-//! What calls cost of which no server says it: those without a report that can be true, and those that were cut off.
+//! The cost of calls that no server reports: those without a plausible report, and interrupted ones.
 //!
-//! Invariants: after whatever happened, a bill is the sum of what the log says, and what of it is estimated is marked.
+//! Invariants: whatever happened, a bill is the sum of the log, and estimated parts are marked.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn cost(usage: &Usage) -> u64 {
     Catalog::bundled().find("openai", MODEL).unwrap().cost_microdollars(usage).unwrap()
 }
 
-/// What the log of a session says was spent, in micro-dollars, and the part of its tokens that is estimated.
+/// Returns the cost in the log of a session, in micro-dollars, and its estimated tokens.
 async fn logged(runtime: &Runtime, id: &str) -> (u64, u64) {
     let mut sum = (0, 0);
     for entry in runtime.entries(id, EntryId(0)).await.unwrap() {
@@ -73,7 +73,7 @@ async fn logged(runtime: &Runtime, id: &str) -> (u64, u64) {
     sum
 }
 
-/// The cost and the estimated tokens of a session, which its state, its head and its log agree about.
+/// Returns the cost and the estimated tokens of a session, on which its state, its head and its log agree.
 async fn bill(runtime: &Runtime, session: &SessionHandle) -> (u64, u64) {
     let state = session.state().await.unwrap();
     let summary = runtime.summary(session.id()).await.unwrap().unwrap();
@@ -83,7 +83,7 @@ async fn bill(runtime: &Runtime, session: &SessionHandle) -> (u64, u64) {
     bill
 }
 
-/// How a server reports what a call took.
+/// How a server reports usage.
 #[derive(Debug, Clone, Copy)]
 enum Reports {
     Truth,
@@ -110,7 +110,7 @@ impl Reports {
 const FALSE: [Reports; 4] =
     [Reports::Nothing, Reports::Usage(0, 0), Reports::Usage(1, 1), Reports::Usage(0, 40)];
 
-/// A run that would go on for 40 steps; what it cost, and what of it is estimated.
+/// Returns a run that would take 40 steps; its cost, and the estimated part.
 async fn endless_run(reports: Reports, limit: Option<u64>) -> (u64, u64, usize) {
     let script = move |request: &SeenRequest, info: CallInfo| {
         let said = if info.session_call < 40 {
@@ -169,7 +169,7 @@ async fn a_reply_has_what_was_estimated() {
     }
 }
 
-/// Answers with reasoning only are asked for again, and paid for.
+/// Answers with reasoning only are requested again, and billed.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_not_recorded_is_paid_for() {
     for reports in [Reports::Truth, Reports::Nothing] {
@@ -185,7 +185,7 @@ async fn an_answer_that_is_not_recorded_is_paid_for() {
         session.prompt("how are you?").await.unwrap();
         assert_eq!(model.requests().len(), 2);
         let (cost, estimated) = bill(&runtime, &session).await;
-        // Output is 10 dollars a million.
+        // Output costs 10 dollars per million.
         assert!(cost > 400 * 10, "{cost}");
         assert_eq!(estimated == 0, reports.is_true());
     }
@@ -236,7 +236,7 @@ async fn a_fallback_s_answer_is_counted_where_nothing_is_reported() {
     assert!(cost > 0 && estimated > 0);
 }
 
-/// By what a call is cut off.
+/// What interrupts a call.
 #[derive(Debug, Clone, Copy)]
 enum CutOff {
     User,
@@ -245,7 +245,7 @@ enum CutOff {
     Provider,
 }
 
-/// Slow answers, of which about a half has come when they are cut off.
+/// Slow answers, about half of which has arrived when they are interrupted.
 async fn cut_off(how: CutOff, is_helper: bool) {
     let pace = Pace { chunks: 1_000, first_ms: 10, between_ms: 10 };
     let script = move |request: &SeenRequest, info: CallInfo| {
@@ -291,7 +291,8 @@ async fn cut_off(how: CutOff, is_helper: bool) {
         "{how:?}: {end:?}"
     );
     let (cost, estimated) = bill(&runtime, &session).await;
-    // Of 2,000 tokens about a half came, at 10 dollars a million. There may be twice as many where it came as a whole.
+    // Of 2,000 tokens about a half arrived, at 10 dollars per million. It may be twice as many if it arrived
+    // as a whole.
     assert!((700..2_500).contains(&estimated), "{how:?}, {is_helper}: {estimated}");
     assert!(cost >= 7_000, "{how:?}, {is_helper}: {cost}");
     if is_helper {
@@ -324,7 +325,7 @@ async fn a_call_that_the_server_refuses_or_that_was_never_sent_costs_nothing() {
     let session = runtime.open("s", &plain(MODEL)).await.unwrap();
     session.prompt("how are you?").await.unwrap();
     assert_eq!(bill(&runtime, &session).await.1, 0);
-    // It waits for a place when it is aborted.
+    // It is waiting for the provider when it is aborted.
     let pace = Pace { chunks: 1, first_ms: 60_000, between_ms: 1 };
     let slow = priced(Function(move |_: &SeenRequest, _: CallInfo| Said::text("late").with_pace(pace)));
     let runtime = Runtime::builder().provider_with(slow.provider(), 1).in_memory().start().await.unwrap();
@@ -343,7 +344,8 @@ async fn a_call_that_the_server_refuses_or_that_was_never_sent_costs_nothing() {
     assert_eq!(bill(&runtime, &second).await, (0, 0));
 }
 
-/// The first call too gets no more output than is paid for, and none is made whose input is not.
+/// The first call too gets no more output than the budget pays for, and is not made if its input is too
+/// expensive.
 #[tokio::test(start_paused = true)]
 async fn the_first_call_is_bounded() {
     let long = || priced(Function(|_: &SeenRequest, _: CallInfo| Said::text(text("long.", 8_000))));
@@ -363,13 +365,13 @@ async fn the_first_call_is_bounded() {
             assert!(cap.is_some_and(|cap| cap <= limit / 10), "{cap:?}");
         }
     }
-    // What the limit does not touch is sent as it is.
+    // Requests that the limit does not affect are sent unchanged.
     let model = long();
     let runtime = builder(&model).start().await.unwrap();
     let session = runtime.open("s", &plain(MODEL)).await.unwrap();
     session.prompt("talk").cost_limit_usd(5.0).await.unwrap();
     assert_eq!(model.requests()[0].request.settings.output_tokens_max, None);
-    // The input alone is too much: 20,000 tokens are 5 cents.
+    // The input alone is too expensive: 20,000 tokens are 5 cents.
     let model = long();
     let limited = builder(&model).cost_limit_usd(0.02, Period::Day).start().await.unwrap();
     let unlimited = builder(&model).start().await.unwrap();
@@ -395,7 +397,7 @@ async fn the_first_call_is_bounded() {
     assert_eq!(model.requests().len(), 0);
 }
 
-/// The summary of a conversation is no way around a limit.
+/// The summary of a conversation cannot exceed the limit either.
 #[tokio::test(start_paused = true)]
 async fn a_summary_is_bounded_too() {
     let talk = Function(|_: &SeenRequest, _: CallInfo| Said::text(text("answer.", 300)));
@@ -414,7 +416,7 @@ async fn a_summary_is_bounded_too() {
     assert_eq!(bill(&runtime, &session).await.0, cost);
 }
 
-/// Who is told that a limit does not hold, and how often in two runs.
+/// Checks how often in two runs a warning says that a limit cannot be enforced.
 async fn check_is_told(runtime: Runtime, agent: Agent, limit: Option<f64>, expected: usize) {
     let session = runtime.open("s", &agent).await.unwrap();
     let mut events = session.subscribe();
@@ -461,11 +463,11 @@ async fn a_limit_that_cannot_hold_says_so_once() {
     check_is_told(limited(true).await, unknown().cost_limit_usd(1.0), Some(1.0), 1).await;
     check_is_told(limited(false).await, unknown().cost_limit_usd(1.0), None, 1).await;
     check_is_told(limited(false).await, unknown().run_cost_limit_usd(1.0), None, 1).await;
-    // A fallback, and an agent that is called as a tool: whoever has the limit is told.
+    // A fallback, and an agent called as a tool: the owner of the limit is warned.
     let fallback = Fallback::new(UNKNOWN).provider("openai").context_window(100_000);
     let falls_back = plain(MODEL).provider("broken").fallback(fallback);
     check_is_told(limited(false).await, falls_back.clone(), None, 0).await;
-    // The broken server's price is not known either; it is asked, and refuses, first.
+    // The broken server's price is not known either; it is called first, and refuses.
     let session_limit = falls_back.cost_limit_usd(1.0);
     let runtime = limited(false).await;
     let session = runtime.open("s", &session_limit).await.unwrap();
@@ -502,7 +504,7 @@ async fn a_summary_model_without_a_price_voids_no_limit_in_silence() {
     );
 }
 
-/// The entries are of the session's own calls, and no other's.
+/// The entries are those of the session's own calls only.
 #[tokio::test(start_paused = true)]
 async fn what_was_estimated_is_an_entry_of_its_own() {
     let model = priced(Function(|_: &SeenRequest, _: CallInfo| Reports::Usage(1, 1).on(Said::text("well"))));

@@ -1,5 +1,4 @@
-//! What each event says of itself: when it happened, of which run, by which model and tool; and that a replay says the
-//! same.
+//! The fields of each event: its time, run, model and tool; and that a replay has the same.
 
 use std::time::Duration;
 
@@ -107,7 +106,7 @@ async fn events_name_the_model_and_the_tool() {
     assert_eq!(tools, ["tool_start", "tool_update", "tool_update", "tool_end", "tool"].map(look));
 }
 
-/// What was recorded beside the messages says what it is, not only that there is something.
+/// Records beside the messages describe themselves, not only their existence.
 #[tokio::test(start_paused = true)]
 async fn records_say_what_they_are() {
     let model = simulator(Sequence(vec![Said::text("Yes."), Said::text("No.")]), 100_000);

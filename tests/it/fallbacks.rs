@@ -25,7 +25,7 @@ fn runtime_of(first: &Simulator, second: &Simulator) -> greenroom::RuntimeBuilde
     crate::support::builder(first).provider(second.provider())
 }
 
-/// The server does not take the key.
+/// Returns the fault of a server that rejects the key.
 fn no_key() -> Fault {
     let body = r#"{"error":{"message":"Incorrect API key provided"}}"#;
     Fault::Http { status: 401, headers: Vec::new(), body: body.into() }
@@ -35,7 +35,7 @@ fn other(window: u64) -> Fallback {
     Fallback::new("other").provider("second").context_window(window)
 }
 
-/// Who answered, in order: the providers and models of all answers.
+/// Returns the providers and models of all answers, in order.
 async fn answered_by(session: &SessionHandle) -> Vec<String> {
     let context = session.context().await.unwrap();
     let by = |message: &Arc<Message>| match &**message {
@@ -45,7 +45,7 @@ async fn answered_by(session: &SessionHandle) -> Vec<String> {
     context.iter().filter_map(by).collect()
 }
 
-/// The fallbacks that were told: the model, and the class of the failure.
+/// Returns the reported fallbacks: the model, and the class of the failure.
 fn told(events: &[Arc<Event>]) -> Vec<(String, FailureClass)> {
     let of = |event: &Arc<Event>| match &event.kind {
         EventKind::Fallback { provider, model, failure, .. } => {
@@ -56,7 +56,7 @@ fn told(events: &[Arc<Event>]) -> Vec<(String, FailureClass)> {
     events.iter().filter_map(of).collect()
 }
 
-/// A failure for which another model is asked: how often the first one is asked before.
+/// Checks a failure that triggers a fallback: how often the first model is called before.
 async fn check_falls_back(fault: Fault, asked: usize, class: FailureClass) {
     let failing = {
         let fault = fault.clone();
@@ -91,7 +91,7 @@ async fn another_provider_answers_when_the_first_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_goes_on_where_it_was_and_the_next_begins_at_home() {
-    // Answers, calls a tool, then fails in the middle of its second answer; it is well again for the next run.
+    // Answers, calls a tool, then fails in the middle of its second answer; it works again for the next run.
     let home = Function(move |request: &SeenRequest, info: CallInfo| match info.call {
         0 => Said::call("look", &serde_json::json!({})),
         1..3 => {
@@ -116,7 +116,7 @@ async fn a_run_goes_on_where_it_was_and_the_next_begins_at_home() {
     let seen = drain(&mut events);
     assert!(told(&seen).is_empty());
     assert_eq!(answered_by(&session).await, ["simulator/simulated", "second/other", "simulator/simulated"]);
-    // Which model is asked is in the log before it answers: there, and back.
+    // The log records the current model before it answers: the fallback, and the return.
     let entries = runtime.entries("s", greenroom::EntryId(0)).await.unwrap();
     let changes: Vec<&str> = entries
         .iter()
@@ -131,7 +131,7 @@ async fn a_run_goes_on_where_it_was_and_the_next_begins_at_home() {
     two.assert_clean();
 }
 
-/// The context is compacted for the window of the model that is asked next, and not again for the one that failed.
+/// The context is compacted for the window of the next model, and not again for the one that failed.
 #[tokio::test(start_paused = true)]
 async fn the_context_fits_the_window_of_the_other_model() {
     let is_down = Arc::new(AtomicBool::new(false));
@@ -160,9 +160,9 @@ async fn the_context_fits_the_window_of_the_other_model() {
     assert_eq!(told(&seen).len(), 1);
     let ended = ends(&seen);
     assert_eq!(ended.iter().map(|end| end.outcome.as_str()).collect::<Vec<_>>(), ["completed"], "{ended:?}");
-    // Before it was asked, not when it refused.
+    // Before the call, not after a refusal.
     assert_eq!(ended[0].trigger, greenroom_kernel::entry::Trigger::Threshold);
-    // The one that failed was not asked for the summary.
+    // The failed model was not asked for the summary.
     assert_eq!(one.requests().iter().filter(|logged| logged.request.tokens > 60_000).count(), 0);
     is_down.store(false, Ordering::Relaxed);
     session.prompt("and you?").await.unwrap();
@@ -188,7 +188,7 @@ async fn the_last_model_s_failure_is_the_run_s() {
     assert!(matches!(&error, Error::Model(failure) if failure.class == FailureClass::Auth), "{error}");
     let models: Vec<String> = told(&drain(&mut events)).into_iter().map(|(model, _)| model).collect();
     assert_eq!(models, ["second/other", "second/third"]);
-    // A filter's refusal would come again: nobody else is asked.
+    // A filter's refusal would happen again: no other model is called.
     let filtered = |_: &SeenRequest, _: CallInfo| {
         Said::text("").with_finish(greenroom_kernel::StopReason::ContentFilter)
     };
@@ -202,7 +202,7 @@ async fn the_last_model_s_failure_is_the_run_s() {
         "{error}"
     );
     assert_eq!(two.requests().len(), asked);
-    // Unless the agent says so.
+    // Unless the agent's settings include it.
     let definition = definition.fallback_on([FailureClass::ContentFilter]);
     let session = runtime.open("t", &definition).await.unwrap();
     assert!(session.prompt("hello").await.is_err());
@@ -234,7 +234,8 @@ async fn a_fallback_that_could_not_work_is_refused_when_the_session_is_opened() 
     assert!(runtime.summary("s").await.unwrap().is_none());
 }
 
-/// An agent that dies after the change goes on with the other model, and has no more of them than before.
+/// An agent that dies after the fallback continues with the other model, and has no more fallbacks than
+/// before.
 #[tokio::test(start_paused = true)]
 async fn a_crash_after_the_change_changes_nothing() {
     quiet_injected_panics();
@@ -259,7 +260,7 @@ async fn a_crash_after_the_change_changes_nothing() {
     assert_eq!((one.requests().len(), two.requests().len()), (2, 2));
 }
 
-/// Who opens the session with another agent meanwhile gets that one when the run has ended.
+/// If the session is opened with another agent meanwhile, that one takes over when the run has ended.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_is_named_meanwhile_holds_afterwards() {
     let failing = |request: &SeenRequest, _: CallInfo| match request.model.as_str() {

@@ -1,15 +1,15 @@
-//! What goes wrong outside: providers, disks, tools that hang, floods, callers that go away. The session always
-//! survives, and every fault that a test injects is shown to have happened.
+//! Failures outside: providers, disks, tools that hang, floods, callers that go away. The session always
+//! survives, and every injected fault is shown to have happened.
 
 /// Callers that go away at any moment leave no task and no process.
 mod cancels;
-/// More input than anyone can work off.
+/// More input than can be processed.
 mod floods;
 /// Guards that end a run.
 mod guards;
-/// Answers of a provider that is broken or means harm, as bytes.
+/// Malformed and malicious answers of a provider, as bytes.
 mod hostile;
-/// Answers that cannot be used as they are.
+/// Answers that cannot be used unchanged.
 mod malformed;
 /// Requests that are larger than the model's window.
 mod overflow;
@@ -17,11 +17,11 @@ mod overflow;
 mod provider;
 /// Retries: how long, how often, and when not.
 mod retries;
-/// Servers that say nothing where a request is too large.
+/// Servers that are silent if a request is too large.
 mod silent;
 /// Disks that are full or broken.
 mod store;
-/// Reports of usage that cannot be true.
+/// Implausible usage reports.
 mod usage;
 /// Disks that fail while input waits.
 mod waiting;

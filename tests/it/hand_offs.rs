@@ -1,6 +1,7 @@
-//! A conversation goes from one agent to another: by the model or the program, with all, a summary or the last messages.
+//! Hand-offs of a conversation from one agent to another: by the model or the program, with all messages, a
+//! summary or the last messages.
 //!
-//! Invariants: nothing leaves the log; who answers is the same after a restart.
+//! Invariants: nothing leaves the log; the active agent is the same after a restart.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,12 +20,13 @@ use serde_json::json;
 
 use crate::support::{agent, builder, drain, quiet_injected_panics, runtime, simulator};
 
-/// Who answers, by the instructions.
+/// Returns the answering agent, by its instructions.
 fn who(request: &SeenRequest) -> String {
     request.system.clone().unwrap_or_default()
 }
 
-/// Each agent hands over where it is asked to ("to refunds"), and says else who it is and how much it saw.
+/// Each agent hands over on request ("to refunds"), and otherwise answers with its name and how many messages
+/// it saw.
 fn script(request: &SeenRequest, _: CallInfo) -> Said {
     let asked = request.last_user_text();
     let to = asked.strip_prefix("to ").map(|to| format!("transfer_to_{to}"));
@@ -94,7 +96,7 @@ async fn the_last_messages_are_what_it_sees_and_the_log_keeps_the_rest() {
             session.prompt(word).await.unwrap();
         }
         let said = session.prompt("to refunds").await.unwrap().text;
-        // What stands in the place of the rest is a message, too.
+        // The replacement for the rest is a message, too.
         assert_eq!(said, format!("refunds saw {seen}"), "{last}");
         let request = model.requests().last().unwrap().request.clone();
         let is_hidden = !request.messages.iter().any(|message| message.text() == "one");
@@ -167,7 +169,7 @@ async fn a_summary_is_made_before_the_other_answers() {
     model.assert_clean();
 }
 
-/// An abort while the summary is written ends the run, and the conversation stays where it is.
+/// An abort during the summary ends the run, and the agent does not change.
 #[tokio::test(start_paused = true)]
 async fn an_abort_while_it_is_summarised_hands_nothing_over() {
     let slow = |request: &SeenRequest, info: CallInfo| {
@@ -210,13 +212,14 @@ async fn the_program_hands_over_between_runs() {
     let run = session.prompt("go").start().await.unwrap();
     assert!(matches!(session.hand_off("triage", Sees::All).await, Err(Error::NotIdle { .. })));
     run.reply().await.unwrap();
-    // A session of one agent has nobody to hand over to.
+    // A session with one agent cannot hand over.
     let alone = runtime.open("alone", &agent(100_000)).await.unwrap();
     assert!(matches!(alone.hand_off("refunds", Sees::All).await, Err(Error::NoMember { .. })));
     model.assert_clean();
 }
 
-/// A branch that begins before a hand-off goes on with who answered there, and a fork with who answers at its end.
+/// A branch from before a hand-off continues with the agent at that point, and a fork with the one at its
+/// end.
 #[tokio::test(start_paused = true)]
 async fn a_branch_and_a_fork_go_on_with_who_answered_there() {
     let model = model();
@@ -272,7 +275,7 @@ async fn a_team_in_which_nobody_could_answer_is_refused() {
     assert!(matches!(&error, Error::Config(ConfigError::Team { .. })), "{error}");
 }
 
-/// Whatever dies while a conversation is handed over, it goes on with one of the two, and its log is whole.
+/// Whatever dies during a hand-off, the conversation continues with one of the two, and its log is whole.
 #[tokio::test(start_paused = true)]
 async fn a_death_in_the_middle_leaves_the_conversation_with_one_of_them() {
     quiet_injected_panics();
@@ -327,7 +330,7 @@ async fn a_death_in_the_middle_leaves_the_conversation_with_one_of_them() {
     assert!(handed >= 16, "{handed}");
 }
 
-/// What the other agent is not to see it cannot read with `recall` either; what came after it can.
+/// Messages hidden from the other agent cannot be read with `recall` either; later ones can.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_to_be_seen_is_not_recalled() {
     for sees in [Sees::Last(1), Sees::Summary, Sees::All] {
@@ -358,7 +361,7 @@ async fn what_is_not_to_be_seen_is_not_recalled() {
         session.prompt("the newest").await.unwrap();
         let told = session.prompt(format!("read {newest}")).await.unwrap().text;
         assert!(told.contains("the newest"), "{sees:?}: {told}");
-        // It stays so over a restart, and when the context is compacted once more.
+        // That remains true after a restart, and when the context is compacted once more.
         let _ = session.compact(CompactOptions { force: true, ..CompactOptions::default() }).await.unwrap();
         let told = session.prompt("read 0").await.unwrap().text;
         assert_eq!(told.contains("the first secret"), sees == Sees::All, "{sees:?}: {told}");
@@ -366,7 +369,7 @@ async fn what_is_not_to_be_seen_is_not_recalled() {
     }
 }
 
-/// Where no summary can be made, the other agent sees no more than it would have beside one.
+/// If no summary is possible, the other agent sees no more than it would have seen beside one.
 #[tokio::test(start_paused = true)]
 async fn without_a_summary_nothing_more_is_seen() {
     let broken = |failed: bool| {

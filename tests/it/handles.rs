@@ -1,4 +1,4 @@
-//! A handle never goes stale: whatever happened to its session, it reaches it, interrupts it and ends it.
+//! A handle never becomes stale: whatever happened to its session, it reaches it, interrupts it and ends it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,7 +25,7 @@ fn slow() -> Simulator {
     simulator(ByPurpose::new(runs, summaries), WINDOW)
 }
 
-/// What became of the newest answer.
+/// Returns the stop reason of the newest answer.
 async fn newest_stop(runtime: &Runtime, id: &str) -> Option<StopReason> {
     let entries = runtime.entries(id, EntryId(0)).await.unwrap();
     entries.iter().rev().find_map(|entry| match entry.kind.as_message().map(|message| &**message) {
@@ -103,7 +103,7 @@ async fn what_is_said_into_a_session_is_the_entry_that_is_given() {
     let runtime = builder(&model).start().await.unwrap();
     let session = runtime.open("one", &agent(WINDOW)).await.unwrap();
     session.prompt("hello").await.unwrap();
-    // The switch is recorded before what is said.
+    // The switch is recorded before the prompt.
     let session = runtime.open("one", &Agent::new("another").context_window(WINDOW)).await.unwrap();
     let id = session.steer("steered").await.unwrap().entry();
     let entries = runtime.entries("one", id).await.unwrap();
@@ -138,7 +138,7 @@ async fn an_abort_ends_a_manual_compaction() {
     }
 }
 
-/// A session is closed at every moment of a compaction: the word that it is closed always comes, and it can be
+/// A session is closed at every moment of a compaction: the report of the close always arrives, and it can be
 /// opened again.
 #[tokio::test(start_paused = true)]
 async fn a_close_at_any_moment_of_a_compaction_ends() {
@@ -188,7 +188,7 @@ async fn a_close_at_any_moment_of_an_opening_holds() {
         first.and(second).unwrap();
         let live = runtime.live().await.unwrap();
         let session = opened.await.unwrap().unwrap();
-        // What was asked for after the close is another matter.
+        // Requests after the close are a different matter.
         assert!(moment == 0 || live.is_empty(), "moment {moment}: {live:?}");
         session.prompt("hello").await.unwrap();
         runtime.delete("one").await.unwrap();
@@ -197,8 +197,8 @@ async fn a_close_at_any_moment_of_an_opening_holds() {
     model.assert_clean();
 }
 
-/// A session whose actor dies as it begins: however early the word of its death comes, it is started again, then
-/// given up with the reason; it can be closed, and works when what ailed it is gone.
+/// A session whose actor dies at startup: however early its death is reported, it is restarted, then given up
+/// with the reason; it can be closed, and works when the cause is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_death_as_it_begins_is_not_missed() {
     quiet_injected_panics();
@@ -228,7 +228,7 @@ async fn sick_as_it_begins(round: u32) {
     let opened = tokio::time::timeout(patience, runtime.open("one", &agent(WINDOW))).await;
     let opened = opened.unwrap_or_else(|_| panic!("round {round}: opening never ends"));
     if round.is_multiple_of(3) {
-        // Three restarts, which wait longer and longer.
+        // Three restarts, with increasing waits.
         for name in ["session_restarted", "session_restarted", "session_restarted", "session_failed"] {
             let next = tokio::time::timeout(patience, events.next()).await;
             match next.unwrap_or_else(|_| panic!("round {round}: no {name}")) {
@@ -252,7 +252,7 @@ async fn sick_as_it_begins(round: u32) {
     model.assert_clean();
 }
 
-/// An agent that dies with the answer in its hands: the one that takes its place gives it.
+/// An agent dies with the answer in its hands: its replacement delivers it.
 #[tokio::test(start_paused = true)]
 async fn an_answer_survives_the_agent_that_was_to_give_it() {
     quiet_injected_panics();
@@ -287,7 +287,7 @@ async fn crashed(model: &Simulator, store: &greenroom_store::Store) {
     for text in ["one", "two", "three"] {
         let mut submitted = session.prompt(text).start().await.unwrap();
         submitted.recorded().await.unwrap();
-        // A caller that went away would take its prompt along.
+        // A caller that goes away would withdraw its prompt.
         std::mem::forget(submitted);
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -313,7 +313,7 @@ async fn looking_at_a_session_starts_nothing() {
     assert!(store.head("nobody").unwrap().is_none());
     assert_eq!(model.calls(), calls, "no model is asked");
 
-    // Opening it does begin what waits.
+    // Opening it begins the waiting prompt.
     runtime.open("crashed", &agent(WINDOW)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1_000)).await;
     assert_eq!(model.calls(), calls + 2);
@@ -361,7 +361,7 @@ async fn prompts_that_are_submitted_are_recorded_in_order_and_refused_at_once() 
     assert!(matches!(refused.reply().await, Err(Error::Busy { .. })), "the reply says the same");
     assert!(matches!(session.prompt(" ").start().await, Err(Error::EmptyPrompt)));
 
-    // Whoever lets go of it takes it back.
+    // Dropping it withdraws it.
     drop(submitted.pop());
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(session.state().await.unwrap().waiting, 63);

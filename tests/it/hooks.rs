@@ -1,5 +1,5 @@
-//! Hooks around tool calls and model calls, and guards on input and output: what they may do, and what becomes of a call
-//! whose hook fails.
+//! Hooks around tool calls and model calls, and guards on input and output: their abilities, and the handling
+//! of a call whose hook fails.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ mod inputs;
 mod model_calls;
 mod outputs;
 
-/// What happened, in order.
+/// The actions, in order.
 type Told = Arc<Mutex<Vec<String>>>;
 
 #[derive(Deserialize, JsonSchema)]
@@ -24,7 +24,7 @@ struct Path {
     path: String,
 }
 
-/// An agent with a tool `read` that says what it reads and notes it, and one that fails.
+/// Returns an agent with a tool `read` that returns and records what it reads, and one that fails.
 fn reader(told: &Told) -> Agent {
     let noted = Arc::clone(told);
     agent(100_000)
@@ -39,7 +39,7 @@ fn read(path: &str) -> Said {
     Said::call("read", &json!({ "path": path }))
 }
 
-/// What a session comes to with this agent and script: its results of tools, its events, and the session.
+/// The result of a session with this agent and script: its tool results, its events, and the session.
 struct Lived {
     results: Vec<String>,
     context: Vec<Arc<Message>>,
@@ -62,7 +62,7 @@ async fn live(agent: Agent, script: Vec<Said>) -> Lived {
 }
 
 impl Lived {
-    /// What its hooks did, as its events say: the point, the action and the detail.
+    /// Returns the actions of its hooks, according to its events: the point, the action and the detail.
     fn acts(&self) -> Vec<(HookPoint, HookAction, Option<String>)> {
         let act = |event: &Arc<Event>| match &event.kind {
             EventKind::Hook { hook, action, detail, .. } => Some((*hook, *action, detail.clone())),
@@ -79,7 +79,7 @@ impl Lived {
         self.events.iter().filter_map(warning).collect()
     }
 
-    /// The arguments of the calls, as they are in the log.
+    /// Returns the arguments of the calls in the log.
     fn calls(&self) -> Vec<Value> {
         let calls = self.context.iter().flat_map(|message| message.tool_calls());
         calls.map(|call| serde_json::from_str(&call.arguments).unwrap()).collect()
@@ -112,7 +112,7 @@ async fn a_refused_call_does_not_run_and_the_model_reads_why() {
     assert_eq!(statuses, ["Ok", "Error"]);
 }
 
-/// The log keeps what the model wrote, and says what was done instead.
+/// The log keeps the model's original, and records the replacement.
 #[tokio::test(start_paused = true)]
 async fn changed_arguments_reach_the_tool_and_are_told_in_the_result_and_by_an_event() {
     let told = Told::default();
@@ -124,7 +124,7 @@ async fn changed_arguments_reach_the_tool_and_are_told_in_the_result_and_by_an_e
             }
             BeforeTool::Change(json!({ "path": format!("/srv{path}") }))
         })
-        // The next one sees what the first one left, and so does the report.
+        // The next one sees the result of the first one, and so does the report.
         .before_tool(|call| async move {
             assert!(call.arguments["path"].as_str().unwrap().starts_with("/srv"));
             BeforeTool::Continue
@@ -148,7 +148,7 @@ async fn changed_arguments_reach_the_tool_and_are_told_in_the_result_and_by_an_e
     assert_eq!(lived.warnings(), Vec::<String>::new());
 }
 
-/// Changed arguments are checked like any others.
+/// Changed arguments are validated like any others.
 #[tokio::test(start_paused = true)]
 async fn arguments_that_a_hook_breaks_are_refused_by_the_tool() {
     let told = Told::default();
@@ -184,7 +184,7 @@ async fn a_hook_answers_from_a_cache_that_another_fills() {
     assert_eq!(lived.acts(), [(HookPoint::BeforeTool, HookAction::Answered, None)]);
 }
 
-/// It may have been about to refuse: so nothing runs that a failed hook was asked about.
+/// It may have been about to refuse: so a call whose hook failed is not run.
 #[tokio::test(start_paused = true)]
 async fn a_hook_before_a_call_that_fails_has_refused_it() {
     let told = Told::default();
@@ -204,7 +204,7 @@ async fn a_hook_before_a_call_that_fails_has_refused_it() {
     assert_eq!(told.lock().unwrap().len(), 1);
 }
 
-/// Whoever asks a person needs more than the usual minute.
+/// A hook that asks a person needs more than the usual minute.
 #[tokio::test(start_paused = true)]
 async fn a_hook_has_the_time_that_it_is_given() {
     let told = Told::default();
@@ -254,7 +254,7 @@ async fn what_a_hook_replaces_is_nowhere_in_the_log() {
     assert!(!format!("{:?}", lived.model.requests().last().unwrap().request.messages[2]).contains("key=5"));
 }
 
-/// It may have been about to take something out: so what a failed hook was asked about is not told.
+/// It may have been about to remove something: so the output is withheld if its hook failed.
 #[tokio::test(start_paused = true)]
 async fn a_hook_after_a_call_that_fails_has_withheld_its_output() {
     let told = Told::default();
@@ -285,11 +285,11 @@ async fn a_hook_after_a_call_that_fails_has_withheld_its_output() {
         ]
     );
     assert_eq!(lived.warnings(), [format!("the output of `read` was withheld: {why}")]);
-    // It sees what the model is to read, however that came about.
+    // It sees the model's input, however that was produced.
     assert_eq!(*asked.lock().unwrap(), ["true the contents of key", "false The call was not run: no."]);
 }
 
-/// An abort does not wait for a hook, and the call that the hook was asked about takes no effect.
+/// An abort does not wait for a hook, and the call in question has no effect.
 #[tokio::test(start_paused = true)]
 async fn an_abort_ends_a_run_whose_hook_still_waits() {
     let told = Told::default();

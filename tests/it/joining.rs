@@ -1,4 +1,4 @@
-//! Who joins in the middle of a run sees what those see who were there before.
+//! A client that joins in the middle of a run sees the same as those that were there before.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::support::{agent, builder, drain, runtime, simulator};
 
-/// What a program shows of a run, by the events that it has seen.
+/// A program's view of a run, from the events it has seen.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Shown {
     is_running: bool,
@@ -20,7 +20,7 @@ struct Shown {
     retries: u32,
     text: String,
     arguments: String,
-    /// The tools at work, with what they said last.
+    /// The tools at work, with their latest progress.
     tools: BTreeMap<String, Option<String>>,
 }
 
@@ -54,8 +54,8 @@ impl Shown {
     }
 }
 
-/// Somebody subscribes at each event of a run that speaks, fails, calls tools and speaks again, and from then on sees the
-/// same as who was there from the start.
+/// A client subscribes at each event of a run that streams, fails, calls tools and streams again, and from
+/// then on sees the same as one that was there from the start.
 #[tokio::test(start_paused = true)]
 async fn who_joins_at_any_moment_of_a_run_sees_the_same_as_the_others() {
     let pace = Pace { chunks: 12, first_ms: 10, between_ms: 20 };
@@ -82,7 +82,7 @@ async fn who_joins_at_any_moment_of_a_run_sees_the_same_as_the_others() {
     let mut events = session.subscribe();
     let run = session.prompt("look").start().await.unwrap();
     let mut all: Vec<Arc<Event>> = Vec::new();
-    // Whoever has joined, with what it was told at once.
+    // The clients that have joined, with their initial state.
     let mut joined: Vec<(InProgress, greenroom::Subscription)> = Vec::new();
     loop {
         let event = events.next_event().await.unwrap();
@@ -102,7 +102,7 @@ async fn who_joins_at_any_moment_of_a_run_sees_the_same_as_the_others() {
         in_progress.events.iter().for_each(|event| shown.see(&event.kind));
         told_text += usize::from(!shown.text.is_empty());
         told_tools += usize::from(!shown.tools.is_empty());
-        // What those show who were there from the start, as far as it is told.
+        // The view of clients that were there from the start, as far as it was reported.
         let mut others = Shown::default();
         all.iter().filter(|event| in_progress.contains(event)).for_each(|event| others.see(&event.kind));
         assert_eq!(shown, others, "who joined at event {number}");
@@ -119,7 +119,7 @@ async fn who_joins_at_any_moment_of_a_run_sees_the_same_as_the_others() {
     model.assert_clean();
 }
 
-/// Whoever joins a session that sleeps is told how far its log is, whatever this process knows of it.
+/// A client that joins a sleeping session is told how far its log is, whatever this process knows of it.
 #[tokio::test(start_paused = true)]
 async fn who_joins_a_session_that_sleeps_is_told_how_far_its_log_is() {
     let (model, store) = (simulator(Echo, 100_000), greenroom_store::Store::memory());

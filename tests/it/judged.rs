@@ -1,4 +1,4 @@
-//! Validators that send answers back, and instructions that are written for each run.
+//! Validators that send answers back, and instructions generated for each run.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -126,7 +126,8 @@ async fn a_typed_answer_that_cannot_be_read_is_sent_back_with_what_is_wrong_with
     model.assert_clean();
 }
 
-/// A schema that is known at run time: what does not fit goes back with the place, and the value comes as JSON.
+/// A schema defined at run time: an answer that does not fit is sent back with the location, and the value is
+/// JSON.
 #[tokio::test(start_paused = true)]
 async fn an_answer_fits_a_schema_or_is_sent_back_with_the_place() {
     let script = vec![
@@ -167,7 +168,7 @@ async fn an_answer_fits_a_schema_or_is_sent_back_with_the_place() {
     let error = session.prompt("again").output_schema(schema).await.unwrap_err();
     let Error::Output { wanted, text, .. } = &error else { panic!("{error:?}") };
     assert_eq!((wanted.as_str(), text.as_str()), ("cities", "never"));
-    // A schema that is wrong is refused before anything is said, however the request is sent.
+    // An invalid schema is rejected before anything is recorded, however the request is sent.
     let (said, wrong) = (model.requests().len(), json!({ "properties": { "a": { "type": "text" } } }));
     let request = || session.prompt("x").output_schema(wrong.clone());
     let refused = [
@@ -183,8 +184,8 @@ async fn an_answer_fits_a_schema_or_is_sent_back_with_the_place() {
     model.assert_clean();
 }
 
-/// Each level of the answer can be read in two ways: tried one by one, 60 levels are 2^60 ways. All that is here runs on one
-/// thread, so what is held by one check is held from all.
+/// Each level of the answer can be read in two ways: tried one by one, 60 levels are 2^60 ways. Everything
+/// here runs on one thread, so one slow check would block all.
 #[tokio::test(start_paused = true)]
 async fn answers_that_are_hard_to_check_stand_in_nobodys_way() {
     let form = |op: &str| {
@@ -212,7 +213,7 @@ async fn answers_that_are_hard_to_check_stand_in_nobodys_way() {
         let Error::Output { reason, .. } = &error else { panic!("{error:?}") };
         assert!(reason.contains("at `/op`: want \"a\", but got \"b\""), "{reason}");
     }
-    // The first answer has come and was sent back: an abort is heard between the checks.
+    // The first answer was sent back: an abort takes effect between the checks.
     let run = other.prompt("what?").output_schema(schema.clone()).start().await.unwrap();
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     other.abort();
@@ -241,7 +242,8 @@ async fn a_validator_that_panics_ends_its_run_and_no_session() {
     assert_eq!(session.prompt("b").await.unwrap().text, "two");
 }
 
-/// The agent dies while an answer is judged: another asks again, and what is on the record is what was accepted.
+/// The agent dies while an answer is validated: its replacement asks again, and the recorded answer is the
+/// accepted one.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_dies_while_an_answer_is_judged_loses_no_verdict() {
     quiet_injected_panics();
@@ -319,7 +321,7 @@ async fn instructions_are_written_once_a_run_and_a_change_is_an_event() {
     model.assert_clean();
 }
 
-/// Their size is part of every request: a window that they fill is noticed before anything is sent.
+/// Their size is part of every request: if they fill the window, that is detected before anything is sent.
 #[tokio::test(start_paused = true)]
 async fn the_size_of_written_instructions_is_measured_with_the_request() {
     let model = simulator(Sequence(vec![Said::text("one"), Said::text("two")]), 4_000);

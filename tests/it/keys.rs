@@ -1,6 +1,6 @@
-//! Idempotency keys: a prompt that is repeated with its key is not said again.
+//! Idempotency keys: a prompt that is repeated with its key is recorded once.
 //!
-//! Invariants: what a repeated key gives comes from the log, so it is the same after a restart.
+//! Invariants: the result for a repeated key comes from the log, so it is the same after a restart.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ async fn after_a_restart_too_also_where_the_prompt_waited_first() {
     assert_eq!((first.text.as_str(), second.text.as_str(), model.calls()), ("one", "two", 2));
 }
 
-/// The texts of the user's messages and of the answers that are in the context.
+/// Returns the texts of the user's messages and of the answers in the context.
 async fn said(session: &SessionHandle) -> Vec<String> {
     session.context().await.unwrap().iter().map(|message| message.text()).collect()
 }
@@ -102,7 +102,7 @@ async fn a_prompt_whose_run_ended_without_a_reply_goes_on_under_its_key() {
     let first = running.await.unwrap().unwrap();
     assert_eq!((first.text.as_str(), repeated.reply().await.unwrap()), ("late", first.clone()));
 
-    // It failed after a tool call, which is not made again.
+    // It failed after a tool call, which is not repeated.
     let failed = session.prompt("b").once("fails").await.unwrap_err();
     assert!(matches!(&failed, Error::Model(failure) if !failure.class.is_retryable()), "{failed:?}");
     let reply = session.prompt("b").once("fails").await.unwrap();
@@ -112,13 +112,13 @@ async fn a_prompt_whose_run_ended_without_a_reply_goes_on_under_its_key() {
     // Its caller went away.
     let given_up = tokio::time::timeout(Duration::from_secs(1), session.prompt("c").once("drops")).await;
     assert!(given_up.is_err());
-    // Its run ends; who says it again before that waits for that end.
+    // Its run ends; a repetition before that waits for that end.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let gone_on = session.prompt("c").once("drops").await.unwrap();
     assert_eq!(gone_on.text, "gone on");
     assert_eq!(session.prompt("c").once("drops").await.unwrap(), gone_on);
 
-    // Its time was up.
+    // It timed out.
     let timed = || session.prompt("d").once("late").timeout(Duration::from_secs(5));
     let late = timed().await.unwrap_err();
     assert!(matches!(late, Error::TimedOut { .. }) && late.is_retryable(), "{late:?}");
@@ -133,7 +133,7 @@ async fn a_prompt_whose_run_ended_without_a_reply_goes_on_under_its_key() {
     model.assert_clean();
 }
 
-/// Where the conversation went on, it cannot go on: the recorded words are said again, as often as it takes.
+/// If the conversation continued, it cannot continue: the recorded prompt is repeated, as often as necessary.
 #[tokio::test(start_paused = true)]
 async fn a_prompt_that_was_left_behind_is_said_again_under_its_key() {
     let failing = || {
@@ -169,7 +169,7 @@ struct Rain {
     mm: u32,
 }
 
-/// A reply that does not have the form that is asked for is none.
+/// A reply without the requested form does not count.
 #[tokio::test(start_paused = true)]
 async fn a_reply_that_does_not_fit_is_asked_for_again_under_its_key() {
     let model = simulator(Sequence(vec![Said::text("Much."), Said::text(r#"{"mm":7}"#)]), 100_000);
@@ -195,7 +195,7 @@ async fn a_key_that_was_used_as_the_model_changed_gives_its_reply() {
     assert_eq!(session.prompt("b").once("k").await.unwrap(), first);
 }
 
-/// The guards judge what is recorded, and that is recorded once.
+/// The guards check the recorded prompt, and that is recorded once.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_is_known_asks_no_guard_again() {
     let script = vec![
@@ -231,7 +231,7 @@ async fn a_key_that_is_known_asks_no_guard_again() {
     model.assert_clean();
 }
 
-/// The compactions of its run are a part of the reply.
+/// The compactions of its run are part of the reply.
 #[tokio::test(start_paused = true)]
 async fn the_first_reply_tells_its_compactions_again() {
     let runs = Function(|_: &_, _| Said::text("word ".repeat(300)));
@@ -253,7 +253,7 @@ async fn the_first_reply_tells_its_compactions_again() {
     model.assert_clean();
 }
 
-/// One that is said again while the first waits in the inbox or runs gets the first one's reply, or its end.
+/// A repetition while the first waits in the inbox or runs gets the first one's reply, or its end.
 #[tokio::test(start_paused = true)]
 async fn a_repeated_key_waits_for_the_first_reply() {
     let script = vec![

@@ -1,4 +1,4 @@
-//! Who is asked first where many sessions share a provider, and what those who wait are told.
+//! The order of calls when many sessions share a provider, and what waiting callers are told.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::support::{agent, builder, drain, simulator};
 /// How long each answer takes.
 const ANSWER_MS: u64 = 100;
 
-/// A model that takes its time, and calls the tool `helper` so often as the prompt's number says.
+/// Returns a slow model that calls the tool `helper` as often as the prompt's number says.
 fn slow_model() -> Simulator {
     let step = |request: &SeenRequest, _: CallInfo| {
         let is_done = request.messages.last().is_some_and(|message| message.role() == "tool");
@@ -41,7 +41,7 @@ fn slow_model() -> Simulator {
     simulator(ByPurpose::new(Function(step), Function(summary)), 100_000)
 }
 
-/// What was asked, in order: the session, and `+` where it is a summary.
+/// Returns the requests in order: the session, and `+` for a summary.
 fn asked(model: &Simulator) -> Vec<String> {
     let shown = |request: &SeenRequest| {
         let mark = if request.purpose == Purpose::Summary { "+" } else { "" };
@@ -67,7 +67,7 @@ async fn who_waits_for_a_place_is_told_where_it_stands_and_how_long_it_took() {
     let mut runs = Vec::new();
     for session in &sessions {
         runs.push(session.prompt("hello").start().await.unwrap());
-        // It is asked for its place before the next one is.
+        // It queues before the next one does.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     for run in runs {
@@ -91,8 +91,8 @@ async fn who_waits_for_a_place_is_told_where_it_stands_and_how_long_it_took() {
     model.assert_clean();
 }
 
-/// Forty calls of one session's sub-agents are in the queue: another session waits for one of them and not for all. The
-/// sub-agents of sub-agents are of the same family.
+/// Forty calls of one session's sub-agents are in the queue: another session waits for one of them and not
+/// for all. The sub-agents of sub-agents belong to the same family.
 #[tokio::test(start_paused = true)]
 async fn a_session_with_many_calls_does_not_starve_a_quiet_one() {
     for depth in [1, 2] {
@@ -116,7 +116,7 @@ async fn a_session_with_many_calls_does_not_starve_a_quiet_one() {
     }
 }
 
-/// Five sessions talk, and the context of a sixth is due to be compacted when its run is over.
+/// Five sessions talk, and the context of a sixth is due to be compacted after its run.
 async fn compacting_beside_others(speaks_again: bool) -> Vec<String> {
     let model = slow_model();
     let runtime = builder(&model).in_flight_max(1).start().await.unwrap();
@@ -155,7 +155,7 @@ async fn a_compaction_that_nobody_waits_for_lets_all_others_go_first() {
     assert_eq!(before, 15, "{asked:?}");
 }
 
-/// The prompt that comes meanwhile waits for the compaction, so the compaction is one that somebody waits for.
+/// The prompt that arrives meanwhile waits for the compaction, so the compaction has a waiting caller.
 #[tokio::test(start_paused = true)]
 async fn a_compaction_that_a_prompt_waits_for_comes_in_its_turn() {
     let asked = compacting_beside_others(true).await;
@@ -183,7 +183,7 @@ async fn a_limit_of_tokens_a_minute_holds_calls_back() {
     assert_eq!((&told[0]["position"], &told[1]["position"]), (&json!(1), &json!(0)));
     assert!(told[1]["waited_ms"].as_u64() > Some(15_000), "{told:?}");
 
-    // One that gives up gives its tokens back.
+    // One that gives up returns its tokens.
     let third = runtime.open("third", agent(100_000)).await.unwrap();
     let run = third.prompt(text("third", 5_500)).start().await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! Sessions that are opened, sleep and wake, and those that cannot be opened.
+//! Opening, sleeping and waking of sessions, and those that cannot be opened.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -50,7 +50,8 @@ async fn an_idle_session_gives_its_actors_back_and_wakes_with_all_it_knew() {
     model.assert_clean();
 }
 
-/// A log whose head and entries contradict each other is not worked with. It can be read, and a fork of it goes on.
+/// A log whose head and entries contradict each other is not used. It can be read, and a fork of it
+/// continues.
 #[tokio::test(start_paused = true)]
 async fn a_log_that_contradicts_itself_is_refused_and_can_be_shown_and_forked() {
     type Break = fn(&mut greenroom_kernel::Head);
@@ -91,7 +92,8 @@ async fn a_log_that_contradicts_itself_is_refused_and_can_be_shown_and_forked() 
     }
 }
 
-/// A fork onto a taken id changes nothing: neither the other session's log, nor its agent, whether it sleeps or not.
+/// A fork to an existing id changes nothing: neither the other session's log, nor its agent, whether it
+/// sleeps or not.
 #[tokio::test(start_paused = true)]
 async fn a_fork_onto_a_taken_id_changes_nothing() {
     let who = |request: &SeenRequest, _: CallInfo| Said::text(request.system.clone().unwrap_or_default());
@@ -143,14 +145,14 @@ async fn what_is_asked_of_a_session_that_is_not_there_is_refused_alike() {
     for result in all("nobody").await {
         assert!(matches!(&result, Err(Error::NoSession { session }) if session == "nobody"), "{result:?}");
     }
-    // A session that is open, and in which nothing was said, is there.
+    // An open session without messages exists.
     let _session = runtime.open("s", &agent(50_000)).await.unwrap();
     for result in all("s").await {
         assert!(matches!(result, Ok(0)), "{result:?}");
     }
 }
 
-/// By the time at which it was created, on every event and in its summary, although no time passes here at all.
+/// By its creation time, on every event and in its summary, although no time passes here.
 #[tokio::test(start_paused = true)]
 async fn a_session_is_told_from_the_one_that_was_deleted_under_its_name() {
     let model = simulator(Echo, 50_000);
@@ -161,7 +163,7 @@ async fn a_session_is_told_from_the_one_that_was_deleted_under_its_name() {
         let mut events = session.subscribe();
         session.prompt("hello").await.unwrap();
         if round % 2 == 1 {
-            // It sleeps, and is woken, and stays the same.
+            // It sleeps, is woken, and stays the same.
             runtime.close("s").await.unwrap();
             session.prompt("hello again").await.unwrap();
         }
@@ -195,8 +197,8 @@ async fn an_agent_that_cannot_work_is_refused_in_a_few_words() {
     runtime.open("s", &agent(242)).await.unwrap();
 }
 
-/// Whoever waits for something in a session that is deleted is told just that: the run that is under way, what waits behind
-/// it, the run that waits for a person, and who said its prompt again.
+/// Callers that wait for something in a deleted session are told exactly that: the current run, the queued
+/// ones, the run that waits for a person, and repeated prompts.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_under_way_in_a_session_that_is_deleted_ends_as_deleted() {
     for asks in [false, true] {
@@ -235,7 +237,7 @@ async fn what_is_under_way_in_a_session_that_is_deleted_ends_as_deleted() {
     }
 }
 
-/// Another one has the store for a while: it is waited for as long as the program says, and no longer.
+/// Another process has the store for a while: opening waits as long as the program allows, and no longer.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_in_use_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -259,7 +261,7 @@ async fn a_store_that_is_in_use_is_waited_for() {
     assert!(!starting.is_finished());
     drop(held);
     let first = starting.await.unwrap().unwrap();
-    // One that is dropped holds the store a moment longer.
+    // A dropped one holds the store a moment longer.
     drop(first);
     start(30).await.unwrap();
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{agent, builder, drain, simulator};
 
-/// What the source says next.
+/// The next change of the source.
 type Next = Arc<Mutex<Option<SettingsChange>>>;
 
 fn live(model: &Simulator) -> (RuntimeBuilder, Next) {
@@ -18,7 +18,7 @@ fn live(model: &Simulator) -> (RuntimeBuilder, Next) {
     (builder(model).live_settings(move || source.lock().unwrap().take()), next)
 }
 
-/// Compacts at so many tokens.
+/// Settings that compact at this many tokens.
 fn limit(tokens: u64) -> CompactionSettings {
     CompactionSettings {
         auto_compact_token_limit: Some(tokens),
@@ -30,7 +30,7 @@ fn limit(tokens: u64) -> CompactionSettings {
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// A model that calls the tool so many times, and then answers.
+/// Returns a model that calls the tool this many times, and then answers.
 fn caller(calls: u64) -> Simulator {
     let runs = Function(move |_: &_, info: greenroom_simulator::CallInfo| match info.session_call {
         call if call < calls => Said::call("edit", &json!({})),
@@ -72,7 +72,7 @@ async fn a_change_holds_at_the_next_check_within_a_run() {
     model.assert_clean();
 }
 
-/// Limits and model settings hold from the next run; the model and the provider stay the session's.
+/// Limits and model settings apply from the next run; the model and the provider stay the session's.
 #[tokio::test(start_paused = true)]
 async fn the_rest_of_a_change_holds_from_the_next_run() {
     let model = caller(u64::MAX);
@@ -83,7 +83,7 @@ async fn the_rest_of_a_change_holds_from_the_next_run() {
     for steps_max in [2, 5] {
         let change = SettingsChange::settings(CompactionSettings::default(), move |_| {
             let settings = ModelSettings::new().temperature(f64::from(steps_max) / 10.0);
-            // Its model is not the source's to choose.
+            // The source cannot choose its model.
             let other = Agent::new("another").provider("nowhere").context_window(100_000);
             let agent = other.tool("edit", |_: Nothing| async { Ok("done") });
             agent.settings(settings).limits(RunLimits { steps_max, ..RunLimits::default() })
@@ -102,7 +102,8 @@ async fn the_rest_of_a_change_holds_from_the_next_run() {
     model.assert_clean();
 }
 
-/// Settings that cannot work, and what the source warns of, are said once; what held before holds.
+/// Settings that cannot work, and the source's warnings, are reported once; the previous settings stay in
+/// force.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_work_is_said_once_and_changes_nothing() {
     let runs = Function(|_: &_, _| Said::text("word ".repeat(1_000)));

@@ -1,4 +1,4 @@
-//! How much a runtime takes on at the same time, and how many sessions it keeps in memory.
+//! The maximum load of a runtime, and how many sessions it keeps in memory.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::{agent, builder, simulator};
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// Says `done` after a second; where there is a helper, it is called first.
+/// Answers `done` after a second; if there is a helper, it is called first.
 fn slow(request: &SeenRequest, _: CallInfo) -> Said {
     let is_done = request.messages.last().is_some_and(|message| message.role() == "tool");
     if request.has_tool("helper") && !is_done {
@@ -34,7 +34,7 @@ async fn a_runtime_that_has_taken_on_enough_refuses_more_until_some_is_done() {
     let mut second = other.prompt("second").start().await.unwrap();
     first.recorded().await.unwrap();
     second.recorded().await.unwrap();
-    // A run counts, and so does what waits for it.
+    // A run counts, and so do those queued behind it.
     let mut waits = other.prompt("third").start().await.unwrap();
     waits.recorded().await.unwrap();
     for _ in 0..3 {
@@ -45,12 +45,12 @@ async fn a_runtime_that_has_taken_on_enough_refuses_more_until_some_is_done() {
     }
     let refused = other.steer("hurry").await.map(drop);
     assert!(matches!(refused, Err(Error::RuntimeBusy { .. })), "{refused:?}");
-    // Looking and aborting are no input.
+    // Reading the state and aborting do not count as input.
     assert_eq!(late.state().await.unwrap().entries, 0);
     waits.abort();
     assert!(matches!(waits.reply().await, Err(Error::Aborted | Error::Withdrawn { .. })));
     late.prompt("fifth").await.unwrap();
-    // The sub-agent of a run that was taken on was not refused.
+    // The sub-agent of an accepted run was not refused.
     assert_eq!(first.reply().await.unwrap().text, "done");
     second.reply().await.unwrap();
     for number in 0..20 {
@@ -71,7 +71,7 @@ async fn without_a_limit_nothing_is_refused() {
     model.assert_clean();
 }
 
-/// Says a session something and leaves it idle.
+/// Prompts a session and leaves it idle.
 async fn used(runtime: &Runtime, id: &str) {
     let session = runtime.open(id, agent(100_000)).await.unwrap();
     session.prompt("hello").await.unwrap();
@@ -89,7 +89,7 @@ async fn where_too_many_are_live_the_least_recently_used_idle_ones_sleep() {
     used(&runtime, "d").await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(runtime.live().await.unwrap(), ["a", "c", "d"], "b was used before the others");
-    // Whoever holds it wakes it.
+    // Using its handle wakes it.
     used(&runtime, "b").await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(runtime.live().await.unwrap(), ["a", "b", "d"]);
@@ -167,7 +167,7 @@ async fn a_drain_waits_no_longer_than_it_may() {
     assert!(run.reply().await.is_err(), "it was interrupted");
 }
 
-/// All at a glance: what each does, as its events tell, and nothing is woken by looking.
+/// An overview of each session's activity, from its events; reading it wakes none.
 #[tokio::test(start_paused = true)]
 async fn live_sessions_say_what_they_do() {
     let script = Function(|request: &SeenRequest, _: CallInfo| match request.last_user_text().as_str() {
@@ -203,7 +203,7 @@ async fn live_sessions_say_what_they_do() {
     assert_eq!((works.state.status, works.state.waiting), (Status::Working, 1));
     assert_eq!((works.activity.step, works.activity.tools.as_slice()), (Some(1), &["wait".to_owned()][..]));
     assert!(works.activity.since_ms.is_some() && works.title.as_deref() == Some("wait"), "{works:?}");
-    // After a while it gives its actors back, and is still there.
+    // After a while it gives up its actors, and still exists.
     tokio::time::sleep(Duration::from_secs(3_600)).await;
     let live = runtime.live_sessions().await.unwrap();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! An event that begins has one that ends, of the same name, whichever actor dies in between.
+//! Every event that begins has one that ends, of the same name, whichever actor dies in between.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ fn pairs(events: &[Arc<Event>]) -> Vec<&'static str> {
     events.iter().filter(is_pair).map(|event| event.kind.name()).collect()
 }
 
-/// The model had only thought when it was interrupted: nothing of that joins the conversation.
+/// The model had only reasoned when it was interrupted: nothing of that joins the conversation.
 #[tokio::test(start_paused = true)]
 async fn an_answer_of_which_nothing_is_kept_is_discarded_before_its_run_ends() {
     let thinks = Said::call("look", &json!({ "at": "the sky, for a long time" })).with_pace(Pace {
@@ -53,7 +53,8 @@ async fn an_answer_of_which_nothing_is_kept_is_discarded_before_its_run_ends() {
     assert_eq!(pairs(&seen), ["run_start", "message_start", "message_discarded", "run_end"]);
 }
 
-/// The agent dies at each of its messages in turn, and another goes on with the run: it began once and ends once.
+/// The agent dies at each of its messages in turn, and another continues the run: it begins once and ends
+/// once.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_outlives_its_agent_begins_once_and_ends_once() {
     quiet_injected_panics();

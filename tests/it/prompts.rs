@@ -1,7 +1,7 @@
-//! Every prompt that we write, as a provider gets it: system prompt and messages, snapshot by snapshot. So a changed
-//! word of a prompt shows in the diff of the change that made it.
+//! Every prompt that we write, as a provider receives it: system prompt and messages, snapshot by snapshot.
+//! So a changed word of a prompt shows in the diff of the change that made it.
 //!
-//! To accept a change, run the tests with `INSTA_UPDATE=always` and look at what `git diff` shows.
+//! To accept a change, run the tests with `INSTA_UPDATE=always` and check the output of `git diff`.
 //!
 //! Invariants: ids that providers make are numbered in the order in which they appear.
 
@@ -18,14 +18,14 @@ use crate::compaction_fixtures::{
 };
 use crate::support::{agent, builder, drain, runtime, simulator};
 
-/// A line with an ellipsis in the place of what [`text`] filled it with, up to the end of the line or the JSON string.
+/// Replaces the filler of [`text`] in a line with an ellipsis, up to the end of the line or the JSON string.
 fn without_filler(line: &str) -> String {
     let Some((before, filler)) = line.split_once(" the file line") else { return line.to_owned() };
     let end = filler.find('"').unwrap_or(filler.len());
     format!("{before} …{}", &filler[end..])
 }
 
-/// A request as one text, without filler.
+/// Returns a request as one text, without filler.
 fn sent(request: &SeenRequest) -> String {
     let output = request.settings.output_tokens_max.map_or("any".to_owned(), |tokens| tokens.to_string());
     let mut out = format!("output tokens: {output}; tools: {}\n", request.tools.len());
@@ -50,12 +50,13 @@ fn check(name: &str, requests: &[&LoggedRequest]) {
     });
 }
 
-/// Answers runs with what was asked, and every summary request with all headings and almost nothing below them.
+/// Answers runs by echoing the prompt, and every summary request with all headings and almost nothing below
+/// them.
 fn brief() -> Simulator {
     simulator(ByPurpose::new(Echo, Summariser::Lossy), 100_000)
 }
 
-/// A turn with a tool, and some that only talk.
+/// Returns a turn with a tool, and some with only text.
 fn talk() -> Vec<Message> {
     vec![
         user("Build the lighthouse. Never touch the cliff."),
@@ -94,7 +95,7 @@ async fn a_history_and_then_its_update() {
     model.assert_clean();
 }
 
-/// A turn that is longer than what is kept, and a history before it.
+/// Returns a turn that is longer than the kept part, and a history before it.
 fn long_turn() -> Vec<Message> {
     // Long enough that two summaries are shorter.
     let question = text("Who are you?", 400);
@@ -124,7 +125,7 @@ async fn a_split_turn() {
 async fn parts_and_their_merge() {
     let model = brief();
     let runtime = runtime(&model).await;
-    // The window of the summariser is the session's own: the history is asked in parts.
+    // The window of the summariser is the session's own: the history is sent in parts.
     let session = opened(&runtime, "s", &agent(6_000), chat(10, 600)).await;
     assert!(session.compact(keep(600)).await.unwrap().is_installed());
     let asked = asked(&model);
@@ -184,7 +185,7 @@ async fn an_answer_that_is_sent_back() {
     model.assert_clean();
 }
 
-/// What the runtime says in place of a result that never came.
+/// The runtime's replacement for a missing result.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_was_interrupted() {
     let model = brief();
@@ -196,8 +197,7 @@ async fn a_call_that_was_interrupted() {
     model.assert_clean();
 }
 
-/// The events of a run with two tool calls and of the compaction after it, one line each: what they are named, and
-/// what they say.
+/// The events of a run with two tool calls and of the compaction after it, one line each: names and contents.
 #[tokio::test(start_paused = true)]
 async fn the_events_of_a_run_and_a_compaction() {
     /// Looks at a file.

@@ -1,4 +1,5 @@
-//! Questions that tools and hooks ask people: asked, answered, expired, withdrawn, and what waits meanwhile.
+//! Questions of tools and hooks to people: asked, answered, expired, withdrawn, and their effect on waiting
+//! work.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,7 +31,7 @@ struct Refund {
     euros: u32,
 }
 
-/// What the world has seen: the keys of the calls that took effect, in order.
+/// The visible effects: the keys of the calls that took effect, in order.
 #[derive(Clone, Default)]
 struct Effects(Arc<Mutex<Vec<String>>>);
 
@@ -44,7 +45,7 @@ impl Effects {
     }
 }
 
-/// Asks, and then refunds where the answer is yes.
+/// Asks, and then refunds if the answer is yes.
 async fn refund(refund: Refund, cx: ToolContext, effects: Effects) -> Result<String, ToolError> {
     let question = Question::choice(format!("Refund {} EUR?", refund.euros), ["yes", "no"]);
     let answer = cx.ask(question).await?;
@@ -60,7 +61,7 @@ fn refunds(effects: &Effects) -> greenroom::FunctionTool {
     tool("refund", move |args: Refund, cx: ToolContext| refund(args, cx, effects.clone()))
 }
 
-/// A model that calls `refund` for each new prompt, and says what came of it.
+/// Returns a model that calls `refund` for each new prompt, and reports the result.
 fn cashier() -> Simulator {
     simulator(
         Function(|request: &SeenRequest, _: CallInfo| match request.messages.last() {
@@ -71,7 +72,7 @@ fn cashier() -> Simulator {
     )
 }
 
-/// The question that this session waits with, as soon as it is asked.
+/// Returns the open question of this session, as soon as it is asked.
 async fn asked(session: &SessionHandle) -> PendingQuestion {
     for _ in 0..10_000 {
         if let Some(question) = session.questions().await.unwrap().pop() {
@@ -82,7 +83,7 @@ async fn asked(session: &SessionHandle) -> PendingQuestion {
     panic!("nothing is asked in {}", session.id());
 }
 
-/// The ends of questions in the log. Each question has at most one.
+/// Returns the ends of questions in the log. Each question has at most one.
 async fn ends(runtime: &Runtime, session: &str) -> Vec<QuestionEnd> {
     let mut questions = Vec::new();
     let mut ends = Vec::new();
@@ -102,7 +103,8 @@ async fn ends(runtime: &Runtime, session: &str) -> Vec<QuestionEnd> {
     ends
 }
 
-/// Where sessions are kept over restarts: in memory, or on a disk, since a shutdown closes a store in memory for good.
+/// Where sessions are kept over restarts: in memory, or on a disk, since a shutdown closes a store in memory
+/// for good.
 struct Home {
     memory: Store,
     disk: Option<tempfile::TempDir>,
@@ -288,7 +290,8 @@ async fn what_cannot_be_asked_is_told_to_the_tool_and_nobody_else() {
     assert_eq!(ends(&runtime, "s").await, []);
 }
 
-/// A question's time passes while nothing can be recorded: it is tried again now and then, and not all the time.
+/// A question expires while nothing can be recorded: recording is retried from time to time, not
+/// continuously.
 #[tokio::test(start_paused = true)]
 async fn a_question_expires_when_the_disk_works_again() {
     const TRIES_MAX: u32 = 4;
@@ -388,7 +391,7 @@ async fn a_call_that_ends_without_its_answer_withdraws_the_question() {
     assert_eq!(runtime.questions().await.unwrap(), []);
 }
 
-/// A tool may hand its context to a task that lives on.
+/// A tool may hand its context to a task that outlives the call.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_asked_in_the_name_of_a_call_that_is_over() {
     let model = cashier();
@@ -436,7 +439,7 @@ async fn the_wait_for_a_person_counts_for_no_time_limit() {
         let reply = reply.await.unwrap().unwrap().text;
         assert!(reply.contains(said), "{reply}");
     }
-    // The run's own limit still holds.
+    // The run's own limit still applies.
     let limited = agent(100_000).run_timeout(Some(Duration::from_secs(20))).tool(
         "refund",
         |_: Refund, cx: ToolContext| async move {
@@ -488,7 +491,7 @@ async fn prompts_and_steers_wait_for_the_answer_too() {
     model.assert_clean();
 }
 
-/// Calls that change nothing run at the same time, and so do their questions; answers come in any order.
+/// Read-only calls run concurrently, and so do their questions; answers may come in any order.
 #[tokio::test(start_paused = true)]
 async fn several_questions_at_once_are_told_apart() {
     let model = simulator(

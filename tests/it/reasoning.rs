@@ -1,4 +1,4 @@
-//! A model that thinks aloud: its context is what the server counts, whichever way its reasoning goes back.
+//! A reasoning model: its context has the size that the server counts, however its reasoning is sent back.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use crate::compaction_fixtures::text;
 use crate::support::{agent, drain};
 
 const RUNS: u64 = 40;
-/// What each answer thinks, in tokens: about so many.
+/// The reasoning of each answer, in approximate tokens.
 const THOUGHT_TOKENS: usize = 1_600;
 /// The window of the session that was compacted at a real size of 103 tokens.
 const SMALL_WINDOW: u64 = 16_000;
 
-/// A server, and how it is asked.
+/// A server, and how requests are sent to it.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     resend: ResendReasoning,
-    /// Whether the agent's settings say so, and not the provider's.
+    /// Whether the agent's settings configure it, and not the provider's.
     is_setting: bool,
     over_http: bool,
     counting: Counting,
@@ -40,7 +40,7 @@ impl Way {
         Self { counting, ..self }
     }
 
-    /// Whether the next request has the reasoning of the answer before it, for the model.
+    /// Whether the next request passes the reasoning of the previous answer to the model.
     fn keeps_thoughts(&self) -> bool {
         self.resend != ResendReasoning::Never && self.counting.reads_reasoning != ReadsReasoning::Nothing
     }
@@ -49,7 +49,7 @@ impl Way {
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// Calls a tool with each first answer of a run, and thinks before each answer.
+/// Calls a tool with each first answer of a run, and reasons before each answer.
 fn thinker() -> impl Script {
     Function(thinks)
 }
@@ -65,7 +65,7 @@ fn thinks(request: &SeenRequest, info: CallInfo) -> Said {
     said.with_reasoning(thought)
 }
 
-/// A runtime that asks the model in this way, and an agent for it.
+/// Returns a runtime that calls the model in this way, and an agent for it.
 async fn started(way: Way, model: &Simulator, window: u64) -> (Runtime, Agent, impl Sized) {
     let mut served = None;
     let provider: Arc<dyn Provider> = if way.over_http {
@@ -92,7 +92,7 @@ fn model(way: Way, script: impl Script + 'static, window: u64) -> Simulator {
     Simulator::new(SimulatorOptions { window, log_capacity: 4, ..options })
 }
 
-/// What the server counts of the last request and its answer, as the next request has it.
+/// Returns the server's count of the last request and its answer, as in the next request.
 fn counted(model: &Simulator, way: Way, answer: &str) -> u64 {
     let requests = model.requests();
     let last = &requests.last().unwrap().request;
@@ -114,7 +114,7 @@ fn answer_number(answer: &str) -> u64 {
 }
 
 async fn check(way: Way) {
-    // All the reasoning that goes back has room, so that nothing may be compacted.
+    // All the reasoning that is sent back has room, so that nothing may be compacted.
     let window = if way.resend == ResendReasoning::Never { SMALL_WINDOW } else { 400_000 };
     let model = model(way, thinker(), window);
     let (runtime, agent, _served) = started(way, &model, window).await;
@@ -165,7 +165,8 @@ async fn reasoning_that_is_not_sent_back_is_no_part_of_the_context() {
     }
 }
 
-/// Where a server reports nothing, our own count stands: it has the reasoning that is sent back, and no other.
+/// If a server reports nothing, our own count applies: it includes the reasoning that is sent back, and no
+/// other.
 #[tokio::test(start_paused = true)]
 async fn without_any_report_our_own_count_has_the_reasoning_that_is_sent_back() {
     for (resend, window) in [(ResendReasoning::Never, SMALL_WINDOW), (RESENT[0], 400_000)] {
@@ -208,7 +209,7 @@ async fn reasoning_that_is_sent_back_counts_as_often_as_the_server_reads_it() {
     assert_eq!(cases, 12);
 }
 
-/// The whole way: over HTTP, in each field, read again by a server that knows nothing of us.
+/// End to end: over HTTP, in each field, parsed by an independent server.
 #[tokio::test]
 async fn over_http_the_context_is_what_the_server_counts_too() {
     for counting in with_and_without_reports(ReadsReasoning::All) {
@@ -223,7 +224,7 @@ async fn over_http_the_context_is_what_the_server_counts_too() {
     }
 }
 
-/// Compactions come by what is really sent, and not before.
+/// Compactions follow the size of what is really sent, and not earlier.
 #[tokio::test(start_paused = true)]
 async fn a_context_with_reasoning_that_goes_back_is_compacted_when_it_is_due() {
     let window = 60_000;
@@ -260,7 +261,7 @@ async fn a_context_with_reasoning_that_goes_back_is_compacted_when_it_is_due() {
     }
 }
 
-/// What a prompt says of its own run decides what that run's requests carry, and what counts.
+/// A prompt's own setting determines what that run's requests carry, and what counts.
 #[tokio::test(start_paused = true)]
 async fn a_prompts_own_way_counts_in_its_run() {
     let never = Way::in_process(ResendReasoning::Never);
@@ -281,7 +282,8 @@ async fn a_prompts_own_way_counts_in_its_run() {
     model.assert_clean();
 }
 
-/// Forty short runs with a server that counts in this way: the context is what it counts, and nobody is warned.
+/// Forty short runs with a server that counts in this way: the context matches its count, and there is no
+/// warning.
 async fn check_counting(counting: Counting, over_http: bool) {
     let way = Way { over_http, ..Way::in_process(ResendReasoning::Never).counting(counting) };
     let model = model(way, thinker(), SMALL_WINDOW);

@@ -123,7 +123,7 @@ async fn a_stream_on_a_busy_session_carries_its_own_run_only() {
     model.assert_clean();
 }
 
-/// Two tabs, one session: each shows its own answer, whichever comes first.
+/// Two tabs, one session: each shows its own answer, whichever arrives first.
 #[tokio::test(start_paused = true)]
 async fn two_streams_at_the_same_time_do_not_mix() {
     let paced = |text: &str| Said::text(text).with_pace(Pace { chunks: 5, first_ms: 1, between_ms: 5 });
@@ -191,13 +191,13 @@ async fn dropping_a_stream_cancels_its_run() {
     model.assert_clean();
 }
 
-/// A model whose answers may be of any length.
+/// Returns a model whose answers may be of any length.
 fn talkative(script: Vec<Said>) -> Simulator {
     let options = SimulatorOptions::new(Sequence(script));
     Simulator::new(SimulatorOptions { window: 10_000_000, max_output: 5_000_000, ..options })
 }
 
-/// A reader who pauses loses nothing: the model waits for it.
+/// A reader that pauses loses nothing: the model waits for it.
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_of_a_stream_loses_nothing() {
     let text = "0123456789".repeat(300_000);
@@ -228,7 +228,7 @@ async fn a_slow_reader_of_a_stream_loses_nothing() {
     model.assert_clean();
 }
 
-/// A reader who stops reading can still be aborted, and one who goes away ends the run.
+/// A stream whose reader stops reading can still be aborted, and a reader that goes away ends the run.
 #[tokio::test(start_paused = true)]
 async fn a_reader_who_never_reads_can_be_aborted() {
     let text = "0123456789".repeat(300_000);
@@ -251,7 +251,7 @@ async fn a_reader_who_never_reads_can_be_aborted() {
     model.assert_clean();
 }
 
-/// Over a retry nothing void stays, and two messages of a run are not glued together.
+/// After a retry no void text stays, and two messages of a run are separated.
 #[tokio::test(start_paused = true)]
 async fn the_text_of_a_stream_is_what_is_recorded() {
     let pace = Pace { chunks: 6, first_ms: 1, between_ms: 1 };
@@ -281,8 +281,8 @@ async fn the_text_of_a_stream_is_what_is_recorded() {
     model.assert_clean();
 }
 
-/// Types that are no struct: what the wire is sent can be satisfied, and is read; a wrong answer is sent back, and what
-/// both cost is counted.
+/// Types that are not a struct: the schema on the wire can be satisfied, and the answer is parsed; a wrong
+/// answer is sent back, and the cost of both is counted.
 #[tokio::test(start_paused = true)]
 async fn an_answer_may_be_of_any_type() {
     #[derive(Debug, PartialEq, Deserialize, JsonSchema)]

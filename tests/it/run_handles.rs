@@ -1,5 +1,5 @@
-//! Runs as handles: each can be aborted, awaited and streamed by itself, whether it waits, runs or is on its way; and what
-//! waits can be withdrawn.
+//! Runs as handles: each can be aborted, awaited and streamed by itself, whether it waits, runs or is about
+//! to start; and waiting ones can be withdrawn.
 
 use std::future::IntoFuture as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::{agent, builder, drain, runtime, simulator};
 
 const WINDOW: u64 = 50_000;
 
-/// Answers with the newest question, and takes a minute for it.
+/// Answers with the newest prompt, after a minute.
 fn slow() -> Simulator {
     let pace = Pace { chunks: 6, first_ms: 10_000, between_ms: 10_000 };
     let answer = move |request: &SeenRequest, _: CallInfo| {
@@ -21,7 +21,7 @@ fn slow() -> Simulator {
     simulator(Function(answer), WINDOW)
 }
 
-/// How the session's runs ended, in the order of its log, and what is left open.
+/// Returns the outcomes of the session's runs, in the order of its log, and what is left open.
 async fn ends(runtime: &Runtime, id: &str) -> Vec<String> {
     let entries = runtime.entries(id, EntryId(0)).await.unwrap();
     let end = |entry: &greenroom_kernel::Entry| match &entry.kind {
@@ -94,11 +94,11 @@ async fn a_run_is_aborted_alone_wherever_it_is() {
     }
     tokio::time::sleep(Duration::from_secs(25)).await;
     assert!(runs[0].id().is_some() && runs[1].id().is_none(), "{runs:?}");
-    // One that waits, then the one that runs: the others go on.
+    // One that waits, then the one that runs: the others continue.
     let stop = runs[2].abort_handle();
     stop.abort();
     runs[0].abort();
-    // And one that is on its way.
+    // And one that is about to start.
     let late = session.prompt("number 4");
     let stop_late = late.abort_handle();
     stop_late.abort();
@@ -110,7 +110,7 @@ async fn a_run_is_aborted_alone_wherever_it_is() {
     let texts: Vec<Option<&str>> = replies.iter().map(|reply| reply.as_deref().ok()).collect();
     assert_eq!(texts, [None, Some("to number 1"), None, Some("to number 3")], "{replies:?}");
     assert!(replies.iter().all(|reply| matches!(reply, Ok(_) | Err(Error::Aborted))));
-    // What is over stays as it is.
+    // Finished runs are not affected.
     stop.abort();
     assert_eq!(session.prompt("number 5").await.unwrap().text, "to number 5");
     assert_eq!(ends(&runtime, "one").await.len(), 4, "two were taken back before they began");
@@ -167,7 +167,7 @@ async fn what_is_steered_in_is_awaited_with_the_run_that_takes_it_in() {
     assert_eq!(followed.unwrap(), reply);
     assert!(matches!(session.steer("  ").await, Err(Error::EmptyPrompt)));
 
-    // A run that fails or is aborted says so to all of them.
+    // A run that fails or is aborted reports it to all of them.
     let run = session.prompt("again").start().await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     let waits = session.follow_up("never heard").await.unwrap();
@@ -314,7 +314,7 @@ async fn what_is_deleted_is_not_made_again_by_an_old_handle() {
     assert!(matches!(runtime.session("one").await, Err(Error::NoSession { .. })));
     assert!(matches!(runtime.delete("one").await, Err(Error::NoSession { .. })));
 
-    // Another one of the same id is another one.
+    // A new session with the same id is a different one.
     let new = runtime.open("one", &agent(WINDOW)).await.unwrap();
     assert_eq!(new.prompt("new").await.unwrap().text, "to new");
     is_deleted(handle.prompt("again").await.unwrap_err());
@@ -329,7 +329,7 @@ async fn what_is_deleted_is_not_made_again_by_an_old_handle() {
     model.assert_clean();
 }
 
-/// A delete among prompts and openings, at many moments: whatever is there at the end was opened after it.
+/// A delete among prompts and openings, at many moments: whatever exists at the end was opened after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delete_at_any_moment_leaves_nothing_that_a_handle_brings_back() {
     let model = simulator(Echo, WINDOW);

@@ -159,7 +159,7 @@ async fn an_answer_of_a_type() {
     assert!(matches!(session.prompt("again").output::<Add>().await, Err(Error::Output { .. })));
 }
 
-/// What a limit cut off counts as an answer, but nobody takes it for a whole one.
+/// A truncated answer counts as an answer, but is never taken for a whole one.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_was_cut_by_a_limit_says_so() {
     for (stop, reason) in [
@@ -173,7 +173,7 @@ async fn an_answer_that_was_cut_by_a_limit_says_so() {
         let mut events = session.subscribe();
         let reply = session.prompt("tell me").once("k").await.unwrap();
         assert_eq!((reply.text.as_str(), reply.stop), ("the first half of", stop));
-        // Its result read from the log says the same.
+        // Its result read from the log is the same.
         assert_eq!(session.prompt("tell me").once("k").await.unwrap(), reply);
         let warning = |event: &Arc<Event>| {
             if let EventKind::Warning { message } = &event.kind { Some(message.clone()) } else { None }

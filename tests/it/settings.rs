@@ -1,4 +1,4 @@
-//! Model settings, from the agent, the runtime and the prompt to what a server reads.
+//! Model settings, from the agent, the runtime and the prompt to the server.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn looker(agent: Agent) -> Agent {
     agent.tool("look", |_: Nothing| async move { Ok("it rains") })
 }
 
-/// The whole way: over HTTP, read again by a server that knows nothing of us.
+/// End to end: over HTTP, parsed by an independent server.
 #[tokio::test]
 async fn they_are_merged_and_come_to_the_server_as_it_knows_them() {
     let model = simulator(Sequence(vec![Said::text("one"), Said::text("two")]), 100_000);
@@ -118,7 +118,7 @@ async fn what_no_server_takes_is_refused_before_anything_is_recorded() {
     session.prompt("a").settings(ModelSettings::new().tool_choice(ToolChoice::Auto)).await.unwrap();
 }
 
-/// The failure says which setting it was, and the session goes on without it.
+/// The failure names the setting, and the session continues without it.
 #[tokio::test(start_paused = true)]
 async fn a_setting_that_a_provider_refuses_is_named() {
     let body = json!({ "error": {
@@ -141,7 +141,7 @@ async fn a_setting_that_a_provider_refuses_is_named() {
     assert_eq!(session.prompt("b").await.unwrap().text, "fine");
 }
 
-/// A stop text would cut a summary, and a forced tool is not offered to it.
+/// A stop text would truncate a summary, and a forced tool is not offered to it.
 #[tokio::test(start_paused = true)]
 async fn summaries_take_what_does_not_break_them() {
     let model = simulator(ByPurpose::new(Echo, Summariser::Obedient), 100_000);
@@ -176,7 +176,7 @@ async fn summaries_take_what_does_not_break_them() {
         .reasoning_effort(ReasoningEffort::Minimal)
         .extra("service_tier", "flex");
     assert_eq!(without_limit(&sent[0]), own);
-    // Another model takes only what is said for it.
+    // Another model gets only its own settings.
     assert_eq!(without_limit(sent.last().unwrap()), ModelSettings::new().top_p(0.7));
     model.assert_clean();
 }

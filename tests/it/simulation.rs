@@ -1,9 +1,10 @@
-//! Whole lives of a runtime, made of a seed: sessions, prompts, steers, aborts, compactions by every kind of
-//! summariser, faults of the provider and the disk, tools and hooks that fail and panic, actors that panic, crashes and reopenings, under
-//! tokio's paused clock. What must hold is checked after every step, and at the end every session must work.
+//! Whole lives of a runtime, generated from a seed: sessions, prompts, steers, aborts, compactions by every
+//! kind of summariser, faults of the provider and the disk, tools and hooks that fail and panic, actors that
+//! panic, crashes and reopenings, under tokio's paused clock. Invariants are checked after every step, and at
+//! the end every session must work.
 //!
-//! Invariants: the same seed gives the same life, to the last event. A failure names its seed;
-//! `cargo xtask simulate --seed N` repeats it and prints its trace, `--runs N` runs that many.
+//! Invariants: the same seed gives the same life, to the last event. A failure names its seed; `cargo xtask
+//! simulate --seed N` repeats it and prints its trace, `--runs N` runs that many.
 
 mod check;
 mod hooks;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use greenroom_tools::panic_text;
 
-/// What came of a seed.
+/// The outcome of a seed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Outcome {
     /// Every step and every durable event, in order.
@@ -35,7 +36,7 @@ impl Outcome {
     }
 }
 
-/// Lives the seed's life; the error is what did not hold.
+/// Runs the seed's life; the error is the violated invariant.
 fn run(seed: u64) -> Result<Outcome, String> {
     let mut outcome = Outcome::default();
     run_into(seed, &mut outcome).map(|()| outcome)
@@ -46,7 +47,7 @@ fn run_into(seed: u64, outcome: &mut Outcome) -> Result<(), String> {
         .map_err(|panic| panic_text(&*panic).to_owned())
 }
 
-/// Lives these seeds, and fails with all that did not hold.
+/// Runs these seeds, and fails with all violations.
 fn run_all(seeds: std::ops::Range<u64>) -> BTreeMap<String, u64> {
     let mut fired = BTreeMap::new();
     let mut failures = Vec::new();
@@ -71,7 +72,7 @@ fn assert_happened(fired: &BTreeMap<String, u64>, what: &str) {
     assert!(fired.get(what).copied().unwrap_or(0) > 0, "{what:?} never happened: {fired:?}");
 }
 
-/// What a hundred and fifty seeds must have seen between them, so that the plan cannot fade.
+/// Events that a hundred and fifty seeds must produce between them, so that the plan stays rich.
 fn assert_rich(fired: &BTreeMap<String, u64>) {
     for what in [
         "rate_limited",
@@ -146,7 +147,7 @@ fn assert_rich(fired: &BTreeMap<String, u64>) {
 fn seeds_0_to_149_keep_their_promises() {
     let fired = run_all(0..150);
     assert_rich(&fired);
-    // About one life in two hundred has it.
+    // It occurs in about one life in two hundred.
     assert_happened(&fired, "a debt was undone");
 }
 
@@ -155,8 +156,8 @@ fn seeds_150_to_299_keep_their_promises() {
     assert_rich(&run_all(150..300));
 }
 
-/// Seeds outside these ranges that showed a defect: an answer to a session that died as it was closed, and a session that was
-/// given up while it slept in its run.
+/// Seeds outside these ranges that showed a defect: an answer to a session that died as it was closed, and a
+/// session that was given up while it slept in its run.
 #[test]
 fn seeds_that_showed_a_defect_keep_their_promises() {
     for seed in [797, 4972] {
@@ -176,12 +177,12 @@ fn the_same_seed_lives_the_same_life() {
     }
 }
 
-/// How often a long run says how far it is.
+/// The interval of progress reports in a long run.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
-/// A seed that takes longer than this is named, so that one life that hangs or crawls can be looked at.
+/// A seed that takes longer than this is named, so that a hanging or slow life can be examined.
 const SLOW: Duration = Duration::from_secs(10);
 
-/// Lives seeds, one after another, until `end`. What happened is counted; what failed, named.
+/// Runs seeds, one after another, until `end`. Returns counts of events, and the failures.
 #[expect(clippy::print_stdout, reason = "it is a command's output")]
 fn work(next: &AtomicU64, end: u64) -> (BTreeMap<String, u64>, Vec<String>) {
     let mut fired = BTreeMap::<String, u64>::new();
@@ -207,7 +208,7 @@ fn work(next: &AtomicU64, end: u64) -> (BTreeMap<String, u64>, Vec<String>) {
     }
 }
 
-/// What `cargo xtask simulate` runs: the seeds that the environment names.
+/// Run by `cargo xtask simulate`: the seeds that the environment names.
 #[test]
 #[ignore = "run by `cargo xtask simulate`"]
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a command's output")]

@@ -1,6 +1,6 @@
-//! Sessions that are put to sleep while somebody still speaks to them: nothing that was taken on is lost.
+//! Sessions that are put to sleep while somebody still uses them: no accepted input is lost.
 //!
-//! Invariants: what a test counts is what callers were told; a session that sleeps is woken by whoever speaks to it.
+//! Invariants: a test counts the replies to callers; a sleeping session is woken by any use.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,18 +12,19 @@ use greenroom_simulator::{Answer as Said, ByPurpose, CallInfo, Echo, Function, S
 
 use crate::support::{agent, builder, drain, simulator};
 
-/// What is begun at a point of the session's way to sleep.
+/// The request made at a point on the session's way to sleep.
 type Begin = fn(SessionHandle) -> BoxFuture<'static, Result<String>>;
 
-/// When it is begun: at once, while the session's actor is at the point, or by a task that lets others go first so often.
+/// When it is made: at once, while the session's actor is at the point, or by a task that yields this often
+/// first.
 #[derive(Debug, Clone, Copy)]
 enum When {
     AtOnce,
     After(u32),
 }
 
-/// Whatever somebody says to a session between its first thought of sleep and its last message is taken on: by the
-/// session, which stays awake, or by the next actor.
+/// Input between a session's first check for sleep and its last message is accepted: by the session, which
+/// stays awake, or by the next actor.
 #[tokio::test(start_paused = true)]
 async fn what_is_said_to_a_session_that_falls_asleep_is_taken_on() {
     let points = ["session/idle_check", "session/sleep", "agent/flush_events", "session/events_flushed"];
@@ -49,7 +50,7 @@ async fn what_is_said_to_a_session_that_falls_asleep_is_taken_on() {
     assert!(lost.is_empty(), "{} of {tried} were lost:\n{}", lost.len(), lost.join("\n"));
 }
 
-/// Speaks to a session at a point of its way to sleep.
+/// Uses a session at a point on its way to sleep.
 async fn speak_at(point: &'static str, begin: Begin, when: When) -> Result<(), String> {
     let model = simulator(Echo, 100_000);
     let speaks = Arc::new((AtomicBool::new(false), OnceLock::<SessionHandle>::new()));
@@ -84,7 +85,7 @@ async fn speak_at(point: &'static str, begin: Begin, when: When) -> Result<(), S
     let session = runtime.open("s", agent(100_000)).await.unwrap();
     session.prompt("first").await.unwrap();
     assert!(speaks.1.set(session.clone()).is_ok());
-    // The first check after the prompt finds that something has happened, and the next one that nothing has.
+    // The first check after the prompt finds activity, and the next one finds none.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     speaks.0.store(true, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -96,7 +97,8 @@ async fn speak_at(point: &'static str, begin: Begin, when: When) -> Result<(), S
     Ok(())
 }
 
-/// What a crowd is: sessions, prompts for each of them one after another, and how eager the runtime is to let them sleep.
+/// The parameters of a crowd: sessions, consecutive prompts for each of them, and how eagerly the runtime
+/// lets them sleep.
 struct Crowd {
     sessions: usize,
     prompts: usize,
@@ -104,7 +106,7 @@ struct Crowd {
     idle_after: Duration,
 }
 
-/// Speaks to all sessions at the same time. Gives how often a session fell asleep.
+/// Uses all sessions at the same time. Returns how often a session fell asleep.
 async fn speak(crowd: &Crowd) -> u32 {
     let model = simulator(Echo, 100_000);
     let sleeps = Arc::new(AtomicU32::new(0));
@@ -157,7 +159,7 @@ async fn no_prompt_of_a_crowd_is_lost_however_few_sessions_may_be_live() {
     assert!(sleeps >= 60, "only {sleeps} sessions fell asleep");
 }
 
-/// A compaction is asked for while a tool runs; then the session sleeps until the tool is done, and compacts.
+/// A compaction is requested while a tool runs; then the session sleeps until the tool is done, and compacts.
 #[tokio::test(start_paused = true)]
 async fn a_compaction_that_was_asked_for_is_not_forgotten_in_sleep() {
     #[derive(Deserialize, JsonSchema)]
@@ -201,8 +203,8 @@ async fn a_compaction_that_was_asked_for_is_not_forgotten_in_sleep() {
     }
 }
 
-/// What `cargo xtask sleeps` runs: 100,000 prompts over 300 sessions, again and again, with as little time and room for
-/// idle sessions as there may be.
+/// Run by `cargo xtask sleeps`: 100,000 prompts over 300 sessions, again and again, with minimal time and
+/// room for idle sessions.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run by `cargo xtask sleeps`"]
 #[expect(clippy::print_stdout, reason = "it is a command's output")]

@@ -1,4 +1,4 @@
-//! The spans of a run with a tool and a compaction, as a subscriber gets them.
+//! The spans of a run with a tool and a compaction, as a subscriber receives them.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -21,7 +21,7 @@ use crate::support::{agent, builder, simulator};
 
 type Fields = BTreeMap<String, String>;
 
-/// A span that was seen.
+/// A recorded span.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     id: u64,
@@ -54,7 +54,7 @@ impl Visit for Reader<'_> {
 impl Collector {
     fn with(&self, id: &Id, change: impl FnOnce(&mut Seen)) {
         let mut collected = self.0.lock().unwrap();
-        // The newest of this id: the registry gives ids again.
+        // The newest of this id: the registry reuses ids.
         change(collected.spans.iter_mut().rev().find(|span| span.id == id.into_u64()).unwrap());
     }
 }
@@ -92,7 +92,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
 }
 
 impl Collected {
-    /// The ancestors of a span by name, from the root, and its own name.
+    /// Returns the ancestors of a span by name, from the root, and its own name.
     fn path(&self, span: &Seen) -> String {
         let parent = span.parent.map(|id| {
             let at = self.spans.iter().position(|other| std::ptr::eq(other, span)).unwrap();
@@ -119,7 +119,8 @@ struct Look {
     _what: String,
 }
 
-/// Words that no trace may hold: of the prompt, the tool's arguments and result, the answer and the instructions.
+/// Words that must not be in a trace: from the prompt, the tool's arguments and result, the answer and the
+/// instructions.
 const SECRETS: [&str; 6] = ["xyzzy", "plugh", "frobozz", "quux", "zork", "grue"];
 
 #[tokio::test(start_paused = true)]
@@ -185,7 +186,7 @@ async fn the_tree_of_spans_has_the_names_of_the_conventions_and_no_content() {
         ],
     );
     assert!(!chats[0].fields.contains_key("error.type"));
-    // The second call failed and was made again, in the same step.
+    // The second call failed and was retried, in the same step.
     has(&chats[1].fields, &[("error.type", "overloaded")]);
     assert_eq!(chats[1].parent, chats[2].parent);
     let answered = &model.requests()[0];
@@ -245,7 +246,8 @@ fn wait_reasons(collected: &Collected, path: &str) -> Vec<String> {
     collected.at(path).iter().map(|span| span.fields["greenroom.wait.reason"].clone()).collect()
 }
 
-/// The spans of a program around its prompts: a run is a child of its caller's, and one that waits follows from it.
+/// The spans of a program around its prompts: a run is a child of its caller's, and a queued one follows from
+/// it.
 #[tokio::test(start_paused = true)]
 async fn a_run_belongs_to_the_span_of_its_caller() {
     let collector = Collector::default();
@@ -259,7 +261,7 @@ async fn a_run_belongs_to_the_span_of_its_caller() {
     one.unwrap();
     two.unwrap();
     session.prompt("three").await.unwrap();
-    // One that was cut off is resumed within another span.
+    // An interrupted one is resumed within another span.
     let aborted = session.prompt("four");
     let abort = async {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
@@ -284,7 +286,8 @@ async fn a_run_belongs_to_the_span_of_its_caller() {
     assert!(open.is_empty(), "what began has ended: {open:?}");
 }
 
-/// A steer or a follow-up that begins a run is its caller's like a prompt; one that joins a run, or waits, is linked to it.
+/// A steer or a follow-up that begins a run belongs to its caller like a prompt; one that joins a run, or
+/// waits, is linked to it.
 #[tokio::test(start_paused = true)]
 async fn a_run_is_linked_to_the_spans_of_its_steers_and_follow_ups() {
     let collector = Collector::default();
@@ -359,13 +362,13 @@ async fn waits_are_spans() {
     let runtime = Runtime::builder().provider_with(model.provider(), 1).in_memory().start().await.unwrap();
     let open = async |id: &str| runtime.open(id, &agent(50_000)).await.unwrap();
     let (a, b) = (open("a").await, open("b").await);
-    // One waits for the other's place.
+    // One waits for the other to finish.
     let (one, two) = tokio::join!(a.prompt("slow"), b.prompt("slow"));
     one.and(two).unwrap();
     assert_eq!(wait_reasons(&collector.0.lock().unwrap(), "session invoke_agent step chat wait"), ["places"]);
     open("c").await.prompt("fails").await.unwrap();
     assert_eq!(wait_reasons(&collector.0.lock().unwrap(), "session invoke_agent step wait"), ["retry"]);
-    // What the provider asks for holds for others too, who are aborted while they wait.
+    // The provider's requested wait also applies to others, which are aborted while they wait.
     let (limited, other) = (open("d").await, open("e").await);
     let paused = async {
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
@@ -387,7 +390,7 @@ async fn waits_are_spans() {
     assert!(open.is_empty(), "what began has ended: {open:?}");
 }
 
-/// A call waits for the provider's tokens a minute.
+/// A call waits for the provider's tokens per minute.
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_tokens_is_a_span() {
     let collector = Collector::default();
@@ -402,7 +405,7 @@ async fn a_wait_for_tokens_is_a_span() {
     assert_eq!(reasons, ["tokens"]);
 }
 
-/// Two agents that share a cost limit, of which what is left pays for one call at a time.
+/// Two agents that share a cost limit whose remainder pays for one call at a time.
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_money_is_a_span() {
     const MODEL: &str = "gpt-4o";
@@ -430,7 +433,7 @@ async fn a_wait_for_money_is_a_span() {
     assert_eq!(wait_reasons(&collected, path), ["budget"]);
 }
 
-/// A summary that fails is asked for again after a wait, within its compaction.
+/// A failed summary is retried after a wait, within its compaction.
 #[tokio::test(start_paused = true)]
 async fn the_wait_before_a_summary_is_asked_for_again_is_a_span() {
     let collector = Collector::default();

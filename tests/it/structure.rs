@@ -1,11 +1,12 @@
-//! What holds of the workspace as a whole: who may know whom, and what every file owes its reader.
+//! Properties of the workspace as a whole: allowed dependencies, and requirements on every file.
 //!
-//! Invariants: these tests read files and nothing else, so they say of a checkout what a reviewer would say.
+//! Invariants: these tests only read files, so they report what a reviewer of the checkout would report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Which crates of ours each one may use. A new crate needs a line here, and a place in `docs/architecture.md`.
+/// The crates of ours that each one may use. A new crate needs a line here, and a place in
+/// `docs/architecture.md`.
 const EDGES: &[(&str, &[&str])] = &[
     ("greenroom-kernel", &[]),
     ("greenroom-store", &["greenroom-kernel"]),
@@ -19,7 +20,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &["greenroom", "greenroom-formats", "greenroom-kernel", "greenroom-store", "greenroom-tools"],
     ),
     ("greenroom-terminal", &["greenroom", "greenroom-formats", "greenroom-kernel", "greenroom-tools"]),
-    // It knows sessions through the server's client alone: no store.
+    // It accesses sessions only through the server's client: no store.
     (
         "greenroom-chat",
         &["greenroom", "greenroom-kernel", "greenroom-server", "greenroom-terminal", "greenroom-tools"],
@@ -47,12 +48,12 @@ struct Rooms {
     outside: &'static [&'static str],
     /// The rooms, and which others each one may touch.
     rooms: &'static [(&'static str, &'static [&'static str])],
-    /// The fewest references between modules that must be found, so that the test sees something.
+    /// The minimum number of references between modules that must be found, so that the test is not vacuous.
     references_min: usize,
 }
 
-/// The crates that have rooms. No arrow leads up, so a circle stays within a room; why the rooms are these is in ADR 36 and
-/// ADR 37.
+/// The crates that have rooms. No reference points up, so a circle stays within a room; ADR 36 and ADR 37
+/// give the reasons.
 const ROOMS: &[Rooms] = &[
     Rooms {
         sources: "crates/greenroom/src/",
@@ -61,7 +62,7 @@ const ROOMS: &[Rooms] = &[
             ("api", &["actors", "core", "agent", "lane", "limits", "events", "values"]),
             ("actors", &["core", "agent", "lane", "limits", "events", "values"]),
             ("core", &["agent", "lane", "limits", "events", "values"]),
-            // An agent may bring a provider of its own, with its limits.
+            // An agent may bring its own provider, with its limits.
             ("agent", &["lane", "limits", "values"]),
             ("lane", &["events", "values"]),
             ("limits", &["values"]),
@@ -85,7 +86,7 @@ const ROOMS: &[Rooms] = &[
     },
 ];
 
-/// Libraries that only one crate knows, so that they can be replaced there.
+/// Libraries that only one crate may use, so that they can be replaced there.
 const OWNED: &[(&str, &str)] = &[
     ("sled", "greenroom-store"),
     ("bincode", "greenroom-store"),
@@ -99,7 +100,7 @@ const OWNED: &[(&str, &str)] = &[
     ("tracing-subscriber", "greenroom-cli"),
 ];
 
-/// What a pure crate does not know: to wait, to store, to talk, to tell the time, to draw lots.
+/// Forbidden in a pure crate: waiting, storage, network, clocks, random numbers.
 const IMPURE: &[&str] = &[
     "tokio",
     "tokio-util",
@@ -124,11 +125,11 @@ const IMPURE: &[&str] = &[
     "tempfile",
 ];
 
-/// The longest source file, in lines, tests apart.
+/// The maximum length of a source file, in lines, except for tests.
 const LINES_MAX: usize = 1_200;
 
-/// Words that tell of the machine or of the tools with which a file was written, taken apart so that they do not
-/// stand here.
+/// Words that reveal the machine or the tools with which a file was written, split so that they do not occur
+/// here.
 const FORBIDDEN: &[&str] = &[
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -162,7 +163,7 @@ fn rooms_touch_only_whom_they_may() {
     assert!(wrong.is_empty(), "{} arrows that may not be:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// The references in a crate that lead out of a room to where it may not touch.
+/// Returns the references in a crate from a room to one that it must not use.
 fn wrong_references(Rooms { sources, outside, rooms, references_min }: &Rooms) -> Vec<String> {
     let rooms: BTreeMap<&str, &[&str]> = rooms.iter().copied().collect();
     let mut references = 0;
@@ -203,7 +204,8 @@ fn wrong_references(Rooms { sources, outside, rooms, references_min }: &Rooms) -
     wrong
 }
 
-/// Programs depend on `greenroom`, and their tests on the simulator: what they need is reached from there.
+/// Programs depend on `greenroom`, and their tests on the simulator: everything they need is reachable from
+/// there.
 #[test]
 fn examples_and_guide_need_no_other_crate_of_ours() {
     let is_shown = |path: &Path| {
@@ -274,7 +276,7 @@ fn the_kernel_is_pure() {
     }
 }
 
-/// A module that is added between a comment and its module takes the comment, and leaves the module without one.
+/// A module inserted between a comment and its module takes the comment, and leaves the other without one.
 #[test]
 fn every_module_of_these_tests_has_a_comment_of_its_own() {
     let text = read(&root().join("tests/it/main.rs"));
@@ -295,17 +297,17 @@ fn only_the_tools_start_processes_and_only_the_cli_prints() {
             assert!(!starts || path.starts_with("crates/tools/"), "{path}:{number} starts a process: {line}");
             let prints = ["println!(", "eprintln!(", "print!(", "eprint!("];
             let prints = prints.iter().any(|word| line.trim_start().starts_with(word));
-            // Shared by tests: says that they were skipped.
+            // Shared by tests: reports that they were skipped.
             let may = path.starts_with("crates/cli/") || path == "crates/formats/src/corpus.rs";
             assert!(!prints || may, "{path}:{number} prints: {line}");
         }
     }
 }
 
-/// What goes to a terminal passes one place, which makes it harmless. `rpc` speaks to a program.
+/// Everything written to a terminal passes one place, which sanitises it. `rpc` writes to a program.
 #[test]
 fn only_the_screen_writes_to_the_terminal() {
-    // The chat's frames are made of rows, which hold harmless text alone.
+    // The chat's frames consist of rows, which hold only sanitised text.
     let may =
         ["crates/terminal/src/screen.rs", "crates/terminal/src/input.rs", "crates/cli/src/commands/rpc.rs"];
     let mut seen = 0;
@@ -371,8 +373,8 @@ fn no_file_tells_where_it_was_written() {
     }
 }
 
-/// The programs in the documentation are documentation tests of the examples. Each page of the guide has one; a page that is
-/// not among the tests, or a program that is not run, would be a promise that nobody checks.
+/// The programs in the documentation are documentation tests of the examples. Each page of the guide has one;
+/// a page that is not among the tests, or a program that is not run, would be unchecked.
 #[test]
 fn every_program_of_the_documentation_is_run() {
     let pages = files(|path| {
@@ -442,15 +444,15 @@ fn anchor_of(line: &str) -> Option<String> {
     Some(kept.map(|char| if char == ' ' { '-' } else { char }).collect())
 }
 
-/// A crate's manifest, as far as it is needed.
+/// The relevant parts of a crate's manifest.
 struct Manifest {
     path: PathBuf,
     name: String,
-    /// What it is built with; what its tests use is not among it.
+    /// The build dependencies, without those of tests.
     dependencies: BTreeSet<String>,
 }
 
-/// The manifests of all crates.
+/// Returns the manifests of all crates.
 fn manifests() -> Vec<Manifest> {
     let crates = files(|path| path.ends_with("Cargo.toml") && shown(path).starts_with("crates/"));
     assert!(crates.len() >= 7, "the crates were not found");
@@ -480,7 +482,7 @@ fn manifest(path: PathBuf) -> Manifest {
     Manifest { path, name, dependencies }
 }
 
-/// The source files under a directory, tests left out.
+/// Returns the source files under a directory, without tests.
 fn source_files(under: &str) -> Vec<PathBuf> {
     let found = files(|path| {
         let is_source = path.extension().is_some_and(|extension| extension == "rs");
@@ -495,13 +497,13 @@ fn is_test(path: &Path) -> bool {
     shown(path).split('/').any(|part| part == "tests" || part == "tests.rs")
 }
 
-/// The lines that are no comments, numbered from 1.
+/// Returns the lines that are not comments, numbered from 1.
 fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let numbered = text.lines().enumerate().map(|(index, line)| (index + 1, line));
     numbered.filter(|(_, line)| !line.trim_start().starts_with("//"))
 }
 
-/// All files of the checkout that are wanted; build output and hidden folders left out, except `.ci`.
+/// All wanted files of the checkout, without build output and hidden folders except `.ci`.
 fn files(is_wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let (mut found, mut folders) = (Vec::new(), vec![root()]);
     while let Some(folder) = folders.pop() {
@@ -527,7 +529,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// A path as it is written in the checkout.
+/// Returns a path relative to the checkout.
 fn shown(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).to_string_lossy().replace('\\', "/")
 }

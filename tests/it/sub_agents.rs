@@ -1,7 +1,7 @@
-//! An agent as a tool of another: how deep, at whose cost, and that nothing of it outlives its caller.
+//! An agent as a tool of another: depth, cost, and that nothing of it outlives its caller.
 //!
-//! Invariants: when a caller's call is over, however it ended, no run of a session below it is under way and no
-//! request of one is in flight.
+//! Invariants: when a caller's call is over, however it ended, no run of a session below it is in progress
+//! and no request of one is in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::compaction_fixtures::text;
 use crate::support::{agent, builder, drain, runtime, simulator};
 
-/// How deep agents may call agents, as the documentation of `Agent::sub_agent` says.
+/// The maximum depth, as documented at `Agent::sub_agent`.
 const DEPTH_MAX: usize = 4;
 
 /// Does something.
@@ -39,7 +39,7 @@ fn last_is_result(request: &SeenRequest) -> bool {
     request.messages.last().is_some_and(|message| message.role() == "tool")
 }
 
-/// Delegates every task to a helper where it has one, and is done when that answered.
+/// Delegates every task to a helper if it has one, and is done when that has answered.
 fn delegator(request: &SeenRequest, _: CallInfo) -> Said {
     if request.has_tool("helper") && !last_is_result(request) {
         Said::call("helper", &json!({ "task": "help" }))
@@ -48,13 +48,13 @@ fn delegator(request: &SeenRequest, _: CallInfo) -> Said {
     }
 }
 
-/// An agent with a helper, which has a helper, and so on, `levels` deep.
+/// Returns an agent with a helper, which has a helper, and so on, `levels` deep.
 fn nested(levels: usize, deepest: Agent) -> Agent {
     (0..levels)
         .fold(deepest, |helper, _| agent(100_000).sub_agent(sub_agent("helper", helper).describe("Helps.")))
 }
 
-/// The sessions below a session, nearest first.
+/// Returns the sessions below a session, nearest first.
 async fn below(runtime: &Runtime, root: &str) -> Vec<String> {
     let sessions = runtime.sessions().await.unwrap();
     let mut found = Vec::new();
@@ -68,7 +68,7 @@ async fn below(runtime: &Runtime, root: &str) -> Vec<String> {
     found
 }
 
-/// The tool results of a session, with their status.
+/// Returns the tool results of a session, with their status.
 async fn results(runtime: &Runtime, id: &str) -> Vec<(ToolStatus, String)> {
     let entries = runtime.entries(id, EntryId(0)).await.unwrap();
     let result = |entry: &greenroom_kernel::Entry| match &**entry.kind.as_message()? {
@@ -109,7 +109,7 @@ async fn agents_call_agents_at_most_four_deep_whatever_the_length_of_the_session
     }
 }
 
-/// A session keeps its depth when a program opens it again by its id, also after everything was closed.
+/// A session keeps its depth when a program opens it again by its id, even after everything was closed.
 #[tokio::test(start_paused = true)]
 async fn a_sub_agent_s_session_that_is_opened_again_is_as_deep_as_before() {
     for closed in [false, true] {
@@ -130,14 +130,14 @@ async fn a_sub_agent_s_session_that_is_opened_again_is_as_deep_as_before() {
             let again = runtime.open(id, &nested(DEPTH_MAX + 3, agent(100_000))).await.unwrap();
             again.prompt("again").await.unwrap();
             let opened = runtime.sessions().await.unwrap().len() - before;
-            // The session at level 0 is one deep.
+            // The session at level 0 has depth one.
             assert_eq!(opened, DEPTH_MAX - (level + 1), "{closed} {level}: {id}");
         }
         model.assert_clean();
     }
 }
 
-/// A provider may number the calls of each answer anew. Each call has a session of its own all the same.
+/// A provider may number the calls of each answer anew. Each call has its own session nevertheless.
 #[tokio::test(start_paused = true)]
 async fn calls_with_the_same_id_have_sessions_of_their_own() {
     let call = |request: &SeenRequest, info: CallInfo| {
@@ -162,7 +162,7 @@ async fn calls_with_the_same_id_have_sessions_of_their_own() {
         for _ in 0..6 {
             session.prompt("talk").await.unwrap();
         }
-        // The call leaves the context, so its id may come again.
+        // The call leaves the context, so its id may be reused.
         let compacted = session.compact(CompactOptions { force: true, ..CompactOptions::default() }).await;
         assert!(compacted.unwrap().entry_id.is_some());
         let sessions = runtime.sessions().await.unwrap();
@@ -192,7 +192,7 @@ async fn the_events_of_a_sub_agent_name_their_parent() {
     model.assert_clean();
 }
 
-/// What the innermost agent is doing when its caller is cancelled.
+/// The innermost agent's activity when its caller is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Busy {
     /// It waits for its model's answer.
@@ -210,7 +210,7 @@ enum Way {
     Close,
 }
 
-/// Counts what runs inside a tool, whichever way that ends.
+/// Counts the running tools, however they end.
 struct Inside(Arc<AtomicUsize>);
 
 impl Inside {
@@ -261,7 +261,7 @@ async fn check_cancel(levels: usize, busy: Busy, way: Way) {
     session.state().await.unwrap();
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let mut prompt = session.prompt("go").into_future();
-    // It is seen to be at work.
+    // It is at work.
     assert!(tokio::time::timeout(Duration::from_secs(10), &mut prompt).await.is_err(), "{case}");
     let seen = match busy {
         Busy::Model => model.in_flight(),
@@ -283,7 +283,7 @@ async fn check_cancel(levels: usize, busy: Busy, way: Way) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
-        // The model reads that the call took too long, and goes on.
+        // The model is told that the call took too long, and continues.
         Way::ToolTimeout => assert_eq!(prompt.await.unwrap().text, "done", "{case}"),
         Way::Close => {
             runtime.close("boss").await.unwrap();
@@ -291,7 +291,7 @@ async fn check_cancel(levels: usize, busy: Busy, way: Way) {
         }
     }
 
-    // Nothing of it runs on: seen at once, without any further waiting.
+    // Nothing of it keeps running: checked at once, without any further wait.
     assert_eq!((model.in_flight(), inside.load(Ordering::SeqCst)), (0, 0), "{case}: something is left");
     for id in &sessions {
         assert_eq!(outcomes(&runtime, id).await, [RunOutcome::Aborted], "{case}: {id}");
@@ -325,12 +325,12 @@ async fn an_agent_as_a_tool_is_cancelled_with_its_caller() {
     }
 }
 
-/// A model whose price the catalogue knows.
+/// A model with a price in the catalogue.
 const MODEL: &str = "gpt-4o";
 
 /// Agents that work for ever: the helper counts, step by step, and its caller calls it again and again.
 fn spenders(limit: u64, helper_limit: Option<u64>) -> (Simulator, Agent) {
-    // No call is like the one before, so that no guard against repetition ends it.
+    // No call equals the previous one, so that no guard against repetition ends it.
     let script = |request: &SeenRequest, info: CallInfo| {
         if request.has_tool("helper") {
             Said::call("helper", &json!({ "task": format!("count from {}", info.session_call) }))
@@ -361,7 +361,7 @@ fn usd(microdollars: u64) -> f64 {
     microdollars as f64 / 1e6
 }
 
-/// The costs of the sub-agents of a session, call by call.
+/// Returns the costs of the sub-agents of a session, call by call.
 async fn spent_below(runtime: &Runtime, id: &str) -> Vec<u64> {
     let entries = runtime.entries(id, EntryId(0)).await.unwrap();
     let spent = |entry: &greenroom_kernel::Entry| match &entry.kind {
@@ -411,7 +411,7 @@ async fn a_sub_agent_s_own_lower_limit_holds() {
     model.assert_clean();
 }
 
-/// What a sub-agent spent before it was cancelled is on its caller's bill.
+/// The cost of a cancelled sub-agent is on its caller's bill.
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_sub_agent_s_cost_is_its_caller_s() {
     let script = |request: &SeenRequest, _: CallInfo| {

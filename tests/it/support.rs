@@ -1,4 +1,4 @@
-//! What the tests share: runtimes over a simulator whose every request is checked.
+//! Shared helpers: runtimes over a simulator that checks every request.
 
 use std::sync::Arc;
 
@@ -6,27 +6,27 @@ use greenroom::prelude::*;
 use greenroom::{RuntimeBuilder, Subscription};
 use greenroom_simulator::{Script, Simulator, SimulatorOptions};
 
-/// A simulator with this script and window.
+/// Returns a simulator with this script and window.
 pub(crate) fn simulator(script: impl Script + 'static, window: u64) -> Simulator {
     Simulator::new(SimulatorOptions { window, ..SimulatorOptions::new(script) })
 }
 
-/// A builder over a simulator, in memory, at a fixed time.
+/// Returns a builder over a simulator, in memory, at a fixed time.
 pub(crate) fn builder(simulator: &Simulator) -> RuntimeBuilder {
     Runtime::builder().provider(simulator.provider()).in_memory().clock_from(1_700_000_000_000)
 }
 
-/// A runtime over a simulator, in memory.
+/// Returns a runtime over a simulator, in memory.
 pub(crate) async fn runtime(simulator: &Simulator) -> Runtime {
     builder(simulator).start().await.unwrap()
 }
 
-/// An agent for the simulated model, with this window.
+/// Returns an agent for the simulated model, with this window.
 pub(crate) fn agent(window: u64) -> Agent {
     Agent::new("simulated").context_window(window)
 }
 
-/// The names of the events that have come so far, deltas and usage left out.
+/// Returns the names of the events so far, without deltas and usage.
 pub(crate) fn names(events: &mut Subscription) -> Vec<&'static str> {
     drain(events)
         .iter()
@@ -35,7 +35,7 @@ pub(crate) fn names(events: &mut Subscription) -> Vec<&'static str> {
         .collect()
 }
 
-/// The events that have come so far.
+/// Returns the events so far.
 pub(crate) fn drain(events: &mut Subscription) -> Vec<Arc<Event>> {
     let mut out = Vec::new();
     while let Some(delivery) = events.try_next() {
@@ -47,8 +47,8 @@ pub(crate) fn drain(events: &mut Subscription) -> Vec<Arc<Event>> {
     out
 }
 
-/// Panics whose text begins with "injected" are what a test wants: they need no backtrace, which would take longer
-/// than the test.
+/// Suppresses panics whose text begins with "injected", which tests cause on purpose: they need no backtrace,
+/// which would take longer than the test.
 pub(crate) fn quiet_injected_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

@@ -1,7 +1,8 @@
-//! Agents that work for another one at the same time: watched, steered and aborted one by one, within one budget, and
-//! what is left of them when something dies.
+//! Agents that work concurrently for another one: watched, steered and aborted one by one, within one budget,
+//! and the state after something dies.
 //!
-//! Invariants: time is paused, so that a second is a second; each start of an agent has one end in its caller's log.
+//! Invariants: time is paused, so that durations are exact; each start of an agent has one end in its
+//! caller's log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +25,7 @@ mod deletes;
 mod questions;
 mod seeds;
 
-/// A call of a sub-agent.
+/// Returns a call of a sub-agent.
 fn call(id: &str, name: &str, arguments: &Value) -> ScriptedCall {
     ScriptedCall { id: Some(id.into()), name: name.into(), arguments: arguments.to_string() }
 }
@@ -48,7 +49,7 @@ fn is_boss(request: &SeenRequest) -> bool {
 /// The names that the boss of [`team`] has for its agents.
 const MEMBERS: [&str; 3] = ["web", "papers", "code"];
 
-/// A boss that calls each member once, and members that answer what they were asked after a second.
+/// Returns a boss that calls each member once, and members that answer their tasks after a second.
 fn team_script(request: &SeenRequest, _: CallInfo) -> Said {
     if !is_boss(request) {
         return Said::text(format!("about {}", request.last_user_text())).after_ms(1_000);
@@ -65,7 +66,7 @@ fn team() -> Agent {
     })
 }
 
-/// The results of the calls of a session, with their status.
+/// Returns the results of the calls of a session, with their status.
 async fn results(runtime: &Runtime, id: &str) -> Vec<(String, ToolStatus, String)> {
     let entries = runtime.entries(id, EntryId(0)).await.unwrap();
     let result = |entry: &greenroom_kernel::Entry| match &**entry.kind.as_message()? {
@@ -77,7 +78,7 @@ async fn results(runtime: &Runtime, id: &str) -> Vec<(String, ToolStatus, String
     entries.iter().filter_map(result).collect()
 }
 
-/// What a session's log says of the agents that it called: the name, and how each ended.
+/// Returns the agents called according to a session's log: the name, and how each ended.
 async fn children(runtime: &Runtime, id: &str) -> Vec<(String, Option<RunOutcome>)> {
     let mut found: Vec<(EntryId, String, Option<RunOutcome>)> = Vec::new();
     for entry in runtime.entries(id, EntryId(0)).await.unwrap() {
@@ -110,7 +111,8 @@ async fn three_sub_agents_of_a_second_each_take_one_second() {
     model.assert_clean();
 }
 
-/// The stream of the caller's run tells each agent as it comes; one is aborted there, and the others answer.
+/// The stream of the caller's run reports each agent when it starts; one is aborted there, and the others
+/// answer.
 #[tokio::test(start_paused = true)]
 async fn one_is_aborted_and_the_others_answer() {
     let model = simulator(Function(team_script), 100_000);
@@ -195,7 +197,7 @@ async fn calls_beyond_the_limit_of_their_agent_wait_for_their_turn_in_order() {
     }
 }
 
-/// Sub-agents run beside calls that only read, and not beside one that writes.
+/// Sub-agents run concurrently with read-only calls, and not with a writing one.
 #[tokio::test(start_paused = true)]
 async fn what_only_reads_runs_beside_them_and_what_writes_runs_alone() {
     #[derive(Deserialize, JsonSchema)]
@@ -300,7 +302,7 @@ async fn an_answer_that_never_has_the_form_is_the_calls_error() {
     model.assert_clean();
 }
 
-/// A filter of a tree has the events of all below, also of what begins later, and names call and agent.
+/// A filter of a tree has the events of all sessions below, including later ones, and names call and agent.
 #[tokio::test(start_paused = true)]
 async fn a_tree_is_watched_as_one_and_its_starts_and_ends_are_replayed() {
     let script = |request: &SeenRequest, _: CallInfo| {
@@ -323,7 +325,7 @@ async fn a_tree_is_watched_as_one_and_its_starts_and_ends_are_replayed() {
     let (first, second) = tokio::join!(session.prompt("go"), async {
         let run = other.prompt("go").start().await.unwrap();
         tokio::time::sleep(Duration::from_millis(500)).await;
-        // In the middle of it, the innermost agent is at work; who comes now hears of it too.
+        // In the middle of it, the innermost agent is at work; a late subscriber receives its events too.
         let mut late = runtime.subscribe(Filter::tree("boss"));
         let reply = run.reply().await;
         let sessions: std::collections::BTreeSet<_> =
@@ -396,7 +398,7 @@ fn spenders() -> (Simulator, Agent) {
     (priced(Function(script)), boss)
 }
 
-/// What the costliest call of a session cost, in micro-dollars.
+/// Returns the cost of the most expensive call of a session, in micro-dollars.
 async fn costliest(runtime: &Runtime) -> u64 {
     let mut most = 0;
     for session in runtime.sessions().await.unwrap() {
@@ -411,7 +413,7 @@ async fn costliest(runtime: &Runtime) -> u64 {
     most
 }
 
-/// Four that each look before they ask spend together what their caller may spend, and no more.
+/// Four that each check before they call together spend what their caller may spend, and no more.
 #[tokio::test(start_paused = true)]
 async fn four_at_once_spend_together_what_their_caller_may_spend() {
     for limit in [5_000, 20_000, 60_000] {
@@ -438,7 +440,8 @@ async fn four_at_once_spend_together_what_their_caller_may_spend() {
     }
 }
 
-/// A run calls so many agents in all, those below counted, and the model reads that there are no more.
+/// A run calls at most this many agents in all, including those below, and the model is told that there are
+/// no more.
 #[tokio::test(start_paused = true)]
 async fn a_run_calls_no_more_agents_than_it_may() {
     let script = |request: &SeenRequest, _: CallInfo| {
@@ -468,13 +471,13 @@ async fn a_run_calls_no_more_agents_than_it_may() {
             }
         }
     }
-    // Three of the boss with three each are twelve, of which two agents of the third could not be called; in the
-    // third the calls beyond were refused.
+    // Three of the boss with three each are twelve, of which two agents of the third could not be called; in
+    // the third the excess calls were refused.
     assert!(refused >= 4, "{refused}");
     model.assert_clean();
 }
 
-/// Depth holds for ids of every length and every character that the store takes.
+/// The depth limit applies to ids of every length and every character that the store accepts.
 #[tokio::test(start_paused = true)]
 async fn a_depth_holds_for_ids_of_every_length() {
     let script = |request: &SeenRequest, _: CallInfo| {
@@ -515,7 +518,7 @@ async fn a_depth_holds_for_ids_of_every_length() {
     assert!(cases > 200, "{cases}");
 }
 
-/// What is said to one of them joins its work.
+/// A message to one of them joins its work.
 #[tokio::test(start_paused = true)]
 async fn one_is_steered() {
     #[derive(Deserialize, JsonSchema)]
@@ -552,7 +555,7 @@ async fn one_is_steered() {
     model.assert_clean();
 }
 
-/// An agent that could not be called is found when a session is opened, however deep it stands, and not by the model.
+/// An agent that could not be called is found when a session is opened, at any depth, and not by the model.
 #[tokio::test(start_paused = true)]
 async fn agents_that_could_not_be_called_are_refused_when_a_session_is_opened() {
     let model = simulator(Function(team_script), 100_000);

@@ -1,6 +1,6 @@
-//! What a prompt asks for besides its words holds after a restart too: schema, settings, limits and validators.
+//! The requirements of a prompt besides its text survive a restart: schema, settings, limits and validators.
 //!
-//! Invariants: each test lets one process end in the middle, and looks at what the next one sends.
+//! Invariants: each test lets one process end in the middle, and checks the requests of the next one.
 
 use std::time::Duration;
 
@@ -43,14 +43,14 @@ enum End {
     Close,
 }
 
-/// A process that says this in the session `s`, and ends while its model thinks about the first prompt.
+/// A process that sends these prompts to the session `s`, and ends while its model works on the first.
 async fn leave(store: &Store, end: End, says: impl AsyncFnOnce(&SessionHandle)) {
     let runtime = start(&stuck(), store).await;
     let session = runtime.open("s", &agent(WINDOW)).await.unwrap();
     says(&session).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     match end {
-        // Its actors are never heard of again.
+        // Its actors never send anything again.
         End::Crash => std::mem::forget(runtime),
         End::Close => runtime.close("s").await.unwrap(),
     }
@@ -63,7 +63,7 @@ async fn left<R: Send + 'static>(run: Result<Run<R>>) {
     std::mem::forget(run);
 }
 
-/// What the requests of a model asked for: the schema's name, and the settings.
+/// Returns the requirements in the requests of a model: the schema's name, and the settings.
 fn asked(model: &Simulator) -> Vec<(Option<String>, ModelSettings)> {
     let asked = |request: &SeenRequest| {
         let schema = request.output_schema.as_ref().map(|schema| schema.name.clone());
@@ -72,13 +72,13 @@ fn asked(model: &Simulator) -> Vec<(Option<String>, ModelSettings)> {
     model.requests().iter().map(|logged| asked(&logged.request)).collect()
 }
 
-/// A way in which the next process finishes what was left.
+/// How the next process finishes the remaining work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum By {
     ResumeAll,
     Resume,
     Once,
-    /// The session is opened, and what waits begins.
+    /// The session is opened, and the waiting work begins.
     Open,
 }
 
@@ -87,7 +87,7 @@ async fn a_typed_prompt_is_finished_with_its_schema_and_its_settings() {
     let settings = || ModelSettings::new().temperature(0.0).seed(7);
     let mut cases = 0;
     for end in [End::Crash, End::Close] {
-        // Where it waits, `resume_all` finishes what is before it; what is opened begins with what waits.
+        // If it waits, `resume_all` finishes the work before it; opening begins with the waiting work.
         for (waits, by) in [
             (false, By::ResumeAll),
             (false, By::Resume),
@@ -139,7 +139,7 @@ async fn a_typed_prompt_is_finished_with_its_schema_and_its_settings() {
     assert_eq!(cases, 12);
 }
 
-/// The limits of a prompt, of which its caller is gone.
+/// The limits of a prompt whose caller is gone.
 #[tokio::test(start_paused = true)]
 async fn a_prompt_that_nobody_waits_for_is_held_to_its_limits() {
     let mut cases = 0;
@@ -182,13 +182,13 @@ async fn a_prompt_that_nobody_waits_for_is_held_to_its_limits() {
     assert_eq!(cases, 4);
 }
 
-/// A model with a price.
+/// Returns a model with a price.
 fn priced(script: impl Script + 'static) -> Simulator {
     let options = SimulatorOptions::new(script);
     Simulator::new(SimulatorOptions { provider_name: "openai".to_owned(), window: WINDOW, ..options })
 }
 
-/// The limit is what a run may cost whose steps all cost the same: it has fewer of them.
+/// The limit is the cost of a whole run whose steps all cost the same: it has fewer of them.
 #[tokio::test(start_paused = true)]
 async fn a_prompt_that_nobody_waits_for_is_held_to_its_cost() {
     #[derive(Deserialize, JsonSchema)]
@@ -260,7 +260,7 @@ async fn a_validator_of_a_name_is_asked_of_the_agent_that_resumes() {
         let runtime = start(&model, &store).await;
         let mut resumed = runtime.resume_all(|_| Some(agent(WINDOW))).await.unwrap();
         let lacks = resumed.pop().unwrap().result;
-        // What was before it is answered; it waits for its validator.
+        // The prompt before it is answered; it waits for its validator.
         match lacks {
             Err(Error::NoValidator { names, unnamed: 0, .. }) => {
                 assert_eq!((names, waits), (vec!["has_rain".to_owned()], false), "{case}");

@@ -1,4 +1,4 @@
-//! Tools as programs write them: their arguments, their state, their results, and which run at the same time.
+//! Tools as programs write them: arguments, state, results, and concurrency.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ mod waiting;
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// The newest results of tools that the model was sent, each as one text.
+/// Returns the newest tool results sent to the model, each as one text.
 fn results(messages: &[Arc<Message>]) -> Vec<String> {
     let results = messages.iter().filter(|message| message.role() == "tool");
     results.map(|message| message.text()).collect()
@@ -36,7 +36,7 @@ async fn a_tool_without_named_arguments_is_refused_when_a_session_is_opened() {
         "the tool `weather` takes a string, and models call a tool with named arguments: take a struct with a field \
          for each of them"
     );
-    // The same tool, as it is meant.
+    // The same tool in its intended form.
     #[derive(Deserialize, JsonSchema)]
     struct Weather {
         city: String,
@@ -69,7 +69,7 @@ async fn two_tools_of_one_name_are_refused_when_a_session_is_opened() {
         );
         assert!(refused.to_string().contains("two tools named \"say\""), "{case}: {refused}");
     }
-    // The same registry twice is no second tool.
+    // The same registry twice does not add a second tool.
     runtime.open("s", &agent(100_000).tools(&two).tools(&two)).await.unwrap();
 }
 
@@ -115,7 +115,7 @@ async fn the_tools_of_an_agent_share_its_state_and_those_of_another_have_their_o
     model.assert_clean();
 }
 
-/// Two calls that wait for each other end only where both run; two that must not meet say so if they do.
+/// Two calls that wait for each other end only if both run; two that must not overlap report it if they do.
 #[tokio::test(start_paused = true)]
 async fn neighbouring_calls_of_read_only_tools_run_at_the_same_time_and_others_do_not() {
     let together = Arc::new(Barrier::new(2));
@@ -149,12 +149,12 @@ async fn neighbouring_calls_of_read_only_tools_run_at_the_same_time_and_others_d
     let mut results = results(&session.context().await.unwrap());
     let last = results.pop().unwrap();
     assert_eq!(results, ["met", "met", "changed", "changed"]);
-    // The last one has no neighbour, so it waits for nobody.
+    // The last one has no neighbour, so nothing releases it.
     assert!(last.starts_with("stopped after 5s, the limit for a call"), "{last}");
     model.assert_clean();
 }
 
-/// Over HTTP, an image that a tool gives and one of a prompt stand in the request as the provider wants them.
+/// Over HTTP, an image returned by a tool and one in a prompt have the form that the provider expects.
 #[tokio::test]
 async fn images_of_tools_and_prompts_reach_the_model() {
     let png = b"\x89PNG\r\n\x1a\nchart";

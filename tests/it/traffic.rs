@@ -1,4 +1,5 @@
-//! How many messages the actors exchange for a run: each wakes a task, so that a new one is to be seen here.
+//! The number of messages between actors for a run: each wakes a task, so that a new one must be noticed
+//! here.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,8 @@ struct Look {
     up: String,
 }
 
-/// What a run of two steps with a call between them passes. Nothing forwards what its receiver could have been told.
+/// The messages of a run of two steps with a call between them. Nothing forwards a message that its receiver
+/// could have got directly.
 #[tokio::test(start_paused = true)]
 async fn a_run_s_messages_are_these() {
     let script = Function(|request: &SeenRequest, _: CallInfo| {
@@ -43,7 +45,8 @@ async fn a_run_s_messages_are_these() {
     let passed: Vec<(&str, u32)> = std::mem::take(&mut *passed.lock().unwrap()).into_iter().collect();
     let expected = [
         ("agent/begin", 1),
-        // The prompt, the answer that calls, its result, and the last answer and the end, which are recorded together.
+        // The prompt, the answer with the call, its result, and the last answer with the end, which are
+        // recorded together.
         ("agent/broadcast", 5),
         ("agent/model_over", 2),
         ("agent/recorded", 3),

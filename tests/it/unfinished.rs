@@ -1,5 +1,5 @@
-//! What the end of a process leaves: which sessions have work that is not done, by their heads alone, and how it is
-//! finished. And how sessions are listed, named and found.
+//! Work left by the end of a process: which sessions have unfinished work, from their heads alone, and how it
+//! is finished. And how sessions are listed, named and found.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::support::{agent, builder, drain, runtime, simulator};
 
 const WINDOW: u64 = 50_000;
 
-/// Answers with the newest question, after so long.
+/// Answers with the newest prompt, after this delay.
 fn answers_after(first_ms: u64) -> Simulator {
     let pace = Pace { chunks: 3, first_ms, between_ms: 1 };
     let answer = move |request: &SeenRequest, _: CallInfo| {
@@ -27,7 +27,7 @@ fn answers_after(first_ms: u64) -> Simulator {
     simulator(Function(answer), WINDOW)
 }
 
-/// The user's messages of a session, each with the whole answers that follow it before the next one.
+/// Returns the user's messages of a session, each with the whole answers that follow it before the next one.
 async fn answers(runtime: &Runtime, id: &str) -> Vec<(String, Vec<String>)> {
     let mut answers: Vec<(String, Vec<String>)> = Vec::new();
     for entry in runtime.entries(id, EntryId(0)).await.unwrap() {
@@ -42,7 +42,7 @@ async fn answers(runtime: &Runtime, id: &str) -> Vec<(String, Vec<String>)> {
     answers
 }
 
-/// The ends of runs in the log: each run has one.
+/// Checks the ends of runs in the log: each run has one.
 async fn check_ends(runtime: &Runtime, id: &str) {
     let entries = runtime.entries(id, EntryId(0)).await.unwrap();
     let mut ended = BTreeSet::new();
@@ -57,7 +57,8 @@ async fn ids(query: greenroom::SessionQuery) -> Vec<String> {
     query.await.unwrap().into_iter().map(|session| session.id).collect()
 }
 
-/// Sessions in every state that the end of a process may leave them in: `crash` says whether it ends without a word.
+/// Sessions in every state that the end of a process may leave them in: `crash` says whether it ends without
+/// a shutdown.
 async fn leave(store: &Store, crash: bool) {
     let model = answers_after(60_000);
     let runtime = builder(&model).store(store.clone()).start().await.unwrap();
@@ -80,7 +81,7 @@ async fn leave(store: &Store, crash: bool) {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(ids(runtime.unfinished()).await, [""; 0], "what is being worked on is no such work");
     if crash {
-        // Its actors are never heard of again.
+        // Its actors never send anything again.
         std::mem::forget(runtime);
     } else {
         for id in runtime.live().await.unwrap() {
@@ -135,7 +136,7 @@ async fn heads_tell_what_is_unfinished_and_resume_all_finishes_it_once() {
     }
 }
 
-/// A provider that takes the key only when the test says so.
+/// Returns a provider that accepts the key only when the test allows it.
 fn locked(is_open: &Arc<AtomicBool>) -> Simulator {
     let is_open = Arc::clone(is_open);
     let answer = move |request: &SeenRequest, _: CallInfo| {
@@ -194,7 +195,7 @@ async fn what_a_wrong_key_could_not_finish_is_still_to_be_done() {
     assert_eq!(cases, 4);
 }
 
-/// A prompt that an earlier process left fails, so what that process left behind it is held back. What was said in this
+/// A prompt left by an earlier process fails, so that process's later input is held back. Input of this
 /// process, before the session slept and woke again, is not.
 #[tokio::test(start_paused = true)]
 async fn what_is_said_beside_a_run_that_was_left_is_not_held_back_with_it() {
@@ -269,7 +270,7 @@ async fn only_so_many_sessions_are_resumed_at_a_time() {
     assert_eq!(busiest.load(Ordering::Relaxed), 3);
 }
 
-/// An agent that cannot work, and a session that is deleted meanwhile, harm no other.
+/// An agent that cannot work, and a session that is deleted meanwhile, do not affect others.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_cannot_be_resumed_harms_no_other() {
     let store = Store::memory();
@@ -309,7 +310,7 @@ async fn a_resumed_run_is_another_run_with_one_end_also_where_it_is_cut_off_agai
     check_ends(&runtime, "one").await;
     let summary = runtime.summary("one").await.unwrap().unwrap();
     assert!(!summary.is_unfinished && !summary.has_open_run);
-    // What is said after an interruption leaves it behind.
+    // A message after an interruption leaves the run behind.
     session.prompt("two").start().await.unwrap().detach();
     tokio::time::sleep(Duration::from_secs(1)).await;
     runtime.close("one").await.unwrap();
@@ -362,7 +363,8 @@ async fn what_was_closed_within_a_tool_call_is_resumed_with_its_reply() {
     assert_eq!(cases, 4);
 }
 
-/// Where the child of [`two_hundred_sessions_are_killed_and_all_answered_once`] works; only set for the child.
+/// The working folder of the child of [`two_hundred_sessions_are_killed_and_all_answered_once`]; only set for
+/// the child.
 const DIR: &str = "GREENROOM_RESUME_DIR";
 const SESSIONS: usize = 200;
 
@@ -466,7 +468,7 @@ async fn sessions_are_listed_in_pages_orders_and_by_their_labels() {
         };
         let runtime = runtime.start().await.unwrap();
         let count = 25_u32;
-        // The order of their ids is not the order in which they were said.
+        // The order of their ids is not the order of their messages.
         for number in 0..count {
             let number = number * 7 % count;
             let session = runtime.open(&format!("s{number:02}"), &agent(WINDOW)).await.unwrap();
@@ -529,7 +531,7 @@ async fn titles_and_labels_are_stored_listed_copied_and_limited() {
         drain(&mut events).iter().map(|event| serde_json::to_value(&event.kind).unwrap()).collect();
     let kinds: Vec<_> = told.iter().filter_map(|event| event["kind"].as_str()).collect();
     assert_eq!(kinds, ["title", "session_label", "session_label"], "{told:?}");
-    // One that sleeps is not woken.
+    // A sleeping one is not woken.
     runtime.close("ada@example.org").await.unwrap();
     session.set_label("tenant", "43").await.unwrap();
     session.remove_label("empty").await.unwrap();
@@ -559,7 +561,7 @@ async fn titles_and_labels_are_stored_listed_copied_and_limited() {
         refused(session.set_title("a\u{1b}[31m").await).await,
         MetadataError::Unprintable { what: "title" }
     );
-    // Scripts and emoji that are written with joiners are what people write.
+    // People use scripts and emoji that are written with joiners.
     for title in ["👨\u{200d}👩\u{200d}👧", "می\u{200c}خواهم", "🏳\u{fe0f}\u{200d}🌈", "Donau\u{ad}dampf"]
     {
         session.set_title(title).await.unwrap();
@@ -586,7 +588,7 @@ async fn titles_and_labels_are_stored_listed_copied_and_limited() {
     assert_eq!((summary.title, summary.labels.len()), (None, 16));
     runtime.delete("copy").await.unwrap();
     let new = runtime.open("copy", &agent(WINDOW)).await.unwrap();
-    // A title may come before the first prompt.
+    // A title may be set before the first prompt.
     new.set_title("New").await.unwrap();
     new.prompt("hello").await.unwrap();
     let summary = runtime.summary("copy").await.unwrap().unwrap();
@@ -620,7 +622,8 @@ async fn a_fork_takes_the_conversation_and_leaves_what_waits() {
     model.assert_clean();
 }
 
-/// Ids as people and attackers have them: each is a session of its own, on a disk, after a restart, with a sub-agent.
+/// Ids as people and attackers use them: each is a separate session, on a disk, after a restart, with a
+/// sub-agent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_have_ids_as_people_have_them() {
     let dir = tempfile::tempdir().unwrap();

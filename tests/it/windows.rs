@@ -1,4 +1,4 @@
-//! Windows that servers tell, and limits that they name: what sessions work with over HTTP.
+//! Windows reported by servers, and limits in their errors: the effective window over HTTP.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use greenroom_simulator::{
 };
 use greenroom_store::Store;
 
-/// A model with a window of 8,192 tokens behind a server that lists it in this form.
+/// Returns a model with a window of 8,192 tokens behind a server that lists it in this form.
 async fn served(list: ListForm) -> (Simulator, SimulatorServer) {
     let options = SimulatorOptions { window: 8_192, list, ..SimulatorOptions::new(Echo) };
     let model = Simulator::new(options);
@@ -37,7 +37,7 @@ async fn window(session: &SessionHandle) -> (Option<u64>, WindowSource) {
     (context.window, context.window_source)
 }
 
-/// Opens a session at such a server: what its window is.
+/// Opens a session at such a server and checks its window.
 async fn check(list: ListForm, agent: Agent, expected: (u64, WindowSource)) {
     let (model, server) = served(list).await;
     let runtime = runtime(&server, &Store::memory()).await;
@@ -48,7 +48,7 @@ async fn check(list: ListForm, agent: Agent, expected: (u64, WindowSource)) {
     runtime.shutdown().await.unwrap();
 }
 
-/// A session that nobody has opened in this process tells where its window came from.
+/// A session that was not opened in this process reports the source of its window.
 #[tokio::test]
 async fn a_session_that_is_not_live_says_where_its_window_came_from() {
     let (_model, server) = served(ListForm::Vllm).await;
@@ -75,7 +75,7 @@ async fn a_server_is_asked_for_the_window() {
     // llama-server answers under every name, and so it is not the catalogue's model.
     let named = || Agent::new("gpt-4o");
     check(ListForm::LlamaServer { trained: 131_072 }, named(), (8_192, WindowSource::Server)).await;
-    // What the user set stands above all.
+    // The user's setting has precedence.
     check(ListForm::Vllm, simulated().context_window(6_000), (6_000, WindowSource::Setting)).await;
 }
 
@@ -109,7 +109,7 @@ async fn a_limit_belongs_to_its_server_and_is_doubted_when_the_list_says_more() 
     session.prompt("thing ".repeat(4_000)).await.unwrap();
     assert_eq!(window(&session).await, (Some(8_192), WindowSource::Learned));
     drop((session, first));
-    // It is still true after a restart, since the list says what it said then.
+    // It is still true after a restart, since the list is unchanged.
     let again = runtime(&boasting, &store).await;
     assert_eq!(
         window(&again.open("t", simulated()).await.unwrap()).await,
@@ -141,8 +141,8 @@ async fn a_server_that_does_not_answer_delays_nobody_for_long() {
     runtime.shutdown().await.unwrap();
 }
 
-/// Learns a limit of a server that lists nothing, has one call of a step or of a summary fail so, and says where the
-/// window comes from after the next call.
+/// Learns a limit of a server that lists nothing, makes one call of a step or of a summary fail in this way,
+/// and returns the source of the window after the next call.
 async fn after(fault: Fault, in_summary: bool) -> WindowSource {
     let armed = Arc::new(AtomicBool::new(false));
     let (of_runs, of_summaries) = (Arc::clone(&armed), Arc::clone(&armed));
@@ -184,7 +184,7 @@ async fn after(fault: Fault, in_summary: bool) -> WindowSource {
     window(&other).await.1
 }
 
-/// A server that was lost may come back as another; one that says nothing for a while is the same.
+/// A lost server may come back as another; one that is silent for a while is the same.
 #[tokio::test(start_paused = true)]
 async fn a_lost_connection_makes_a_limit_doubtful_and_a_stall_does_not() {
     let stall = || Fault::Stall { at: Point::BeforeHeaders, ping_every_ms: None, for_ms: None };

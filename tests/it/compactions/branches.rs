@@ -1,5 +1,5 @@
-//! The summary of a branch that is left is a compaction of the branch: with its parts, merges, retries and bill, supervised
-//! and cancellable; and all that was said on the branch reaches a summariser.
+//! The summary of a branch that is left is a compaction of the branch: with its parts, merges, retries and
+//! bill, supervised and cancellable; and every message of the branch reaches a summariser.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::compaction_fixtures::{
 };
 use crate::support::{agent, drain, names, runtime, simulator};
 
-/// The record of the branch that was left, and its files.
+/// Returns the record of the branch that was left, and its files.
 async fn record(runtime: &Runtime) -> (String, FileOps) {
     let entries = runtime.entries("s", EntryId(0)).await.unwrap();
     let record = entries.iter().rev().find_map(|entry| match &entry.kind {
@@ -58,7 +58,7 @@ async fn a_large_branch_is_summarised_whole() {
     model.assert_clean();
 }
 
-/// What the branch's own compaction had summarised is in the record, and its files.
+/// Messages summarised by the branch's own compaction are in the record, with its files.
 #[tokio::test(start_paused = true)]
 async fn what_was_compacted_on_the_branch_is_in_its_summary() {
     let scribe = Function(|request: &SeenRequest, info: CallInfo| {
@@ -92,7 +92,7 @@ async fn what_was_compacted_on_the_branch_is_in_its_summary() {
             "<read-files>\nlate.rs\n</read-files>\n\n<modified-files>\nearly.rs\n</modified-files>"
         )
     );
-    // One whose part is kept word for word is not repeated.
+    // A compaction whose part is kept verbatim is not repeated.
     session.branch(Some(EntryId(11))).await.unwrap();
     session.prompt("and on").await.unwrap();
     session.branch_with_summary(Some(EntryId(11))).await.unwrap();
@@ -100,8 +100,8 @@ async fn what_was_compacted_on_the_branch_is_in_its_summary() {
     assert!(!request.contains("the lighthouse") && request.contains("and on"), "{request}");
 }
 
-/// A summariser that is busy, answers garbage once or is refused: the branch is summarised all the same, and what was
-/// tried is told and billed.
+/// A summariser that is busy, answers garbage once or is refused: the branch is summarised nevertheless, and
+/// the attempts are reported and billed.
 #[tokio::test(start_paused = true)]
 async fn a_branch_s_summary_is_tried_again_and_falls_back() {
     for fault in [Fault::RateLimited(RetryAfter::Seconds(7)), Fault::ServerError(500), Fault::Loading] {
@@ -118,7 +118,7 @@ async fn a_branch_s_summary_is_tried_again_and_falls_back() {
         let told = names(&mut events);
         assert_eq!(told.iter().filter(|name| **name == "retry").count(), 2, "{fault:?}: {told:?}");
     }
-    // The summary model is refused; the session's own writes.
+    // The summary model is refused; the session's own writes the summary.
     let scribe = Function(|request: &SeenRequest, info: CallInfo| match request.model.as_str() {
         "scribe" => Said::fault(Fault::Http {
             status: 403,
@@ -136,7 +136,7 @@ async fn a_branch_s_summary_is_tried_again_and_falls_back() {
     assert_eq!(models, ["scribe", "simulated"]);
 }
 
-/// Where no summary can be had nothing is changed; nor where it is aborted. A prompt waits for it meanwhile.
+/// If no summary is possible, or it is aborted, nothing is changed. A prompt waits for it meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_branch_that_is_not_summarised_is_not_left() {
     let model = simulator(ByPurpose::new(Echo, Summariser::Garbage), 100_000);
@@ -181,7 +181,7 @@ async fn a_branch_that_is_not_summarised_is_not_left() {
     model.assert_clean();
 }
 
-/// A failure of a branch's summary is no failure of automatic compaction.
+/// A failure of a branch's summary does not count as a failure of automatic compaction.
 #[tokio::test(start_paused = true)]
 async fn a_branch_s_failures_pause_nothing() {
     let model = simulator(ByPurpose::new(Echo, Summariser::Garbage), 100_000);

@@ -1,4 +1,4 @@
-//! What programs may say about compactions, and what becomes of programs that say it badly.
+//! Hooks around compactions, and how misbehaving hooks are handled.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use greenroom_simulator::{
 use crate::compaction_fixtures::{asked, calls, chat, keep, newest, opened, result, text, user, warnings};
 use crate::support::{agent, builder, drain, simulator};
 
-/// A session of a file and eight runs, under a runtime with these hooks.
+/// Returns a session of a file and eight runs, under a runtime with these hooks.
 async fn hooked(hooks: impl FnOnce(RuntimeBuilder) -> RuntimeBuilder) -> (Simulator, Runtime, SessionHandle) {
     let model = simulator(Echo, 100_000);
     let runtime = hooks(builder(&model)).start().await.unwrap();
@@ -80,7 +80,7 @@ async fn a_supplied_summary_that_is_empty_too_large_or_cuts_where_none_may_is_re
     }
 }
 
-/// A hook that fails, panics or takes too long is told of and passed over, before a compaction and after it.
+/// A hook that fails, panics or times out is reported and skipped, before a compaction and after it.
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_panics_or_is_slow_is_reported_and_skipped() {
     for slow in [false, true] {
@@ -131,14 +131,14 @@ async fn after_one_that_works_and_after_one_that_fails_the_right_hook_is_told() 
             .unwrap();
         let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
         let _ = session.compact(keep(300)).await.unwrap();
-        // Nothing to do is neither.
+        // A compaction with nothing to do calls neither.
         let _ = session.compact(keep(50_000)).await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(*told.lock().unwrap(), [expected]);
     }
 }
 
-/// Before and after, a hook knows why a compaction was asked for, with what wishes and under which settings.
+/// Before and after, a hook knows the trigger, the caller's wishes and the settings.
 #[tokio::test(start_paused = true)]
 async fn hooks_are_told_the_trigger_the_wishes_the_settings_and_the_entry() {
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -210,7 +210,8 @@ async fn the_reason_of_a_cancel_reaches_the_caller_of_the_run() {
     assert!(failure.message.ends_with("; the compaction was cancelled: an audit runs"), "{failure}");
 }
 
-/// A hook may ask for a compaction. One that always asks is no loop: without a new message nothing is asked again.
+/// A hook may request a compaction. One that always does so cannot loop: without a new message nothing is
+/// compacted again.
 #[tokio::test(start_paused = true)]
 async fn a_hook_may_ask_for_a_compaction_and_cannot_loop() {
     let model = simulator(ByPurpose::new(Echo, Summariser::Garbage), 100_000);
@@ -231,7 +232,7 @@ async fn a_hook_may_ask_for_a_compaction_and_cannot_loop() {
             let _ = session.compact(keep(300)).await.unwrap();
         } else {
             session.prompt("and on").await.unwrap();
-            // What the hook asked for after the last one was dropped; this one asks anew.
+            // The hook's request after the last one was dropped; this is a new request.
             session.compact_after_run(keep(300)).await.unwrap();
         }
         tokio::time::sleep(Duration::from_secs(600)).await;

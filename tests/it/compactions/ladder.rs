@@ -1,4 +1,4 @@
-//! At the window and below it: which rung is taken, what is typed, and when nothing is tried any more.
+//! At the window and below it: which rung is taken, which errors are typed, and when attempts stop.
 
 use greenroom::prelude::*;
 use greenroom_kernel::entry::EntryKind;
@@ -14,12 +14,13 @@ use crate::compaction_fixtures::{
 };
 use crate::support::{agent, builder, drain, runtime, simulator};
 
-/// A report of this size, whatever was sent.
+/// Returns a usage report of this size, whatever was sent.
 fn reported(input_tokens: u64) -> Usage {
     Usage { input_tokens, output_tokens: 10, ..Usage::default() }
 }
 
-/// At the window something must be done: where no summary can be had, the fallback stands in, and says so.
+/// At the window something must be done: if no summary is possible, the fallback is installed, and reported
+/// as such.
 #[tokio::test(start_paused = true)]
 async fn at_the_window_the_fallback_stands_in_and_says_truncated() {
     let model = simulator(ByPurpose::new(Sequence(vec![Said::text("on")]), Summariser::Garbage), 20_000);
@@ -34,12 +35,12 @@ async fn at_the_window_the_fallback_stands_in_and_says_truncated() {
     model.assert_clean();
 }
 
-/// What is newest leaves the fallback above the trigger: it is sent, since it can be, and no compaction follows
-/// another in vain. Once it is answered it is summarised.
+/// The newest messages leave the fallback above the trigger: it is sent, since it can be, and no useless
+/// compaction follows. Once it is answered it is summarised.
 #[tokio::test(start_paused = true)]
 async fn after_a_fallback_above_the_trigger_none_follows_in_vain() {
     let talk = Function(|_: &SeenRequest, _: CallInfo| Said::text("yes").with_usage(reported(6_700)));
-    // The first summary is refused, so that the fallback stands in.
+    // The first summary is refused, so that the fallback is installed.
     let scribe = Function(|request: &SeenRequest, info: CallInfo| match info.session_call {
         0 => Said::fault(Fault::EmptyBody(403)),
         _ => Summariser::Obedient.reply(request, info),
@@ -55,7 +56,7 @@ async fn after_a_fallback_above_the_trigger_none_follows_in_vain() {
     let outcomes: Vec<_> = ended.iter().map(|end| end.outcome.as_str()).collect();
     assert_eq!(outcomes, ["truncated", "completed"], "{ended:?}");
     assert!((trigger..7_000).contains(&ended[0].tokens_after), "{ended:?}");
-    // Once it is answered, the large prompt gives way to the trigger.
+    // Once it is answered, the large prompt is compacted below the trigger.
     assert!(ended[1].tokens_after < trigger, "{ended:?}");
     for sleeps in [false, true] {
         if sleeps {
@@ -85,7 +86,8 @@ async fn below_the_window_a_failed_summary_changes_nothing() {
     assert_eq!(session.context().await.unwrap().len(), 26);
 }
 
-/// What is newest alone is larger than the window: typed, with the numbers; the session stays usable.
+/// The newest message alone is larger than the window: a typed error with the numbers; the session stays
+/// usable.
 #[tokio::test(start_paused = true)]
 async fn a_floor_is_typed_with_its_numbers_and_the_session_stays_usable() {
     let model = simulator(Echo, 8_000);
@@ -100,7 +102,7 @@ async fn a_floor_is_typed_with_its_numbers_and_the_session_stays_usable() {
     session.prompt("and on").await.unwrap();
 }
 
-/// Three failures in a row: a warning, and silence, until something changes.
+/// After three failures in a row there is a warning, and no further attempt until something changes.
 #[tokio::test(start_paused = true)]
 async fn after_three_failures_it_pauses_until_a_manual_compaction_new_settings_or_another_model() {
     for change in ["manual", "settings", "model"] {
@@ -144,7 +146,7 @@ async fn after_three_failures_it_pauses_until_a_manual_compaction_new_settings_o
     }
 }
 
-/// A pause ends where the window does: the fallback needs no model.
+/// The pause does not apply at the window: the fallback needs no model.
 #[tokio::test(start_paused = true)]
 async fn a_paused_session_compacts_at_the_window_all_the_same() {
     // It grows to 94 % of the window after the pause began.
@@ -186,7 +188,7 @@ async fn no_automatic_compaction_follows_another_without_a_new_message() {
     assert!(count(&seen, "compaction_start") >= 1);
 }
 
-/// The provider knows a smaller window than is set: what it says is remembered, and the run goes on.
+/// The provider names a smaller window than configured: it is remembered, and the run continues.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_a_provider_names_is_remembered() {
     let model = simulator(Echo, 9_000);
@@ -203,7 +205,7 @@ async fn a_limit_that_a_provider_names_is_remembered() {
     assert!(warnings(&drain(&mut events)).iter().any(|warning| warning.contains("9000")));
 }
 
-/// Nothing is said to be remembered that is not used: a window that is set holds.
+/// An unused limit is not reported as remembered: a configured window has precedence.
 #[tokio::test(start_paused = true)]
 async fn a_limit_below_the_window_that_is_set_is_said_not_to_be_used() {
     let model = simulator(Echo, 9_000);
@@ -218,7 +220,8 @@ async fn a_limit_below_the_window_that_is_set_is_said_not_to_be_used() {
     assert!(of_limit[0].contains("is not used, since its window is set to 20000"), "{of_limit:?}");
 }
 
-/// To a model with a smaller window: the old one, whose window still holds it all, writes the summary.
+/// On a switch to a model with a smaller window, the old model, whose window still holds the context, writes
+/// the summary.
 #[tokio::test(start_paused = true)]
 async fn a_switch_to_a_smaller_window_compacts_with_the_model_that_is_left_and_then_with_the_new_one() {
     for old_refuses in [false, true] {
@@ -245,7 +248,7 @@ async fn a_switch_to_a_smaller_window_compacts_with_the_model_that_is_left_and_t
     }
 }
 
-/// Settings that cannot work are refused when they are given, and when a session is opened with them.
+/// Settings that cannot work are rejected when they are set, and when a session is opened with them.
 #[tokio::test(start_paused = true)]
 async fn settings_that_cannot_work_are_refused_with_the_reason() {
     let model = simulator(Echo, 8_000);
@@ -266,7 +269,7 @@ async fn settings_that_cannot_work_are_refused_with_the_reason() {
     }
     let refused = runtime.open("floor", &agent(8_000).instructions(text("rules", 7_000))).await.unwrap_err();
     assert!(refused.to_string().contains("system prompt"), "{refused}");
-    // What is kept gives way; a limit that the fixed part fills is refused, with the numbers.
+    // The kept part shrinks; a limit that the fixed part fills is rejected, with the numbers.
     let limited = settings(|settings| {
         (settings.auto_compact_token_limit, settings.keep_recent_tokens) = (Some(1_500), Some(2_000));
     });
@@ -274,7 +277,7 @@ async fn settings_that_cannot_work_are_refused_with_the_reason() {
     let ruled = agent(8_000).instructions(text("rules", 1_400));
     let refused = runtime.open("ruled", &ruled.clone().compaction(limited.clone())).await.unwrap_err();
     assert!(refused.to_string().contains("triggers at 1500 of 8000"), "{refused}");
-    // When they are set for a session that is live, too; then they hold for none.
+    // Also when they are set for a live session; then they apply to no session.
     let session = runtime.open("ruled", &ruled).await.unwrap();
     let refused = runtime.set_compaction(limited.clone()).await.unwrap_err();
     assert!(refused.to_string().contains("triggers at 1500 of 8000"), "{refused}");
@@ -285,7 +288,7 @@ async fn settings_that_cannot_work_are_refused_with_the_reason() {
     assert!(session.prompt("hello").await.is_err());
 }
 
-/// An agent that cannot work is refused for a session that is live as for one that is not, and changes nothing.
+/// An agent that cannot work is rejected for a live session as for any other, and changes nothing.
 #[tokio::test(start_paused = true)]
 async fn a_live_session_refuses_an_agent_that_cannot_work_and_goes_on_as_it_was() {
     let model = simulator(Echo, 100_000);
@@ -309,7 +312,8 @@ async fn a_live_session_refuses_an_agent_that_cannot_work_and_goes_on_as_it_was(
                 matches!(&refused, Error::Config(_)) && refused.to_string().contains(reason),
                 "{sleeps}: {refused}"
             );
-            // Who has the session open goes on with what held before; it is read and exported as before.
+            // Callers that have the session open continue with the previous agent; it is read and exported as
+            // before.
             session.prompt("and on").await.unwrap();
             assert_eq!(session.state().await.unwrap().model, "simulated");
             assert!(!runtime.entries("s", EntryId(0)).await.unwrap().is_empty());
@@ -317,7 +321,7 @@ async fn a_live_session_refuses_an_agent_that_cannot_work_and_goes_on_as_it_was(
         }
     }
     assert_eq!(warnings(&drain(&mut events)), [""; 0]);
-    // With another model it goes on.
+    // With another model it continues.
     runtime.close("s").await.unwrap();
     assert!(runtime.open("s", &unusable[2].0).await.is_err());
     let asleep = runtime.session("s").await.unwrap();
@@ -329,7 +333,7 @@ async fn a_live_session_refuses_an_agent_that_cannot_work_and_goes_on_as_it_was(
     assert_eq!(runs(&model).last().unwrap().request.model, "other");
 }
 
-/// Several open a session at once, with definitions that work and that do not: each has its own answer.
+/// Several callers open a session at once, with valid and invalid definitions: each gets its own result.
 #[tokio::test(start_paused = true)]
 async fn who_opens_a_session_at_the_same_time_has_an_answer_of_his_own() {
     let model = simulator(Echo, 100_000);
@@ -345,8 +349,8 @@ async fn who_opens_a_session_at_the_same_time_has_an_answer_of_his_own() {
     }
 }
 
-/// A report says that the last request was larger than the window, though our estimate is far below it: that is said,
-/// and the session is compacted before the model is asked again.
+/// A report shows that the last request was larger than the window, though our estimate is far below it: that
+/// is reported, and the session is compacted before the next model call.
 #[tokio::test(start_paused = true)]
 async fn silent_truncation_is_noticed_by_the_report_and_compacted_for() {
     let said = vec![Said::text("on").with_usage(reported(6_300)), Said::text("and on")];
@@ -370,7 +374,7 @@ async fn silent_truncation_is_noticed_by_the_report_and_compacted_for() {
     model.assert_clean();
 }
 
-/// A message of a session that a program put in, and one that is empty, count as what they are.
+/// A message inserted by a program and an empty one count as such.
 #[tokio::test(start_paused = true)]
 async fn empty_answers_and_notes_neither_count_nor_break_a_compaction() {
     let model = simulator(Echo, 100_000);

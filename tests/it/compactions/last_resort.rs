@@ -1,5 +1,5 @@
-//! The last resort at the window: what gives way where no summary can be had, what is said of it, and how it is made up
-//! for.
+//! The last resort at the window: what is cut if no summary is possible, how it is reported, and how the next
+//! summary makes up for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::compaction_fixtures::{
 };
 use crate::support::{agent, drain, runtime, simulator};
 
-/// A summariser whose streams break as long as `is_broken`.
+/// Returns a summariser whose streams break as long as `is_broken`.
 fn breakable(is_broken: &Arc<AtomicBool>) -> impl Script + use<> {
     let is_broken = Arc::clone(is_broken);
     Function(move |request: &SeenRequest, info: CallInfo| {
@@ -27,8 +27,8 @@ fn breakable(is_broken: &Arc<AtomicBool>) -> impl Script + use<> {
     })
 }
 
-/// Broken streams cost as much of the oldest as they must, which is said; the next summary makes up for it, and what is
-/// owed follows from the compactions that count.
+/// Broken streams cost as little of the oldest messages as possible, which is reported; the next summary
+/// makes up for it, and the debt follows from the active compactions.
 #[tokio::test(start_paused = true)]
 async fn what_broken_streams_cost_is_little_and_the_next_summary_reads_it() {
     let is_broken = Arc::new(AtomicBool::new(true));
@@ -44,12 +44,12 @@ async fn what_broken_streams_cost_is_little_and_the_next_summary_reads_it() {
     let reason = ended[0].outcome.reason().unwrap();
     assert!(reason.starts_with("no summary could be made: "), "{reason}");
     assert!(ended[0].tokens_before > 30_000, "{ended:?}");
-    // Success demands 0.7 of the trigger: that much stays, and no less than a message less.
+    // A success must reach 0.7 of the trigger: that much stays, to within one message.
     let room = CompactionSettings::default().trigger_tokens(32_000).unwrap() * 7 / 10;
     assert!((room - 600..=room).contains(&ended[0].tokens_after), "{ended:?} of {room}");
     let warned = warnings(&seen);
     assert!(warned.iter().any(|text| text.contains("cut without a summary")), "{warned:?}");
-    // Undoing it is refused, with the size, where it would not fit.
+    // Undoing it is refused, with the size, if the result would not fit.
     runtime.open("s", &agent(30_000)).await.unwrap();
     let refused = session.undo_compaction().await.unwrap_err();
     assert!(refused.to_string().contains("the window has 30000"), "{refused}");
@@ -73,12 +73,12 @@ async fn what_broken_streams_cost_is_little_and_the_next_summary_reads_it() {
     assert!(missing.is_empty(), "no summary has read {missing:?}");
     let paid = newest(&runtime, "s").await;
     assert!(paid.debt.is_empty() && paid.first == first.first_kept && paid.base == Some(cut), "{paid:?}");
-    // Without the summary that paid, it is owed again; and another one pays again.
+    // Without the summary that covered it, the debt is back; another summary covers it again.
     session.undo_compaction().await.unwrap();
     let before = asked(&model).len();
     assert!(session.compact(keep(2_000)).await.unwrap().is_installed());
     assert!(asked(&model)[before..].iter().any(|logged| logged.request.messages[0].text().contains("m3.")));
-    // Without the truncation, nothing is. The window has to be one that takes all.
+    // Without the truncation, there is no debt. The window has to be large enough for everything.
     session.undo_compaction().await.unwrap();
     let session = runtime.open("s", &agent(60_000)).await.unwrap();
     session.undo_compaction().await.unwrap();
@@ -90,7 +90,7 @@ async fn what_broken_streams_cost_is_little_and_the_next_summary_reads_it() {
     model.assert_clean();
 }
 
-/// A chosen truncation is no loss: it warns of nothing and owes nothing.
+/// A chosen truncation is not a loss: there is no warning and no debt.
 #[tokio::test(start_paused = true)]
 async fn a_chosen_truncation_owes_nothing() {
     let model = simulator(ByPurpose::new(talker(300), Summariser::Garbage), 40_000);
@@ -111,8 +111,8 @@ async fn a_chosen_truncation_owes_nothing() {
     assert!(newest(&runtime, "s").await.debt.is_empty());
 }
 
-/// Before anything is cut, old tool results become lines that name their entries; `recall` reads them, and an undo brings
-/// them back.
+/// Before anything is cut, old tool results become lines that name their entries; `recall` reads them, and an
+/// undo restores them.
 #[tokio::test(start_paused = true)]
 async fn old_tool_results_give_way_first_and_are_within_reach() {
     let is_broken = Arc::new(AtomicBool::new(true));
@@ -143,20 +143,20 @@ async fn old_tool_results_give_way_first_and_are_within_reach() {
     assert!(warnings(&seen).iter().any(|text| text.contains("sent shorter")), "{:?}", warnings(&seen));
     let pruned = |events: &[Arc<Event>]| crate::compaction_fixtures::count(events, "results_pruned");
     assert_eq!(pruned(&seen), 1);
-    // The model has read what the first of them said.
+    // The model has read the first of them.
     assert!(reply.text.contains("r1. "), "{}", reply.text);
     let context = session.context().await.unwrap();
     assert!(context[4].text().contains("recall with entry 4"), "{}", context[4].text());
     assert_eq!(context[..4], before[..4]);
-    // The size that is shown is that of what is sent, after a restart too.
+    // The displayed size is that of what is sent, after a restart too.
     let shown = session.state().await.unwrap().context.tokens;
     runtime.close("s").await.unwrap();
     let session = runtime.open("s", &definition).await.unwrap();
     let again = session.state().await.unwrap().context.tokens;
     assert!(shown < 24_000 && shown == again, "{shown} {again}");
     assert_eq!(session.context().await.unwrap(), context);
-    // An undo is refused, with the size, where it would not fit; else it brings back what was there, and what was said
-    // since stays.
+    // An undo is refused, with the size, if the result would not fit; otherwise it restores the earlier
+    // context, and later messages stay.
     let refused = session.undo_compaction().await.unwrap_err();
     assert!(refused.to_string().contains("the window has 32000"), "{refused}");
     let larger = crate::compaction_fixtures::editor(60_000, 10);

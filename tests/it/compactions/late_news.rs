@@ -1,6 +1,6 @@
-//! What an earlier compaction still says reaches no later one.
+//! Late messages about an earlier compaction reach no later one.
 //!
-//! Invariants: every message about a compaction names its start's entry, so one that comes late is dropped.
+//! Invariants: every message about a compaction names its start's entry, so a late one is dropped.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use greenroom_store::files::{Files, OpenMode};
 use crate::compaction_fixtures::{chat, keep, opened};
 use crate::support::{agent, builder, simulator};
 
-/// The store refuses the first summary, and another compaction was asked for meanwhile: the end of the first one is
-/// not taken for the end of the second.
+/// The store refuses the first summary, and another compaction was requested meanwhile: the end of the first
+/// one is not taken for the end of the second.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_compaction_that_could_not_be_installed_does_not_end_the_next_one() {
     let disk = FaultyFiles::new(Arc::new(MemoryFiles::new()));

@@ -1,5 +1,5 @@
-//! Manual compactions and back: focus, keep and force, plans, undo, branches, forks, pins, and input that comes
-//! meanwhile.
+//! Manual compactions and their reversal: focus, keep and force, plans, undo, branches, forks, pins, and
+//! input during a compaction.
 
 use std::time::Duration;
 
@@ -32,14 +32,14 @@ async fn a_plan_says_what_a_compaction_then_does() {
     assert!(done.tokens_after <= plan.tokens_after_max(), "the summary may reach its cap");
     let expected = plan.tokens_after_estimate();
     assert!(done.tokens_after.abs_diff(expected) * 4 < expected, "{} is about {expected}", done.tokens_after);
-    // What is too small to get smaller is known before.
+    // A context that is too small to get smaller is recognised in advance.
     let small = opened(&runtime, "small", &agent(100_000), chat(2, 40)).await;
     let refused = small.plan(CompactOptions::default()).await.unwrap().check_gain().unwrap_err().to_string();
     let done = small.compact(CompactOptions::default()).await.unwrap();
     assert_eq!(Some(refused.as_str()), done.outcome.reason());
 }
 
-/// Undone, what was compacted is not compacted again at the same size, not even after a restart.
+/// After an undo, the same context is not compacted again at the same size, not even after a restart.
 #[tokio::test(start_paused = true)]
 async fn an_undone_compaction_waits_for_the_window_even_after_a_restart() {
     let model = simulator(ByPurpose::new(talker(20), Summariser::Obedient), 100_000);
@@ -59,7 +59,7 @@ async fn an_undone_compaction_waits_for_the_window_even_after_a_restart() {
         assert!(session.state().await.unwrap().context.tokens > 22_000);
         assert_eq!(count(&drain(&mut events), "compaction_start"), 0, "restart: {restart}");
     }
-    // By hand it is done again, and then it triggers as it did.
+    // A manual compaction does it again, and then triggers work as before.
     assert_eq!(session.compact(keep(600)).await.unwrap().outcome.as_str(), "completed");
 }
 
@@ -78,7 +78,7 @@ async fn an_undo_that_would_not_fit_the_window_is_refused_with_the_size() {
     assert!(none.undo_compaction().await.is_err());
 }
 
-/// Input that comes while a compaction runs waits, and is there once, in order.
+/// Input during a compaction waits, and is there once, in order.
 #[tokio::test(start_paused = true)]
 async fn steers_and_prompts_during_a_compaction_are_neither_lost_nor_doubled() {
     let slow = Function(|request: &SeenRequest, info: CallInfo| {
@@ -110,7 +110,7 @@ async fn steers_and_prompts_during_a_compaction_are_neither_lost_nor_doubled() {
     model.assert_clean();
 }
 
-/// Pinned words stay, word for word, through compactions, and within a budget.
+/// Pinned messages stay, verbatim, through compactions, and within a budget.
 #[tokio::test(start_paused = true)]
 async fn a_pin_is_kept_verbatim_through_compactions_and_within_a_budget() {
     let model = simulator(Echo, 20_000);
@@ -163,7 +163,7 @@ async fn a_fork_goes_on_from_the_compacted_context() {
     assert_eq!(session.context().await.unwrap(), context);
 }
 
-/// A branch that is left is told on the new one, with its files.
+/// A branch that is left is summarised on the new one, with its files.
 #[tokio::test(start_paused = true)]
 async fn a_branch_that_is_left_leaves_a_summary_with_its_files() {
     let model = simulator(Echo, 100_000);
@@ -217,7 +217,7 @@ async fn the_events_of_a_compaction_come_in_order() {
     );
 }
 
-/// More entries than one batch of the store takes are taken over all the same, and read again from the disk.
+/// An import of more entries than one batch of the store is complete, and is read again from the disk.
 #[tokio::test]
 async fn an_import_of_any_size_is_taken_over_and_compacted() {
     let model = simulator(Echo, 100_000);

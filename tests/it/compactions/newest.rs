@@ -1,13 +1,13 @@
-//! Where the newest messages alone are more than a success leaves, the older ones are summarised all the same, and
-//! automatic compaction does not give up.
+//! If the newest messages alone exceed the target, the older ones are summarised nevertheless, and automatic
+//! compaction does not give up.
 
 use greenroom_simulator::{ByPurpose, Summariser};
 
 use crate::compaction_fixtures::{ends, settings, talker, text, warnings};
 use crate::support::{agent, drain, runtime, simulator};
 
-/// Prompts as large as the trigger allows and larger, then small ones: no compaction fails, the context stays bounded, and
-/// nothing is cut.
+/// Prompts as large as the trigger allows and larger, then small ones: no compaction fails, the context stays
+/// bounded, and nothing is cut.
 #[tokio::test(start_paused = true)]
 async fn large_prompts_beside_a_low_limit_or_in_a_small_window_are_compacted() {
     let cases = [
@@ -28,7 +28,7 @@ async fn large_prompts_beside_a_low_limit_or_in_a_small_window_are_compacted() {
             let size = if run < 6 { prompt } else { 40 };
             session.prompt(text(&format!("p{run}."), size)).await.unwrap();
             seen.extend(drain(&mut events));
-            // Two large prompts and what stands beside them are the most that is ever there between runs.
+            // Two large prompts and the messages beside them are the maximum between runs.
             let tokens = session.state().await.unwrap().context.tokens;
             let most = u64::try_from(2 * prompt).unwrap() + 1_800;
             let most = if limit.is_some() { most } else { window * 8 / 10 };
@@ -37,7 +37,7 @@ async fn large_prompts_beside_a_low_limit_or_in_a_small_window_are_compacted() {
         let ended = ends(&seen);
         let completed = ended.iter().filter(|end| end.outcome.as_str() == "completed").count();
         assert!(completed >= 3, "{window} {limit:?}: {ended:?}");
-        // A summary that has hardly any room may be refused once.
+        // A summary with hardly any room may be rejected once.
         let failed = ended.iter().filter(|end| end.outcome.as_str() == "failed").count();
         assert!(failed <= 1 && ended.iter().all(|end| end.outcome.as_str() != "truncated"), "{ended:?}");
         let warned = warnings(&seen);

@@ -1,5 +1,6 @@
 //! Random sessions: branches, parallel calls, images, empty and aborted answers, automatic and manual
-//! compactions, undone ones, restarts. After every step, what must hold of any context is looked up in the log.
+//! compactions, undone ones, restarts. After every step, the invariants of any context are checked against
+//! the log.
 //!
 //! Invariants: a session follows from its seed alone, and a failure names the seed.
 
@@ -25,9 +26,9 @@ use crate::compaction_fixtures::{
 };
 use crate::support::{agent, builder, drain};
 
-/// How many random sessions are lived through.
+/// The number of random sessions.
 const SEEDS: u64 = 100;
-/// How many steps each of them takes.
+/// The number of steps of each.
 const STEPS: u64 = 30;
 
 /// A repeatable source of numbers.
@@ -70,7 +71,7 @@ async fn what_holds_of_every_context_holds_in_random_sessions() {
     );
 }
 
-/// How often what is claimed was looked at.
+/// How often each property was checked.
 #[derive(Debug, Default, Clone, Copy)]
 struct Shown {
     /// Compactions that were installed.
@@ -104,7 +105,7 @@ struct Life {
     session: SessionHandle,
     settings: CompactionSettings,
     window: u64,
-    /// How many of the summarisers' requests were looked at.
+    /// The number of summary requests already checked.
     looked_at: usize,
     shown: Shown,
 }
@@ -146,7 +147,7 @@ async fn live(seed: u64) -> Shown {
     life.shown
 }
 
-/// What the model says: words, calls in parallel, now and then slowly.
+/// Decides the answers: text, parallel calls, sometimes slow answers.
 fn talk(_: &SeenRequest, info: CallInfo) -> Said {
     let mut random = Random(info.seed);
     let words = text(&format!("a{}.", info.call), 20 + random.size(300));
@@ -171,7 +172,7 @@ struct File {
     path: String,
 }
 
-/// Tools whose every result has a name of its own; every seventh call fails, and so touches nothing.
+/// Tools whose results each have a unique name; every seventh call fails, and so touches nothing.
 fn tools(window: u64) -> Agent {
     let count = Arc::new(AtomicU64::new(0));
     let tool = |touch: Touch| {
@@ -190,7 +191,8 @@ fn tools(window: u64) -> Agent {
     agent(window).tool("read", tool(Touch::Read)).tool("edit", tool(Touch::Modified))
 }
 
-/// A tree as it may be imported: runs with calls, images, empty and aborted answers, and branches that were left.
+/// Returns a tree as it may be imported: runs with calls, images, empty and aborted answers, and branches
+/// that were left.
 fn imported(random: &mut Random) -> Vec<Arc<Entry>> {
     let mut tree: Vec<Arc<Entry>> = Vec::new();
     let mut leaf = None;
@@ -234,7 +236,7 @@ fn imported(random: &mut Random) -> Vec<Arc<Entry>> {
             tree.push(Arc::new(entry));
         }
         if random.below(5) == 0 && run > 0 {
-            // This run is left behind: the next one begins where it began.
+            // This run is left behind: the next one begins at the same point.
             let mut moved = Entry::clone(tree.last().unwrap());
             moved.id = EntryId(tree.len() as u64);
             moved.parent = leaf;
@@ -244,7 +246,7 @@ fn imported(random: &mut Random) -> Vec<Arc<Entry>> {
             leaf = branch_from;
         }
     }
-    // The import's leaf is its last entry: that must be one of the path.
+    // The import's leaf is its last entry, which must be on the path.
     while tree.last().is_some_and(|entry| !entry.kind.is_on_path()) {
         tree.pop();
     }
@@ -263,7 +265,7 @@ impl Life {
                 self.session.prompt(shown).await.unwrap();
             }
             6 => {
-                // Whether the abort comes in time is the model's pace's to say.
+                // Whether the abort arrives in time depends on the model's pace.
                 let prompt = self.session.prompt(said);
                 let abort = async {
                     tokio::time::sleep(Duration::from_millis(120)).await;
@@ -284,7 +286,7 @@ impl Life {
             9 => self.undo_all(random).await,
             10 => {
                 let entries = self.session.state().await.unwrap().entries;
-                // Not every entry may be branched from; what may not changes nothing.
+                // Branching is not possible from every entry; a refused branch changes nothing.
                 let before = self.session.context().await.unwrap();
                 match self.session.branch(Some(EntryId(random.below(entries.max(1))))).await {
                     Ok(()) => self.shown.branched += 1,
@@ -299,7 +301,7 @@ impl Life {
         }
     }
 
-    /// Manual compactions, one upon the other, and back: each undo gives exactly the context from before.
+    /// Consecutive manual compactions, and their reversal: each undo restores exactly the previous context.
     async fn undo_all(&mut self, random: &mut Random) {
         let mut contexts = vec![self.session.context().await.unwrap()];
         for _ in 0..=random.below(3) {
@@ -310,7 +312,7 @@ impl Life {
         }
         contexts.pop();
         for before in contexts.iter().rev() {
-            // Refused only where the result would not fit the window, with the size; then nothing changes.
+            // Refused only if the result would not fit the window, with the size; then nothing changes.
             match self.session.undo_compaction().await {
                 Ok(_) => {
                     assert_eq!(&self.session.context().await.unwrap(), before);
@@ -355,7 +357,7 @@ impl Life {
         for id in &installed {
             let path = path_to(&log, Some(*id)).unwrap();
             check_installed(&path);
-            // Only where the requests are known to be this one's.
+            // Only if the requests are known to be this one's.
             if ended.len() == 1 {
                 let messages = check_requests(&path, &fresh);
                 self.shown.requests += u64::from(messages > 0);
@@ -365,7 +367,7 @@ impl Life {
         self.shown.installed += installed.len() as u64;
     }
 
-    /// Planning twice gives the same, and so does planning over the whole log.
+    /// Planning twice gives the same result, and so does planning over the whole log.
     async fn check_plan(&mut self, path: &[Arc<Entry>]) {
         let context = self.session.state().await.unwrap().context;
         let planned = self.session.plan(CompactOptions::default()).await;
@@ -384,13 +386,14 @@ impl Life {
     }
 }
 
-/// What holds of a path that ends with a compaction.
+/// Checks a path that ends with a compaction.
 fn check_installed(path: &[Arc<Entry>]) {
     let (entry, before) = path.split_last().unwrap();
     let compaction = entry.kind.as_compaction().unwrap();
     let (old, new) = (project(before, &[]), project(path, &[]));
     assert_paired(&new);
-    // Pairing may drop what had lost its call before; the kept part is all of the new context but the summary.
+    // Pairing may drop results that had lost their call before; the kept part is all of the new context but
+    // the summary.
     assert!(old.ends_with(&new[1..]), "what is kept stays as it was");
     assert!(compaction.tokens_after < compaction.tokens_before, "{compaction:?}");
     let last = compaction.last.unwrap();
@@ -405,13 +408,14 @@ fn check_installed(path: &[Arc<Entry>]) {
     assert_eq!(compaction.files, files, "the files are a fold over everything before the kept part");
 }
 
-/// Each message of the live part is in exactly one of: a summary's input, the kept part. Gives how many were looked for.
+/// Checks that each message of the live part is in exactly one of a summary's input and the kept part.
+/// Returns how many were checked.
 fn check_requests(path: &[Arc<Entry>], requests: &[String]) -> u64 {
     let compaction: &Compaction = path.last().unwrap().kind.as_compaction().unwrap();
     if compaction.truncated {
         return 0;
     }
-    // The same question asked again is one; merges have no messages.
+    // A repeated request counts once; merges have no messages.
     let mut transcripts: Vec<&str> = requests
         .iter()
         .filter(|request| !request.contains("<part number"))

@@ -1,4 +1,4 @@
-//! Summaries and the providers they are asked of: which one, what its refusals teach, and whom its pauses hold back.
+//! Summaries and their providers: which one is used, and the effects of its refusals and pauses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,8 +43,8 @@ async fn after_a_switch_to_another_provider_summaries_are_asked_there() {
     assert_eq!((models(&left), models(&right)), (vec!["one".to_owned()], vec!["two".to_owned()]));
 }
 
-/// To a smaller window at another provider: the model that is left writes the summary, at its own provider; where it
-/// refuses, the new one does.
+/// On a switch to a smaller window at another provider, the old model writes the summary, at its own
+/// provider; if that refuses, the new one does.
 #[tokio::test(start_paused = true)]
 async fn a_switch_to_a_smaller_window_elsewhere_compacts_at_the_provider_that_is_left() {
     for old_refuses in [false, true] {
@@ -67,7 +67,7 @@ async fn a_switch_to_a_smaller_window_elsewhere_compacts_at_the_provider_that_is
     }
 }
 
-/// A summariser that names its limit once is not asked for more again, in any session.
+/// A summariser that named its limit once gets no larger request again, in any session.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_a_summariser_names_is_remembered() {
     for summary_model in [None, Some("nobody-knows-it".to_owned())] {
@@ -86,7 +86,7 @@ async fn a_limit_that_a_summariser_names_is_remembered() {
     }
 }
 
-/// A summariser that is asked to wait makes all who use its provider wait.
+/// A summariser that asks for a wait makes all users of its provider wait.
 #[tokio::test(start_paused = true)]
 async fn a_retry_after_on_a_summary_holds_the_whole_lane_back() {
     let limited = AtomicBool::new(true);

@@ -1,4 +1,4 @@
-//! Tool results that are too large: capped when they come, shortened at the window, and never the end of a turn.
+//! Tool results that are too large: capped on arrival, shortened at the window, and never the end of a turn.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ struct Page {
     number: u64,
 }
 
-/// An agent with a tool of its own, whose results have about this many tokens and a word in their middle.
+/// Returns an agent with a tool whose results have about this many tokens and a word in their middle.
 fn reader(window: u64, tokens: usize) -> Agent {
     let tool = move |page: Page| async move {
         let half = text(&format!("page {} begins.", page.number), tokens / 2);
@@ -29,7 +29,7 @@ fn reader(window: u64, tokens: usize) -> Agent {
     agent(window).tool("page", tool)
 }
 
-/// Each request of a run's steps begins with the one before it, unless a compaction came between.
+/// Checks that each request of a run's steps begins with the previous one, unless a compaction came between.
 fn assert_prefixes(model: &Simulator, compactions: usize) {
     let requests: Vec<Vec<Arc<Message>>> = model
         .requests()
@@ -44,11 +44,11 @@ fn assert_prefixes(model: &Simulator, compactions: usize) {
     );
 }
 
-/// One result that is larger than the window: the model gets its head and tail, and is told how to read the rest, which
-/// it then does.
+/// One result that is larger than the window: the model gets its head and tail, and is told how to read the
+/// rest, which it then does.
 #[tokio::test(start_paused = true)]
 async fn a_result_larger_than_the_window_is_capped_and_can_be_read_on() {
-    // By the entry with the whole, and by the one that was capped, which a later mark names.
+    // By the entry with the whole result, and by the capped one, which a later mark names.
     for entry in [2, 3] {
         capped_and_read_on(entry).await;
     }
@@ -78,7 +78,8 @@ async fn capped_and_read_on(entry: u64) {
     model.assert_clean();
 }
 
-/// Twelve results at once, and eight in each of several steps: no turn ends for it, whatever summarisers do.
+/// Twelve results at once, and eight in each of several steps: none of them ends a turn, whatever summarisers
+/// do.
 #[tokio::test(start_paused = true)]
 async fn many_large_results_at_once_end_no_turn() {
     for (at_once, steps, summariser) in [
@@ -108,13 +109,13 @@ async fn many_large_results_at_once_end_no_turn() {
         assert!(installed >= usize::try_from(steps).unwrap(), "{ended:?}");
         assert_prefixes(&model, installed);
         assert_paired(&session.context().await.unwrap());
-        // The session goes on, and what it was told of each result can be undone.
+        // The session continues, and the shortening of each result can be undone.
         session.prompt("and now?").await.unwrap();
         model.assert_clean();
     }
 }
 
-/// A manual compaction of a context that does not fit does something, or says why it cannot.
+/// A manual compaction of a context that does not fit has an effect, or says why it cannot.
 #[tokio::test(start_paused = true)]
 async fn a_manual_compaction_of_what_does_not_fit_does_something_or_says_why() {
     let once = Function(|_: &SeenRequest, info: CallInfo| match info.session_call {

@@ -1,4 +1,4 @@
-//! What lists say of a context's size is what the session itself says, wherever its path ends now.
+//! A context's size in lists is the size that the session itself reports, wherever its path ends.
 
 use greenroom_kernel::EntryId;
 use greenroom_simulator::{ByPurpose, Summariser};
@@ -52,7 +52,7 @@ async fn the_size_in_lists_is_right_after_a_branch_an_undo_and_a_fork() {
     session.undo_compaction().await.unwrap();
     let undone = sizes("s", "after an undo").await;
     assert!(undone > full, "{undone}");
-    // What was learned from the answers is not learned from the same answers again.
+    // The same answers do not train the ratio again.
     runtime.fork("s", "f", &definition).await.unwrap();
     assert_eq!(sizes("f", "a fork").await, undone);
     let session = runtime.open("s", &definition).await.unwrap();

@@ -1,4 +1,4 @@
-//! A steer joins the request in progress: after a compaction both are there, word for word.
+//! A steer joins the request in progress: after a compaction both are there, verbatim.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ struct Step {
     step: u64,
 }
 
-/// A run of many steps that is steered twice in it and compacted after that: the request stays, with what joined it.
+/// A run of many steps with two steers, then compacted: the request stays, with its steers.
 #[tokio::test(start_paused = true)]
 async fn a_request_and_its_steers_are_both_verbatim_after_a_compaction() {
     let talk = Function(|_: &SeenRequest, info: CallInfo| {
@@ -50,7 +50,7 @@ async fn a_request_and_its_steers_are_both_verbatim_after_a_compaction() {
             assert!(request.contains(said) && compaction.summary.contains(said), "{said}: {request}");
         }
     }
-    // The path says which messages were steers, also when it is read again.
+    // The path records which messages were steers, also when it is read again.
     let entries = runtime.store().load("s", greenroom_kernel::EntryId(0)).unwrap();
     let steers: Vec<String> = entries
         .iter()
@@ -61,8 +61,8 @@ async fn a_request_and_its_steers_are_both_verbatim_after_a_compaction() {
     model.assert_clean();
 }
 
-/// An answer that a validator sends back does not replace the request either; what begins a run is no steer, however
-/// it came.
+/// An answer that a validator sends back does not replace the request either; a message that begins a run is
+/// never a steer.
 #[tokio::test(start_paused = true)]
 async fn a_correction_joins_the_request_and_what_begins_a_run_is_no_steer() {
     let model = simulator(Sequence(vec![Said::text("four"), Said::text("4"), Said::text("5")]), 8_000);
@@ -72,7 +72,7 @@ async fn a_correction_joins_the_request_and_what_begins_a_run_is_no_steer() {
         if answer.text.chars().all(|c| c.is_ascii_digit()) { Ok(()) } else { Err("use digits") }
     });
     prompt.await.unwrap();
-    // A steer to a session with nothing under way is a prompt.
+    // A steer to an idle session is a prompt.
     session.steer("And one more?").await.unwrap();
     while session.state().await.unwrap().status != greenroom::Status::Idle {
         tokio::time::sleep(Duration::from_millis(10)).await;

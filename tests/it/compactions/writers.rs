@@ -1,5 +1,5 @@
-//! Who writes a summary, how often and with how much output: the configured model or the one that was left, then the
-//! session's own.
+//! Which model writes a summary, how often and with how much output: the configured model or the old one,
+//! then the session's own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::compaction_fixtures::{
 };
 use crate::support::{agent, builder, drain, runtime, simulator};
 
-/// A model that answers runs, and summaries unless `name` is asked for one: then this is what comes.
+/// Returns a model that answers runs, and summaries unless `name` is asked: then it does this.
 fn broken(name: &'static str, harm: impl Fn(&SeenRequest) -> Said + Send + Sync + 'static) -> impl Script {
     Function(move |request: &SeenRequest, info: CallInfo| {
         if request.purpose == Purpose::Summary {
@@ -39,7 +39,7 @@ fn http(status: u16, body: &str) -> Said {
     Said::fault(Fault::Http { status, headers: Vec::new(), body: body.to_owned() })
 }
 
-/// Everything that may be wrong with a model that is to write summaries.
+/// Everything that may be wrong with a model that writes summaries.
 fn harms() -> Vec<(&'static str, Said)> {
     vec![
         ("401", http(401, r#"{"error":{"message":"Incorrect API key provided","code":"invalid_api_key"}}"#)),
@@ -86,8 +86,8 @@ async fn whatever_the_configured_model_does_the_sessions_own_follows() {
     }
 }
 
-/// The model that is left fails, whatever its failure, where the context is larger than the new window: the new model
-/// writes the summary, in parts, and nothing is cut.
+/// The old model fails in any way while the context is larger than the new window: the new model writes the
+/// summary, in parts, and nothing is cut.
 #[tokio::test(start_paused = true)]
 async fn whatever_the_model_that_is_left_does_the_new_one_follows() {
     for (name, harm) in harms() {
@@ -108,7 +108,8 @@ async fn whatever_the_model_that_is_left_does_the_new_one_follows() {
     }
 }
 
-/// The waits before a compaction's calls were tried again: its number, the retry's, and the wait in milliseconds.
+/// Returns the waits before a compaction's calls were retried: its number, the retry's, and the wait in
+/// milliseconds.
 fn retries(events: &mut Subscription) -> Vec<(EntryId, u32, u64)> {
     let wait = |event: &Arc<Event>| match &event.kind {
         EventKind::Retry { compaction: Some(id), attempt, delay_ms, failure } => {
@@ -121,7 +122,7 @@ fn retries(events: &mut Subscription) -> Vec<(EntryId, u32, u64)> {
     drain(events).iter().filter_map(wait).collect()
 }
 
-/// Summaries that fail five times, as this says, and then come.
+/// Summaries that fail five times in this way, and then succeed.
 fn flaky(harm: impl Fn(u32) -> Said + Send + Sync + 'static) -> impl Script {
     let calls = std::sync::atomic::AtomicU32::new(0);
     Function(move |request: &SeenRequest, info: CallInfo| {
@@ -162,7 +163,7 @@ async fn a_summary_has_a_turns_retries_and_each_is_an_event() {
     }
 }
 
-/// Nothing is said for a minute but the event; and whoever does not want to wait ends it at once.
+/// The only message for a minute is the event; a caller that does not want to wait ends it at once.
 #[tokio::test(start_paused = true)]
 async fn a_wait_of_a_summary_is_told_and_can_be_left() {
     for leave in [false, true] {
@@ -194,7 +195,7 @@ async fn a_wait_of_a_summary_is_told_and_can_be_left() {
     }
 }
 
-/// The limits of summaries' output, as they were sent.
+/// Returns the output limits of summary requests.
 fn outputs(model: &Simulator) -> Vec<u64> {
     asked(model).iter().filter_map(|logged| logged.request.settings.output_tokens_max).collect()
 }
@@ -218,7 +219,7 @@ async fn a_summary_has_no_more_output_than_is_set_for_the_agent() {
     check(chosen, 2_000).await;
 }
 
-/// What the server's list says of the model's output holds, and a refusal lowers it to what it names.
+/// The output limit in the server's list applies, and a refusal lowers it to the limit it names.
 #[tokio::test]
 async fn a_summary_has_no_more_output_than_the_server_says() {
     for (list, refuses, expected) in [
@@ -246,7 +247,7 @@ async fn a_summary_has_no_more_output_than_the_server_says() {
         };
         let provider = Arc::new(OpenAi::new(options).unwrap());
         let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
-        // The user's word for the window: the reserve follows from it.
+        // The user's setting of the window: the reserve follows from it.
         let session = opened(&runtime, "s", &agent(100_000), chat(8, 280)).await;
         let done = session.compact(keep(1_000)).await.unwrap();
         assert_eq!(done.outcome.as_str(), "completed", "{list:?} {refuses:?}: {done:?}");
@@ -263,7 +264,7 @@ fn small() -> Agent {
     Agent::new("small").context_window(16_000)
 }
 
-/// Nothing is compacted before a request needs it: naming a small model and going back changes nothing.
+/// Nothing is compacted before a request requires it: switching to a small model and back changes nothing.
 #[tokio::test(start_paused = true)]
 async fn naming_a_model_and_going_back_compacts_nothing() {
     let model = simulator(Echo, 100_000);
@@ -278,7 +279,7 @@ async fn naming_a_model_and_going_back_compacts_nothing() {
     assert_eq!(session.context().await.unwrap(), before);
     session.prompt("and on").await.unwrap();
     assert_eq!((compactions(&runtime, "s").await.len(), asked(&model).len()), (0, 0));
-    // By way of a third one, the one that answered last still writes.
+    // Via a third model, the one that answered last still writes.
     for name in ["small", "tiny"] {
         runtime.open("s", Agent::new(name).context_window(16_000)).await.unwrap();
     }
@@ -294,7 +295,7 @@ async fn naming_a_model_and_going_back_compacts_nothing() {
     assert_eq!((compaction.model.as_str(), compaction.trigger), ("tiny", Trigger::Threshold));
 }
 
-/// The switch comes during a turn: the run goes on with its model, and then the model that is left writes.
+/// The switch happens during a turn: the run continues with its model, and then the old model writes.
 #[tokio::test(start_paused = true)]
 async fn after_a_switch_during_a_turn_the_model_that_is_left_writes() {
     let script = Function(|request: &SeenRequest, info: CallInfo| {
@@ -320,7 +321,7 @@ async fn after_a_switch_during_a_turn_the_model_that_is_left_writes() {
     assert_eq!(models, ["large", "small"]);
 }
 
-/// The switch comes with a restart, before or after it was recorded: the model that is left writes.
+/// The switch happens with a restart, before or after it was recorded: the old model writes.
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_the_model_that_is_left_writes() {
     let store = greenroom_store::Store::memory();
@@ -353,7 +354,7 @@ async fn after_a_restart_the_model_that_is_left_writes() {
     }
 }
 
-/// What is taken for an unknown window is taken for the summary model's, too.
+/// The assumption for an unknown window applies to the summary model, too.
 #[tokio::test(start_paused = true)]
 async fn an_unknown_window_of_the_summary_model_is_what_is_set() {
     for (unknown, parts) in [(20_000, true), (128_000, false)] {
@@ -370,7 +371,7 @@ async fn an_unknown_window_of_the_summary_model_is_what_is_set() {
     }
 }
 
-/// What is set for the summary model's window holds, whatever is set for the session's own.
+/// The configured window of the summary model applies, whatever is configured for the session's own.
 #[tokio::test(start_paused = true)]
 async fn the_window_that_is_set_for_a_model_holds_where_it_writes_summaries() {
     for (set_for, parts) in [("nobody-knows-it", true), ("another", false)] {

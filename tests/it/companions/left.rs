@@ -1,14 +1,14 @@
-//! A run that its process left (it waits for a person, or was cut off) goes on with an agent like its own only.
+//! A run left by its process (waiting for a person, or interrupted) continues only with an equivalent agent.
 
 use greenroom::Question;
 use greenroom_tools::{ToolContext, tool};
 
 use super::*;
 
-/// Whose tools did something.
+/// The owners of the tools that did something.
 type Done = Arc<Mutex<Vec<&'static str>>>;
 
-/// An agent whose tool asks a person, and then does something. The model answers when that is done.
+/// Returns an agent whose tool asks a person, and then does something. The model answers when that is done.
 fn asking(name: &'static str, done: &Done) -> Agent {
     let runs = Function(move |request: &SeenRequest, _: CallInfo| {
         match request.messages.last().map(|last| (last.role(), last.text())) {
@@ -39,7 +39,7 @@ async fn status(session: &SessionHandle) -> Status {
     session.state().await.unwrap().status
 }
 
-/// A store in which her run waits for the answer to a question.
+/// Returns a store in which her run waits for the answer to a question.
 async fn left_asking(done: &Done) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let runtime = runtime(&dir).await;
@@ -65,7 +65,7 @@ async fn one_that_waits_for_a_person_never_goes_on_with_the_tools_of_another() {
         };
         let his = runtime.join("plan", his).await.unwrap();
         assert_eq!(status(&his).await, Status::Waiting, "{order}");
-        // Answering it begins nothing of his; neither does what he says, which waits behind her run.
+        // Answering it begins nothing of his; neither does his prompt, which waits behind her run.
         let question = his.questions().await.unwrap()[0].id;
         let early = (order != "both are there").then_some("yes");
         if let Some(answer) = early {
@@ -77,7 +77,7 @@ async fn one_that_waits_for_a_person_never_goes_on_with_the_tools_of_another() {
         assert!(matches!(compacted, Err(Error::NotIdle { .. })), "{order}: {compacted:?}");
         assert_eq!((status(&his).await, his.state().await.unwrap().waiting), (Status::Waiting, 1), "{order}");
         assert!(done.lock().unwrap().is_empty(), "{order}");
-        // With her it goes on, and then with what he said.
+        // With her it continues, and then with his prompt.
         let hers = runtime.join("plan", asking("ada", &done)).await.unwrap();
         if early.is_none() {
             hers.answer(question, "yes").await.unwrap();
@@ -98,7 +98,7 @@ async fn one_that_waits_for_a_person_never_goes_on_with_the_tools_of_another() {
 async fn one_that_waits_for_a_person_can_be_aborted_by_another_and_is_left_as_it_is_else() {
     let done = Done::default();
     let dir = left_asking(&done).await;
-    // Whoever opens it and leaves changes nothing.
+    // Opening it and leaving again changes nothing.
     for _ in 0..2 {
         let runtime = runtime(&dir).await;
         let his = runtime.join("plan", asking("bob", &done)).await.unwrap();
@@ -125,7 +125,7 @@ async fn one_that_waits_for_a_person_is_taken_up_by_its_own() {
     let dir = left_asking(&done).await;
     let runtime = runtime(&dir).await;
     let _his = runtime.join("plan", asking("bob", &done)).await.unwrap();
-    // She says that it is to go on, on a handle that was there before.
+    // She resumes it on an existing handle.
     let hers = runtime.session("plan").await.unwrap().with_agent(asking("ada", &done));
     let resumed = hers.resume().start().await.unwrap();
     let question = hers.questions().await.unwrap()[0].id;

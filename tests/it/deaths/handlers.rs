@@ -1,6 +1,7 @@
-//! A panic in any handler during a conversation: the session goes on from its log, and another one does not notice.
+//! A panic in any handler during a conversation: the session continues from its log, and another one is not
+//! affected.
 //!
-//! Invariants: the points are those that the conversation passes by itself, so a new message is struck here too.
+//! Invariants: the points are those that the conversation passes, so a new message is covered automatically.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +12,7 @@ use greenroom_simulator::Answer as Said;
 
 use crate::support::{agent, builder, drain, simulator};
 
-/// Whatever actor panics, at whatever message: the session goes on, and the log has every entry once.
+/// Whichever actor panics, at whichever message: the session continues, and the log has every entry once.
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_any_handler_ends_at_its_session() {
     crate::support::quiet_injected_panics();
@@ -37,7 +38,7 @@ async fn a_panic_in_any_handler_ends_at_its_session() {
         let mut failed = 0;
         for run in 0..8 {
             let words = format!("question {run} {}", "thing ".repeat(300));
-            // What the panic took with it may be asked again; nothing else fails.
+            // Requests lost with the panic may be repeated; nothing else fails.
             if let Err(error) = victim.prompt(words.clone()).await {
                 assert!(matches!(error, Error::Interrupted { .. }), "{point}: {error}");
                 failed += 1;
@@ -91,7 +92,7 @@ fn tooled() -> Agent {
     agent(6_000).tool("note", |note: Note| async move { Ok(format!("noted {}", note.text)) })
 }
 
-/// All points that such a conversation passes.
+/// Returns all points that such a conversation passes.
 async fn points() -> Vec<&'static str> {
     let seen = Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
     let model = simulator(talk(), 6_000);
@@ -110,7 +111,7 @@ async fn points() -> Vec<&'static str> {
     assert!(session.state().await.unwrap().compactions > 0);
     let points = seen.lock().unwrap().iter().copied().collect::<Vec<_>>();
     runtime.shutdown().await.unwrap();
-    // The beginning and the end of the session itself are no part of the conversation.
+    // The beginning and the end of the session itself are not part of the conversation.
     let is_within = |point: &&str| {
         !matches!(*point, "session/stop" | "session/state" | "session/idle_check" | "session/started")
             && !point.ends_with("/starts")

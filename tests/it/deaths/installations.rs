@@ -1,5 +1,5 @@
-//! An actor or the process dies at any step of installing a compaction: the session comes back with the old context or
-//! the new one, and a compaction whose agent died is finished for the next one.
+//! An actor or the process dies at any step of installing a compaction: the session comes back with the old
+//! context or the new one, and a compaction whose agent died is finished for the next one.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn model() -> Simulator {
     simulator(Echo, 100_000)
 }
 
-/// The context that stands there, judged: the old one, or the new one.
+/// Checks that the context is the old one or the new one.
 async fn assert_old_or_new(
     session: &SessionHandle,
     runtime: &Runtime,
@@ -57,7 +57,7 @@ async fn assert_old_or_new(
     session.prompt("and on").await.unwrap();
 }
 
-/// A panic at each step: the actors come back from the log.
+/// A panic at each step: the actors are restarted from the log.
 #[tokio::test(start_paused = true)]
 async fn a_panic_at_any_step_leaves_the_old_context_or_the_new_one() {
     for (step, durable) in STEPS {
@@ -82,7 +82,7 @@ async fn a_panic_at_any_step_leaves_the_old_context_or_the_new_one() {
     }
 }
 
-/// The same with a process of its own that really ends, and a store on a disk.
+/// The same with a separate process that really ends, and a store on a disk.
 #[tokio::test]
 async fn a_process_that_ends_at_any_step_leaves_the_old_context_or_the_new_one() {
     for (step, durable) in STEPS {
@@ -125,16 +125,16 @@ async fn the_process_that_ends() {
     tokio::time::sleep(Duration::from_secs(20)).await;
 }
 
-/// What came of a run whose agent died while a compaction ran that it waited for.
+/// The result of a run whose agent died during a compaction that it waited for.
 struct Orphaned {
     reply: Result<Reply>,
     ended: Vec<&'static str>,
-    /// How often the provider refused the run's request for its size.
+    /// How often the provider rejected the run's request for its size.
     refused: usize,
 }
 
-/// A window that is smaller than it was said to be, and a summariser that takes a minute. The agent dies in that
-/// minute; before that the settings may change.
+/// Runs with a real window smaller than stated, and a summariser takes a minute. The agent dies in that minute;
+/// before that the settings may change.
 async fn orphaned(summaries: Summariser, told: u64, change: Option<CompactionSettings>) -> Orphaned {
     crate::support::quiet_injected_panics();
     let slow = Function(move |request: &SeenRequest, info: CallInfo| {
@@ -171,7 +171,7 @@ async fn orphaned(summaries: Summariser, told: u64, change: Option<CompactionSet
     Orphaned { reply, ended, refused }
 }
 
-/// The agent that takes a dead one's place waits for the same compaction, and goes on with what came of it.
+/// The agent that replaces a dead one waits for the same compaction, and continues with its result.
 #[tokio::test(start_paused = true)]
 async fn a_compaction_under_way_is_waited_for_by_the_agent_that_comes_after_a_dead_one() {
     let run = orphaned(Summariser::Obedient, 20_000, None).await;
@@ -179,7 +179,8 @@ async fn a_compaction_under_way_is_waited_for_by_the_agent_that_comes_after_a_de
     assert_eq!((run.ended, run.refused), (vec!["completed"], 2), "refused once for each agent");
 }
 
-/// Nothing comes of a compaction below the window, and the new agent was refused at it: then it has one of its own.
+/// The compaction has no effect below the window, and the new agent's request was rejected there: then it
+/// gets its own compaction.
 #[tokio::test(start_paused = true)]
 async fn where_nothing_comes_of_it_the_new_agent_has_a_compaction_of_its_own() {
     let late = settings(|settings| (settings.threshold, settings.reserve_tokens) = (Some(1.0), None));

@@ -1,7 +1,8 @@
-//! A panic at any point of one session, with a hundred alive: the other ninety-nine are byte-identical to a run
-//! without it, and the one goes on.
+//! A panic at any point of one session, with a hundred alive: the other ninety-nine are byte-identical to a
+//! run without it, and the one continues.
 //!
-//! Invariants: the points are read from the actors' own code, so that a new message without a way to it here fails.
+//! Invariants: the points are read from the actors' own code, so that a new message fails here until the test
+//! covers it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,14 +29,14 @@ use crate::support::{agent, builder, quiet_injected_panics};
 
 const SESSIONS: usize = 100;
 const TURNS: u64 = 3;
-/// So many talk long enough to be compacted.
+/// The number of sessions that are long enough to be compacted.
 const LONG: usize = 10;
-/// The one that is struck.
+/// The session that is struck.
 const VICTIM: &str = "s0";
 /// No request takes longer than this, whatever was struck.
 const PATIENCE: Duration = Duration::from_secs(6 * 3_600);
 
-/// The code of the library, in which the actors call the probe: every file.
+/// Returns the source files of the library, in which the actors call the probe.
 fn sources() -> Vec<String> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/greenroom/src")];
     let mut sources = Vec::new();
@@ -51,17 +52,17 @@ fn sources() -> Vec<String> {
     sources
 }
 
-/// What is called by the actors and is not ours.
+/// Probe points outside of the actors.
 const OUTSIDE: [&str; 6] = ["provider", "summary", "tool", "hook/before", "hook/after", "hook/failed"];
 
-/// All points, as the code names them: `=> "session/prompt"`, `probe(…, "install/1_accepted")`.
+/// Returns all points, as the code names them: `=> "session/prompt"`, `probe(…, "install/1_accepted")`.
 fn points() -> BTreeSet<&'static str> {
     let actors = ["session/", "agent/", "usage_tracker/", "compactor/", "install/"];
     let sources = sources();
     let named = sources.iter().flat_map(|source| source.lines()).filter_map(|line| {
         let is_point = line.contains("=> \"") || line.contains(".probe(");
         let name = line.split('"').nth(1).filter(|_| is_point)?;
-        // The probe is called with names that live as long as the process.
+        // The probe requires names with a static lifetime.
         actors.iter().any(|actor| name.starts_with(actor)).then(|| &*name.to_owned().leak())
     });
     named.chain(OUTSIDE).collect()
@@ -80,16 +81,16 @@ struct Strike {
     point: Option<&'static str>,
     hits: Arc<AtomicU32>,
     seen: Arc<Mutex<BTreeSet<&'static str>>>,
-    /// The tracker dies once more, so that somebody has to hear of the new one.
+    /// The tracker dies once more, so that the new one must be announced.
     kills_tracker: Arc<AtomicBool>,
-    /// The disk fails while a summary is installed, and what waits is to begin.
+    /// The disk fails while a summary is installed and waiting input is about to begin.
     fails_disk: Arc<AtomicBool>,
     disk: FaultyFiles,
 }
 
 impl Strike {
     fn at(&self, session: &str, at: &'static str) {
-        // Whoever is next has a good disk again: a handler waits for nothing here.
+        // The next handler has a working disk again: nothing waits here.
         if !at.starts_with("install/") {
             self.disk.set(store::Fault::None);
         }
@@ -107,7 +108,7 @@ impl Strike {
     }
 }
 
-/// What the victim's model and hooks do next, once each.
+/// The next actions of the victim's model and hooks, once each.
 #[derive(Clone, Default)]
 struct Orders {
     overloaded: Arc<AtomicBool>,
@@ -167,15 +168,15 @@ fn script(strike: Strike, orders: Orders) -> impl Script {
     })
 }
 
-/// One request of the victim's: answered or refused, but not left hanging.
+/// Makes one request for the victim: it must be answered or refused, but not hang.
 async fn ask<T>(what: &str, request: impl IntoFuture<Output = T>) -> T {
     let answer = tokio::time::timeout(PATIENCE, request).await;
-    // What was struck is on its way back.
+    // The struck actor is being restarted.
     tokio::time::sleep(Duration::from_secs(5)).await;
     answer.unwrap_or_else(|_| panic!("{what} was never answered"))
 }
 
-/// A life that comes to every point. Whatever it asks for may be refused.
+/// A life that reaches every point. Any of its requests may be refused.
 async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, orders: Orders) {
     let open = |which: usize| {
         let (runtime, definition) = (runtime.clone(), Arc::clone(&definitions[which]));
@@ -190,7 +191,7 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
         let session = session.clone();
         tokio::spawn(async move { session.prompt(text).await })
     };
-    // Old results fill the window, and give way where no summary can be had.
+    // Old results fill the window, and give way if no summary is possible.
     let mut messages = chat(3, 20);
     for id in (0..12).map(|number| format!("k{number}")) {
         let found = result(&id, text("found.", 360), &[]);
@@ -211,7 +212,8 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     let _ = ask("fall back", session.prompt("hello again")).await;
     strike.kills_tracker.store(true, Ordering::Relaxed);
     let _ = ask("a new tracker", session.prompt("call it again")).await;
-    // Questions of a hook and of its tool: one is answered, one expires, and one is answered after the session was closed.
+    // Questions of a hook and of its tool: one is answered, one expires, and one is answered after the
+    // session was closed.
     let _ = ask("questions", later("ask for an answer")).await;
     for text in ["ask again", "ask once more"] {
         let asks = later(text);
@@ -234,7 +236,7 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     for _ in 0..2 {
         let _ = ask("key", session.prompt("with a key").once("a key")).await;
     }
-    // An abort, and the prompt is taken up again.
+    // An abort, after which the prompt is resumed.
     let aborted = later("slow one");
     tokio::time::sleep(Duration::from_secs(2)).await;
     session.abort();
@@ -254,7 +256,7 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     let _ = ask("compact", session.compact(keep())).await;
     let _ = ask("undo", session.undo_compaction()).await;
     let _ = ask("hand off", session.hand_off("nobody", Sees::All)).await;
-    // The same settings again change nothing, and every live session is asked about them.
+    // The same settings again change nothing, and every live session is checked against them.
     let _ = ask("settings", runtime.set_compaction(CompactionSettings::default())).await;
     let _ = ask("compact later", session.compact_after_run(keep())).await;
     for run in 0..TURNS {
@@ -274,18 +276,18 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
         let session = session.clone();
         tokio::spawn(async move { session.compact(keep()).await })
     };
-    // Input waits for a compaction, and the disk is full when its run comes.
+    // Input waits for a compaction, and the disk is full when its run begins.
     let compaction = compacting();
     tokio::time::sleep(Duration::from_secs(2)).await;
     strike.fails_disk.store(true, Ordering::Relaxed);
     let _ = ask("what waits", session.follow_up("one more thing")).await;
     let _ = ask("a compaction on a full disk", compaction).await;
-    // It is closed while a summary is on its way; then it sleeps.
+    // It is closed while a summary is in progress; then it sleeps.
     let compaction = compacting();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let _ = ask("close", runtime.close(VICTIM)).await;
     let _ = ask("a compaction that was cancelled", compaction).await;
-    // A run that the close cuts off is finished by another opening.
+    // A run interrupted by the close is finished after reopening.
     let cut_off = later("slow three");
     tokio::time::sleep(Duration::from_secs(2)).await;
     let _ = ask("close", runtime.close(VICTIM)).await;
@@ -309,9 +311,9 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     assert_eq!(count("compaction_start"), count("compaction_end"), "{:?}: {names:?}", strike.point);
 }
 
-/// Lives a hundred lives. Where `point` is named, the first session's actor panics the first time it is there, or its
-/// tool, model call, summary or hook does. Gives the logs of the others, how often it was there, and where else the
-/// victim came.
+/// Lives with a hundred sessions. If `point` is given, the first session's actor panics the first time it
+/// reaches it, or its tool, model call, summary or hook does. Returns the logs of the others, how often the
+/// point was reached, and the other points of the victim.
 async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'static str>) {
     let strike = Strike {
         point,
@@ -324,7 +326,7 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
     let disk = strike.disk.open(Path::new("disk"), OpenMode::Create).unwrap();
     let orders = Orders::default();
     let options = SimulatorOptions::new(script(strike.clone(), orders.clone()));
-    // Its models have prices, so what a call cost that was cut off is told.
+    // Its models have prices, so the cost of an interrupted call is reported.
     let model =
         Simulator::new(SimulatorOptions { provider_name: "openai".into(), window: 20_000, ..options });
     let [probe, before, after, failed, in_tool] = std::array::from_fn(|_| strike.clone());
@@ -379,7 +381,7 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
                 Ok(answer?.to_string())
             })
     };
-    // What is learned of the victim's model is no other's business.
+    // Facts learned about the victim's model do not affect others.
     let [first, second] = ["Be brief.", "Be briefer."].map(|instructions| {
         let helper = Agent::new("gpt-4o").context_window(6_000);
         let spare = Fallback::new("gpt-4o-mini").context_window(6_000);

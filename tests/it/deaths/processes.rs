@@ -1,7 +1,7 @@
-//! A real process that works over a store on the disk is killed at random moments, again and again: everything
-//! that it was told is durable is there, the sessions are whole, and no tool call was run twice.
+//! A real process that works on a store on the disk is killed at random moments, again and again: everything
+//! acknowledged as durable is there, the sessions are whole, and no tool call was run twice.
 //!
-//! The process is this test binary itself, started anew with [`child`] as its only test.
+//! The process is this test binary itself, started again with [`child`] as its only test.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
@@ -24,11 +24,11 @@ use greenroom_tools::{Tool, ToolContext, ToolOutput};
 
 use crate::support::{agent, simulator};
 
-/// Where the child works; only set for the child.
+/// The child's working folder; only set for the child.
 const DIR: &str = "GREENROOM_CRASH_DIR";
 /// The child's seed.
 const SEED: &str = "GREENROOM_CRASH_SEED";
-/// How many sessions the child works on.
+/// The number of the child's sessions.
 const SESSIONS: u64 = 4;
 const WINDOW: u64 = 6_000;
 
@@ -60,7 +60,7 @@ fn working(dir: &Path) -> Agent {
     agent(WINDOW).add_tool(Append { file: dir.join("effects") })
 }
 
-/// A tool with a side effect: a line in a file, which tells the session and the call.
+/// A tool with a side effect: a line in a file with the session and the call.
 struct Append {
     file: PathBuf,
 }
@@ -81,7 +81,7 @@ impl Tool for Append {
     ) -> futures_util::future::BoxFuture<'static, ToolOutput> {
         let file = self.file.clone();
         Box::pin(async move {
-            // One write of a short line: it is there entirely or not at all.
+            // One write of a short line is atomic.
             let line = format!("{} {}\n", context.session, context.call_id);
             let mut open = std::fs::OpenOptions::new().append(true).create(true).open(file).unwrap();
             open.write_all(line.as_bytes()).unwrap();
@@ -92,7 +92,7 @@ impl Tool for Append {
     }
 }
 
-/// The process that is killed. It says on its standard output what it was told is durable.
+/// The process that is killed. It prints everything that was acknowledged as durable.
 #[test]
 #[ignore = "started by the tests of this module"]
 fn child() {
@@ -137,7 +137,7 @@ fn child() {
     });
 }
 
-/// One line to whoever started this process, at once.
+/// Prints one line for the parent process, at once.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("@{line}\n").as_bytes()).unwrap();
@@ -155,10 +155,10 @@ fn start(dir: &Path, seed: u64) -> Child {
         .unwrap()
 }
 
-/// What the killed processes were told is durable.
+/// The acknowledgements that the killed processes received.
 #[derive(Default)]
 struct Told {
-    /// The highest entry of each session that was published or acknowledged.
+    /// The highest published or acknowledged entry of each session.
     entries: BTreeMap<String, u64>,
     replies: Vec<(String, u64)>,
     lines: u64,
@@ -166,7 +166,7 @@ struct Told {
 
 impl Told {
     fn take(&mut self, line: &str) {
-        // The test harness writes on the same stream.
+        // The test harness writes to the same stream.
         let Some((_, line)) = line.split_once('@') else { return };
         self.lines += 1;
         let mut words = line.split(' ');
@@ -184,7 +184,7 @@ impl Told {
     }
 }
 
-/// Starts the child, kills it after `alive`, and gives what it said.
+/// Starts the child, kills it after `alive`, and records its output.
 fn live_and_die(dir: &Path, seed: u64, alive: Duration, told: &mut Told) {
     let mut process = start(dir, seed);
     let lines = BufReader::new(process.stdout.take().unwrap());
@@ -215,11 +215,11 @@ fn live_and_die(dir: &Path, seed: u64, alive: Duration, told: &mut Told) {
     }
 }
 
-/// What the killed process left: everything that it was told is there, and it is whole.
+/// Checks the store of the killed process: everything acknowledged is there, and it is whole.
 fn check(dir: &Path, told: &Told, known: &mut HashMap<String, Vec<Entry>>) {
     let (store, _) = Store::open(&StoreOptions::new(dir.join("store"))).unwrap();
     let mut asked: HashMap<(String, String), u64> = HashMap::new();
-    // A session may have more than it had time to tell.
+    // A session may have more than was reported.
     let sessions: BTreeSet<String> = store
         .list()
         .unwrap()
@@ -263,7 +263,7 @@ fn check(dir: &Path, told: &Told, known: &mut HashMap<String, Vec<Entry>>) {
     }
 }
 
-/// Opens the sessions again in this process: what was open is closed once, and the conversation goes on.
+/// Opens the sessions again in this process: open work is closed once, and the conversation continues.
 async fn reopen(dir: &Path, seed: u64) -> (u64, u64) {
     let model = model(seed);
     let runtime =
@@ -297,7 +297,8 @@ async fn reopen(dir: &Path, seed: u64) -> (u64, u64) {
     (interrupted, unanswered)
 }
 
-/// Each call has one result, each compaction one end. Gives how many results stand for a crash.
+/// Checks that each call has one result, and each compaction one end. Returns how many results represent a
+/// crash.
 fn check_session(id: &str, entries: &[Arc<Entry>], leaf: Option<EntryId>) -> u64 {
     let path = path_to(entries, leaf).unwrap();
     assert!(open_calls(&path).is_empty(), "{id}: calls are open");
@@ -325,7 +326,7 @@ fn check_session(id: &str, entries: &[Arc<Entry>], leaf: Option<EntryId>) -> u64
     interrupted
 }
 
-/// What cycles of kills showed.
+/// Counts over all kill cycles.
 #[derive(Default, Debug)]
 struct Shown {
     lines: u64,
@@ -369,7 +370,7 @@ fn sixty_kills_lose_nothing_and_run_nothing_twice() {
     assert!(interrupted > 0 && unanswered > 0, "no kill hit anything: {shown:?}");
 }
 
-/// As many kills as the environment says: for `cargo xtask kills`.
+/// As many kills as the environment requests: for `cargo xtask kills`.
 #[test]
 #[ignore = "takes minutes"]
 #[expect(clippy::print_stdout, reason = "it is run by a person, who reads it")]
@@ -379,7 +380,7 @@ fn kills_on_request() {
     let mut left = kills;
     let mut round = 0;
     while left > 0 {
-        // A new directory now and then: a log of thousands of runs makes each check slow.
+        // A new directory from time to time: a log of thousands of runs makes each check slow.
         let each = left.div_ceil(2).min(50);
         let shown = cycles_on_two_threads(1_000 + round, each);
         left = left.saturating_sub(2 * each);

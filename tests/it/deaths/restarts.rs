@@ -1,5 +1,5 @@
-//! An actor that dies is started again, after a wait that grows, three times within a minute; then its session has
-//! failed, says why, and can be opened again.
+//! An actor that dies is restarted, with increasing waits, three times within a minute; then its session has
+//! failed, gives the reason, and can be opened again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -95,7 +95,7 @@ async fn a_death_now_and_then_never_fails_a_session() {
     model.assert_clean();
 }
 
-/// Strikes at a point of the session `sick`, so many times once it is armed.
+/// Strikes at a point of the session `sick` this many times once it is armed.
 fn strikes(
     point: &'static str,
     times: &Arc<AtomicU32>,
@@ -109,7 +109,7 @@ fn strikes(
     }
 }
 
-/// What cannot start is a typed error for who opens it, and can be opened again.
+/// A failure to start is a typed error for the caller that opens it, and the session can be opened again.
 #[tokio::test(start_paused = true)]
 async fn an_actor_that_cannot_start_is_a_typed_error_and_can_be_opened_again() {
     quiet_injected_panics();
@@ -128,7 +128,8 @@ async fn an_actor_that_cannot_start_is_a_typed_error_and_can_be_opened_again() {
     }
 }
 
-/// An actor that dies and then cannot start at its first restart: who asks is told, and the next request wakes it.
+/// An actor that dies and then cannot start at its first restart: callers are told, and the next request
+/// wakes it.
 #[tokio::test(start_paused = true)]
 async fn a_restart_that_fails_is_told_and_the_session_can_be_reached_again() {
     quiet_injected_panics();
@@ -164,8 +165,8 @@ async fn a_restart_that_fails_is_told_and_the_session_can_be_reached_again() {
     }
 }
 
-/// A handler that ends with an error instead of a panic: a session whose agent dies too often gives up, and is itself
-/// started again.
+/// A handler that returns an error instead of panicking: a session whose agent dies too often gives up, and
+/// is itself restarted.
 #[tokio::test(start_paused = true)]
 async fn an_error_of_a_handler_restarts_its_session() {
     quiet_injected_panics();
@@ -188,14 +189,14 @@ async fn an_error_of_a_handler_restarts_its_session() {
     model.assert_clean();
 }
 
-/// Whoever asks may be gone before the answer is there, whatever the question was.
+/// The caller may be gone before the answer arrives, for any request.
 #[tokio::test(start_paused = true)]
 async fn answers_that_nobody_waits_for_harm_nobody() {
     let model = simulator(Echo, 50_000);
     let runtime = builder(&model).start().await.unwrap();
     let session = runtime.open("left", &agent(50_000)).await.unwrap();
     session.prompt("hello").await.unwrap();
-    // Polled once, which sends the question, and then gone.
+    // Polled once, which sends the request, and then dropped.
     macro_rules! asked {
         ($($question:expr),+ $(,)?) => { $({
             let mut question = Box::pin($question.into_future());

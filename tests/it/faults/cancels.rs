@@ -1,5 +1,5 @@
-//! Callers that go away and runs that are aborted, at random moments and while commands run, five hundred times: no
-//! task stays, no process stays, and the sessions work.
+//! Callers that go away and runs that are aborted, at random moments and while commands run, five hundred
+//! times: no task stays, no process stays, and the sessions work.
 #![cfg(target_os = "linux")]
 
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::support::{agent, builder, simulator};
 const SESSIONS: usize = 10;
 const RUNS_PER_SESSION: usize = 50;
 
-/// How long the commands of a session sleep: a number that tells them from all other processes. Without a session, what
-/// those numbers begin with.
+/// How long the commands of a session sleep: a number that distinguishes them from all other processes.
+/// Without a session, the common prefix of those numbers.
 fn mark(session: Option<&str>) -> String {
     format!("86417.{:07}{}", std::process::id(), session.unwrap_or_default().trim_start_matches('s'))
 }
 
-/// The processes that sleep for a time that begins with `mark`.
+/// Returns the processes that sleep for a time that begins with `mark`.
 fn sleeping(mark: &str) -> Vec<u32> {
     let is_ours = |id: &u32| {
         let command = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
@@ -33,7 +33,7 @@ fn sleeping(mark: &str) -> Vec<u32> {
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
 }
 
-/// Says things, waits, and runs commands that never end by themselves.
+/// Answers with text, waits, and runs commands that never end by themselves.
 fn model(request: &SeenRequest, info: CallInfo) -> Said {
     let mut random = Random::new(info.seed);
     let pace = Pace { chunks: 4, first_ms: random.below(6), between_ms: random.below(6) };
@@ -49,8 +49,8 @@ fn model(request: &SeenRequest, info: CallInfo) -> Said {
     said.with_pace(pace)
 }
 
-/// Waits until a command of the session says that it started, and was seen to run. News of one that is being ended is
-/// old: then nothing of it is found.
+/// Waits until a command of the session reports that it started, and was seen running. A report from one that
+/// is being ended is old: then no process is found.
 async fn command_runs(session: &SessionHandle) {
     let mut events = session.subscribe();
     while let Some(delivery) = events.next().await {
@@ -58,7 +58,7 @@ async fn command_runs(session: &SessionHandle) {
             && event.kind.name() == "tool_update"
         {
             let mark = mark(Some(session.id()));
-            // The shell says that it started when its children may not yet be `sleep`.
+            // The shell reports its start before its children may be `sleep`.
             for _ in 0..200 {
                 if !sleeping(&mark).is_empty() {
                     return;
@@ -69,8 +69,8 @@ async fn command_runs(session: &SessionHandle) {
     }
 }
 
-/// Prompts a session and cancels that, again and again. Counts in `seen` the commands that were seen to run when they
-/// were cancelled.
+/// Prompts a session and cancels the run, again and again. Counts in `seen` the commands that were seen
+/// running when they were cancelled.
 async fn cancel_again_and_again(session: SessionHandle, seed: u64, seen: Arc<AtomicUsize>) {
     let mut random = Random::new(seed);
     for run in 0..RUNS_PER_SESSION {
@@ -99,19 +99,20 @@ async fn cancel_again_and_again(session: SessionHandle, seed: u64, seen: Arc<Ato
                 () = moment => None,
                 end = &mut prompt => Some(end),
             };
-            // An abort ends the current run, which may still be the one before: this prompt waits behind it.
+            // An abort ends the current run, which may still be the previous one: this prompt waits behind
+            // it.
             while end.is_none() {
                 session.abort();
                 end = tokio::time::timeout(Duration::from_millis(20), &mut prompt).await.ok();
             }
             let end = end.unwrap();
             assert!(matches!(end, Ok(_) | Err(Error::Aborted)), "{end:?}");
-            // Who is told that the run has ended finds nothing of it.
+            // When the end of the run is reported, nothing of it is left.
             let left_over = sleeping(&mark(Some(session.id())));
             assert!(left_over.is_empty(), "{left_over:?} after {end:?}");
         }
     }
-    // What is left runs out, or is cancelled.
+    // The rest completes, or is cancelled.
     session.abort();
 }
 

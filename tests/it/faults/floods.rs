@@ -1,7 +1,7 @@
-//! A million inputs to one session: the callers are told that it is busy, memory stays bounded, and it answers
-//! again afterwards.
+//! A million inputs to one session: the callers are told that it is busy, memory stays bounded, and it
+//! answers again afterwards.
 //!
-//! Memory belongs to a whole process, so each flood has one of its own: this test binary, started anew.
+//! Memory is measured per process, so each flood runs in a separate one: this test binary, started again.
 
 use std::process::Command;
 use std::task::{Context, Poll, Waker};
@@ -13,14 +13,14 @@ use greenroom_simulator::{Answer as Said, Sequence};
 use crate::support::{agent, runtime, simulator};
 
 const MILLION: usize = 1_000_000;
-/// Each waits for its answer, which is slow where nothing is optimised.
+/// Each waits for its answer, which is slow in unoptimised builds.
 const STEERS: usize = if cfg!(debug_assertions) { 100_000 } else { MILLION };
-/// The most that a flood may cost.
+/// The maximum memory cost of a flood.
 const GROWTH_BYTES_MAX: u64 = 16 << 20;
 /// Set for the process that is flooded.
 const FLOODED: &str = "GREENROOM_FLOODED";
 
-/// The most memory that this process ever had, in bytes.
+/// Returns the peak memory of this process, in bytes.
 fn peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -82,7 +82,7 @@ async fn steers_one_after_another() {
     assert!(session.state().await.is_ok());
 }
 
-/// Nobody waits for the session before asking it again: what bounds the mailbox is admission.
+/// No caller waits for the session before the next request: admission bounds the mailbox.
 #[tokio::test(start_paused = true)]
 #[ignore = "started by the test of this module"]
 async fn prompts_all_at_once() {

@@ -1,5 +1,5 @@
-//! Guards: the same call again and again, too many steps, too many calls at once, too much time, too much money. Each
-//! is a typed end with an event, and the session goes on; a guard that cannot hold says so.
+//! Guards: repeated calls, too many steps, too many concurrent calls, too much time, too much money. Each is
+//! a typed end with an event, and the session continues; a guard that cannot be enforced is reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ fn counting(window: u64) -> Agent {
     agent(window).tool("count", |count: Count| async move { Ok(count.number.to_string()) })
 }
 
-/// A model that calls a tool for ever: with the same arguments, or with others each time.
+/// Returns a model that calls a tool for ever: with the same arguments, or with different ones each time.
 fn endless(same: bool) -> Function<impl Fn(&SeenRequest, CallInfo) -> Said + Send + Sync> {
     Function(move |request: &SeenRequest, info: CallInfo| {
         if request.last_user_text() == "stop it" {
@@ -37,7 +37,8 @@ fn endless(same: bool) -> Function<impl Fn(&SeenRequest, CallInfo) -> Said + Sen
     })
 }
 
-/// The run is stopped for a reason that holds these words, an event says so, and the session goes on.
+/// Checks that the run is stopped for a reason that contains these words, with an event, and that the session
+/// continues.
 async fn stopped(model: &Simulator, agent: &Agent, words: &str) -> u64 {
     let runtime = builder(model).start().await.unwrap();
     let session = runtime.open("guarded", agent).await.unwrap();
@@ -75,7 +76,7 @@ async fn too_many_steps_are_stopped_and_the_session_goes_on() {
     model.assert_clean();
 }
 
-/// An answer of so many calls, each of which notes `text`.
+/// Returns an answer with this many calls, each of which notes `text`.
 fn calling(count: usize, text: &str) -> Said {
     (0..count).fold(Said::default(), |said, number| {
         said.and_call("count", &json!({ "number": number, "text": text }))
@@ -120,7 +121,7 @@ async fn of_too_many_calls_the_first_are_run_and_the_model_is_told_of_the_others
             let left_out = format!("this call and {} after it were left out", calls - run - 1);
             assert!(told.contains(&left_out), "{calls}: {told}");
         }
-        // Prompt, answer, a result for each call that is on the record, the last answer.
+        // Prompt, answer, a result for each recorded call, the last answer.
         let recorded = run + usize::from(calls > run);
         assert_eq!(context.len(), recorded + 3, "{calls}");
         assert!(session.state().await.unwrap().context.tokens < 500_000, "{calls}");
@@ -144,7 +145,7 @@ async fn a_model_that_goes_on_calling_too_many_tools_is_stopped() {
     model.assert_clean();
 }
 
-/// A provider that says a little now and then, for ever: no guard of a stream sees it.
+/// A provider that sends a little from time to time, for ever: no guard of a stream detects it.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_takes_too_long_is_stopped_and_what_had_come_is_kept() {
     // In a model call, in a tool, in a wait between two calls.
@@ -179,7 +180,7 @@ async fn a_run_that_takes_too_long_is_stopped_and_what_had_come_is_kept() {
             matches!(&error, Error::Stopped { reason } if reason == "the run reached its time limit of 9 s"),
             "{what}: {error:?}"
         );
-        // Time is paused: this is the limit, and what a tool's grace adds.
+        // Time is paused: this is the limit, plus a tool's grace period.
         assert!((9..30).contains(&began.elapsed().as_secs()), "{what}: {:?}", began.elapsed());
         let context = session.context().await.unwrap();
         match what {
@@ -198,7 +199,7 @@ async fn a_run_that_takes_too_long_is_stopped_and_what_had_come_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn a_budget_that_is_used_up_stops_the_turn() {
-    // A model whose price the catalogue knows.
+    // A model with a price in the catalogue.
     let model = Simulator::new(SimulatorOptions {
         window: 100_000,
         provider_name: "openai".to_owned(),
@@ -214,7 +215,7 @@ async fn a_budget_that_is_used_up_stops_the_turn() {
     model.assert_clean();
 }
 
-/// What is warned of in two runs of an agent on a model of the simulator's, which no catalogue knows.
+/// Returns the warnings in two runs of an agent on a model of the simulator's, which is not in the catalogue.
 async fn warnings(agent: Agent) -> Vec<String> {
     let model = simulator(Function(|_: &SeenRequest, _| Said::text("well")), 50_000);
     let runtime = builder(&model).start().await.unwrap();

@@ -1,5 +1,6 @@
-//! Answers of a provider that is broken or means harm, as bytes over a socket, through the real client and a whole
-//! session. Each ends in a typed outcome, is told by one end of its run, loses nothing and harms no later prompt.
+//! Malformed and malicious answers of a provider, as bytes over a socket, through the real client and a whole
+//! session. Each ends in a typed outcome, is reported by one end of its run, loses nothing and does not
+//! affect later prompts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,26 +18,26 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::agent;
 
-/// What a hostile answer comes to.
+/// The expected result of a hostile answer.
 #[derive(Debug, Clone, PartialEq)]
 enum End {
-    /// It is an answer with this text.
+    /// An answer with this text.
     Answers(&'static str),
     /// The run fails with this class.
     Fails(FailureClass),
-    /// It is given up: at a limit of its size, or of time where that is reached first.
+    /// It is given up: at a size limit, or at a time limit if that is reached first.
     GivenUp,
 }
 use End::{Answers, Fails, GivenUp};
 
-/// What a server does with the first request.
+/// A server's behaviour on the first request.
 struct Case {
     name: &'static str,
-    /// What it sends first.
+    /// The bytes sent first.
     bytes: Vec<u8>,
-    /// What it then sends again and again, until the client goes.
+    /// The bytes then sent repeatedly, until the client disconnects.
     again: Option<Vec<u8>>,
-    /// Whether it then keeps the connection, silent.
+    /// Whether it then keeps the connection open, silently.
     hangs: bool,
     end: End,
 }
@@ -60,18 +61,18 @@ impl Case {
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
 
-/// A stream of these chunks.
+/// Returns a stream of these chunks.
 fn sse(chunks: &[&str]) -> String {
     let lines: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
     format!("{STREAM}{lines}")
 }
 
-/// A stream in which one chunk stands before a good end.
+/// Returns a stream with one chunk before a regular end.
 fn sse_then_end(chunk: &str) -> String {
     sse(&[chunk, r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#, "[DONE]"])
 }
 
-/// A whole good stream, with this delta and this much around it.
+/// Returns a complete valid stream with this delta.
 fn delta(delta: &str) -> String {
     sse_then_end(&format!(r#"{{"choices":[{{"index":0,"delta":{delta}}}]}}"#))
 }
@@ -116,7 +117,7 @@ fn cases() -> Vec<Case> {
     let much = format!(r#"{{"choices":[{{"index":0,"delta":{{"content":"{}"}}}}]}}"#, "much ".repeat(4_000));
     let deep = |count: usize| format!("{}{}", "[".repeat(count), "]".repeat(count));
     vec![
-        // No HTTP, or odd HTTP.
+        // No HTTP, or unusual HTTP.
         Case::new("closes at once", "", Fails(Timeout)),
         Case::new("no HTTP", "\0\u{1}\u{2}hello\r\n\r\n", Fails(Timeout)),
         Case::new("HTTP 1.0", good().replacen("HTTP/1.1", "HTTP/1.0", 1), Answers("fine")),
@@ -155,7 +156,7 @@ fn cases() -> Vec<Case> {
         Case::hang("silent", String::new(), Fails(Timeout)),
         Case::hang("silent after headers", STREAM.to_owned(), Fails(Timeout)),
         Case::hang("silent in the middle", sse(&[text]), Fails(Timeout)),
-        // Bodies that are no stream.
+        // Bodies that are not a stream.
         Case::new(
             "a web page",
             status("200 OK", "content-type: text/html\r\n", "<html>Sign in</html>"),
@@ -177,7 +178,7 @@ fn cases() -> Vec<Case> {
             json(r#"{"choices":[{"message":{"content":"fine"},"finish_reason":"stop"}]}"#),
             Answers("fine"),
         ),
-        // Streams that are none.
+        // Invalid streams.
         Case::new("comments alone", format!("{STREAM}: hi\n\n: hi\n\n"), Fails(Malformed)),
         Case::new("only an end", sse(&["[DONE]"]), Fails(Malformed)),
         Case::new("broken JSON", sse_then_end("{\"choices\":[{"), Fails(Malformed)),
@@ -208,7 +209,7 @@ fn cases() -> Vec<Case> {
         Case::new("carriage returns", good().replace("\n\n", "\r\r"), Answers("fine")),
         Case::new("a mark of byte order", good().replacen("data:", "\u{feff}data:", 1), Answers("fine")),
         Case::new("two ends", format!("{}data: [DONE]\n\ndata: {text}\n\n", good()), Answers("fine")),
-        // Deltas that are odd.
+        // Unusual deltas.
         Case::new("content of a number", delta(r#"{"content":7}"#), Fails(Malformed)),
         Case::new("content of nothing", delta(r#"{"content":null}"#), Fails(Malformed)),
         Case::new("white space", delta(r#"{"content":" \n "}"#), Fails(Malformed)),
@@ -231,7 +232,7 @@ fn cases() -> Vec<Case> {
             good().replace("\"stop\"", "\"length\"").replace("fine", " "),
             Fails(OutputLimit),
         ),
-        // Usage that cannot be.
+        // Implausible usage.
         Case::new(
             "negative usage",
             with_usage(r#"{"prompt_tokens":-5,"completion_tokens":-1}"#),
@@ -289,7 +290,7 @@ fn cases() -> Vec<Case> {
             Answers("fine"),
         ),
         Case::new("20,000 calls", calls(20_000, "note", "{}", "c"), Answers("fine")),
-        // More than anyone can want.
+        // Excessive data.
         Case::flood("endless text", sse(&[]), &format!("data: {much}\n\n"), GivenUp),
         Case::flood(
             "an endless line",
@@ -351,8 +352,8 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// A server that plays the case to the first call and to every request for its list of models, and answers well from
-/// then on. Only calls are counted.
+/// Returns a server that plays the case on the first call and on every request for its list of models, and
+/// answers well from then on. Only calls are counted.
 async fn serve(case: &Case) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -409,7 +410,7 @@ async fn read_request(socket: &mut TcpStream) -> String {
 #[derive(Deserialize, JsonSchema)]
 struct Anything {}
 
-/// What is wrong with how the case ended; nothing if it ended as it should.
+/// Returns how the case differs from the expectation; nothing if it does not.
 async fn play(case: Case) -> Option<String> {
     let (url, requests) = serve(&case).await;
     let options = OpenAiOptions {

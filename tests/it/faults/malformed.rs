@@ -1,5 +1,5 @@
-//! Answers that cannot be used as they are: broken calls become results that say so, empty answers are asked for
-//! again, and what providers leave out is not missed.
+//! Answers that cannot be used unchanged: broken calls become error results, empty answers are requested
+//! again, and fields that providers omit are not required.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ fn tooled() -> Agent {
     agent(20_000).tool("note", |note: Note| async move { Ok(format!("noted {}", note.text)) })
 }
 
-/// One prompt to which the model says this first: the end, and what the model was sent in the end.
+/// One prompt to which the model first answers this: the end, and the final request to the model.
 async fn said(first: Vec<Said>) -> (Result<Reply>, Vec<std::sync::Arc<Message>>) {
     let model = simulator(Sequence(first), 20_000);
     let runtime = runtime(&model).await;
@@ -39,7 +39,7 @@ async fn said(first: Vec<Said>) -> (Result<Reply>, Vec<std::sync::Arc<Message>>)
     (reply, context)
 }
 
-/// The results of the tools, with their status.
+/// Returns the results of the tools, with their status.
 fn results(context: &[std::sync::Arc<Message>]) -> Vec<(ToolStatus, String)> {
     let result = |message: &std::sync::Arc<Message>| match &**message {
         Message::ToolResult(result) => Some((result.status, message.text())),
@@ -69,7 +69,7 @@ async fn a_call_with_broken_arguments_gets_a_result_that_says_so() {
     }
 }
 
-/// A tool that takes nothing would run with what a call has before its arguments begin.
+/// A tool without parameters would run with the part of a call before its arguments begin.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_the_output_limit_cut_off_is_not_run() {
     let runs = Arc::new(AtomicUsize::new(0));
@@ -148,8 +148,8 @@ async fn an_answer_without_usage_or_without_done_is_an_answer() {
     assert_eq!(context.len(), 2);
 }
 
-/// A report of a thousand times the input says nothing of a session that is far from its window, whatever the
-/// answer beside it: text, calls, or nothing for want of room.
+/// A report of a thousand times the input has no effect on a session that is far from its window, whatever
+/// the answer with it: text, calls, or nothing for lack of room.
 #[tokio::test(start_paused = true)]
 async fn one_absurd_report_compacts_nothing() {
     let call = || Said::call("note", &json!({ "text": "a" }));

@@ -1,4 +1,5 @@
-//! Requests that are larger than the model's window: recovered at once, learned from, and typed where nothing helps.
+//! Requests that are larger than the model's window: recovered at once, learned from, and typed if nothing
+//! helps.
 
 use greenroom::prelude::*;
 use greenroom_kernel::entry::Trigger;
@@ -34,8 +35,8 @@ fn count(events: &[std::sync::Arc<Event>], name: &str) -> usize {
     events.iter().filter(|event| event.kind.name() == name).count()
 }
 
-/// The agent believes in a window that the model does not have: however the provider says so, each prompt is
-/// answered, at once and without a retry.
+/// The agent's configured window is larger than the model's: in any error dialect, each prompt is answered,
+/// at once and without a retry.
 #[tokio::test(start_paused = true)]
 async fn an_overflow_in_any_words_is_recovered_at_once() {
     for (dialect, believed) in [
@@ -45,7 +46,7 @@ async fn an_overflow_in_any_words_is_recovered_at_once() {
         (ErrorDialect::LiteLlm, 128_000),
         (ErrorDialect::Anthropic, 128_000),
         (ErrorDialect::MistralRs, 128_000),
-        // These name no limit, or say nothing at all: what counts is our own estimate.
+        // These name no limit, or nothing at all: our own estimate decides.
         (ErrorDialect::LlamaCppPython, 9_000),
         (ErrorDialect::EmptyBody, 9_000),
     ] {
@@ -74,8 +75,8 @@ async fn an_overflow_in_any_words_is_recovered_at_once() {
     }
 }
 
-/// The provider says by its usage alone that it got more than its window takes, where our own estimate is far below:
-/// the run is compacted before the next call, and the answer counts.
+/// The provider shows only by its usage that the request exceeded its window, although our own estimate is
+/// far below: the run is compacted before the next call, and the answer counts.
 #[tokio::test(start_paused = true)]
 async fn a_silent_overflow_is_seen_in_the_usage_and_compacted_before_the_next_call() {
     let reported = Usage { input_tokens: WINDOW + 300, output_tokens: 20, ..Usage::default() };
@@ -113,17 +114,17 @@ struct Note {
     text: String,
 }
 
-/// Why each compaction was begun, and how it ended.
+/// Returns the trigger and the outcome of each compaction.
 fn rungs(events: &[std::sync::Arc<Event>]) -> Vec<(Trigger, &'static str)> {
     crate::compaction_fixtures::ends(events).iter().map(|end| (end.trigger, end.outcome.as_str())).collect()
 }
 
-/// Settings by which nothing compacts before the window is full.
+/// Settings with which nothing compacts before the window is full.
 fn late() -> CompactionSettings {
     CompactionSettings { threshold: None, reserve_tokens: Some(1), ..CompactionSettings::default() }
 }
 
-/// A prompt with which the window is 92 % full.
+/// Returns a prompt with which the window is 92 % full.
 async fn filling(session: &SessionHandle) -> String {
     let tokens = session.state().await.unwrap().context.tokens;
     "thing ".repeat(usize::try_from((WINDOW * 92 / 100).saturating_sub(tokens)).unwrap())
@@ -214,8 +215,8 @@ async fn a_learned_limit_is_kept_and_shown() {
     model.assert_clean();
 }
 
-/// Whatever number an error names, the session works, and it can be opened again; a limit that proves wrong is
-/// forgotten.
+/// Whatever number an error names, the session works, and it can be opened again; a limit that proves wrong
+/// is forgotten.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_cannot_be_is_not_believed_and_locks_nothing() {
     let refusing = |limit: u64| Fault::Http {
@@ -229,12 +230,12 @@ async fn a_limit_that_cannot_be_is_not_believed_and_locks_nothing() {
     for (limit, refusals, source) in [
         (52, 1, WindowSource::Assumed),
         (1_000_000_000_000, 1, WindowSource::Assumed),
-        // It was taken for true, and the fixed part alone is larger: then it is left to the provider.
+        // It was believed, and the fixed part alone is larger: then the provider decides.
         (1_500, 2, WindowSource::Assumed),
-        // More was taken before: it is believed when it is named twice.
+        // More was accepted before: it is believed when it is named twice.
         (4_500, 1, WindowSource::Assumed),
         (4_500, 2, WindowSource::Learned),
-        // It was believed, and then more was taken.
+        // It was believed, and then more was accepted.
         (8_000, 1, WindowSource::Assumed),
     ] {
         let mut answers = vec![Said::text("one")];
@@ -247,7 +248,7 @@ async fn a_limit_that_cannot_be_is_not_believed_and_locks_nothing() {
         let agent = Agent::new("simulated").instructions(&*instructions);
         let session = runtime.open("locked", &agent).await.unwrap();
         for _ in 0..2 {
-            // The second one is refused, in vain or not.
+            // The second one is refused, with or without effect.
             let _ = session.prompt("thing ".repeat(2_000)).await;
         }
         assert!(model.fired()["http"] > 0, "{limit} was never named");
@@ -283,7 +284,7 @@ async fn less_output_is_asked_for_before_anything_is_compacted() {
     model.assert_clean();
 }
 
-/// The provider names no limit; by what we know of the window, the input alone fits.
+/// The provider names no limit; by the known window, the input alone fits.
 #[tokio::test(start_paused = true)]
 async fn less_output_is_asked_for_where_the_refusal_names_no_limit() {
     let body = "Input token count + max_tokens parameter must be less than the context length of the model being \
@@ -329,7 +330,7 @@ async fn less_output_is_asked_for_where_the_provider_sets_the_limit() {
     model.assert_clean();
 }
 
-/// The output limits of all requests.
+/// Returns the output limits of all requests.
 fn asked_output(model: &Simulator) -> Vec<u64> {
     model.requests().iter().filter_map(|logged| logged.request.settings.output_tokens_max).collect()
 }
@@ -350,20 +351,20 @@ async fn where_compaction_is_off_the_caller_gets_the_error() {
     }
     assert!(error.as_ref().is_some_and(Error::is_context_overflow), "{error:?}");
     assert_eq!(count(&drain(&mut events), "compaction_start"), 0);
-    // By hand it may, and then the session goes on.
+    // A manual compaction is possible, and then the session continues.
     assert_eq!(session.compact(CompactOptions::default()).await.unwrap().outcome.as_str(), "completed");
     session.resume().await.unwrap();
     model.assert_clean();
 }
 
-/// The provider refuses so many times in a row, whatever is sent: each time one rung down, and each rung once, keeps
-/// less; after the last one the end is typed, and the session works.
+/// The provider refuses this many times in a row, whatever is sent: each time one rung down, and each rung,
+/// used once, keeps less; after the last one the end is typed, and the session works.
 #[tokio::test(start_paused = true)]
 async fn each_refusal_goes_one_rung_down_and_after_the_last_the_end_is_typed() {
     let ladder = [
         (Trigger::Overflow, "completed"),
         (Trigger::Overflow, "completed"),
-        // The last rung asks nobody for a summary.
+        // The last rung requests no summary.
         (Trigger::Overflow, "truncated"),
     ];
     // A fifth of the window, half of that (for whole turns, half as much again), and less than both.
@@ -418,8 +419,8 @@ async fn each_refusal_goes_one_rung_down_and_after_the_last_the_end_is_typed() {
     }
 }
 
-/// Older images go first; those that the prompt is about only where that is not enough, and then the model and
-/// the user are told.
+/// Older images are dropped first; those of the current prompt only if that is not enough, and then the model
+/// and the user are told.
 #[tokio::test(start_paused = true)]
 async fn too_many_bytes_leave_placeholders_for_images() {
     let refused = || {
@@ -444,7 +445,7 @@ async fn too_many_bytes_leave_placeholders_for_images() {
     let session = runtime.open("images", &agent(50_000)).await.unwrap();
     let bytes = b"\x89PNG\r\n\x1a\n".repeat(60);
     let image = || Prompt::from("what is it?").image(Image::new(&bytes).unwrap());
-    // What the request of this number shows of images, of placeholders, and of placeholders for the newest.
+    // The images, placeholders, and placeholders for the newest images in the request of this number.
     let shows = |index: usize| {
         let request = format!("{:?}", model.requests()[index].request.messages);
         ["image/png", "it is left out", "you cannot see it"].map(|sign| request.matches(sign).count())
@@ -459,13 +460,13 @@ async fn too_many_bytes_leave_placeholders_for_images() {
     let seen = drain(&mut events);
     assert_eq!(count(&seen, "warning"), 1);
     assert_eq!((count(&seen, "retry"), count(&seen, "compaction_start")), (0, 0));
-    // The next run begins with all of them again: the log keeps what was sent to it.
+    // The next run begins with all of them again: the log keeps the originals.
     assert_eq!(session.prompt("and now?").await.unwrap().text, "fine");
     assert_eq!(shows(6), [3, 0, 0]);
     model.assert_clean();
 }
 
-/// The same request would meet the same refusal: where no image can be left out, none is sent.
+/// The same request would be refused again: if no image can be dropped, none is sent.
 #[tokio::test(start_paused = true)]
 async fn a_payload_too_large_without_an_image_is_not_sent_again_unchanged() {
     let nginx = "<html><head><title>413 Request Entity Too Large</title></head></html>";
@@ -518,7 +519,7 @@ async fn a_size_that_cannot_heal_is_typed() {
     assert_eq!(session.prompt("again").await.unwrap().text, "fine");
 }
 
-/// What the request was refused for came after the last report, or there was none: it counts all the same.
+/// The refused request came after the last report, or there was none: it counts nevertheless.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_is_named_for_a_large_prompt_is_believed() {
     for before in [0, 2] {

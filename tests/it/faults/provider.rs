@@ -24,8 +24,8 @@ fn tooled() -> Agent {
     agent(20_000).tool("note", |it: Anything| async move { Ok(it.text.unwrap_or_default()) })
 }
 
-/// Each session is named after the fault that its first answer has; all further answers are good, and so are those of
-/// sessions without a number.
+/// Each session is named after the fault of its first answer; all further answers are good, and so are those
+/// of sessions without a number.
 fn script(faults: Vec<Fault>) -> impl Script {
     let runs = Function(move |request: &SeenRequest, info: CallInfo| {
         let session = request.session.as_deref().unwrap_or_default();
@@ -39,16 +39,16 @@ fn script(faults: Vec<Fault>) -> impl Script {
     ByPurpose::new(runs, Summariser::Obedient)
 }
 
-/// What must become of a fault.
+/// The expected handling of a fault.
 #[derive(Debug, PartialEq)]
 enum Wanted {
-    /// The call is made again, once, for this reason; what had come of the answer is void.
+    /// The call is retried, once, for this reason; the partial answer is void.
     Retried(FailureClass),
-    /// The answer is void, and the call is made again at once, which is no retry.
+    /// The answer is void, and the call is repeated at once, which does not count as a retry.
     AskedAnew,
-    /// The answer is used as it is: its calls were run, or the model is told why not.
+    /// The answer is used: its calls were run, or the model is told why not.
     Used(&'static [ToolStatus]),
-    /// The run ends with this class, and nothing is tried again.
+    /// The run ends with this class, without a retry.
     Ends(FailureClass),
 }
 
@@ -61,7 +61,7 @@ fn wanted(fault: &Fault, over_http: bool) -> Wanted {
             Retried(Overloaded)
         }
         Fault::Loading => Retried(Loading),
-        // It had answered before. Over HTTP somebody listens, and the connection breaks.
+        // It had answered before. Over HTTP the server listens, and the connection breaks.
         Fault::Refused if !over_http => Retried(Loading),
         Fault::Reset(_) | Fault::Refused | Fault::Stall { for_ms: None, .. } => Retried(Timeout),
         // It is in the text beside the call, and replaced there.
@@ -71,9 +71,9 @@ fn wanted(fault: &Fault, over_http: bool) -> Wanted {
         | Fault::MalformedSse
         | Fault::BadUtf8
         | Fault::PlainTextLine(_) => Retried(Malformed),
-        // Too many bytes, and no image that could be left out.
+        // Too many bytes, and no image that could be dropped.
         Fault::EmptyBody(413) => Ends(PayloadTooLarge),
-        // Below the window, a 400 without a word says nothing.
+        // Below the window, a 400 without a message means nothing.
         Fault::EmptyBody(400) => Ends(Other),
         Fault::TruncatedArguments | Fault::DoubledArguments => Used(&[ToolStatus::Error]),
         // The call is doubled, and both have a result.
@@ -87,7 +87,7 @@ fn wanted(fault: &Fault, over_http: bool) -> Wanted {
     }
 }
 
-/// What became of a fault, by the events.
+/// Returns the handling of a fault, according to the events.
 fn became(name: &str, events: &mut greenroom::Subscription, end: &Result<Reply>) -> Wanted {
     let (mut retries, mut results, mut answers) = (Vec::new(), Vec::new(), 0);
     for event in drain(events) {
@@ -112,7 +112,7 @@ fn became(name: &str, events: &mut greenroom::Subscription, end: &Result<Reply>)
     }
 }
 
-/// Two prompts: the first meets the fault, and what must become of it does; the second is answered.
+/// Two prompts: the first meets the fault, which must be handled as expected; the second is answered.
 async fn survive(runtime: &Runtime, number: usize, fault: &Fault, over_http: bool) {
     let name = fault.name();
     let session = runtime.open(&format!("fault-{number}"), &tooled()).await.unwrap();
@@ -122,7 +122,8 @@ async fn survive(runtime: &Runtime, number: usize, fault: &Fault, over_http: boo
         assert_eq!(reply.text, "a good answer", "{name}");
     }
     let became = became(name, &mut events, &end);
-    // On a connection that another session has left open, the request is sent again at once, which is no retry.
+    // On a connection that another session has left open, the request is repeated at once, which does not
+    // count as a retry.
     let is_sent_again = over_http && matches!(fault, Fault::Reset(Point::BeforeHeaders) | Fault::Refused);
     if !(is_sent_again && became == Wanted::AskedAnew) {
         assert_eq!(became, wanted(fault, over_http), "{name}");
@@ -137,7 +138,8 @@ async fn every_kind_of_fault_is_survived_in_process() {
     let faults = Fault::every_kind();
     let model = simulator(script(faults.clone()), 20_000);
     let runtime = builder(&model).in_flight_max(1_000).start().await.unwrap();
-    // A server that never answered is not waited for, so what becomes of a refused call must not hang on who asks first.
+    // The client does not wait for a server that never answered, so the handling of a refused call must not
+    // depend on the order.
     let first = runtime.open("before-the-faults", &tooled()).await.unwrap();
     assert_eq!(first.prompt("hello").await.unwrap().text, "a good answer");
     join_all(faults.iter().enumerate().map(|(number, fault)| survive(&runtime, number, fault, false))).await;
@@ -148,7 +150,7 @@ async fn every_kind_of_fault_is_survived_in_process() {
 #[tokio::test]
 async fn every_kind_of_fault_is_survived_over_http() {
     const IDLE_MS: u64 = 1_500;
-    // Pings that come several times within the limit, before the answer begins and in the middle of it.
+    // Pings that arrive several times within the limit, before the answer begins and in the middle of it.
     let ping = |at| Fault::Stall { at, ping_every_ms: Some(IDLE_MS / 10), for_ms: None };
     let is_pinging = |fault: &Fault| matches!(fault, Fault::Stall { ping_every_ms: Some(_), .. });
     let mut faults = Fault::every_kind();
@@ -160,7 +162,7 @@ async fn every_kind_of_fault_is_survived_over_http() {
         base_url: server.base_url(),
         first_event_timeout: Duration::from_millis(2 * IDLE_MS),
         idle_timeout: Duration::from_millis(IDLE_MS),
-        // The simulator tells sessions apart by it.
+        // The simulator distinguishes sessions by it.
         prompt_cache_key: Some(true),
         ..OpenAiOptions::default()
     };
@@ -174,7 +176,7 @@ async fn every_kind_of_fault_is_survived_over_http() {
         .unwrap();
     join_all(faults.iter().enumerate().map(|(number, fault)| survive(&runtime, number, fault, true))).await;
     assert_all_fired(&model, &faults);
-    // Both calls were pinged and given up all the same: their sessions were answered.
+    // Both calls were pinged and nevertheless given up: their sessions were answered.
     assert_eq!(model.fired()["stall_with_pings"], 2);
     assert!(model.pings() >= 20, "{} pings", model.pings());
     runtime.shutdown().await.unwrap();

@@ -1,5 +1,5 @@
-//! Retries: in one place, with growing waits, as long as the provider asks for and no longer than a minute, and
-//! only where they can help.
+//! Retries: in one place, with increasing waits, as long as the provider requests and no longer than a
+//! minute, and only if they can help.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn each_form_of_retry_after_is_obeyed_up_to_a_minute() {
         (RetryAfter::Message(4_200), 4_200),
         (RetryAfter::Missing, 500),
         (RetryAfter::Garbage, 500),
-        // When the allowance is whole again is not when the next request may come.
+        // The time of a full reset is not the time of the next possible request.
         (RetryAfter::ResetHeader(3_500), 500),
         (RetryAfter::Seconds(3_600), 60_000),
     ];
@@ -57,12 +57,12 @@ async fn each_form_of_retry_after_is_obeyed_up_to_a_minute() {
         assert_eq!(waits.len(), 1, "{form:?}");
         let (attempt, waited_ms) = waits[0];
         assert_eq!(attempt, 1);
-        // Up to a quarter more, so that many do not come back at once; never more than a minute.
+        // Up to a quarter more, so that many clients do not retry at once; never more than a minute.
         let most_ms = (wanted_ms + wanted_ms / 4).min(60_000);
         assert!((wanted_ms..=most_ms).contains(&waited_ms), "{form:?}: {waited_ms} ms");
         assert!(took >= Duration::from_millis(waited_ms), "{form:?}: {took:?}");
     }
-    // A date is of the wall clock.
+    // Dates use the wall clock.
     let (reply, waits, _) = asked(vec![Fault::RateLimited(RetryAfter::Date(30))]).await;
     assert!(reply.is_ok());
     assert!((25_000..=40_000).contains(&waits[0].1), "{waits:?}");
@@ -119,7 +119,7 @@ async fn a_wait_can_be_aborted() {
     assert!(matches!(prompt.await.unwrap(), Err(Error::Aborted)));
     assert!(began.elapsed() < Duration::from_millis(500));
     assert_eq!(model.calls(), 1);
-    // The provider's word still holds for the next prompt.
+    // The provider's requested wait still applies to the next prompt.
     assert_eq!(session.prompt("again").await.unwrap().text, "fine");
     assert!(began.elapsed() >= Duration::from_secs(45));
 }
@@ -196,7 +196,7 @@ fn loading(events: &mut Subscription) -> Vec<u64> {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_loads_is_waited_for_and_seen_and_costs_no_retry() {
-    // Two and a half minutes of loading, and then as many retries as a run has.
+    // Two and a half minutes of loading, and then all retries of a run.
     for fault in [Fault::Loading, Fault::Refused] {
         let mut script = vec![Said::text("first")];
         script.extend(vec![Said::fault(fault.clone()); 17]);

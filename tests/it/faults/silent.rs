@@ -1,4 +1,4 @@
-//! A server that says nothing where a request is too large for it: nothing at all, with a window that nobody knows.
+//! A server that is silent if a request is too large for it, with an unknown window.
 
 use greenroom::prelude::*;
 use greenroom_kernel::Usage;
@@ -10,13 +10,13 @@ use greenroom_simulator::{
 use crate::compaction_fixtures::{count, ends, keep, talker, text};
 use crate::support::{agent, builder, drain, runtime};
 
-/// A server with a window of 4,000 that cuts silently.
+/// Returns a server with a window of 4,000 that truncates silently.
 fn silent(script: impl greenroom_simulator::Script + 'static) -> Simulator {
     let options = SimulatorOptions::new(script);
     Simulator::new(SimulatorOptions { window: 4_000, error_dialect: ErrorDialect::LlamaCppPython, ..options })
 }
 
-/// Whatever the window is taken to be, assumed or set far too large or not known at all: every prompt is answered.
+/// Whether the window is assumed, configured far too large or unknown: every prompt is answered.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_cuts_silently_locks_no_session() {
     let unknown = Agent::new("nobody-knows");
@@ -35,14 +35,14 @@ async fn a_server_that_cuts_silently_locks_no_session() {
         let ended = ends(&seen);
         let completed = ended.iter().filter(|end| end.outcome.as_str() == "completed").count();
         assert!(completed >= 3, "{name}: {ended:?}");
-        // Nothing was thrown away for it.
+        // Nothing was discarded for it.
         assert!(ended.iter().all(|end| end.outcome.as_str() != "truncated"), "{name}: {ended:?}");
         assert!(count(&seen, "overflow_detected") >= 3 || name == "right", "{name}");
         model.assert_clean();
     }
 }
 
-/// A manual compaction finds out how much such a server takes.
+/// A manual compaction finds out how much such a server accepts.
 #[tokio::test(start_paused = true)]
 async fn a_summary_is_asked_in_smaller_parts_where_a_silent_server_takes_no_more() {
     let model = silent(ByPurpose::new(talker(10), Summariser::Obedient));
@@ -56,7 +56,7 @@ async fn a_summary_is_asked_in_smaller_parts_where_a_silent_server_takes_no_more
     model.assert_clean();
 }
 
-/// A server that is broken is no overflow: it is asked again as often as ever, and nothing is cut for the suspicion.
+/// A broken server is not an overflow: it is retried as usual, and nothing is cut on suspicion.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_says_nothing_for_a_while_costs_no_history() {
     for broken in [2, 4] {
@@ -82,8 +82,8 @@ async fn a_server_that_says_nothing_for_a_while_costs_no_history() {
     }
 }
 
-/// A prompt that is larger than such a server takes is refused, and says so; the next one is answered, whatever the window
-/// is taken to be, and whether anything was answered before.
+/// A prompt that is larger than such a server accepts is refused with an error; the next one is answered,
+/// whatever the assumed window, and whether or not anything was answered before.
 #[tokio::test(start_paused = true)]
 async fn a_prompt_that_is_too_large_locks_no_session() {
     for before in [0, 3] {
@@ -107,7 +107,7 @@ async fn a_prompt_that_is_too_large_locks_no_session() {
     }
 }
 
-/// A script whose server says nothing, in one of the ways there are, to what is larger than it takes.
+/// A script whose server is silent, in one of the possible ways, on requests that are too large.
 struct SilentAbove<S> {
     tokens: u64,
     silence: Said,
@@ -120,7 +120,8 @@ impl<S: Script> Script for SilentAbove<S> {
     }
 }
 
-/// However a server says nothing: it ends its stream, breaks it off, or makes an answer of nothing of it, as gateways do.
+/// All forms of silence: the server ends its stream, breaks it off, or returns an empty answer, as gateways
+/// do.
 #[tokio::test(start_paused = true)]
 async fn every_kind_of_silence_locks_no_session() {
     let usage = Usage { input_tokens: 0, output_tokens: 0, ..Usage::default() };

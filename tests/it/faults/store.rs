@@ -1,5 +1,5 @@
-//! A disk that is full or broken, under a runtime at work: the run ends with a typed error, nothing that was
-//! acknowledged is lost, and the session works again when the disk does.
+//! A full or broken disk under a working runtime: the run ends with a typed error, nothing acknowledged is
+//! lost, and the session works again when the disk does.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ async fn quiet(session: &SessionHandle) {
     }
 }
 
-/// Two turns on a good disk, three on one with this fault, two on a good one again; then the log is read anew.
-/// Gives how many prompts failed.
+/// Two turns on a good disk, three on one with this fault, two on a good one again; then the log is read
+/// again. Returns how many prompts failed.
 async fn with_fault(model: &Simulator, files: FaultyFiles, fault: Fault) -> u32 {
     let dir = tempfile::tempdir().unwrap();
     let runtime = start(model, dir.path(), &files).await;
@@ -90,7 +90,7 @@ async fn with_fault(model: &Simulator, files: FaultyFiles, fault: Fault) -> u32 
     quiet(&session).await;
     let (context, log) =
         (session.context().await.unwrap(), runtime.entries("disk", EntryId(0)).await.unwrap());
-    // What was published is there, in order.
+    // Published events are there, in order.
     let mut next = 0;
     while let Some(delivery) = events.try_next() {
         let Delivery::Event(event) = delivery else { continue };
@@ -135,7 +135,8 @@ async fn any_single_failure_of_the_disk_costs_at_most_its_turn() {
     }
 }
 
-/// The last answer and the end of its run are one write: where it fails neither is there, and nothing counts the answer.
+/// The last answer and the end of its run are one write: if it fails, neither is there, and nothing counts
+/// the answer.
 #[tokio::test]
 async fn an_answer_and_the_end_of_its_run_are_there_together_or_not_at_all() {
     let mut lost = 0;
@@ -207,8 +208,8 @@ async fn an_answer_that_could_not_be_recorded_compacts_nothing() {
     assert!(lost > 0, "no answer was lost");
 }
 
-/// A prompt that waited is refused since the disk is full. It never begins after that: not when there is room again, and not
-/// after the session has slept.
+/// A waiting prompt is refused because the disk is full. It never begins after that: not when there is space
+/// again, and not after the session has slept.
 #[tokio::test(start_paused = true)]
 async fn a_prompt_that_was_refused_never_begins_afterwards() {
     const ROOM_AFTER: Duration = Duration::from_secs(3_600);

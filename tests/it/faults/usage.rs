@@ -1,5 +1,5 @@
-//! Reports of usage that cannot be true. Our own count contradicts them, so they neither compact nor end anything,
-//! however often they come; what may be true is believed.
+//! Implausible usage reports. Our own count contradicts them, so they neither compact nor end anything,
+//! however often they arrive; plausible reports are believed.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::support::{agent, builder, drain, runtime, simulator};
 
 const WINDOW: u64 = 922_000;
 
-/// What providers have been seen to report, and worse, in tokens.
+/// Reports seen from providers, and worse ones, in tokens.
 const LIES: [u64; 6] = [950_000, 1_364_156, 2_000_000, 1_000_000_000, 1_000_000_000_000, u64::MAX];
 
 fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
     Usage { input_tokens, output_tokens, ..Usage::default() }
 }
 
-/// A model that reports `usage` on each answer while the prompt says "lie", and the truth otherwise.
+/// Returns a model that reports `usage` on each answer while the prompt says "lie", and the truth otherwise.
 fn liar(usage: Usage) -> Simulator {
     let script = Function(move |request: &SeenRequest, _: CallInfo| {
         let said = Said::text("a good answer");
@@ -29,7 +29,7 @@ fn liar(usage: Usage) -> Simulator {
     simulator(script, WINDOW)
 }
 
-/// What was warned of, and the names of the compactions' and overflows' events.
+/// Returns the warnings, and the names of the events of compactions and overflows.
 fn told(events: &mut greenroom::Subscription) -> (Vec<String>, Vec<&'static str>) {
     let (mut warnings, mut compactions) = (Vec::new(), Vec::new());
     for event in drain(events) {
@@ -68,13 +68,13 @@ async fn reports_that_our_count_contradicts_never_end_a_session() {
             }
             let (warnings, compactions) = told(&mut events);
             assert!(compactions.is_empty(), "{name}: {compactions:?}");
-            // Hidden reasoning may be any amount of output; only of the input do we know what it was.
+            // Hidden reasoning may be any amount of output; only the input is known to us.
             let expected = usize::from(what != "output");
             assert_eq!(warnings.len(), expected, "{name}: said once: {warnings:?}");
             if let Some(warning) = warnings.first() {
                 assert!(warning.contains(&lie.to_string()), "{name}: {warning}");
             }
-            // With another model, and by hand.
+            // With another model, and manually.
             let other = Agent::new("another").context_window(WINDOW);
             let session = runtime.open("lied-to", &other).await.unwrap();
             assert_eq!(session.prompt("say").await.unwrap().text, "a good answer", "{name}");
@@ -116,7 +116,7 @@ async fn a_session_that_was_lied_to_is_whole_after_a_restart() {
     }
 }
 
-/// A recorded conversation of another system in which each answer reports `usage`.
+/// Returns a recorded conversation of another system in which each answer reports `usage`.
 fn recorded(report: Usage) -> Vec<Arc<Entry>> {
     let messages = ["hello", "hi", "and now", "well"].iter().enumerate().map(|(index, text)| {
         if index % 2 == 0 {
@@ -167,11 +167,11 @@ async fn an_imported_file_with_absurd_usage_makes_a_session_like_any_other() {
     }
 }
 
-/// The number of the promise in the place where it was seen: 682,078 tokens that a provider counts twice, in a window
-/// of a million.
+/// The number from the design document where it was seen: 682,078 tokens that a provider counts twice, in a
+/// window of a million.
 #[tokio::test(start_paused = true)]
 async fn what_may_be_true_is_believed_and_compacts_in_time() {
-    // Reports of two and a half times our count, as of a text that our estimate knows badly.
+    // Reports of two and a half times our count, as for a text that our estimate handles badly.
     let script = Function(|request: &SeenRequest, _: CallInfo| {
         let told = request.tokens * 5 / 2;
         Said::text("a good answer").with_usage(usage(told, 4))
@@ -194,7 +194,7 @@ async fn what_may_be_true_is_believed_and_compacts_in_time() {
     assert!(sizes.iter().any(|tokens| *tokens > 45_000), "the reports count: {sizes:?}");
 }
 
-/// A budget for money believes no more of a report than the model could have taken.
+/// A cost limit trusts no report beyond what the model could have used.
 #[tokio::test(start_paused = true)]
 async fn a_cost_limit_is_not_used_up_by_tokens_that_no_window_holds() {
     let script = Function(|request: &SeenRequest, _: CallInfo| {

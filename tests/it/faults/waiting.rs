@@ -1,5 +1,5 @@
-//! A disk that fails while input waits: whoever waits is answered, what was taken in is said exactly once, and
-//! nothing stays in the inbox of a session that has nothing to do.
+//! A disk that fails while input waits: every waiting caller is answered, accepted input is recorded exactly
+//! once, and nothing stays in the inbox of an idle session.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ async fn start(model: Arc<dyn Provider>, dir: &Path, files: &FaultyFiles) -> Run
     Runtime::builder().provider(model).store_options(options).start().await.unwrap()
 }
 
-/// How often a user's message with this text is on the record.
+/// How often a user's message with this text is recorded.
 async fn said(runtime: &Runtime, text: &str) -> usize {
     let entries = runtime.entries("waiting", EntryId(0)).await.unwrap();
     let is_it = |entry: &&greenroom_kernel::Entry| {
@@ -67,8 +67,8 @@ async fn said(runtime: &Runtime, text: &str) -> usize {
     entries.iter().filter(is_it).count()
 }
 
-/// The disk fails in some way during a run, two prompts and a follow-up wait, and a compaction may be under
-/// way. Gives how many prompts failed.
+/// Lets the disk fail in some way during a run, two prompts and a follow-up wait, and a compaction may be in
+/// progress. Returns how many prompts failed.
 async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
     let context = format!("{fault:?}, heals: {heals}, compacts: {compacts}");
     let dir = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
     for (number, text) in ["first", "second", "third"].into_iter().enumerate() {
         let asked = session.clone();
         prompts.push((text, tokio::spawn(async move { asked.prompt(text).await })));
-        // The first one begins at once where nothing is under way.
+        // The first one begins at once if nothing is in progress.
         let waiting = number + usize::from(compacts);
         until(&session, |state| state.status != Status::Idle && state.waiting == waiting).await;
     }
@@ -119,7 +119,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
     assert!(files.fired() > 0, "{context}: it never happened");
     if heals {
         files.set(Fault::None);
-        // Nobody asks for anything more: what was acknowledged is said all the same.
+        // There are no further requests: acknowledged input is recorded nevertheless.
         until(&session, |state| state.status == Status::Idle && state.waiting == 0).await;
     } else {
         let refused = session.prompt("fourth").await;
@@ -146,7 +146,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
     failed.len()
 }
 
-/// Waits until the session stands as it should.
+/// Waits until the session has the expected state.
 async fn until(session: &SessionHandle, is_so: impl Fn(&greenroom::State) -> bool) {
     let look = async {
         loop {

@@ -1,4 +1,4 @@
-//! Guards on input: refused input is recorded nowhere, replaced input only as it was replaced.
+//! Guards on input: refused input is never recorded, replaced input only in its replaced form.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Told;
 use crate::support::{agent, quiet_injected_panics, runtime, simulator};
 
-/// An agent that refuses what has "no" in it, takes telephone numbers out, and panics at "bad".
+/// Returns an agent that refuses input with "no" in it, removes telephone numbers, and panics at "bad".
 fn guarded() -> Agent {
     agent(100_000).guard_input(|input| async move {
         let text = input.prompt.text();
@@ -47,7 +47,7 @@ async fn refused_input_is_recorded_nowhere_and_replaced_input_as_it_was_replaced
     assert!(matches!(session.prompt("no").start().await, Err(Error::InputRefused { .. })));
     assert_eq!(runtime.summary("s").await.unwrap(), None, "nothing is in the log");
     assert_eq!(model.calls(), 0);
-    // Its key was not used, and what is replaced stands in the log as it was replaced.
+    // Its key was not used, and the log has the replaced form.
     let reply = session.prompt("call 555").once("key-1").await.unwrap();
     assert_eq!(reply.text, "call [number]");
     let log = format!("{:?}", runtime.replay("s", 0).await.unwrap());
@@ -71,7 +71,7 @@ async fn guards_are_asked_in_order_about_what_the_one_before_left_images_include
     assert!(matches!(session.prompt("see").await, Err(Error::EmptyPrompt)));
 }
 
-/// What joins a run under way is judged as well, with the agent's state at hand.
+/// Input that joins a run in progress is checked as well, with access to the agent's state.
 #[tokio::test(start_paused = true)]
 async fn steers_and_follow_ups_are_judged_where_they_are_said() {
     struct Seen(std::sync::Mutex<Vec<(InputKind, String)>>);
@@ -109,7 +109,7 @@ async fn steers_and_follow_ups_are_judged_where_they_are_said() {
     model.assert_clean();
 }
 
-/// An abort and a time limit are meant for a prompt that is still judged, too.
+/// An abort and a time limit also apply to a prompt that is still being checked.
 #[tokio::test(start_paused = true)]
 async fn a_prompt_that_is_still_judged_can_be_aborted_and_run_out_of_time() {
     let model = simulator(Echo, 100_000);
@@ -139,7 +139,7 @@ async fn a_prompt_that_is_still_judged_can_be_aborted_and_run_out_of_time() {
     assert_eq!(session.prompt("and now?").await.unwrap().text, "and now?");
 }
 
-/// The task of an agent that is called as a tool is input like any other; its caller reads the refusal.
+/// The task of an agent called as a tool is input like any other; its caller reads the refusal.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_is_called_guards_its_task() {
     let script = vec![Said::call("help", &json!({ "task": "no" })), Said::text("done")];

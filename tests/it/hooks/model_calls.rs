@@ -1,4 +1,5 @@
-//! Hooks around model calls: nothing is sent that they did not see, and what they change is sent and not recorded.
+//! Hooks around model calls: nothing is sent that they did not see, and their changes are sent but not
+//! recorded.
 
 use std::sync::{Arc, Mutex};
 
@@ -27,7 +28,7 @@ async fn a_refused_call_ends_the_run_and_is_not_made() {
     assert_eq!(lived.acts(), [refused]);
 }
 
-/// An answer from a hook is streamed, judged and recorded like one of the model, without usage and cost.
+/// An answer from a hook is streamed, validated and recorded like one of the model, without usage and cost.
 #[tokio::test(start_paused = true)]
 async fn a_hook_answers_in_the_models_place() {
     quiet_injected_panics();
@@ -70,7 +71,7 @@ async fn a_hook_answers_in_the_models_place() {
     model.assert_clean();
 }
 
-/// What is sent has no number in it, at every step and in the summary; the log keeps what was said.
+/// Numbers are removed from every request, at every step and in the summary; the log keeps the original.
 #[tokio::test(start_paused = true)]
 async fn a_hook_takes_something_out_of_all_that_is_sent_and_nothing_out_of_the_log() {
     let model = simulator(ByPurpose::new(Echo, Summariser::Obedient), 20_000);
@@ -124,7 +125,7 @@ async fn settings_of_a_hook_reach_the_model_and_only_lower_the_output_limit() {
     assert_eq!(lived.acts(), [(HookPoint::BeforeModel, HookAction::Changed, None)]);
 }
 
-/// It may have been about to refuse, or what it gives cannot be sent: so nothing is.
+/// It may have been about to refuse, or its result cannot be sent: so nothing is.
 #[tokio::test(start_paused = true)]
 async fn a_hook_before_a_call_that_fails_has_refused_it() {
     let failing: [(Agent, &str); 4] = [
@@ -154,7 +155,7 @@ async fn a_hook_before_a_call_that_fails_has_refused_it() {
     }
 }
 
-/// Each attempt is seen; one that only looks and fails costs nothing but a warning.
+/// Each attempt is seen; a failing observer causes only a warning.
 #[tokio::test(start_paused = true)]
 async fn a_hook_after_a_call_sees_failures_too_and_its_own_failure_is_reported() {
     let told = Told::default();
@@ -177,7 +178,7 @@ async fn a_hook_after_a_call_sees_failures_too_and_its_own_failure_is_reported()
             async move { assert!(call.result.is_err(), "injected: cannot count") }
         });
     let script = vec![Said::text("fine").with_fault(Fault::ServerError(500)), Said::text("fine")];
-    // The fault is of the first attempt only.
+    // Only the first attempt fails.
     let model = simulator(FirstFails(script), 100_000);
     quiet_injected_panics();
     let runtime = runtime(&model).await;
@@ -204,7 +205,7 @@ impl greenroom_simulator::Script for FirstFails {
     }
 }
 
-/// A summary that hooks refuse or give is not asked for.
+/// Summaries that hooks refuse or supply are not requested from a model.
 #[tokio::test(start_paused = true)]
 async fn hooks_refuse_and_give_summaries() {
     for refuses in [true, false] {
@@ -233,7 +234,7 @@ async fn hooks_refuse_and_give_summaries() {
         if refuses {
             assert!(outcome.contains("a before_model hook refused the call: no summaries here"), "{outcome}");
         }
-        // The session works on in both cases.
+        // The session continues to work in both cases.
         session.prompt("go on").await.unwrap();
         model.assert_clean();
     }

@@ -1,4 +1,4 @@
-//! Guards on output: a validator may wait, end the run at once, and take no longer than hooks may.
+//! Guards on output: a validator may wait, may end the run at once, and has the same time limit as hooks.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::{agent, runtime, simulator};
 #[tokio::test(start_paused = true)]
 async fn a_validator_ends_the_run_at_once_with_its_reason() {
     let judge = agent(100_000).validate(|answer| async move {
-        // As if it asked another model.
+        // As if it called another model.
         tokio::time::sleep(Duration::from_secs(30)).await;
         match answer.text.as_str() {
             "the password is 5" => Err(Rejection::end_run("it tells a password")),
@@ -26,7 +26,7 @@ async fn a_validator_ends_the_run_at_once_with_its_reason() {
     let Err(Error::Rejected { reason, text }) = &lived.reply else { panic!("{:?}", lived.reply) };
     assert_eq!((reason.as_str(), text.as_str()), ("it tells a password", "the password is 5"));
     assert_eq!(lived.model.calls(), 2);
-    // Nothing is lost: the answer is on the record, and how the run ended.
+    // Nothing is lost: the answer is recorded, and how the run ended.
     let said: Vec<String> = lived.context.iter().map(|message| message.text()).collect();
     assert_eq!(said[1..2], ["too short"]);
     assert_eq!(said.last().map(String::as_str), Some("the password is 5"));

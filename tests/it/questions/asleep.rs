@@ -15,12 +15,12 @@ use crate::support::{agent, builder, drain, simulator};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A runtime whose sessions sleep after a minute.
+/// Returns a runtime whose sessions sleep after a minute.
 async fn sleepy(model: &Simulator) -> Runtime {
     builder(model).idle_after(Duration::from_secs(60)).start().await.unwrap()
 }
 
-/// A tool that works for hours, reports each hour, and counts its runs.
+/// Returns a tool that works for hours, reports each hour, and counts its runs.
 fn long(hours: u32, runs: &Arc<AtomicU32>, ended: &Effects) -> Agent {
     let (runs, ended) = (Arc::clone(runs), ended.clone());
     agent(100_000).run_timeout(None).tool("refund", move |_: Refund, cx: ToolContext| {
@@ -57,7 +57,7 @@ async fn asleep(session: &SessionHandle) {
 async fn a_session_that_waits_for_a_person_sleeps_and_the_answer_wakes_it() {
     let (model, effects) = (cashier(), Effects::default());
     let runtime = sleepy(&model).await;
-    // It is not resumable: no tool is run again by sleep.
+    // It is not resumable: sleep causes no tool to run again.
     let session = runtime.open("s", &agent(100_000).add_tool(refunds(&effects))).await.unwrap();
     let reply = started(&session, "refund it");
     let question = asked(&session).await;
@@ -111,7 +111,7 @@ async fn a_tool_of_hours_is_run_once_and_its_progress_wakes_nothing() {
     model.assert_clean();
 }
 
-/// Transient events are counted on, also over sleep.
+/// Transient events continue to be counted over sleep.
 #[tokio::test(start_paused = true)]
 async fn no_event_has_the_place_of_another() {
     let (model, ended, runs) = (cashier(), Effects::default(), Arc::default());
@@ -189,7 +189,7 @@ async fn input_wakes_it_and_waits_and_it_sleeps_again() {
     assert_eq!(runs.load(Ordering::Relaxed), 1);
 }
 
-/// Shut down, closed or deleted while it sleeps: the tools end in order, and the run has one end.
+/// Shut down, closed or deleted while it sleeps: the tools end cleanly, and the run has one end.
 #[tokio::test(start_paused = true)]
 async fn what_sleeps_is_ended_in_order() {
     for how in ["shutdown", "close", "delete", "drop"] {
@@ -232,7 +232,8 @@ async fn a_question_expires_in_a_session_that_sleeps() {
     assert_eq!(ends(&runtime, "s").await, [QuestionEnd::Expired]);
 }
 
-/// A tool that works for an hour asks, and a tool that asked works for an hour: each wakes the session when it must.
+/// A tool that works for an hour asks, and a tool that asked works for an hour: each wakes the session when
+/// necessary.
 #[tokio::test(start_paused = true)]
 async fn a_tool_asks_in_a_session_that_sleeps() {
     let model = cashier();
@@ -263,7 +264,7 @@ async fn a_tool_asks_in_a_session_that_sleeps() {
     model.assert_clean();
 }
 
-/// The steps of a run are counted on over sleep, so that its limits hold.
+/// The steps of a run continue to be counted over sleep, so that its limits apply.
 #[tokio::test(start_paused = true)]
 async fn the_limits_of_a_run_hold_over_sleep() {
     let model = simulator(
@@ -281,7 +282,7 @@ async fn the_limits_of_a_run_hold_over_sleep() {
     assert_eq!(runs.load(Ordering::Relaxed), 2);
 }
 
-/// Who waits for input of a session that sleeps hears at once that it was withdrawn.
+/// A caller that waits for input of a sleeping session is told at once that it was withdrawn.
 #[tokio::test(start_paused = true)]
 async fn who_waits_hears_that_the_inbox_of_a_sleeping_session_was_cleared() {
     let (model, effects) = (cashier(), Effects::default());
@@ -299,7 +300,7 @@ async fn who_waits_hears_that_the_inbox_of_a_sleeping_session_was_cleared() {
     assert_eq!(first.await.unwrap().unwrap().text, "It says: refunded");
 }
 
-/// How a caller leaves a run, or takes it back.
+/// How a caller leaves a run, or withdraws it.
 #[derive(Debug, Clone, Copy)]
 enum Leaves {
     Abort,
@@ -308,7 +309,8 @@ enum Leaves {
     AbortsQueued,
 }
 
-/// A run that waits in a session that sleeps is left: it ends as aborted, once, and what waits for it with it.
+/// A run that waits in a sleeping session is left: it ends as aborted, once, together with the work that
+/// waits for it.
 async fn check_left(agent: &Agent, waits_for_person: bool, leaves: Leaves) {
     let what = format!("{leaves:?}, for a person: {waits_for_person}");
     let model = cashier();
@@ -369,7 +371,7 @@ async fn who_leaves_a_run_of_a_session_that_sleeps_ends_it() {
     }
 }
 
-/// A session that dies as it is woken is woken again; where it never starts, who waits hears so.
+/// A session that dies as it is woken is woken again; if it never starts, waiting callers are told.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_cannot_be_woken_is_tried_again_and_then_said() {
     crate::support::quiet_injected_panics();
@@ -399,8 +401,8 @@ async fn a_session_that_cannot_be_woken_is_tried_again_and_then_said() {
     }
 }
 
-/// A session that waits for a person and dies as it is started to be closed: its handle still has the agent, so the answer
-/// wakes it.
+/// A session that waits for a person dies as it is started to be closed: its handle still has the agent, so
+/// the answer wakes it.
 #[tokio::test(start_paused = true)]
 async fn an_answer_wakes_a_session_that_died_as_it_was_closed() {
     crate::support::quiet_injected_panics();

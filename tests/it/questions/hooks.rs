@@ -10,7 +10,7 @@ use greenroom::{Asker, BeforeTool, EntryId, EntryKind, QuestionEnd, ToolCallProp
 use super::{Effects, Home, Refund, asked, cashier, ends, started};
 use crate::support::{agent, builder};
 
-/// A guard that asks before each call, and counts how often it was asked itself; and a tool that asks nothing.
+/// Returns a guard that asks before each call, and counts its own calls; and a tool that asks nothing.
 fn guarded(effects: &Effects, asks: &Arc<AtomicU32>) -> Agent {
     let (effects, asks) = (effects.clone(), Arc::clone(asks));
     agent(100_000)
@@ -54,7 +54,8 @@ async fn a_guard_asks_before_a_call_and_its_time_stands_still() {
     }
 }
 
-/// The tool had not begun, so it runs after the restart, although it is not resumable; one that had begun does not.
+/// The tool had not begun, so it runs after the restart, although it is not resumable; one that had begun
+/// does not.
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_the_guard_is_asked_again_with_its_answer_and_the_tool_runs_once() {
     for shutdown in [false, true] {
@@ -79,7 +80,7 @@ async fn after_a_restart_the_guard_is_asked_again_with_its_answer_and_the_tool_r
         let starts = entries.iter().filter(|entry| matches!(entry.kind, EntryKind::CallStarted { .. }));
         assert_eq!(starts.count(), 1);
 
-        // It is cut off in the middle of its effect: from here on it must not be run again.
+        // It is interrupted in the middle of its effect: from here on it must not be run again.
         end(runtime, shutdown).await;
         let runtime = home.builder(&model).start().await.unwrap();
         let session = runtime.open("s", agent.clone()).await.unwrap();

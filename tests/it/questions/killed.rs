@@ -1,6 +1,6 @@
 //! A real process is killed while a question is open, and right after its answer: the effect happens once.
 //!
-//! The process is this test binary itself, started anew with [`child`] as its only test.
+//! The process is this test binary itself, started again with [`child`] as its only test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use greenroom::{EntryId, EntryKind, Message, QuestionEnd, RunOutcome, ToolStatus
 use super::{Refund, asked, cashier, ends};
 use crate::support::agent;
 
-/// Where the child works; only set for the child.
+/// The child's working folder; only set for the child.
 const DIR: &str = "GREENROOM_QUESTIONS_DIR";
 /// The child's session.
 const SESSION: &str = "GREENROOM_QUESTIONS_SESSION";
-/// What the child does: `prompt`, `look` or `answer`.
+/// The child's task: `prompt`, `look` or `answer`.
 const DOES: &str = "GREENROOM_QUESTIONS_DOES";
-/// How many sessions are asked in. Each lives in four processes, of which three are killed.
+/// The number of sessions with questions. Each lives in four processes, of which three are killed.
 const SESSIONS: usize = 24;
 
 #[expect(clippy::disallowed_methods, reason = "a child of a test has no other way to be told")]
@@ -27,26 +27,26 @@ fn told(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// The lines in the file of effects that this session's calls wrote.
+/// Returns the number of lines that this session's calls wrote to the file of effects.
 fn paid(dir: &Path, session: &str) -> usize {
     let effects = std::fs::read_to_string(dir.join("effects")).unwrap_or_default();
     effects.lines().filter(|line| line.split_once(' ').is_some_and(|(of, _)| of == session)).count()
 }
 
-/// Asks, and then appends a line with the call's key, unless it is there: as a table with a primary key would.
+/// Asks, and then appends a line with the call's key, unless it exists: as a table with a primary key would.
 #[expect(clippy::print_stdout, reason = "the parent reads it")]
 async fn refund(_: Refund, cx: ToolContext, dir: PathBuf) -> Result<String, ToolError> {
     if !cx.ask(Question::choice("Refund it?", ["yes", "no"])).await?.is("yes") {
         return Ok("not approved".to_owned());
     }
-    // Time to be killed in, before the effect and after it.
+    // Time to be killed, before the effect and after it.
     tokio::time::sleep(Duration::from_millis(10)).await;
     let line = format!("{} {}", cx.session, cx.call_key());
     let path = dir.join("effects");
     let known = std::fs::read_to_string(&path).unwrap_or_default();
     if !known.lines().any(|known| known == line) {
         let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
-        // One write of a short line: it is there entirely or not at all.
+        // One write of a short line is atomic.
         file.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
     println!("@paid");
@@ -90,7 +90,7 @@ fn child() {
     });
 }
 
-/// Starts the child, and kills it as soon as it says this.
+/// Starts the child, and kills it as soon as it prints this.
 fn live_until(said: &str, does: &str, dir: &Path, session: &str) {
     let mut process = Command::new(std::env::current_exe().unwrap())
         .args(["questions::killed::child", "--exact", "--ignored", "--nocapture"])
@@ -132,7 +132,7 @@ fn a_question_outlives_kills_and_its_effect_happens_once() {
                 .await
                 .unwrap();
             let session = runtime.open(&id, &refunds(dir)).await.unwrap();
-            // Said again under its key, the prompt is the same run, and waits for its end.
+            // Repeated with its key, the prompt is the same run, and waits for its end.
             let reply = session.prompt("refund it").once("order").await.unwrap();
             assert_eq!(reply.text, "It says: refunded", "{id}");
             let (mut outcomes, mut statuses) = (Vec::new(), Vec::new());
@@ -147,7 +147,8 @@ fn a_question_outlives_kills_and_its_effect_happens_once() {
                     _ => {}
                 }
             }
-            // A kill may come late: the call had its result, and the model was asked what to say of it. That run was cut off.
+            // A kill may come late: the call had its result, and the next model call was in progress. That
+            // run was interrupted.
             let ended = outcomes.pop();
             let is_cut_off = outcomes.is_empty() || outcomes == [RunOutcome::Interrupted];
             assert!(ended == Some(RunOutcome::Completed) && is_cut_off, "{id}: {outcomes:?}, {ended:?}");

@@ -1,4 +1,4 @@
-//! Questions that outlive whoever waits for them: the process, the runtime, the session's actor, its agent.
+//! Questions that outlive those that wait for them: the process, the runtime, the session's actor, its agent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,19 +14,19 @@ use serde_json::json;
 use super::{Effects, Home, Refund, asked, cashier, ends, refunds, started};
 use crate::support::{quiet_injected_panics, simulator};
 
-/// Without a time limit: while a disk is waited for, the paused clock runs away.
+/// Without a time limit: while the test waits for a disk, the paused clock advances.
 fn agent(window: u64) -> Agent {
     crate::support::agent(window).run_timeout(None)
 }
 
-/// How the wait is cut off.
+/// What interrupts the wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cut {
-    /// The runtime is dropped without order, as if its process had died.
+    /// The runtime is dropped without a shutdown, as if its process had died.
     Dropped,
-    /// The runtime is shut down in order.
+    /// The runtime is shut down cleanly.
     Shutdown,
-    /// The session is closed in order, and its runtime goes on.
+    /// The session is closed cleanly, and its runtime continues.
     Closed,
     /// The session's actor dies.
     SessionDies,
@@ -36,7 +36,7 @@ enum Cut {
 
 const CUTS: [Cut; 5] = [Cut::Dropped, Cut::Shutdown, Cut::Closed, Cut::SessionDies, Cut::AgentDies];
 
-/// A runtime over a store, whose session's actor or agent dies when it is told to.
+/// A runtime over a store, whose session's actor or agent dies on command.
 struct World {
     runtime: Runtime,
     session: SessionHandle,
@@ -62,7 +62,7 @@ impl World {
         Self { runtime, session, kills }
     }
 
-    /// Cuts off what runs, and gives the session as it is reached afterwards.
+    /// Interrupts the current work, and returns the session as it is reached afterwards.
     async fn cut(self, cut: Cut, home: &Home, model: &Simulator, agent: &Arc<Agent>) -> Self {
         match cut {
             Cut::Dropped | Cut::Shutdown => {
@@ -105,7 +105,7 @@ impl World {
         panic!("it waits for ever");
     }
 
-    /// The outcomes of the session's runs, and the statuses of the results of its calls.
+    /// Returns the outcomes of the session's runs, and the statuses of the results of its calls.
     async fn told(&self) -> (Vec<RunOutcome>, Vec<ToolStatus>) {
         let (mut outcomes, mut statuses) = (Vec::new(), Vec::new());
         for entry in self.runtime.entries("s", EntryId(0)).await.unwrap() {
@@ -127,7 +127,7 @@ fn resumable(effects: &Effects) -> FunctionTool {
     refunds(effects).resumable()
 }
 
-/// Asks, and waits until the question is there.
+/// Prompts, and waits until the question is asked.
 async fn wait(world: &World) -> PendingQuestion {
     drop(started(&world.session, "refund it"));
     asked(&world.session).await
@@ -143,7 +143,7 @@ async fn the_answer_comes_after_the_cut_and_the_effect_happens_once() {
             let mut world = World::start(&home, &model, &agent).await;
             let question = wait(&world).await;
             for _ in 0..cuts {
-                // Three deaths within a minute are the most.
+                // At most three deaths within a minute are tolerated.
                 tokio::time::sleep(Duration::from_secs(60)).await;
                 world = world.cut(cut, &home, &model, &agent).await;
                 let state = world.session.state().await.unwrap();
@@ -192,8 +192,8 @@ async fn a_call_that_is_not_resumable_is_not_run_again_and_the_model_reads_the_a
     }
 }
 
-/// Asks twice, with an effect that takes a while after each answer. The first effect is wrong by the rules of a resumable
-/// tool, which is how it is seen that the tool was run again.
+/// Asks twice, with a slow effect after each answer. The first effect violates the rules of a resumable tool,
+/// which shows that the tool was run again.
 fn twice(effects: &Effects) -> FunctionTool {
     let effects = effects.clone();
     tool("refund", move |_: Refund, cx: ToolContext| {
@@ -236,7 +236,8 @@ async fn recorded_answers_are_given_again_in_their_order() {
     }
 }
 
-/// The answer is durable when it is acknowledged: a cut between it and the end of the call loses nothing.
+/// The answer is durable when it is acknowledged: an interruption between it and the end of the call loses
+/// nothing.
 #[tokio::test(start_paused = true)]
 async fn a_cut_between_the_answer_and_the_result() {
     quiet_injected_panics();
@@ -319,7 +320,7 @@ async fn after_a_restart_a_question_expires_at_its_time() {
     assert!(world.session.answer(question.id, "late").await.is_err());
 }
 
-/// A tool that asks something else when it is run again is told so, and takes no effect.
+/// A tool that asks a different question when it is run again gets an error, and has no effect.
 #[tokio::test(start_paused = true)]
 async fn a_resumable_tool_that_asks_something_else_is_refused() {
     let (home, model, effects) = (Home::new(false), cashier(), Effects::default());
@@ -342,7 +343,8 @@ async fn a_resumable_tool_that_asks_something_else_is_refused() {
     assert_eq!(ends(&world.runtime, "s").await, [QuestionEnd::Withdrawn]);
 }
 
-/// Beside a call that asks: one that was done keeps its result, one that ran is interrupted, and none is run again.
+/// Calls beside one that asks: a finished one keeps its result, a running one is interrupted, and none is run
+/// again.
 #[tokio::test(start_paused = true)]
 async fn calls_beside_the_one_that_asks_are_not_run_again() {
     quiet_injected_panics();
@@ -390,7 +392,7 @@ async fn calls_beside_the_one_that_asks_are_not_run_again() {
     }
 }
 
-/// What waits for a person is opened and waits on: it is no run to be resumed.
+/// A session that waits for a person is opened and keeps waiting: its run is not resumed.
 #[tokio::test(start_paused = true)]
 async fn resume_all_opens_what_waits_and_does_not_wait_for_people() {
     let (home, model, effects) = (Home::new(true), cashier(), Effects::default());
@@ -423,7 +425,7 @@ async fn resume_all_opens_what_waits_and_does_not_wait_for_people() {
     model.assert_clean();
 }
 
-/// An answer needs no agent: it is recorded, and the run goes on when the session is opened.
+/// An answer requires no agent: it is recorded, and the run continues when the session is opened.
 #[tokio::test(start_paused = true)]
 async fn an_answer_to_a_session_without_an_agent_counts_when_it_is_opened() {
     let (home, model, effects) = (Home::new(true), cashier(), Effects::default());
@@ -445,7 +447,7 @@ async fn an_answer_to_a_session_without_an_agent_counts_when_it_is_opened() {
     assert_eq!(effects.seen().len(), 1);
 }
 
-/// A run that was taken up after a restart is aborted like any other.
+/// A run resumed after a restart is aborted like any other.
 #[tokio::test(start_paused = true)]
 async fn an_abort_after_a_restart_withdraws() {
     for is_resumable in [true, false] {
@@ -464,7 +466,7 @@ async fn an_abort_after_a_restart_withdraws() {
     }
 }
 
-/// Whoever waits for the reply hears that the session was closed in the middle of a question.
+/// A caller that waits for the reply is told that the session was closed in the middle of a question.
 #[tokio::test(start_paused = true)]
 async fn a_caller_is_told_that_its_run_waits_on() {
     let (home, model, effects) = (Home::new(false), cashier(), Effects::default());
@@ -476,7 +478,7 @@ async fn a_caller_is_told_that_its_run_waits_on() {
     assert!(matches!(reply.await.unwrap(), Err(Error::Waiting { .. })));
 }
 
-/// The key of a call is its own, and the same whenever the call is run again.
+/// The key of a call is unique, and the same whenever the call is run again.
 #[tokio::test(start_paused = true)]
 async fn the_key_of_a_call_is_its_own_and_stays_the_same() {
     let model = simulator(

@@ -43,7 +43,7 @@ fn what_is_kept_is_20000_or_35_percent_of_the_limit() {
     assert_eq!((kept(200_000), kept(20_000)), (20_000, 7_000));
 }
 
-/// The size: the last good report, and an estimate where there is none.
+/// The size: the last valid report, and an estimate if there is none.
 #[tokio::test(start_paused = true)]
 async fn the_last_successful_report_is_the_size_and_the_estimate_where_there_is_none() {
     let model = simulator(Sequence(vec![Said::text("yes")]), 100_000);
@@ -83,7 +83,7 @@ async fn before_a_run_the_threshold_is_checked() {
     model.assert_clean();
 }
 
-/// A long loop of tools with no new input: the check is at the start of each of its model calls.
+/// A long loop of tools without new input: each model call begins with the check.
 #[tokio::test(start_paused = true)]
 async fn at_each_turn_of_a_tool_loop_the_threshold_is_checked() {
     let script = Function(|_: &SeenRequest, info: CallInfo| match info.session_call {
@@ -101,7 +101,7 @@ async fn at_each_turn_of_a_tool_loop_the_threshold_is_checked() {
     model.assert_clean();
 }
 
-/// The same work, as a session of its own and as a sub-agent: only the first compacts by threshold.
+/// The same work, as a separate session and as a sub-agent: only the first compacts by threshold.
 #[tokio::test(start_paused = true)]
 async fn sub_agents_skip_the_threshold() {
     let script = Function(|request: &SeenRequest, info: CallInfo| {
@@ -273,7 +273,7 @@ async fn the_summary_has_a_leading_sentence_the_sections_and_the_files() {
     }
 }
 
-/// Reports of answers that failed, or that came before the compaction, are no size.
+/// Reports of failed answers, or from before the compaction, do not determine the size.
 #[tokio::test(start_paused = true)]
 async fn a_report_of_a_failed_answer_is_not_used() {
     let model = simulator(Echo, 100_000);
@@ -287,13 +287,13 @@ async fn a_report_of_a_failed_answer_is_not_used() {
     assert!(session.state().await.unwrap().context.tokens < 1_000);
 }
 
-/// The overflow of a server that says nothing: recognised by our own estimate.
+/// The overflow of a silent server: recognised by our own estimate.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_without_a_body_is_an_overflow_when_the_context_is_nearly_full() {
     for status in [400, 413, 429] {
         let refused = Said::fault(Fault::EmptyBody(status));
         let model = simulator(Sequence(vec![refused, Said::text("done")]), 40_000);
-        // The threshold is out of the way, so that the provider is asked at all.
+        // The threshold is disabled, so that the provider is called at all.
         let late = settings(|settings| (settings.threshold, settings.reserve_tokens) = (Some(1.0), None));
         let runtime = builder(&model).compaction(late).start().await.unwrap();
         let session = opened(&runtime, "s", &agent(20_000), chat(16, 560)).await;
@@ -306,7 +306,7 @@ async fn a_refusal_without_a_body_is_an_overflow_when_the_context_is_nearly_full
     }
 }
 
-/// A compaction is an entry beside the messages: nothing is taken out of the log.
+/// A compaction is an entry beside the messages: nothing is removed from the log.
 #[tokio::test(start_paused = true)]
 async fn the_history_stays_in_the_log() {
     let model = simulator(Echo, 100_000);

@@ -43,7 +43,7 @@ fn the_window_is_the_compaction_setting_then_the_setting_then_the_registry_then_
     assert_eq!(resolve(&none, KnownWindows::default()), WindowSource::Unknown);
 }
 
-/// Nothing knows the window, and nothing is assumed: nothing compacts by itself.
+/// The window is unknown, and none is assumed: nothing compacts automatically.
 #[tokio::test(start_paused = true)]
 async fn without_a_known_window_compaction_is_off() {
     let model = simulator(Sequence(vec![Said::text("fine")]), 1_000_000);
@@ -71,8 +71,8 @@ async fn the_next_call_sees_the_system_prompt_the_summary_and_the_messages_from_
     assert!(sent.messages[1].text().starts_with(&format!("m{first_kept}.")));
 }
 
-/// The compaction is an entry of the session's log on the disk, with its summary and its first kept entry, and a
-/// session that another process opens stands on it.
+/// The compaction is an entry of the session's log on the disk, with its summary and its first kept entry,
+/// and another process that opens the session uses it.
 #[tokio::test]
 async fn a_compaction_entry_is_persisted_with_the_summary_and_the_first_kept_id() {
     let model = simulator(Echo, 100_000);
@@ -151,8 +151,8 @@ async fn cuts_are_at_user_messages_answers_and_user_run_commands_and_never_at_to
     assert!([1, 2, 3, 6, 7].iter().all(|cut| cuts.contains(cut)), "{cuts:?}");
 }
 
-/// The newest run alone is larger than what is kept: the cut falls into it, and both parts are summarised by
-/// themselves.
+/// The newest run alone is larger than the kept part: the cut falls into it, and both parts are summarised
+/// separately.
 #[tokio::test(start_paused = true)]
 async fn a_turn_larger_than_the_kept_part_is_cut_at_an_answer_and_both_summaries_are_merged() {
     let model = simulator(Echo, 100_000);
@@ -190,7 +190,8 @@ async fn the_compaction_event_has_tokens_before_tokens_after_and_messages_remove
     assert_eq!(end.messages_removed, end.messages_before + 1 - end.messages_after);
 }
 
-/// Disabled: the conversation goes on until the provider refuses, and the refusal is the caller's.
+/// Disabled: the conversation continues until the provider refuses, and the refusal is returned to the
+/// caller.
 #[tokio::test(start_paused = true)]
 async fn disabled_means_that_the_provider_s_overflow_reaches_the_caller() {
     let model = simulator(Echo, 8_000);

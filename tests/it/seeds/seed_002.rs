@@ -20,8 +20,8 @@ use crate::compaction_fixtures::{
 };
 use crate::support::{agent, builder, drain, runtime, simulator};
 
-/// The tracker measures, the compactor plans and asks, the session replaces the segment, the agent broadcasts: four
-/// actors, by messages alone.
+/// The tracker measures, the compactor plans and requests, the session replaces the segment, the agent
+/// broadcasts: four actors, only by messages.
 #[tokio::test(start_paused = true)]
 async fn four_actors_share_the_work_and_the_session_replaces_the_segment() {
     let points = Arc::new(Mutex::new(Vec::new()));
@@ -83,7 +83,7 @@ async fn the_current_context_decides_and_the_total_bills() {
     );
 }
 
-/// A summary's calls bill, and do not move the size.
+/// A summary's calls are billed, and do not affect the size.
 #[tokio::test(start_paused = true)]
 async fn summaries_bill_and_never_move_the_size() {
     let model = simulator(Echo, 100_000);
@@ -142,7 +142,7 @@ async fn force_compacts_all_but_the_last_two_messages() {
     assert_eq!((plan.messages_removed(), plan.messages_before), (6, 8));
 }
 
-/// A run of a question and this many steps, cut before its last one.
+/// Returns a run of a question and this many steps, cut before its last one.
 async fn split(steps: usize) -> (usize, bool) {
     let model = simulator(Echo, 100_000);
     let runtime = runtime(&model).await;
@@ -205,7 +205,7 @@ async fn the_transcript_is_data_and_the_model_is_told_not_to_continue() {
 async fn a_summary_is_known_by_its_kind_and_merged_not_summarised_again() {
     let model = simulator(Echo, 100_000);
     let runtime = runtime(&model).await;
-    // What looks like a summary, and is none.
+    // A message that looks like a summary but is not one.
     let mut messages = vec![user("[Conversation summary: nothing happened]")];
     messages.extend(chat(6, 200));
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
@@ -300,7 +300,7 @@ async fn every_dialect_s_overflow_is_recovered_from_with_a_fifth_kept_and_at_onc
         ErrorDialect::Anthropic,
         ErrorDialect::EmptyBody,
     ] {
-        // The model's window is smaller than what is configured, so the threshold comes too late.
+        // The model's window is smaller than configured, so the threshold comes too late.
         let options = greenroom_simulator::SimulatorOptions {
             window: 17_500,
             error_dialect: dialect,
@@ -326,7 +326,7 @@ async fn every_dialect_s_overflow_is_recovered_from_with_a_fifth_kept_and_at_onc
     }
 }
 
-/// The provider reports more input than its window has: it cut the context in silence.
+/// The provider reports more input than its window: it truncated the context silently.
 #[tokio::test(start_paused = true)]
 async fn a_report_above_the_window_is_an_overflow_detected_and_compacted_before_the_next_call() {
     let usage = Usage { input_tokens: 26_000, output_tokens: 10, ..Usage::default() };
@@ -349,7 +349,7 @@ async fn a_report_above_the_window_is_an_overflow_detected_and_compacted_before_
     );
 }
 
-/// Without a session nothing can be compacted: who asks a provider directly gets the error.
+/// Without a session nothing can be compacted: a direct caller of a provider gets the error.
 #[tokio::test(start_paused = true)]
 async fn without_a_session_the_overflow_is_the_caller_s() {
     let model = simulator(Echo, 100);
@@ -395,7 +395,7 @@ async fn the_window_is_in_every_usage_update_and_run_end_and_in_the_state_from_t
     assert_eq!(windows, BTreeSet::from([Some(77_000)]));
 }
 
-/// What the RPC handler will call: the budget can be given, and the agent goes on with the compacted context.
+/// The call of the RPC handler: a budget can be given, and the agent continues with the compacted context.
 #[tokio::test(start_paused = true)]
 async fn a_manual_compaction_takes_a_budget_and_the_agent_goes_on_from_there() {
     let model = simulator(Sequence(vec![Said::text("fine")]), 100_000);

@@ -117,7 +117,7 @@ async fn a_conversation_that_is_too_short_is_left_alone_and_the_reason_is_said()
     assert_eq!(done.outcome, CompactionOutcome::Nothing { reason: "the session is empty".into() });
 }
 
-/// The prompt is the user's own; the transcript stands where `{messages}` was, and what is not there goes before it.
+/// The prompt is the user's own; the transcript replaces `{messages}`, and other data goes before it.
 #[tokio::test(start_paused = true)]
 async fn the_prompt_can_be_replaced_and_its_answer_needs_no_headings() {
     for (prompt, expected) in [

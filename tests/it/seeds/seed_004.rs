@@ -35,7 +35,7 @@ async fn it_is_checked_at_the_end_of_every_turn() {
     assert_eq!(names[start - 2..start], ["step_end", "run_end"], "{names:?}");
 }
 
-/// A tool asks for a compaction in the middle of its run: it comes after the run, and with the focus asked for.
+/// A tool requests a compaction in the middle of its run: it happens after the run, with the requested focus.
 #[tokio::test(start_paused = true)]
 async fn a_request_in_the_middle_of_a_turn_waits_for_its_end() {
     let model = simulator(Sequence(vec![Said::call("tidy", &json!({})), Said::text("tidied")]), 100_000);
@@ -144,7 +144,7 @@ async fn a_split_turn_is_summarised_by_two_calls_at_once_and_joined_by_a_divider
     assert!(newest(&runtime, "s").await.summary.contains("\n\n---\n\n"));
 }
 
-/// Nothing stands before the split turn: one call, and what is said of the history is that there was none.
+/// There is nothing before the split turn: one call, and the summary says that there was no history.
 #[tokio::test(start_paused = true)]
 async fn the_history_s_summary_is_skipped_where_there_is_no_history() {
     let model = simulator(Echo, 100_000);
@@ -176,7 +176,7 @@ async fn custom_instructions_go_into_the_request() {
     assert!(request.ends_with("Attend above all to this: the tests that fail"), "{request}");
 }
 
-/// Old answers still carry the large reports of their time: after a compaction none of them is the size.
+/// Old answers still carry their large reports: after a compaction none of them determines the size.
 #[tokio::test(start_paused = true)]
 async fn the_size_afterwards_is_estimated_anew_and_not_an_old_report() {
     let model = simulator(Sequence(vec![Said::text("fine")]), 200_000);
@@ -265,7 +265,8 @@ async fn settings_are_read_at_the_next_check_without_a_restart() {
     assert!(kept.len() < 20, "{}", kept.len());
 }
 
-/// The context is rebuilt from the tree and its leaf: on the branch that was left, the compaction does not count.
+/// The context is rebuilt from the tree and its leaf: on the branch that was left, the compaction does not
+/// count.
 #[tokio::test(start_paused = true)]
 async fn the_context_is_rebuilt_from_the_path_to_the_leaf() {
     let model = simulator(Sequence(vec![Said::text("fine")]), 100_000);

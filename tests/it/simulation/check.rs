@@ -1,4 +1,4 @@
-//! What must hold of the logs, of the events, and of both together.
+//! Invariants of the logs, of the events, and of both together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,34 +16,34 @@ use super::plan::Plan;
 use super::record::{Bounds, Record};
 use super::stream::{Ends, Stream, check_told};
 
-/// Something that was said to a session.
+/// An input to a session.
 #[derive(Debug)]
 pub(crate) struct Input {
     pub(crate) session: String,
-    /// Not the same twice.
+    /// Unique.
     pub(crate) text: String,
-    /// Whether the session said that it has it.
+    /// Whether the session acknowledged it.
     pub(crate) acknowledged: bool,
     /// Whether a guard refused it.
     pub(crate) refused: bool,
 }
 
-/// All logs, as they were when last looked at, and what was told of them.
+/// All logs as of the last check, and the reported events.
 pub(crate) struct Logs {
     store: Store,
     runs: Runs,
     bounds: Bounds,
     records: BTreeMap<String, Record>,
-    /// The durable events of whoever never leaves, and of whoever leaves and comes back.
+    /// The durable events of a subscriber that never leaves, and of one that leaves and comes back.
     staying: BTreeMap<String, Stream>,
     returning: BTreeMap<String, Stream>,
-    /// How runs ended in this life, while that is known.
+    /// The outcomes of runs in this life, while they are known.
     ends: BTreeMap<String, Ends>,
     counts_ends: bool,
     pub(crate) lives: u64,
 }
 
-/// The subscriber that an event reached.
+/// The subscriber that received an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Staying,
@@ -52,7 +52,7 @@ pub(crate) enum Who {
 
 impl Logs {
     pub(crate) fn new(store: Store, runs: Runs, plan: &Plan) -> Self {
-        // What nobody knows is taken to be this.
+        // The assumption for an unknown window.
         let window = plan.told_window.unwrap_or(128_000).max(plan.window);
         Self {
             store,
@@ -67,20 +67,20 @@ impl Logs {
         }
     }
 
-    /// What happened in the logs, and how often.
+    /// Events in the logs, and how often they happened.
     pub(crate) fn facts(&self) -> Vec<(&'static str, u64)> {
         let facts = self.records.values().flat_map(|record| record.facts.iter());
         facts.map(|(what, times)| (*what, *times)).collect()
     }
 
-    /// Another life: its events are counted anew.
+    /// Begins another life: its events are counted separately.
     pub(crate) fn begin_life(&mut self) {
         self.lives += 1;
         self.ends.clear();
         self.counts_ends = true;
     }
 
-    /// An event came.
+    /// Records an event.
     pub(crate) fn event(&mut self, who: Who, event: &Arc<Event>) {
         if who == Who::Staying && self.counts_ends {
             self.ends.entry(event.session.to_string()).or_default().take(event);
@@ -97,7 +97,7 @@ impl Logs {
         self.counts_ends = false;
     }
 
-    /// Reads from the log what somebody missed.
+    /// Reads from the log what a subscriber missed.
     pub(crate) async fn catch_up(&mut self, who: Who, runtime: &Runtime) {
         self.check_new();
         let sessions: Vec<String> = self.records.keys().cloned().collect();
@@ -110,7 +110,8 @@ impl Logs {
         }
     }
 
-    /// What a life before took on is answered, taken back, or listed as unfinished. Gives how much is listed.
+    /// Checks that everything accepted by an earlier life is answered, withdrawn, or listed as unfinished.
+    /// Returns how much is listed.
     pub(crate) async fn check_unfinished(&mut self, runtime: &Runtime) -> u64 {
         self.check_new();
         let listed = runtime.unfinished().await.unwrap();
@@ -124,8 +125,9 @@ impl Logs {
         listed.len() as u64
     }
 
-    /// After a life that ended in order: whoever stayed and whoever left and came back were told the same as
-    /// whoever comes only now. Where an actor died, the newest events may be due until the session is opened again.
+    /// After a life that ended cleanly: the subscriber that stayed and the one that left and came back
+    /// received the same as one that only comes now. If an actor died, the newest events may be missing until
+    /// the session is opened again.
     pub(crate) async fn check_streams(&self, runtime: &Runtime, is_whole: bool) {
         for session in self.records.keys() {
             let all = runtime.replay(session, 0).await.unwrap();
@@ -136,18 +138,18 @@ impl Logs {
         }
     }
 
-    /// Everything came to its end in this life, and no actor died in it.
+    /// Checks that everything ended in this life, in which no actor died.
     pub(crate) fn check_all_ended(&self) {
         self.ends.iter().for_each(|(session, ends)| ends.check_all_ended(session));
     }
 
-    /// What was acknowledged is there.
+    /// Checks that an acknowledged input is there.
     pub(crate) fn check_has(&self, input: &Input) {
         let has = self.records.get(&input.session).is_some_and(|record| record.has(&input.text));
         assert!(has, "{}: acknowledged, and not there: {:?}", input.session, input.text);
     }
 
-    /// A reply is in the log, and its run ended completed.
+    /// Checks that a reply is in the log, and that its run ended completed.
     pub(crate) fn check_reply(&self, session: &str, reply: &Reply) {
         let from = usize::try_from(reply.run.0).expect("a log in memory");
         let entries = &self.records[session].entries()[from..];
@@ -163,14 +165,14 @@ impl Logs {
         assert!(ended, "{session}: a reply came before its run's end: {reply:?}");
     }
 
-    /// After every step: what is new continues what was there, and all that must hold of a log holds.
+    /// After every step: new entries continue the old ones, and all invariants of a log hold.
     pub(crate) fn check_new(&mut self) {
         for (session, head) in self.store.list().unwrap() {
             let record = self.records.entry(session.clone()).or_default();
             let known = record.entries().len() as u64;
             assert!(head.entries >= known, "{session} lost entries");
             let new = self.store.load(&session, EntryId(known)).unwrap();
-            // A failure in there has no other way to know whose log it is.
+            // Otherwise a failure in there would not name its log.
             let checked = std::panic::AssertUnwindSafe(|| {
                 new.into_iter().for_each(|entry| record.push(entry, &self.bounds));
                 record.check_head(&head);
@@ -179,7 +181,7 @@ impl Logs {
                 panic!("{session}: {}", panic_text(&*panic));
             }
         }
-        // No call was run more often than it was asked for.
+        // No call was run more often than it was requested.
         let mut runs = self.runs.lock().unwrap();
         for (session, call) in std::mem::take(&mut runs.fresh) {
             let asked = self.records.get(&session).map_or(0, |record| record.asked(&call));
@@ -191,7 +193,7 @@ impl Logs {
         }
     }
 
-    /// After every life: the history is what it was.
+    /// After every life: the history is unchanged.
     pub(crate) fn check_history(&mut self) {
         self.check_new();
         for (session, record) in &self.records {
@@ -201,7 +203,7 @@ impl Logs {
         }
     }
 
-    /// What holds when nothing is under way any more.
+    /// Checks that apply when nothing is in progress any more.
     pub(crate) fn check_settled(&self, inputs: &[Input]) {
         for input in inputs.iter().filter(|input| input.acknowledged) {
             let settled = self.records[&input.session].is_settled(&input.text);
@@ -216,7 +218,7 @@ impl Logs {
         }
     }
 
-    /// The context is what the whole log says.
+    /// Checks that the context follows from the whole log.
     pub(crate) fn check_context(&mut self, session: &str, context: &[Arc<Message>]) {
         self.check_new();
         let known = self.records[session].entries();

@@ -1,7 +1,7 @@
-//! The hooks of a simulated life: they refuse, change, answer, replace, panic and hang, as the dice say.
+//! The hooks of a simulated life: they refuse, change, answer, replace, panic and hang, at random.
 //!
-//! Invariants: a call that a hook refused or answered counts as one that was run, so that running it as well shows; a
-//! guard's refusal is noted, so that what it refused must be nowhere.
+//! Invariants: a call that a hook refused or answered counts as run, so that running it as well is detected;
+//! a guard's refusals are recorded, so that refused input must be nowhere.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,11 +13,11 @@ use serde_json::json;
 
 use super::life::Runs;
 
-/// What decides, and what was decided.
+/// The random decisions, and their record.
 #[derive(Clone)]
 pub(crate) struct Dice {
     random: Arc<Mutex<Random>>,
-    /// How often each thing was done.
+    /// How often each action was taken.
     pub(crate) done: Arc<Mutex<BTreeMap<&'static str, u64>>>,
 }
 
@@ -26,12 +26,12 @@ impl Dice {
         Self { random: Arc::new(Mutex::new(Random::new(seed))), done: Arc::default() }
     }
 
-    /// A number below `sides`, which mostly means that nothing is done.
+    /// Returns a number below `sides`; most numbers mean that nothing is done.
     fn roll(&self, sides: u64) -> u64 {
         self.random.lock().unwrap().below(sides)
     }
 
-    /// A number that does not come again.
+    /// Returns a unique number.
     fn number(&self) -> u64 {
         self.random.lock().unwrap().number()
     }
@@ -41,7 +41,7 @@ impl Dice {
     }
 }
 
-/// The agent with hooks of every kind.
+/// Adds hooks of every kind to the agent.
 pub(crate) fn hooked(agent: Agent, dice: &Dice, runs: &Runs) -> Agent {
     let agent = around_tools(agent, dice, runs);
     let agent = around_models(agent, dice);
@@ -71,7 +71,7 @@ pub(crate) fn hooked(agent: Agent, dice: &Dice, runs: &Runs) -> Agent {
                         dice.did("a validator ended a run");
                         Err(Rejection::end_run("not this"))
                     }
-                    // Nothing is said twice.
+                    // No text is repeated.
                     1 | 2 => Err(Rejection::send_back(format!("not this, {}", dice.number()))),
                     3 => {
                         tokio::time::sleep(std::time::Duration::from_secs(7)).await;
@@ -89,9 +89,9 @@ fn around_tools(agent: Agent, dice: &Dice, runs: &Runs) -> Agent {
         .before_tool(move |call| {
             let (dice, runs) = (before.clone(), Arc::clone(&runs));
             async move {
-                // It is as if the call was run.
+                // It counts as if the call was run.
                 let taken = || {
-                    // A resumable call is put before its hooks again after a restart, and may have taken effect.
+                    // A resumable call passes its hooks again after a restart, and may have taken effect.
                     if call.tool == "confirm" {
                         return;
                     }

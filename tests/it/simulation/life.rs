@@ -1,6 +1,6 @@
-//! A life: the runtime is started, lived with, and ended in order or by a crash; again and again over one store.
+//! A life: the runtime is started, used, and ended cleanly or by a crash; again and again over one store.
 //!
-//! A crash is the end of tokio's runtime: every task is dropped where it waits. What is in the store stays.
+//! A crash is the end of tokio's runtime: every task is dropped where it waits. The store keeps its content.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -34,15 +34,15 @@ pub(crate) type Runs = Arc<Mutex<Ran>>;
 pub(crate) struct Ran {
     /// The keys of calls that took effect after their answer.
     pub(crate) effects: BTreeSet<String>,
-    /// How often an effect was recognised that had happened before.
+    /// How often an earlier effect was recognised.
     pub(crate) recognised: u64,
     /// How often each was run.
     pub(crate) times: BTreeMap<(String, String), u64>,
-    /// Those that were run since somebody looked.
+    /// Those run since the last check.
     pub(crate) fresh: Vec<(String, String)>,
 }
 
-/// What became of sessions that were told to fall asleep.
+/// What happened to sessions that were told to sleep.
 #[derive(Debug, Default)]
 struct Sleep {
     told: BTreeSet<String>,
@@ -68,7 +68,7 @@ struct World<'a> {
     random: Random,
     store: Store,
     model: Simulator,
-    /// What is fallen back to.
+    /// The fallback model.
     spare: Simulator,
     /// A model that never fails, for the last life.
     calm: Simulator,
@@ -79,19 +79,19 @@ struct World<'a> {
     logs: Logs,
     /// When a subscriber leaves and comes back.
     cuts: Random,
-    /// What the store is on, and when it fails.
+    /// The disk of the store, and its failures.
     disk: FaultyFiles,
     disk_dice: Random,
     /// How often the disk failed in this life.
     disk_failures: u64,
-    /// What the hooks of agents do.
+    /// The random actions of the agents' hooks.
     hook_dice: hooks::Dice,
-    /// How people answer.
+    /// The random answers of people.
     ask_dice: Random,
-    /// How much is asked for at the same moment.
+    /// The random number of simultaneous requests.
     sleep_dice: Random,
     sleep: Arc<Mutex<Sleep>>,
-    /// What is done with handles: early aborts, awaited steers, inboxes that are cleared, what a crash left.
+    /// Random use of handles: early aborts, awaited steers, cleared inboxes, leftovers of a crash.
     handle_dice: Random,
     outcome: &'a mut Outcome,
 }
@@ -100,12 +100,12 @@ struct World<'a> {
 struct Pending {
     session: usize,
     what: &'static str,
-    /// Which of the world's inputs it is.
+    /// The index of its input in the world.
     input: Option<usize>,
     task: JoinHandle<Result<Done>>,
 }
 
-/// What a request was answered with.
+/// The answer to a request.
 enum Done {
     Replied(Reply),
     Queued(EntryId),
@@ -123,12 +123,12 @@ struct Life {
     sessions: Vec<SessionHandle>,
     pending: VecDeque<Pending>,
     events: Subscription,
-    /// Of somebody who leaves and comes back at any moment.
+    /// The subscriber that leaves and comes back at any moment.
     returning: Subscription,
     /// How many actors had panicked when it began.
     panics_before: u64,
-    /// The sessions whose runs may end as interrupted: those that were closed in this life, and those in which the life
-    /// before left a run open.
+    /// The sessions whose runs may end as interrupted: those closed in this life, and those in which the
+    /// previous life left a run open.
     interruptible: BTreeSet<String>,
 }
 
@@ -138,9 +138,10 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
     let mut plan = Plan::of(&mut random);
     let mut disk_dice = Random::new(seed ^ 0xd15c);
     plan.disk_fails = once_in(&mut disk_dice, 4);
-    // Half of the lives have tools that ask people.
+    // In half of the lives, tools ask people.
     plan.asks = once_in(&mut Random::new(seed ^ 0xa5c5), 2);
-    // A quarter of the servers refuse what asks for more output than they give, and half of these give little.
+    // A quarter of the servers reject requests for more output than they can produce, and half of these can
+    // produce little.
     let mut output_dice = Random::new(seed ^ 0x0a7);
     let refuses_output_above_max = once_in(&mut output_dice, 4);
     let is_short = refuses_output_above_max && once_in(&mut output_dice, 2);
@@ -156,7 +157,7 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
         log_capacity: 0,
         ..SimulatorOptions::new(script)
     };
-    // A third of the agents have a model to fall back to, at another server, half of these with a smaller window.
+    // A third of the agents have a fallback model at another server, half of these with a smaller window.
     let mut spare_dice = Random::new(seed ^ 0x5ba6e);
     let spare_window = if once_in(&mut spare_dice, 2) { plan.window } else { plan.window * 3 / 4 };
     plan.spare_window = once_in(&mut spare_dice, 3).then_some(spare_window);
@@ -297,7 +298,7 @@ impl World<'_> {
         let events = runtime.subscribe(Filter::all());
         let returning = runtime.subscribe(Filter::all().durable());
         let panics_before = self.panics.load(Ordering::Relaxed);
-        // What the life before made durable and did not live to tell.
+        // Data that the previous life made durable but could not report.
         self.logs.catch_up(Who::Staying, &runtime).await;
         self.logs.catch_up(Who::Returning, &runtime).await;
         let unfinished = self.logs.check_unfinished(&runtime).await;
@@ -307,9 +308,9 @@ impl World<'_> {
             heads.into_iter().filter(|(_, head)| head.open_run.is_some()).map(|(id, _)| id).collect();
         let mut pending = VecDeque::new();
         if is_last || once_in(&mut self.handle_dice, 2) {
-            // What the life before left is finished, before or while its sessions are opened.
+            // The work that the previous life left is finished, before or while its sessions are opened.
             let agent = Arc::new(self.agent(is_last));
-            // One at a time: the store writes on a thread of its own, and a seed must live the same life again.
+            // One at a time: the store writes on a separate thread, and a seed must be reproducible.
             let finishing = runtime.resume_all(move |_| Some(Arc::clone(&agent))).at_once(1);
             if is_last {
                 self.finished(finishing.await.unwrap());
@@ -326,7 +327,7 @@ impl World<'_> {
         Life { runtime, sessions, pending, events, returning, panics_before, interruptible }
     }
 
-    /// What the last life finished: every session could be.
+    /// Checks that the last life could finish every session.
     fn finished(&mut self, resumed: Vec<Resumed>) {
         for Resumed { session, result } in resumed {
             match result {
@@ -348,7 +349,7 @@ impl World<'_> {
             agent = agent.context_window(window);
         }
         if is_calm {
-            // What is asked of the last life must be answered, whatever was turned off before.
+            // Requests of the last life must be answered, whatever was turned off before.
             agent = agent.compaction(CompactionSettings { enabled: true, ..self.plan.settings.clone() });
         }
         if let Some(window) = self.plan.spare_window.filter(|_| !is_calm) {
@@ -392,7 +393,7 @@ impl World<'_> {
         }
     }
 
-    /// People answer: some questions, with what fits or does not, and now and then once more.
+    /// People answer some questions, with valid or invalid answers, and sometimes again.
     async fn answer_some(&mut self, life: &Life) {
         if !self.plan.asks || !once_in(&mut self.ask_dice, 3) {
             return;
@@ -498,7 +499,7 @@ impl World<'_> {
                 let (number, text) = self.new_input(index, "prompt");
                 input = Some(number);
                 if once_in(&mut self.handle_dice, 10) {
-                    // It is aborted as soon as it is handed over, by its own handle or by the session's.
+                    // It is aborted right after it is handed over, by its own handle or by the session's.
                     let own = once_in(&mut self.handle_dice, 2);
                     let work = async move {
                         let run = session.prompt(text).start().await?;
@@ -595,11 +596,11 @@ impl World<'_> {
         life.pending.push_back(Pending { session: index, what, input, task: tokio::spawn(task) });
     }
 
-    /// Takes the answers and the events that have come, and checks them against the log.
+    /// Takes the answers and the events that have arrived, and checks them against the log.
     async fn look(&mut self, life: &mut Life) {
         self.logs.check_new();
         if self.disk_failures + self.disk.fired() > 0 {
-            // An end that could not be recorded is told all the same.
+            // An end that could not be recorded is reported nevertheless.
             self.logs.miss_ends();
         }
         self.model.assert_clean();
@@ -697,8 +698,8 @@ impl World<'_> {
                     "{what} on {id}: {error}"
                 );
                 if let Error::Model(failure) = error {
-                    // A compactor that died as it started is a reason, and so is a hook that refused; a panic is no
-                    // model's failure.
+                    // A compactor that died at startup is a valid reason, and so is a hook that refused; a
+                    // panic is not a model's failure.
                     let is_told = ["could not be started", "hook failed: it panicked: injected"];
                     let is_told = is_told.iter().any(|reason| failure.message.contains(reason));
                     assert!(is_told || !failure.message.contains("panicked"), "{what} on {id}: {failure:?}");
@@ -719,7 +720,7 @@ impl World<'_> {
         self.note(|_| format!("{what} on {session}: {line}"));
     }
 
-    /// A run is interrupted, and what was asked for comes to nothing, only where somebody closed the session, an actor died
+    /// A run is interrupted, and a request has no effect, only if somebody closed the session, an actor died
     /// or the disk failed: never because a session falls asleep.
     fn check_interrupted(&self, life: &Life, session: &str, what: &str) {
         let an_actor_died = self.panics.load(Ordering::Relaxed) > life.panics_before;
@@ -729,7 +730,7 @@ impl World<'_> {
         assert!(is_excused, "{session}: {what} was interrupted, and nothing had happened to it");
     }
 
-    /// Every request is answered, in time.
+    /// Checks that every request is answered, in time.
     async fn finish(&mut self, life: &mut Life) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         while !life.pending.is_empty() {
@@ -741,14 +742,15 @@ impl World<'_> {
         }
     }
 
-    /// The disk works and nobody asks for anything: what waits is taken up, and then nothing is under way.
+    /// The disk works and there are no new requests: waiting work is resumed, and then nothing is in
+    /// progress.
     async fn come_to_rest(&mut self, life: &mut Life) {
         for session in life.sessions.clone() {
             let deadline = tokio::time::Instant::now() + PATIENCE;
             while let Ok(state) = session.state().await {
                 self.answer_all(life).await;
                 self.look(life).await;
-                // What an earlier life left behind a run that failed waits until somebody resumes it.
+                // Work left by an earlier life behind a failed run waits until somebody resumes it.
                 if state.status == Status::Idle && state.waiting == state.held_back {
                     break;
                 }
@@ -761,7 +763,7 @@ impl World<'_> {
         }
     }
 
-    /// No fault any more: everything settles, and every session works.
+    /// No faults any more: everything settles, and every session works.
     async fn last_life(&mut self) {
         self.note(|_| "the last life".into());
         self.disk_failures = 0;
@@ -796,7 +798,8 @@ impl World<'_> {
         assert!(life.runtime.unfinished().await.unwrap().is_empty(), "something was left undone");
     }
 
-    /// Ends a life in order: all that it did was told, to whoever stayed and to whoever left and came back.
+    /// Ends a life cleanly: everything was reported, to the subscriber that stayed and to the one that left
+    /// and came back.
     async fn close(&mut self, life: &mut Life) {
         for session in &life.sessions {
             life.interruptible.insert(session.id().to_owned());
@@ -810,7 +813,7 @@ impl World<'_> {
         self.logs.check_streams(&life.runtime, no_actor_died).await;
     }
 
-    /// Somebody who watches goes away, and comes back later.
+    /// A watcher goes away, and comes back later.
     async fn look_in(&mut self, life: &mut Life) {
         if once_in(&mut self.cuts, 3) {
             self.outcome.count("subscribers cut off", 1);
@@ -835,14 +838,14 @@ impl World<'_> {
     }
 }
 
-/// Answers, unless whoever takes the answer dies again and again.
+/// Answers, unless the receiver of the answer dies again and again.
 async fn answer(session: &SessionHandle, question: EntryId, said: &str) -> Result<()> {
     tokio::time::timeout(Duration::from_secs(600), session.answer(question, said))
         .await
         .unwrap_or_else(|_| panic!("{}: an answer to {question} was never taken or refused", session.id()))
 }
 
-/// A durable event in one line.
+/// Returns a durable event in one line.
 fn line(event: &Event) -> String {
     let detail = match &event.kind {
         EventKind::MessageEnd { message, .. } => {
@@ -866,13 +869,14 @@ fn name(number: u64) -> String {
     format!("session-{number}")
 }
 
-/// Wakes a session that sleeps, since looking at one does not. Whether it died too often: then it rests as it is.
+/// Wakes a sleeping session, since reading its state does not. Returns whether it died too often: then it is
+/// left as it is.
 async fn has_failed(session: &SessionHandle) -> bool {
     !session.is_live()
         && matches!(session.plan(CompactOptions::default()).await, Err(Error::SessionFailed { .. }))
 }
 
-/// Opens a session; one whose actors die while it is opened is opened again.
+/// Opens a session, again if its actors die while it is opened.
 async fn open(runtime: &Runtime, id: &str, agent: &Agent) -> SessionHandle {
     let mut tries = 0;
     loop {
@@ -925,7 +929,7 @@ impl Tool for Recorded {
                     () = context.cancel.cancelled() => return ToolOutput::interrupted("cancelled"),
                     () = tokio::time::sleep(Duration::from_millis(size * 40)) => {}
                 },
-                // It is never run again, whatever cuts it off.
+                // It is never run again, whatever interrupts it.
                 "ask" => {
                     let question = Question::choice("May it?", ["yes", "no"]);
                     // Half of the questions expire.
@@ -959,8 +963,8 @@ impl Tool for Recorded {
     }
 }
 
-/// Asks twice and then takes effect, once: what happened before a crash is recognised by its key. Then it takes a while,
-/// in which it may be cut off.
+/// Asks twice and then takes effect, once: an effect before a crash is recognised by its key. Then it takes a
+/// while, in which it may be interrupted.
 async fn confirm(call: (String, String), context: ToolContext, runs: Runs) -> ToolOutput {
     for text in ["First?", "Second?"] {
         match context.ask(Question::choice(text, ["yes", "no"])).await {

@@ -1,4 +1,4 @@
-//! The model of a simulated life: what it answers is decided by the seed, the session and the number of the call.
+//! The model of a simulated life: the seed, the session and the number of the call determine its answers.
 
 use greenroom_kernel::StopReason;
 use greenroom_simulator::{Answer, CallInfo, Function, Pace, Script, SeenRequest, Summariser};
@@ -7,14 +7,14 @@ use serde_json::json;
 
 use super::plan::{Plan, once_in, pick};
 
-/// Words that are not the same twice.
+/// Returns unique words.
 pub(crate) fn words(random: &mut Random, count: u64) -> String {
     let some =
         ["alpha", "src/main.rs", "river", "0x5f3e", "übung", "検索", "{\"a\":1}", "stone", "and", "of"];
     (0..count).map(|_| pick(random, &some)).collect::<Vec<_>>().join(" ")
 }
 
-/// What answers runs.
+/// Returns the script for runs.
 pub(crate) fn runs(plan: &Plan) -> impl Script {
     let (words_max, asks) = (plan.words_max, plan.asks);
     Function(move |request: &SeenRequest, info: CallInfo| {
@@ -72,7 +72,7 @@ fn answer(random: &mut Random, words_max: u64) -> Answer {
     }
 }
 
-/// What writes summaries.
+/// Returns the script for summaries.
 pub(crate) fn summaries(plan: &Plan) -> impl Script {
     let bad = plan.bad_summaries;
     Function(move |request: &SeenRequest, info: CallInfo| {

@@ -1,35 +1,35 @@
-//! What a seed decides before its life begins: the model, the agents, the faults.
+//! The decisions of a seed before its life begins: the model, the agents, the faults.
 
 use greenroom_kernel::settings::{CompactionSettings, CutRule, Strategy};
 use greenroom_simulator::{ErrorDialect, Fault, FaultPlan, RetryAfter};
 use greenroom_store::faults::Random;
 
-/// What a seed decides.
+/// The decisions of a seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// How many sessions.
+    /// The number of sessions.
     pub(crate) sessions: u64,
     /// How often the runtime is started.
     pub(crate) lives: u64,
-    /// How many steps each life has.
+    /// The number of steps of each life.
     pub(crate) steps: u64,
     /// The model's true window, in tokens.
     pub(crate) window: u64,
-    /// The window that agents are told of, where they are told.
+    /// The configured window of agents, if any.
     pub(crate) told_window: Option<u64>,
-    /// The window of the model that is fallen back to, where there is one.
+    /// The window of the fallback model, if there is one.
     pub(crate) spare_window: Option<u64>,
-    /// How an overflow is said.
+    /// The error dialect of overflows.
     pub(crate) dialect: ErrorDialect,
     /// Which calls fail.
     pub(crate) faults: Option<FaultPlan>,
-    /// How sessions are compacted.
+    /// The compaction settings.
     pub(crate) settings: CompactionSettings,
     /// One in this many summaries is written by a model that gets it wrong; 0: none.
     pub(crate) bad_summaries: u64,
-    /// At which probe calls of each life an actor panics.
+    /// The probe calls of each life at which an actor panics.
     pub(crate) panics: Vec<u64>,
-    /// Whether the disk fails now and then.
+    /// Whether the disk fails from time to time.
     pub(crate) disk_fails: bool,
     /// Whether hooks are installed that cancel, hang and panic.
     pub(crate) hooks: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Plan {
     pub(crate) idle_ms: u64,
     /// How many sessions may be live; `None`: all of them.
     pub(crate) live_sessions_max: Option<usize>,
-    /// The most that is asked for at the same moment.
+    /// The maximum number of simultaneous requests.
     pub(crate) at_once: u64,
     /// The longest answer, in words.
     pub(crate) words_max: u64,
@@ -61,7 +61,7 @@ pub(crate) fn once_in(random: &mut Random, n: u64) -> bool {
 }
 
 impl Plan {
-    /// Sessions fall asleep as soon as they may, and several of them are spoken to at the same moment.
+    /// Makes sessions fall asleep as soon as they may, with several of them used at the same moment.
     pub(crate) fn lets_sleep(&mut self, random: &mut Random) {
         self.idle_ms = pick(random, &[300, 2_000, self.idle_ms]);
         self.live_sessions_max = pick(random, &[Some(1), Some(1), Some(2), None]);
@@ -91,7 +91,7 @@ impl Plan {
         let rate = pick(random, &[0.0, 0.05, 0.15, 0.4]);
         let faults = (rate > 0.0).then(|| {
             let mut plan = FaultPlan::new(random.number(), rate);
-            // A date is of the wall clock, which a repeatable life does not have.
+            // Dates use the wall clock, which a reproducible life does not have.
             plan.faults.retain(|fault| !matches!(fault, Fault::RateLimited(RetryAfter::Date(_))));
             plan
         });

@@ -1,6 +1,7 @@
-//! One session's log, followed entry by entry: what must hold of it after every step.
+//! One session's log, followed entry by entry: its invariants after every step.
 //!
-//! Invariants: each entry is looked at once, when it is new, so that a long life costs no more than its entries.
+//! Invariants: each entry is checked once, when it is new, so that the cost of a long life is linear in its
+//! entries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,14 +17,14 @@ use greenroom_kernel::plan::is_turn_start;
 use greenroom_kernel::question::QuestionEnd;
 use greenroom_kernel::settings::{CompactionSettings, Strategy};
 
-/// The share of its trigger that a context has at most after a compaction that nobody asked for.
+/// The maximum size of a context after an automatic compaction, as a share of its trigger.
 const SUCCESS_SHARE: f64 = 0.7;
 
-/// What decides how small a compaction must make a context.
+/// The parameters that determine how small a compaction must make a context.
 #[derive(Debug, Clone)]
 pub(crate) struct Bounds {
     pub(crate) settings: CompactionSettings,
-    /// The largest window that the model was taken to have.
+    /// The largest window that was assumed for the model.
     pub(crate) window: u64,
 }
 
@@ -42,16 +43,16 @@ pub(crate) struct Record {
     inbox: Vec<EntryId>,
     /// The questions that are open.
     questions: Vec<EntryId>,
-    /// The texts that users said, and those that were put into the inbox.
+    /// The texts of users, and those put into the inbox.
     said: HashSet<String>,
     queued: HashSet<String>,
-    /// The texts that were withdrawn before they were said.
+    /// The texts that were withdrawn from the inbox.
     withdrawn: HashSet<String>,
-    /// How often the model asked for each call.
+    /// How often the model requested each call.
     asked: HashMap<String, u64>,
     /// For each compaction: the messages before its kept part that no summary has read.
     unread: HashMap<EntryId, BTreeSet<EntryId>>,
-    /// What happened in it that a life must have seen, and how often.
+    /// Events that a life must have seen, and how often.
     pub(crate) facts: BTreeMap<&'static str, u64>,
 }
 
@@ -60,35 +61,35 @@ impl Record {
         &self.entries
     }
 
-    /// How often the model asked for a call.
+    /// Returns how often the model requested a call.
     pub(crate) fn asked(&self, call: &str) -> u64 {
         self.asked.get(call).copied().unwrap_or(0)
     }
 
-    /// Whether a user said this.
+    /// Whether this is a recorded user message.
     pub(crate) fn has_said(&self, text: &str) -> bool {
         self.said.contains(text)
     }
 
-    /// Whether a user said this, or it was withdrawn before.
+    /// Whether this is a recorded user message, or was withdrawn before.
     pub(crate) fn is_settled(&self, text: &str) -> bool {
         self.has_said(text) || self.withdrawn.contains(text)
     }
 
-    /// Whether a user said this, or it waits.
+    /// Whether this is a recorded user message, or waits.
     pub(crate) fn has(&self, text: &str) -> bool {
         self.has_said(text) || self.queued.contains(text)
     }
 
-    /// Whether something was taken on that is neither answered nor taken back: a run is open or was cut off and nothing
+    /// Whether accepted work is neither answered nor withdrawn: a run is open or was interrupted and nothing
     /// followed it, or input waits.
     pub(crate) fn is_left_undone(&self) -> bool {
         let ended = self.entries.iter().rev().find_map(|entry| match entry.kind {
             EntryKind::RunEnded { run, .. } => Some((entry.id, run)),
             _ => None,
         });
-        // A message follows after the run's end. A branch leaves the run behind also before that, where the disk refused the
-        // end and it was recorded later.
+        // A message follows the run's end. A branch leaves the run behind even before that, if the disk
+        // refused the end and it was recorded later.
         let is_left = |entry: &Entry, (end, run): (EntryId, RunId)| match entry.kind {
             EntryKind::LeafMoved { .. } => entry.id.0 > run.0,
             ref kind => entry.id > end && is_message(kind),
@@ -107,7 +108,7 @@ impl Record {
         })
     }
 
-    /// Takes a new entry.
+    /// Adds a new entry.
     pub(crate) fn push(&mut self, entry: Entry, bounds: &Bounds) {
         let id = entry.id;
         assert_eq!(id.0, self.entries.len() as u64, "ids are dense");
@@ -155,7 +156,8 @@ impl Record {
         self.open_calls.push(after);
     }
 
-    /// On every path, each call has one result, directly after it; only the newest answer may have open calls.
+    /// On every path, each call has one result, directly after it; only the newest answer may have open
+    /// calls.
     fn message(
         &mut self,
         id: EntryId,
@@ -166,7 +168,7 @@ impl Record {
             Message::User(_) => {
                 assert!(open.is_empty(), "entry {id}: calls are open: {open:?}");
                 assert!(self.said.insert(message.text()), "entry {id}: said twice: {:?}", message.text());
-                // What joins a current run begins none.
+                // Messages that join a current run begin none.
                 self.open_run = self.open_run.or(Some(id));
             }
             Message::ToolResult(result) => {
@@ -268,7 +270,7 @@ impl Record {
         *self.facts.entry(what).or_default() += 1;
     }
 
-    /// What says that it joined a turn was a steer, within a run.
+    /// A message recorded as joining a turn was a steer, within a run.
     fn check_steer(&mut self, id: EntryId, message: &Message, inbox: Option<EntryId>, steer: bool) {
         if !steer {
             return;
@@ -282,7 +284,7 @@ impl Record {
         self.happened("a steer joined a turn");
     }
 
-    /// The path that ends with an entry, newest first.
+    /// Returns the path that ends with an entry, newest first.
     fn path_back(&self, leaf: EntryId) -> impl Iterator<Item = &Arc<Entry>> {
         let mut next = Some(leaf);
         std::iter::from_fn(move || {
@@ -292,7 +294,7 @@ impl Record {
         })
     }
 
-    /// Results that are sent shorter stand on the path, were recorded whole, and get smaller.
+    /// Shortened results are on the path, were recorded whole, and get smaller.
     fn check_prune(&mut self, entry: &Entry, prune: &Prune) {
         let id = entry.id;
         assert!(!prune.results.is_empty(), "entry {id}: a prune of nothing");
@@ -313,7 +315,7 @@ impl Record {
         self.happened("results were pruned");
     }
 
-    /// No message is unknown to all three: what is before the kept part was read by a summary, or is a debt.
+    /// Each message before the kept part was read by a summary, or is a debt.
     fn check_debt(&mut self, id: EntryId, compaction: &Compaction, bounds: &Bounds) {
         let (first, last) = compaction.first.zip(compaction.last).expect("ours name what they replace");
         let before = compaction.base.map(|base| self.unread[&base].clone()).unwrap_or_default();
@@ -327,7 +329,7 @@ impl Record {
             } else if compaction.truncated || compaction.from_hook {
                 before
             } else {
-                // It has read what it no longer owes.
+                // It has read what is no longer a debt.
                 before.into_iter().filter(owes).collect()
             };
         let unknown: Vec<&EntryId> = unread.iter().filter(|id| !owes(id)).collect();
@@ -348,7 +350,7 @@ impl Record {
         self.entries[place(compaction)].kind.as_compaction().map_or(&[], |compaction| &compaction.debt)
     }
 
-    /// The request in progress and what joined it are there word for word.
+    /// The request in progress and its steers are there verbatim.
     fn check_request(&mut self, entry: &Entry, compaction: &Compaction) {
         let id = entry.id;
         let (Some(first), Some(last), Some(first_kept)) =
@@ -385,7 +387,8 @@ impl Record {
         self.inbox.remove(at.unwrap_or_else(|| panic!("input {item} leaves the inbox and was not in it")));
     }
 
-    /// An installed compaction shrinks, makes room below its trigger, and is no failed summary.
+    /// An installed compaction shrinks the context, makes room below its trigger, and is not a failed
+    /// summary.
     fn check_installed(
         &self,
         entry: &Entry,
@@ -405,7 +408,7 @@ impl Record {
         }
         let is_fallback = matches!(ended.outcome, CompactionOutcome::Truncated { .. });
         assert_eq!(is_fallback, compaction.truncated, "entry {id}: the fallback says what it is");
-        // A provider that lies about its usage makes the size before too small to compare with.
+        // A provider with false usage reports makes the earlier size too small for a comparison.
         assert!(
             ended.tokens_after < ended.tokens_before || entry.tokens < self.replaced_tokens(compaction),
             "entry {id}: a compaction does not shrink: {ended:?}"
@@ -413,15 +416,15 @@ impl Record {
         let Bounds { settings, window } = bounds;
         let trigger = settings.trigger_tokens(*window).unwrap_or(*window);
         let at_most = match ended.trigger {
-            // Whoever asks for one gets it.
+            // A requested compaction always takes place.
             Trigger::Manual | Trigger::Hook => return,
-            // At the window, what can be sent at all is better than nothing.
+            // At the window, anything that can be sent at all is better than nothing.
             _ if is_fallback || ended.trigger == Trigger::Overflow => *window - settings.reserve(*window) / 2,
             _ => share(trigger),
         };
-        // What is newest and cannot give way may leave more; then a tenth is free all the same. A provider that lies
-        // about its usage makes the size before too small, and teaches a ratio with which the size after is too large;
-        // then a tenth of what is sent is free by our own count.
+        // Newest messages that cannot give way may leave more; then a tenth is free nevertheless. A provider
+        // with false usage reports makes the earlier size too small, and trains a ratio with which the later
+        // size is too large; then a tenth of what is sent is free by our own count.
         let is_a_tenth_less = |after: u64, before: u64| after <= before - before / 10;
         let frees_a_tenth = is_a_tenth_less(ended.tokens_after, ended.tokens_before) || {
             let mut path = path_to(&self.entries, entry.parent).expect("a parent is an earlier entry");
@@ -434,7 +437,7 @@ impl Record {
             "entry {id}: more than {at_most} tokens remain: {ended:?}"
         );
         if ended.trigger == Trigger::Threshold && !is_fallback {
-            // The trigger was reached, so it is a bound that knows no window.
+            // The trigger was reached, so it is a bound that is independent of the window.
             let at_most = share(ended.tokens_before + 1);
             assert!(
                 ended.tokens_after <= at_most || frees_a_tenth,
@@ -443,7 +446,7 @@ impl Record {
         }
     }
 
-    /// What a compaction replaces: the segment of the path, and the summary before it.
+    /// Returns the size of what a compaction replaces: the segment of the path, and the previous summary.
     fn replaced_tokens(&self, compaction: &Compaction) -> u64 {
         let (first, last) = compaction.first.zip(compaction.last).expect("ours name what they replace");
         let mut tokens = compaction.base.map_or(0, |base| self.entries[place(base)].tokens);
@@ -458,7 +461,7 @@ impl Record {
         tokens
     }
 
-    /// Nothing is between two entries, and the head says what the entries say.
+    /// Nothing is missing between two entries, and the head agrees with the entries.
     pub(crate) fn check_head(&self, head: &Head) {
         assert!(self.installed.is_none(), "the end of a compaction came without its summary");
         assert_eq!(head.entries, self.entries.len() as u64, "the head counts its entries");
@@ -477,7 +480,7 @@ impl Record {
         assert_eq!(head.leaf, leaf, "where the path ends");
     }
 
-    /// Nothing is under way any more.
+    /// Nothing is in progress any more.
     pub(crate) fn check_settled(&self, head: &Head) {
         assert_eq!(self.open_run, None, "a run never ended");
         assert_eq!(self.open_compaction, None, "a compaction never ended");
@@ -488,7 +491,7 @@ impl Record {
     }
 }
 
-/// A compaction that changed nothing says so, and why.
+/// A compaction without effect says so, and why.
 fn check_not_installed(id: EntryId, ended: &CompactionEnded) {
     assert_eq!((ended.entry, ended.messages_removed), (None, 0), "entry {id}: {ended:?}");
     let has_reason = ended.outcome.reason().is_some_and(|reason| !reason.trim().is_empty());
@@ -501,7 +504,7 @@ fn check_not_installed(id: EntryId, ended: &CompactionEnded) {
     assert_eq!(has_reason, needs_one, "entry {id}: {ended:?}");
 }
 
-/// The summary and the messages that are sent for a path, in tokens by our own count.
+/// Returns the summary and the messages that are sent for a path, in tokens by our own count.
 fn active_tokens(path: &[Arc<Entry>]) -> u64 {
     let path = as_sent(path);
     let active = ActivePath::of(&path);

@@ -1,7 +1,7 @@
-//! What subscribers were told: one that stays, and one that leaves and comes back at any moment.
+//! The events that subscribers received: one that stays, and one that leaves and comes back at any moment.
 //!
-//! Invariants: both have the same durable events, each equal to what its entry says, without holes; every run that
-//! an agent began has one end.
+//! Invariants: both have the same durable events, each consistent with its entry, without gaps; every run
+//! that an agent began has one end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use greenroom_kernel::RunId;
 
 use super::record::Record;
 
-/// The durable events of one session, as somebody has them.
+/// The durable events of one session, as received by one subscriber.
 #[derive(Debug, Default)]
 pub(crate) struct Stream(Vec<Arc<Event>>);
 
 impl Stream {
-    /// Takes the next event, or one that is known.
+    /// Takes the next event, or a known one.
     pub(crate) fn take(&mut self, event: &Arc<Event>, records: &BTreeMap<String, Record>) {
         let at = usize::try_from(event.seq).expect("a log in memory");
         match self.0.get(at) {
@@ -27,7 +27,7 @@ impl Stream {
                 let record = records.get(&*event.session).map_or(&[][..], Record::entries);
                 let entry = record.get(at);
                 let entry = entry.unwrap_or_else(|| panic!("published before it was durable: {event:?}"));
-                // Of which run an entry is, the entries after it say: see `check_told`.
+                // Later entries determine which run an entry belongs to: see `check_told`.
                 let entries = std::slice::from_ref(entry);
                 let says =
                     event::of_entries(&event.session, None, event.session_created_at_ms, entries, event.run);
@@ -37,7 +37,7 @@ impl Stream {
         }
     }
 
-    /// Where somebody goes on who comes back.
+    /// Returns the position at which a returning subscriber continues.
     pub(crate) fn next(&self) -> u64 {
         self.0.len() as u64
     }
@@ -47,7 +47,7 @@ impl Stream {
     }
 }
 
-/// What was told is the beginning of all that happened, and the whole of it where `is_whole`.
+/// Checks that the received events are a prefix of all events, and all of them if `is_whole`.
 pub(crate) fn check_told(session: &str, told: &[Arc<Event>], all: &[Event], is_whole: bool) {
     let differs = told.iter().zip(all).position(|(told, event)| **told != *event);
     assert_eq!(differs, None, "{session}: this event was told otherwise");
@@ -57,7 +57,7 @@ pub(crate) fn check_told(session: &str, told: &[Arc<Event>], all: &[Event], is_w
     }
 }
 
-/// What began in one session and what of it ended, in one life.
+/// The runs of one session that began in one life, and their ends.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
     run: Option<RunId>,
@@ -97,7 +97,7 @@ impl Ends {
                 );
             }
             EventKind::RunEnd { .. } => {
-                // One that a crash interrupted was begun in another life.
+                // A run interrupted by a crash began in another life.
                 assert!(
                     self.run.take().is_none_or(|begun| event.run == Some(begun)),
                     "another run ends: {event:?}"
@@ -117,7 +117,7 @@ impl Ends {
         }
     }
 
-    /// Everything came to its end.
+    /// Checks that everything ended.
     pub(crate) fn check_all_ended(&self, session: &str) {
         assert_eq!((self.run, self.is_answering), (None, false), "{session}: what began and did not end");
     }

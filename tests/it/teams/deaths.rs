@@ -1,8 +1,9 @@
-//! Something dies while agents work for another one: the agent, its session, its caller, the process.
+//! Deaths while agents work for another one: of the agent, its session, its caller, the process.
 
 use super::*;
 
-/// A boss with one agent that works in two steps, its session struck at a point as often as `times` says.
+/// A boss with one agent that works in two steps, whose session is struck at a point as often as `times`
+/// says.
 async fn struck(
     point: &'static str,
     times: u32,
@@ -45,7 +46,7 @@ fn is_child(session: &str) -> bool {
     session.starts_with("boss..")
 }
 
-/// At each point of its life: the agent's session is started again from its log, and the call waits for it.
+/// At each point of its life: the agent's session is restarted from its log, and the call waits for it.
 #[tokio::test(start_paused = true)]
 async fn an_agent_whose_session_dies_goes_on_and_its_call_waits() {
     let points = [
@@ -68,12 +69,12 @@ async fn an_agent_whose_session_dies_goes_on_and_its_call_waits() {
     for point in points {
         let (model, runtime, ended) = struck(point, 1, is_child).await;
         if point == "session/starts" {
-            // It could not even begin: the call is told so.
+            // It could not even begin: the call gets an error.
             assert!(ended.unwrap().text.contains("the agent failed"), "{point}");
             continue;
         }
         if point == "session/end" {
-            // A run that goes well has no such message.
+            // A successful run has no such message.
             continue;
         }
         assert_eq!(ended.unwrap().text, "done: found", "{point}");
@@ -93,7 +94,7 @@ async fn an_agent_whose_session_dies_goes_on_and_its_call_waits() {
     assert!(resumed >= 2, "{resumed}");
 }
 
-/// One that dies again and again is given up, and the call says so; the caller goes on.
+/// An agent that dies again and again is given up, with an error for the call; the caller continues.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_is_given_up_is_an_error_that_its_caller_reads() {
     let (model, runtime, ended) = struck("session/record", 100, is_child).await;
@@ -105,7 +106,7 @@ async fn an_agent_that_is_given_up_is_an_error_that_its_caller_reads() {
     model.assert_clean();
 }
 
-/// The caller's agent dies while its agents work: they end in order, and the next attempt calls others.
+/// The caller's agent dies while its agents work: they end cleanly, and the next attempt calls new ones.
 #[tokio::test(start_paused = true)]
 async fn agents_whose_caller_s_agent_dies_end_in_order() {
     for point in ["agent/tool_over", "agent/broadcast"] {
@@ -121,7 +122,8 @@ async fn agents_whose_caller_s_agent_dies_end_in_order() {
     }
 }
 
-/// The caller's session dies while its agents work. They end in order; when the caller is back, its log says how.
+/// The caller's session dies while its agents work. They end cleanly; when the caller is back, its log says
+/// how.
 #[tokio::test(start_paused = true)]
 async fn agents_whose_caller_s_session_dies_do_not_go_on_unseen() {
     for point in ["session/child_started", "session/child_ended", "session/record"] {
@@ -143,8 +145,8 @@ async fn agents_whose_caller_s_session_dies_do_not_go_on_unseen() {
     }
 }
 
-/// The process ends while three agents work. After the restart nobody goes on unseen, the caller's log says that they
-/// were interrupted and what they spent, and `resume` goes on.
+/// The process ends while three agents work. After the restart none continues unseen, the caller's log
+/// records that they were interrupted and their cost, and `resume` continues.
 #[tokio::test(start_paused = true)]
 async fn after_the_end_of_the_process_agents_are_told_as_interrupted_and_billed() {
     let script = |request: &SeenRequest, info: CallInfo| {
@@ -167,7 +169,7 @@ async fn after_the_end_of_the_process_agents_are_told_as_interrupted_and_billed(
     let session = runtime.open("boss", &boss).await.unwrap();
     let run = session.prompt("go").start().await.unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    // The process is gone: nothing of it is told anything.
+    // The process is gone: nothing of it receives messages.
     std::mem::forget(run);
     let log = store.load("boss", EntryId(0)).unwrap();
     let head = store.head("boss").unwrap().unwrap();
@@ -220,7 +222,7 @@ async fn a_caller_that_is_closed_knows_how_its_agents_ended() {
     model.assert_clean();
 }
 
-/// A caller may sleep while its agents work for hours. It is woken by their ends, and each is in its log.
+/// A caller may sleep while its agents work for hours. Their ends wake it, and each is in its log.
 #[tokio::test(start_paused = true)]
 async fn a_caller_sleeps_while_its_agents_work_for_hours() {
     let script = |request: &SeenRequest, info: CallInfo| match is_boss(request) {

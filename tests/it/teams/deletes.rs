@@ -1,4 +1,4 @@
-//! A session goes with all that is below it, and a deletion that is cut off is finished.
+//! A session is deleted with everything below it, and an interrupted deletion is finished.
 
 use greenroom_store::faults::{EIO, Fault, FaultyFiles};
 use greenroom_store::files::RealFiles;
@@ -43,7 +43,7 @@ async fn a_session_goes_with_all_that_is_below_it() {
     assert!(!left.contains(&"boss".to_owned()) && left.contains(&"boss..mine".to_owned()));
     assert!(matches!(held.prompt("more").await, Err(Error::Deleted { .. })));
     assert!(matches!(runtime.delete("boss").await, Err(Error::NoSession { .. })));
-    // A part of a tree can go alone.
+    // A part of a tree can be deleted alone.
     let middle = &runtime.sessions().children_of("other").await.unwrap()[0].id;
     runtime.delete(middle).await.unwrap();
     assert_eq!(ids(&runtime).await.len(), 2 * 7 - 3);
@@ -51,7 +51,7 @@ async fn a_session_goes_with_all_that_is_below_it() {
     model.assert_clean();
 }
 
-/// What works for it ends in order first.
+/// Its working agents end cleanly first.
 #[tokio::test(start_paused = true)]
 async fn a_session_is_deleted_while_its_agents_work() {
     let model = simulator(Function(team_script), 100_000);
@@ -74,7 +74,7 @@ async fn a_session_is_deleted_while_its_agents_work() {
     model.assert_clean();
 }
 
-/// A program talks to a session below the one that is deleted: it hears the same.
+/// A program that uses a session below the deleted one gets the same error.
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_session_below_the_one_that_is_deleted_hears_that() {
     let pace = greenroom_simulator::Pace { chunks: 2, first_ms: 0, between_ms: 3_600_000 };
@@ -95,8 +95,8 @@ async fn who_waits_for_a_session_below_the_one_that_is_deleted_hears_that() {
     }
 }
 
-/// The disk fails at each operation of a deletion in turn, and the process ends. Nothing is left without the session
-/// that it belongs to, and what was begun is finished when a runtime opens the store.
+/// The disk fails at each operation of a deletion in turn, and the process ends. Nothing is left without its
+/// parent session, and the deletion is finished when a runtime opens the store.
 #[tokio::test]
 async fn a_deletion_that_is_cut_off_is_finished() {
     let model = simulator(Function(helper_script), 100_000);
@@ -121,7 +121,7 @@ async fn a_deletion_that_is_cut_off_is_finished() {
 
         let good = FaultyFiles::new(Arc::new(RealFiles));
         let store = loop {
-            // The last runtime's threads let go of the directory.
+            // The last runtime's threads release the directory.
             match Store::open(&options(&good)) {
                 Ok((store, _)) => break store,
                 Err(_) => tokio::task::yield_now().await,

@@ -1,5 +1,5 @@
-//! Agents whose tools ask people while others wait for them: the limits of those stand still, and nothing is lost when the
-//! wait is cut off, on whatever level.
+//! Agents whose tools ask people while others wait for them: the limits of those are paused, and nothing is
+//! lost when the wait is interrupted, on whatever level.
 
 use greenroom::{FunctionTool, PendingQuestion};
 
@@ -9,7 +9,7 @@ use super::*;
 #[derive(Deserialize, JsonSchema)]
 struct Refund {}
 
-/// What took effect: the keys of the calls.
+/// The keys of the calls that took effect.
 type Effects = Arc<std::sync::Mutex<Vec<String>>>;
 
 fn refund(effects: &Effects) -> FunctionTool {
@@ -24,7 +24,7 @@ fn refund(effects: &Effects) -> FunctionTool {
     })
 }
 
-/// A boss above so many levels of agents; the last one has the tool that asks.
+/// Returns a boss above this many levels of agents; the last one has the tool that asks.
 fn tree(levels: usize, effects: &Effects, is_resumable: bool, each: fn(Agent) -> Agent) -> Agent {
     let asks = if is_resumable { refund(effects).resumable() } else { refund(effects) };
     let last = each(agent(100_000).run_timeout(None).add_tool(asks));
@@ -32,7 +32,7 @@ fn tree(levels: usize, effects: &Effects, is_resumable: bool, each: fn(Agent) ->
         .fold(last, |below, _| each(agent(100_000).run_timeout(None).sub_agent(sub_agent("below", below))))
 }
 
-/// Each agent calls the one below it, and says what came of it.
+/// Each agent calls the one below it, and reports the result.
 fn script(request: &SeenRequest, _: CallInfo) -> Said {
     if has_result(request) {
         return Said::text(format!("told {}", request.messages.last().unwrap().text()));
@@ -43,7 +43,7 @@ fn script(request: &SeenRequest, _: CallInfo) -> Said {
     }
 }
 
-/// The question that waits anywhere, as soon as it is asked.
+/// Returns the open question in any session, as soon as it is asked.
 async fn asked(runtime: &Runtime) -> PendingQuestion {
     for _ in 0..10_000 {
         if let Some(question) = runtime.questions().await.unwrap().pop() {
@@ -58,7 +58,7 @@ async fn answer(runtime: &Runtime, question: &PendingQuestion) {
     runtime.session(&question.session).await.unwrap().answer(question.id, "yes").await.unwrap();
 }
 
-/// What the boss says last, when its run has ended.
+/// Returns the boss's final answer, when its run has ended.
 async fn said(runtime: &Runtime) -> String {
     for _ in 0..100_000 {
         if !runtime.summary("boss").await.unwrap().unwrap().has_open_run {
@@ -69,7 +69,8 @@ async fn said(runtime: &Runtime) -> String {
     panic!("it waits for ever: {:?}", runtime.session("boss").await.unwrap().state().await);
 }
 
-/// No setting at all: a run may take four hours, and the answer comes after five. And with short limits on each level.
+/// Without settings: a run may take four hours, and the answer comes after five. And with short limits on
+/// each level.
 #[tokio::test(start_paused = true)]
 async fn the_limits_of_all_who_wait_for_an_agent_stand_still_while_it_asks() {
     let plain: fn(Agent) -> Agent = |agent| agent.run_timeout(Some(Agent::RUN_TIMEOUT));
@@ -101,7 +102,7 @@ async fn the_limits_of_all_who_wait_for_an_agent_stand_still_while_it_asks() {
     }
 }
 
-/// What an agent does besides asking counts for its caller's limit, as before.
+/// An agent's time besides asking counts towards its caller's limit, as before.
 #[tokio::test(start_paused = true)]
 async fn a_limit_counts_what_an_agent_does_before_and_after_its_question() {
     for (seconds, said) in [(4, "told told done"), (6, "stopped after 10s")] {
@@ -126,20 +127,20 @@ async fn a_limit_counts_what_an_agent_does_before_and_after_its_question() {
     }
 }
 
-/// How the wait is cut off.
+/// What interrupts the wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cut {
-    /// The runtime is dropped without order, as if its process had died.
+    /// The runtime is dropped without a shutdown, as if its process had died.
     Dropped,
-    /// The runtime is shut down in order.
+    /// The runtime is shut down cleanly.
     Shutdown,
-    /// The boss is closed in order, and the runtime goes on.
+    /// The boss is closed cleanly, and the runtime continues.
     Closed,
     /// The session's actor of the boss dies.
     SessionDies,
     /// The agent of the boss dies.
     AgentDies,
-    /// The session that asks is closed, and the boss goes on.
+    /// The session that asks is closed, and the boss continues.
     ChildClosed,
     /// The actor of the session that asks dies.
     ChildDies,
@@ -155,7 +156,7 @@ const CUTS: [Cut; 7] = [
     Cut::ChildDies,
 ];
 
-/// A runtime over a store in memory, or on a disk where it is shut down, whose actors die when they are told to.
+/// A runtime over a store in memory, or on a disk if it is shut down, whose actors die on command.
 struct World {
     memory: greenroom_store::Store,
     disk: Option<tempfile::TempDir>,
@@ -252,7 +253,7 @@ async fn a_question_of_an_agent_survives_whatever_cuts_off_those_who_wait_for_it
         let question = asked(&runtime).await;
         tokio::spawn(run.reply());
         for _ in 0..2 {
-            // Three deaths within a minute are the most.
+            // At most three deaths within a minute are tolerated.
             tokio::time::sleep(Duration::from_secs(60)).await;
             runtime = world.cut(cut, runtime, &boss, &question.session).await;
             let state = runtime.session("boss").await.unwrap().state().await.unwrap();
@@ -275,7 +276,7 @@ async fn a_question_of_an_agent_survives_whatever_cuts_off_those_who_wait_for_it
     }
 }
 
-/// A tool that must not be run again: the model of the agent reads the answer, and its caller goes on.
+/// A tool that must not be run again: the agent's model reads the answer, and its caller continues.
 #[tokio::test(start_paused = true)]
 async fn a_call_of_an_agent_that_is_not_resumable_is_not_run_again() {
     for cut in [Cut::Dropped, Cut::Shutdown, Cut::Closed] {
@@ -298,8 +299,8 @@ async fn a_call_of_an_agent_that_is_not_resumable_is_not_run_again() {
     }
 }
 
-/// The answer is given before anybody opens the boss: it is durable, and counts when that is opened. `resume_all` opens
-/// the trees whose questions nobody answered, and does not wait for people.
+/// The answer is given before anybody opens the boss: it is durable, and counts when the boss is opened.
+/// `resume_all` opens the trees with unanswered questions, and does not wait for people.
 #[tokio::test(start_paused = true)]
 async fn an_answer_counts_before_the_tree_is_opened_and_resume_all_waits_for_nobody() {
     for (levels, is_answered) in [(1, true), (1, false), (2, true), (2, false)] {
@@ -339,8 +340,8 @@ async fn an_answer_counts_before_the_tree_is_opened_and_resume_all_waits_for_nob
     }
 }
 
-/// An abort of the boss withdraws what is asked below it: before a restart, after it, and where nobody takes the agent up
-/// again since the boss has no such agent any more. No question is left that nobody works on.
+/// An abort of the boss withdraws the questions below it: before a restart, after it, and if nobody resumes
+/// the agent because the boss no longer has it. No question is left without an agent that works on it.
 #[tokio::test(start_paused = true)]
 async fn no_question_is_left_behind_when_a_boss_goes_on_without_its_agent() {
     for (levels, is_restarted, is_aborted) in [
@@ -381,8 +382,8 @@ async fn no_question_is_left_behind_when_a_boss_goes_on_without_its_agent() {
     }
 }
 
-/// An agent whose answer has a type is asked for that also where it goes on after a restart; a colleague that was simply
-/// cut off is interrupted, as always.
+/// A typed answer is also required if the agent continues after a restart; a colleague that was simply
+/// interrupted stays interrupted.
 #[tokio::test(start_paused = true)]
 async fn a_typed_answer_is_asked_for_after_a_restart_and_a_colleague_is_interrupted() {
     #[derive(Serialize, Deserialize, JsonSchema)]

@@ -1,5 +1,6 @@
-//! Lives of teams that a seed makes: agents in parallel and below each other, hand-offs by the model and by the program,
-//! aborts of one and of all, panics, deaths of the process and deletions. What must hold holds whatever happens.
+//! Lives of teams generated from a seed: agents in parallel and below each other, hand-offs by the model and
+//! by the program, aborts of one and of all, panics, deaths of the process and deletions. The invariants hold
+//! whatever happens.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use greenroom_store::faults::Random;
 
 use super::*;
 
-/// What happened in all lives together, so that nobody believes in a test in which nothing did.
+/// Counts over all lives, so that the test is not vacuous.
 #[derive(Debug, Default)]
 struct Seen {
     children: u64,
@@ -18,22 +19,23 @@ struct Seen {
     crashes: u64,
     deletions: u64,
     resumed: u64,
-    /// Agents whose caller's bill has all that they and those below them cost.
+    /// Agents whose caller's bill includes their whole cost and that of those below them.
     paid_whole: u64,
-    /// Runs that ended since their agents only handed the conversation to and fro.
+    /// Runs that ended because their agents only handed the conversation back and forth.
     too_many_hand_offs: u64,
-    /// Conversations that another agent took over, by how much it saw.
+    /// Hand-offs to another agent, by how much it saw.
     hand_offs: BTreeMap<String, u64>,
 }
 
-/// An agent hands over at times, calls up to three others at once where it may, and takes a while. Its answer is its name.
+/// Returns the script of the agents: each sometimes hands over, calls up to three others at once if allowed,
+/// and takes a while. Its answer is its name.
 fn script(seed: u64) -> impl Fn(&SeenRequest, CallInfo) -> Said + Send + Sync {
     move |request: &SeenRequest, info: CallInfo| {
         let session: u64 = request.session.as_deref().unwrap_or_default().bytes().map(u64::from).sum();
         let mut random = Random::new(seed ^ session.wrapping_mul(31) ^ info.session_call);
         let wait_ms = random.below(3_000);
         if request.purpose == Purpose::Summary {
-            // Some cannot be made: then nobody takes over.
+            // Some summaries fail: then there is no hand-off.
             let text = if random.below(4) == 0 { "" } else { "## Goal\nWhat the team is for, so far." };
             return Said::text(text).after_ms(wait_ms);
         }
@@ -52,7 +54,7 @@ fn script(seed: u64) -> impl Fn(&SeenRequest, CallInfo) -> Said + Send + Sync {
     }
 }
 
-/// Who may answer in the sessions that programs open.
+/// The agents that may answer in the sessions that programs open.
 const MEMBERS_OF_TEAM: [&str; 2] = ["front", "back"];
 
 fn sees_of(random: &mut Random) -> Sees {
@@ -70,7 +72,8 @@ fn tree_of(random: &mut Random) -> Agent {
         .fold(own(), |helper, _| own().sub_agent(sub_agent("helper", helper).parallel(parallel)))
 }
 
-/// Two agents with the same agents below them. In half of the teams, each may hand the conversation to the other.
+/// Two agents with the same agents below them. In half of the teams, each may hand the conversation to the
+/// other.
 fn team_of(random: &mut Random) -> Team {
     let [front, back] = MEMBERS_OF_TEAM;
     let tree = tree_of(random);
@@ -83,7 +86,7 @@ fn team_of(random: &mut Random) -> Team {
     Team::new(front, member(front, back)).member(back, member(back, front))
 }
 
-/// One process: prompts, aborts, deletions; at its end it is gone in the middle of whatever it does.
+/// One process: prompts, aborts, deletions; it ends in the middle of its work.
 async fn live(runtime: Runtime, team: Team, random: &mut Random, seen: &mut Seen) {
     let mut runs = Vec::new();
     for _ in 0..6 {
@@ -102,7 +105,7 @@ async fn live(runtime: Runtime, team: Team, random: &mut Random, seen: &mut Seen
             }
             3 => {
                 let to = MEMBERS_OF_TEAM[usize::from(random.below(2) == 0)];
-                // A session at work refuses it.
+                // A working session refuses it.
                 let _ = session.hand_off(to, sees_of(random)).await;
             }
             _ => runs.extend(session.prompt(format!("go {}", random.below(1_000))).start().await.ok()),
@@ -118,7 +121,7 @@ fn name(outcome: &RunOutcome) -> &'static str {
     outcome.as_str()
 }
 
-/// What must hold when everything is quiet.
+/// Checks the invariants when everything is quiet.
 async fn check(runtime: &Runtime, seed: u64, seen: &mut Seen) {
     let sessions = runtime.sessions().await.unwrap();
     let known: BTreeSet<&str> = sessions.iter().map(|session| session.id.as_str()).collect();
@@ -173,7 +176,7 @@ async fn check(runtime: &Runtime, seed: u64, seen: &mut Seen) {
         if answers.is_some() {
             assert_eq!(session.agent.as_deref(), answers, "seed {seed}: {id}: who answers is in the log");
         }
-        // A child that a crash cut off stays as it was: nobody goes on with it.
+        // A child interrupted by a crash stays unchanged: nobody resumes it.
         assert!(open.is_empty() || session.has_open_run, "seed {seed}: {}: {open:?} have no end", session.id);
         seen.resumed += u64::from(
             entries
@@ -181,7 +184,7 @@ async fn check(runtime: &Runtime, seed: u64, seen: &mut Seen) {
                 .any(|entry| matches!(&entry.kind, EntryKind::Note { kind, .. } if kind == "run_resumed")),
         );
     }
-    // What the answers of a session and of all below it cost.
+    // The cost of the answers of a session and of all below it.
     let parents: BTreeMap<&str, Option<&str>> =
         sessions.iter().map(|session| (session.id.as_str(), session.parent.as_deref())).collect();
     let mut of_tree: BTreeMap<&str, u64> = BTreeMap::new();
@@ -241,7 +244,7 @@ fn life(seed: u64, seen: &mut Seen) {
                 answer = session.prompt("and now?").await;
             }
             let reply = answer.unwrap_or_else(|error| panic!("seed {seed}: {}: {error}", root.id));
-            // Who never handed over has no name there.
+            // Agents that never handed over have no name there.
             let answers =
                 session.state().await.unwrap().agent.unwrap_or_else(|| MEMBERS_OF_TEAM[0].to_owned());
             assert_eq!(reply.text, answers, "seed {seed}: {}: who answers is who it says", root.id);
@@ -257,7 +260,7 @@ fn life(seed: u64, seen: &mut Seen) {
     model.assert_clean();
 }
 
-/// More with `GREENROOM_TEAM_SEEDS`: how many.
+/// The number of seeds, if more are wanted: `GREENROOM_TEAM_SEEDS`.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "who runs it says how many")]
 fn lives_of_teams_hold_what_must_hold() {

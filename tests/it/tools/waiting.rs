@@ -1,5 +1,5 @@
-//! A tool or a hook may not wait for a run of the session that waits for it. Without the error each of these programs
-//! would hang until its run's time limit, which the paused clock reaches at once.
+//! A tool or a hook must not wait for a run of a session that waits for it. Without the error each of these
+//! programs would hang until its run's time limit, which the paused clock reaches at once.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::support::{agent, builder, runtime, simulator};
 /// A session that its own tools can reach.
 type Own = Arc<OnceLock<SessionHandle>>;
 
-/// What a tool does with a session.
+/// A tool's action with a session.
 type Action = fn(SessionHandle) -> BoxFuture<'static, Result<String>>;
 
 fn deadlock(session: &str) -> String {
@@ -26,7 +26,7 @@ fn deadlock(session: &str) -> String {
     )
 }
 
-/// An agent whose tool `act` does this with the session in `own`.
+/// Returns an agent whose tool `act` performs this action with the session in `own`.
 fn acting(own: &Own, action: Action) -> Agent {
     let own = Arc::clone(own);
     agent(100_000).tool("act", move |_: Nothing| {
@@ -35,7 +35,8 @@ fn acting(own: &Own, action: Action) -> Agent {
     })
 }
 
-/// What the model reads of a tool that does this with its own session, and what the session has said in the end.
+/// Returns the model's view of a tool that performs this action with its own session, and the session's final
+/// messages.
 async fn own(action: Action) -> (String, Vec<String>) {
     let script = vec![Said::call("act", &json!({})), Said::text("first"), Said::text("second")];
     let model = simulator(Sequence(script), 100_000);
@@ -116,7 +117,7 @@ async fn what_needs_an_idle_session_is_refused_and_what_does_not_wait_works() {
             &["act"],
         ),
         (
-            // Nobody waits for a task of its own.
+            // Nothing waits for a detached task.
             |session| {
                 Box::pin(async move {
                     tokio::spawn(async move { session.prompt("later").await });
@@ -132,8 +133,8 @@ async fn what_needs_an_idle_session_is_refused_and_what_does_not_wait_works() {
     }
 }
 
-/// Nobody further up is waited for either: neither by an agent that is called as a tool, nor by a session that a tool
-/// prompts.
+/// Waiting for sessions further up is an error too: for an agent called as a tool, and for a session that a
+/// tool prompts.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_waits_further_up_is_not_waited_for() {
     let prompts: Action =
@@ -197,7 +198,8 @@ async fn a_hook_before_a_compaction_that_prompts_its_session_is_told() {
     assert_eq!(told.get(), Some(&deadlock("s")));
 }
 
-/// Both tools are at work before either prompts: the one that would close the circle is told, and the other is answered.
+/// Both tools are at work before either prompts: the one that would close the circle gets an error, and the
+/// other is answered.
 #[tokio::test(start_paused = true)]
 async fn of_two_sessions_whose_tools_prompt_each_other_one_is_told() {
     let script = |request: &SeenRequest, _: CallInfo| match request.messages.last() {
@@ -245,7 +247,8 @@ async fn a_task_of_a_call_that_waits_for_its_own_session_is_told() {
     assert_eq!((result, users), (deadlock("s"), vec!["act".to_owned()]));
 }
 
-/// Nobody knows that a tool waits for a task that it spawned by itself. Its limit ends it, and says what may have been.
+/// It cannot be known that a tool waits for a task that it spawned itself. Its limit ends it, and mentions
+/// the possible cause.
 #[tokio::test(start_paused = true)]
 async fn the_limit_of_a_call_that_may_wait_for_itself_says_so() {
     let waited = "a prompt of this session waited for this run to end; a tool that awaits the reply to such a prompt in a \
