@@ -133,8 +133,8 @@ struct Orphaned {
     refused: usize,
 }
 
-/// Runs with a real window smaller than stated, and a summariser takes a minute. The agent dies in that minute;
-/// before that the settings may change.
+/// Performs a run with a real window smaller than stated, and a summariser that takes a minute. The agent dies in
+/// that minute; before that the settings may change.
 async fn orphaned(summaries: Summariser, told: u64, change: Option<CompactionSettings>) -> Orphaned {
     crate::support::quiet_injected_panics();
     let slow = Function(move |request: &SeenRequest, info: CallInfo| {

@@ -67,8 +67,8 @@ async fn said(runtime: &Runtime, text: &str) -> usize {
     entries.iter().filter(is_it).count()
 }
 
-/// Lets the disk fail in some way during a run, two prompts and a follow-up wait, and a compaction may be in
-/// progress. Returns how many prompts failed.
+/// Makes the disk fail in some way during a run, while two prompts and a follow-up wait and a compaction may be
+/// in progress. Returns how many prompts failed.
 async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
     let context = format!("{fault:?}, heals: {heals}, compacts: {compacts}");
     let dir = tempfile::tempdir().unwrap();

@@ -23,9 +23,9 @@ enum Model {
     Obedient,
     /// Has all headings and nothing else.
     Lossy,
-    /// Has all headings, and is as long as it may be.
+    /// Has all headings, and the maximum length.
     Wordy,
-    /// Has all headings, and text that poses as ours.
+    /// Has all headings, and text that imitates ours.
     Hostile,
     Empty,
     Blank,
@@ -156,17 +156,17 @@ fn params(path: Vec<Arc<Entry>>, trigger: Trigger) -> CompactionParams {
     }
 }
 
-/// `count` turns of 400 tokens.
+/// Draws `count` turns of 400 tokens.
 fn turns(count: usize) -> String {
     "u:50 c:50 r:250 a:50 ".repeat(count)
 }
 
-/// Three turns, and a long one under way.
+/// Draws three turns, and a long one in progress.
 fn long_turn() -> String {
     format!("{}u:60 {}", turns(3), "c:50 r:450 ".repeat(14))
 }
 
-/// What came of a compaction.
+/// The result of a compaction.
 #[derive(Debug)]
 struct Ran {
     end: End,
@@ -194,7 +194,7 @@ fn run(params: &CompactionParams, model: Model) -> Ran {
     run_with(params, &HookDecision::Continue, |request| model.answer(request))
 }
 
-/// Performs all effects, oldest request first, and checks what must hold of every compaction.
+/// Performs all effects, oldest request first, and checks the invariants of every compaction.
 fn run_with(
     params: &CompactionParams,
     word: &HookDecision,
@@ -275,7 +275,7 @@ fn run_with(
     Ran { end, installed, pruned, requests, plan: consulted }
 }
 
-/// What is installed is smaller, lies on the path, and keeps calls and results together.
+/// Checks that the replacement is smaller, lies on the path, and keeps calls and results together.
 fn assert_segment(params: &CompactionParams, segment: &Segment) {
     let path = &params.path;
     let active = ActivePath::of(path);
@@ -304,14 +304,14 @@ fn assert_segment(params: &CompactionParams, segment: &Segment) {
         params.overhead + params.ratio.apply(kept + summary),
         "as re-counted"
     );
-    // The kept part is exactly what stood there before, and what a prune names is what it says.
+    // The kept part is exactly what was there before, and the results named in a prune are as it says.
     let texts = |path: &[Arc<Entry>]| project(path, &[]).iter().map(|m| m.text()).collect::<Vec<_>>();
     let pruned = segment.prune.as_ref().map_or_else(|| path.clone(), |prune| with_prune(path, prune));
     let (old, new) = (texts(&pruned), texts(&installed));
     assert!(old.ends_with(&new[1..]) || has_orphans(path), "what is kept stays verbatim");
 }
 
-/// Every result that gives way is active and gets smaller, and the context with it.
+/// Checks that every shortened result is active and gets smaller, and the context with it.
 fn assert_prune(params: &CompactionParams, segment: &PruneSegment) {
     let active = ActivePath::of(&params.path);
     assert_eq!(segment.base, active.compaction_id());
@@ -335,7 +335,7 @@ fn with_prune(path: &[Arc<Entry>], prune: &Prune) -> Vec<Arc<Entry>> {
     sketch.path
 }
 
-/// Whether results stand in the path that pairing would drop or move.
+/// Whether the path has results that pairing would drop or move.
 fn has_orphans(path: &[Arc<Entry>]) -> bool {
     let active = ActivePath::of(path).entries();
     let sent: Vec<_> = active.iter().filter_map(|entry| crate::path::entry_message(&entry.kind)).collect();
@@ -357,7 +357,7 @@ fn assert_end(
     match installed {
         Some(segment) => {
             assert_eq!(is_truncated(end), segment.compaction.truncated);
-            // What is cut where a summary was wanted is a debt, and only that.
+            // A cut is a debt if and only if a summary was wanted.
             let owes = segment.compaction.debt.last().is_some_and(|range| range.last == segment.last);
             let is_wanted = params.settings.strategy == Strategy::Summarize;
             assert_eq!(owes, is_truncated(end) && is_wanted, "{end:?}");
@@ -365,12 +365,13 @@ fn assert_end(
             let automatic = !matches!(params.trigger, Trigger::Manual | Trigger::Hook);
             if automatic && !params.at_window {
                 let trigger = params.settings.trigger_tokens(params.window).unwrap_or(params.window);
-                // Half of what can be compacted at all, where the fixed part takes most of the trigger.
+                // Half of the compactable part, if the fixed part takes most of the trigger.
                 let room = params.overhead + trigger.saturating_sub(params.overhead) / 2;
                 let freed = (params.window / 10).min(share(trigger, 0.3));
                 let has_room = tokens_after <= share(trigger, 0.7).max(room)
                     && tokens_after + freed <= params.tokens_before;
-                // What is newest may leave less: then no more than that is kept, and a tenth of the context is free.
+                // The newest messages may leave less: then no more than those are kept, and a tenth of the
+                // context is free.
                 let is_least = Plan::places(&params.path).last() == Some(&segment.first_kept)
                     && tokens_after + params.tokens_before / 10 <= params.tokens_before;
                 assert!(has_room || is_least, "with room, or as little as can be: {end:?}");
@@ -388,7 +389,7 @@ fn assert_end(
     }
     if let Some(floor) = &end.floor {
         assert_eq!((floor.class, floor.limit), (FailureClass::ContextFloor, Some(params.window)));
-        // By our own count alone, whatever the provider reports and whatever was learned of it.
+        // By our own count alone, whatever the provider reports and whatever ratio was learned.
         assert!(floor.requested.is_some_and(|own| is_full(own, params.window)), "{end:?}");
     }
 }
@@ -489,7 +490,7 @@ fn a_failure_is_tried_again_as_often_as_it_may_help() {
         let ran = run(&params(path(&turns(20)), Trigger::Threshold), model);
         ran.requests.iter().map(|request| request.after_ms).collect::<Vec<_>>()
     };
-    // Where no wait helps.
+    // If no wait helps.
     for class in [FailureClass::Auth, FailureClass::Quota, FailureClass::ContentFilter] {
         assert_eq!(asked(Model::Fails(class)), [0], "{class}");
     }
@@ -504,18 +505,18 @@ fn a_failure_is_tried_again_as_often_as_it_may_help() {
     for model in [Model::Empty, Model::Blank, Model::OnlyReasoning, Model::Aborted, Model::Broken] {
         assert_eq!(asked(model), turn, "{model:?}");
     }
-    // Once more, with what was wrong.
+    // Once more, with the correction.
     for model in [Model::CutOff, Model::Garbage, Model::Endless, Model::CallsTools] {
         assert_eq!(asked(model), [0, 0], "{model:?}");
     }
     let mut patient = params(path(&turns(20)), Trigger::Threshold);
     patient.retries = Retries::new(1, 20_000);
     assert_eq!(run(&patient, Model::Fails(FailureClass::Timeout)).requests.len(), 2);
-    // A server that loads its model is waited for as long as in a turn.
+    // The wait for a server that is loading its model is as long as in a turn.
     let waits: u64 =
         run(&patient, Model::Fails(FailureClass::Loading)).requests.iter().map(|r| r.after_ms).sum();
     assert_eq!(waits, 20_000);
-    // As long as the provider asks for, up to a minute, and no shorter than our own wait.
+    // As long as the provider requests, up to a minute, and no shorter than our own wait.
     let params = params(path(&turns(20)), Trigger::Threshold);
     for (asks, waits) in [(7_000, 7_000), (3_600_000, 60_000), (0, 500)] {
         let mut failure = Failure::new(FailureClass::RateLimited, "slow down");
@@ -536,11 +537,12 @@ fn two(first: SummariserLimits, second: SummariserLimits) -> CompactionParams {
 
 const LARGE: SummariserLimits = SummariserLimits { window: 200_000, output_tokens_max: None };
 
-/// Whatever is wrong with the configured model or the one that is left, the session's own follows.
+/// Whatever is wrong with the configured model or the old one, the session's own follows.
 #[test]
 fn where_one_summariser_fails_the_next_one_goes_on() {
     for wrong in WRONG {
-        // Both halves at the first one, or only one of them; and a second one with a smaller window and less output.
+        // Both halves at the first one, or only one of them; and a second one with a smaller window and less
+        // output.
         for broken_half in [None, Some(SummaryKind::History), Some(SummaryKind::TurnPrefix)] {
             for second in [LARGE, SummariserLimits { window: 4_000, output_tokens_max: Some(500) }] {
                 let params = two(LARGE, second);
@@ -563,7 +565,7 @@ fn where_one_summariser_fails_the_next_one_goes_on() {
                     after.iter().all(|request| request.summariser == 1),
                     "the first one is asked no more"
                 );
-                // What the working half gave before is kept.
+                // The earlier result of the working half is kept.
                 if broken_half == Some(SummaryKind::TurnPrefix) {
                     let history = ran.requests.iter().filter(|request| request.kind == SummaryKind::History);
                     assert_eq!(
@@ -575,7 +577,7 @@ fn where_one_summariser_fails_the_next_one_goes_on() {
             }
         }
     }
-    // Both fail: as where there is one.
+    // Both fail: as with a single one.
     let ran = run(&two(LARGE, LARGE), Model::Fails(FailureClass::Auth));
     assert_eq!((ran.outcome(), ran.requests.iter().filter(|r| r.summariser == 1).count()), ("failed", 1));
 }
@@ -600,8 +602,8 @@ fn a_summary_asks_for_no_more_output_than_its_model_gives() {
     }
 }
 
-/// A refusal that names a limit lowers the output to it, in all requests after it; one that names none halves it. A
-/// summariser that refuses ever less is given up.
+/// A refusal that names a limit lowers the output to it, in all requests after it; one that names none halves
+/// it. A summariser that refuses ever less is given up.
 #[test]
 fn a_refusal_for_the_output_limit_lowers_it_to_what_it_names() {
     for (named, expect) in [(Some(600), 600), (None, 1_250), (Some(9_000), 1_250), (Some(10), 256)] {
@@ -624,7 +626,7 @@ fn a_refusal_for_the_output_limit_lowers_it_to_what_it_names() {
     assert_eq!((ran.outcome(), asked), ("failed", vec![2_500, 1_250, 625]));
 }
 
-/// The second request says what was wrong with the first, in one sentence of ours, and a third one does not add to it.
+/// The second request contains a correction, in one sentence of ours, and a third one does not add to it.
 #[test]
 fn a_summariser_is_told_what_was_wrong() {
     for (wrong, word) in [
@@ -684,13 +686,13 @@ fn halves_may_be_answered_in_any_order_or_never() {
     let params = params(path(&long_turn()), Trigger::Threshold);
     let (mut machine, effects) = Compacting::begin(params);
     assert!(matches!(effects[..], [Effect::Consult(_)]), "{effects:?}");
-    // Before the hooks' word nothing else counts.
+    // Before the hooks' decision nothing else counts.
     assert_eq!(machine.on(Input::Installed(true)), []);
     assert_eq!(machine.on(Input::Answered { id: 0, answer: Ok(Box::new(says("x"))), jitter: 0 }), []);
     let effects = machine.on(Input::Hooks(HookDecision::Continue));
     let [Effect::Ask(history), Effect::Ask(prefix)] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!((history.kind, prefix.kind), (SummaryKind::History, SummaryKind::TurnPrefix));
-    // A second word, an answer to nothing, and an installation that nobody asked for change nothing.
+    // A second decision, an answer without a request, and an unexpected installation change nothing.
     assert_eq!(machine.on(Input::Hooks(HookDecision::Continue)), []);
     assert_eq!(machine.on(Input::Installed(true)), []);
     let answer = |request: &SummaryRequest| Input::Answered {
@@ -707,7 +709,7 @@ fn halves_may_be_answered_in_any_order_or_never() {
     let effects = machine.on(Input::Installed(false));
     let [Effect::End(end)] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(end.outcome, CompactionOutcome::Superseded);
-    // Answers that came twice were paid twice.
+    // Duplicate answers were billed twice.
     assert_eq!(end.usage.input_tokens, 4_000);
 }
 
@@ -805,12 +807,12 @@ fn parts_of_a_size_that_was_refused_are_withdrawn() {
     assert!(old.len() > 1);
     let failure = Failure::new(FailureClass::ContextOverflow, "too large");
     let mut again = machine.on(Input::Answered { id: old[0].id, answer: Err(failure), jitter: 0 });
-    // First the old ones go, then the new ones come.
+    // First the old ones are withdrawn, then the new ones are sent.
     let others: Vec<u32> = old[1..].iter().map(|request| request.id).collect();
     assert_eq!(again.remove(0), Effect::Withdraw(others));
     let again = requests(&again);
     assert!(again.len() > old.len());
-    // What was answered meanwhile is billed, and nothing else.
+    // Answers that arrive meanwhile are billed, and have no other effect.
     for request in &old {
         assert_eq!(
             machine.on(Input::Answered { id: request.id, answer: Model::Empty.answer(request), jitter: 0 }),
@@ -828,8 +830,8 @@ fn parts_of_a_size_that_was_refused_are_withdrawn() {
     assert_eq!(merge[0].text.matches("<part number=").count(), again.len());
 }
 
-/// A limit that is named is believed where it can be: not where the request was smaller by our own count, and not
-/// where its parts would be too many.
+/// A named limit is believed if it is plausible: not if the request was smaller by our own count, and not if
+/// it would need too many parts.
 #[test]
 fn a_limit_that_cannot_be_is_not_believed() {
     let mut params = params(path(&turns(300)), Trigger::Threshold);
@@ -851,7 +853,7 @@ fn a_limit_that_cannot_be_is_not_believed() {
     }
 }
 
-/// What is refused was smaller than the window that was told of: half of what was sent is asked next.
+/// The rejected request was smaller than the stated window: half of it is tried next.
 #[test]
 fn a_summariser_much_smaller_than_told_is_found_by_halves_of_what_was_sent() {
     let mut params = params(path(&turns(60)), Trigger::Threshold);
@@ -866,7 +868,8 @@ fn a_summariser_much_smaller_than_told_is_found_by_halves_of_what_was_sent() {
     assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
 }
 
-/// Too many parts for what is to be had: it fails before anything is paid for. At the window the fallback goes in.
+/// Too many parts for the result: it fails before anything is billed. At the window the fallback is
+/// installed.
 #[test]
 fn the_calls_of_one_compaction_are_bounded() {
     let mut params = params(path(&turns(2_000)), Trigger::Manual);
@@ -878,7 +881,7 @@ fn the_calls_of_one_compaction_are_bounded() {
     }
     let reason = run(&CompactionParams { at_window: false, ..params.clone() }, Model::Lossy).end.outcome;
     assert!(reason.reason().is_some_and(|reason| reason.contains("parts")), "{reason:?}");
-    // Whatever is refused, and however often.
+    // Whatever is rejected, and however often.
     (params.at_window, params.summarisers[0].window) = (false, 40_000);
     for limit in [None, Some(300), Some(3_000), Some(10_000)] {
         let mut calls = 0;
@@ -894,7 +897,7 @@ fn the_calls_of_one_compaction_are_bounded() {
     }
 }
 
-/// At the window: one half cannot be had, so the other is of no use, and the fallback goes in.
+/// At the window: one half is impossible, so the other is useless, and the fallback is installed.
 #[test]
 fn when_one_half_fails_for_good_the_other_is_withdrawn() {
     let (mut machine, _) = Compacting::begin(params(path(&long_turn()), Trigger::Overflow));
@@ -939,7 +942,7 @@ fn twenty_compactions_in_a_row_lose_nothing() {
     let request = sketch.path[2].kind.as_message().expect("drawn").text();
     let mut seen: HashSet<u64> = HashSet::new();
     for round in 0..20u64 {
-        // The same turn goes on and on, one file a step.
+        // The same turn continues, one file per step.
         for step in 0..18 {
             sketch.add_all("c:50");
             sketch.add_all(&format!("r>file{round}-{step}:400"));
@@ -956,7 +959,7 @@ fn twenty_compactions_in_a_row_lose_nothing() {
         assert_eq!(compaction.summary.matches("<active-request>").count(), 1);
         assert_eq!(compaction.summary.matches("<modified-files>").count(), 1);
         sketch.path = install(&sketch.path, segment);
-        // All that is not summarised is active, and the files of all that is are listed.
+        // Everything that is not summarised is active, and the files of everything that is are listed.
         let active: HashSet<u64> =
             ActivePath::of(&sketch.path).entries().iter().map(|entry| entry.id.0).collect();
         for entry in sketch.path.iter().filter(|entry| is_message(&entry.kind)) {
@@ -986,12 +989,12 @@ fn when_too_much_is_kept_the_ladder_goes_down() {
     // A newest message that is too large by itself.
     let drawing = format!("{}u:50 c:50 r:5600", turns(5));
     let ran = run(&params(path(&drawing), Trigger::Threshold), Model::Obedient);
-    // It stays, and what is before it is summarised all the same.
+    // It stays, and everything before it is summarised nevertheless.
     assert_eq!((ran.outcome(), ran.requests.len()), ("completed", 1), "{:?}", ran.end);
     // At the window a result gives way, and nothing is cut.
     let ran = run(&params(path(&drawing), Trigger::Overflow), Model::Obedient);
     assert_eq!((ran.outcome(), ran.requests.len()), ("pruned", 0), "{:?}", ran.end);
-    // What is no result is at least sent, if it fits there, behind a summary where one can be had.
+    // A message that is not a result is at least sent, if it fits there, behind a summary if one is possible.
     let drawing = format!("{}u:50 a:5650", turns(5));
     let mut at_window = params(path(&drawing), Trigger::Overflow);
     let ran = run(&at_window, Model::Obedient);
@@ -1010,8 +1013,8 @@ fn when_too_much_is_kept_the_ladder_goes_down() {
     assert_eq!((floor.requested, floor.limit), (Some(5_000 + 5_650), Some(WINDOW)));
 }
 
-/// Steers join the request that is being worked on, and together they may be more than the window has room for beside the
-/// newest of them: then the middle of the request gives way, and the run goes on.
+/// Steers join the active request, and together they may be too large for the window next to the newest of
+/// them: then the middle of the request gives way, and the run continues.
 #[test]
 fn a_request_that_grew_by_steers_gives_way_at_last() {
     for (request, steers, is_whole) in [(900, "t:300", true), (4_000, "t:3000 t:3000", false)] {
@@ -1025,7 +1028,8 @@ fn a_request_that_grew_by_steers_gives_way_at_last() {
     }
 }
 
-/// However small the reserve: a sixteenth of the window is left, or the very next request would be at it again.
+/// However small the reserve: a sixteenth of the window is left, or the very next request would be at it
+/// again.
 #[test]
 fn the_last_resort_leaves_room_for_an_answer() {
     for (newest, outcome) in [(8_600, "truncated"), (8_800, "failed")] {
@@ -1050,7 +1054,7 @@ fn a_path_that_cannot_be_cut_is_nothing_or_the_floor() {
         assert_eq!(ran.outcome(), "failed", "{drawing}");
         assert_eq!(ran.end.floor.is_some(), drawing == "u:9000", "{drawing}: {:?}", ran.end);
     }
-    // A preserve that is too large gives way to what the trigger leaves.
+    // A preserve that is too large shrinks to fit the trigger.
     let mut params = params(path(&turns(20)), Trigger::Threshold);
     for preserve in [70, 90] {
         params.settings.preserve_messages = Some(preserve);
@@ -1060,10 +1064,10 @@ fn a_path_that_cannot_be_cut_is_nothing_or_the_floor() {
     assert_eq!(run(&params, Model::Obedient).outcome(), "nothing");
 }
 
-/// What was reported, and what was learned from reports, may ask for a compaction; it proves no floor.
+/// Reported and learned sizes may trigger a compaction; they do not prove a floor.
 #[test]
 fn only_our_own_count_shows_a_floor() {
-    // The newest message, the learned ratio, the size as it was reported; and whether it is a floor.
+    // The newest message, the learned ratio, the reported size; and whether it is a floor.
     let table = [
         (14, 1.0, 1_364_156, false),
         (14, 3.0, u64::MAX, false),
@@ -1098,7 +1102,7 @@ fn each_overflow_in_a_row_goes_a_rung_down() {
         kept.push(ActivePath::of(&path).messages());
     }
     assert!(kept.is_sorted_by(|more, less| more > less), "{kept:?}");
-    // Once more, and nothing is left to be cut.
+    // Once more, with nothing left to cut.
     let mut params = params(path, Trigger::Overflow);
     params.failed_attempts = 3;
     while let Some(segment) = run(&params, Model::Lossy).installed {
@@ -1114,7 +1118,7 @@ fn a_chosen_truncate_strategy_asks_nobody() {
     params.settings.strategy = Strategy::Truncate;
     let ran = run(&params, Model::Obedient);
     assert_eq!((ran.outcome(), ran.requests.len()), ("truncated", 0));
-    // It keeps what is asked for, until the window asks for more.
+    // It keeps as much as requested, unless the window requires less.
     assert!(ran.tokens_after() > 2_000, "{:?}", ran.end);
     params.path = path(&format!("{}u:50 a:2400 u:50 a:2400 u:50 a:1000", turns(5)));
     params.overhead = 6_500;
@@ -1132,14 +1136,15 @@ fn by_hand_smaller_is_enough() {
     let ran = run(&manual, Model::Lossy);
     assert_eq!(ran.outcome(), "completed");
     assert!(ran.requests[0].text.ends_with("Attend above all to this: the tests"));
-    // But no smaller is not.
+    // But one that is no smaller does not.
     let small = params(path("u:5 a:5 u:5 a:5 u:5 a:5"), Trigger::Manual);
     let ran = run(&CompactionParams { keep_recent: Some(8), ..small }, Model::Obedient);
     assert_eq!((ran.outcome(), ran.installed.is_some()), ("nothing", false), "{:?}", ran.end);
-    // Nor is what is smaller by our estimate than by the measure, but not than the measure itself.
+    // Nor does one that is smaller by our estimate than the measurement, but not than our estimate of the
+    // original.
     let measured = CompactionParams { tokens_before: 1_000, ..manual.clone() };
     assert_eq!(run(&measured, Model::Lossy).outcome(), "failed");
-    // With force, also where all is recent.
+    // With force, even if everything is recent.
     let mut recent = params(path(&turns(4)), Trigger::Manual);
     assert_eq!(run(&recent, Model::Lossy).outcome(), "completed");
     recent.keep_recent = Some(100_000);
@@ -1162,7 +1167,7 @@ fn a_prompt_of_ones_own_is_used_and_its_form_is_free() {
         ran.summary()
     );
     assert!(ran.summary().contains("\n\nAll went well TurnPrefix."), "{}", ran.summary());
-    // In parts, merged, and with a summary before it: what is installed has the prompt's form.
+    // In parts, merged, and with a previous summary: the result has the prompt's form.
     params.path = path(&format!("u:50 a:50 C@2:300 {}", turns(40)));
     params.window = 20_000;
     params.tokens_before = 16_800;
@@ -1201,10 +1206,10 @@ fn hooks_may_cancel_or_supply() {
     );
     let compaction = &ran.installed.as_ref().expect("it was installed").compaction;
     assert!(compaction.from_hook && compaction.model.is_empty() && ran.requests.is_empty());
-    // Its own first kept entry, where a path may be cut.
+    // Its own first kept entry, if a path may be cut there.
     let ran = run_with(&below, &supply("All went well.", Some(37)), nobody);
     assert_eq!(ran.installed.as_ref().map(|segment| segment.first_kept), Some(EntryId(37)));
-    // Below the window, what cannot be used fails; at it, the hook is passed over.
+    // Below the window, an unusable summary fails; at it, the hook is ignored.
     let long = "word ".repeat(9_000);
     for word in [supply(" \n", None), supply(&long, None), supply("x", Some(38)), supply("x", Some(0))] {
         assert_eq!(run_with(&below, &word, nobody).outcome(), "failed", "{word:?}");
@@ -1216,7 +1221,7 @@ fn hooks_may_cancel_or_supply() {
 
 #[test]
 fn files_are_listed_beside_a_summary_that_fits_with_them() {
-    // 60 files and a long request take much of the room: what is asked for leaves them theirs.
+    // 60 files and a long request take much of the room: the requested summaries leave them their share.
     let mut sketch = Sketch::default();
     sketch.add_all("u:600");
     for file in 0..60 {
@@ -1332,7 +1337,7 @@ fn what_is_planned_for_follows_from_the_settings_the_trigger_and_the_callers_wis
         let options = params.plan_options();
         (options.keep_recent, options.force)
     };
-    // A quarter of the window; of the conversation where somebody asks, which gives way to what the trigger leaves (0.7 ×
+    // A quarter of the window; of the conversation if requested, which shrinks to fit the trigger (0.7 ×
     // 7,501 − 500 for the fixed part, a third of which is the summary's); a fifth after an overflow.
     assert_eq!(options(Trigger::Threshold, |_| {}), (2_500, false));
     assert_eq!(options(Trigger::ModelSwitch, |_| {}), (2_500, false));
@@ -1342,13 +1347,13 @@ fn what_is_planned_for_follows_from_the_settings_the_trigger_and_the_callers_wis
     let set = |params: &mut CompactionParams| params.settings.keep_recent_tokens = Some(9_000);
     assert_eq!(options(Trigger::Manual, set), (3_167, false));
     assert_eq!(options(Trigger::Overflow, |_| {}), (2_000, true));
-    // What the caller asks for holds, but not after an overflow.
+    // The caller's wish applies, but not after an overflow.
     assert_eq!(options(Trigger::Manual, |params| params.keep_recent = Some(7)), (7, false));
     assert_eq!(options(Trigger::Manual, |params| params.keep_recent = Some(0)), (1, false));
     assert_eq!(options(Trigger::Overflow, |params| params.keep_recent = Some(7)), (2_000, true));
     assert_eq!(options(Trigger::Manual, |params| params.force = true), (500, true));
     assert_eq!(options(Trigger::Threshold, |params| params.settings = low(2_000)), (600, false));
-    // What the provider counts more than we do is left out.
+    // The excess of the provider's count over ours is left out.
     assert_eq!(options(Trigger::Threshold, |params| params.ratio = Ratio::new(2.0)), (1_583, false));
     assert_eq!(options(Trigger::Threshold, |params| params.at_window = true), (2_500, true));
 }
@@ -1365,7 +1370,7 @@ fn the_second_rung_keeps_half_as_much() {
     assert_eq!(keep(&params), Some(1));
 }
 
-/// What the first rung asks for: the halves and their caps in tokens; nothing where what is kept is too large.
+/// Returns the requests of the first rung: the halves and their caps in tokens; nothing if too much is kept.
 fn first_asked(params: &CompactionParams) -> (Plan, Vec<(SummaryKind, u64)>) {
     let (mut machine, _) = Compacting::begin(params.clone());
     let plan = machine.plan().cloned().expect("there is something to compact");
@@ -1387,8 +1392,9 @@ fn first_asked(params: &CompactionParams) -> (Plan, Vec<(SummaryKind, u64)>) {
     (plan, asked)
 }
 
-/// The context after is 70 % of the trigger at most, and frees a tenth of the window; a sixteenth of what that leaves
-/// beside what is kept is for escapes. Each half has a cap of its own, and both share the room where it is less.
+/// The resulting context is at most 70 % of the trigger, and frees a tenth of the window; a sixteenth of the
+/// room beside the kept part is for escapes. Each half has a cap of its own, and both share the room if it is
+/// less.
 #[test]
 fn the_halves_of_a_summary_share_the_room_that_is_left_and_need_64_tokens_each() {
     // The trigger is at 7,501 of 10,000; the caps are 0.8 and 0.5 of the reserve of 2,500.
@@ -1402,7 +1408,7 @@ fn the_halves_of_a_summary_share_the_room_that_is_left_and_need_64_tokens_each()
             let mut params = params(path(&drawing), Trigger::Threshold);
             params.tokens_before = params.tokens_before - OVERHEAD + overhead;
             params.overhead = overhead;
-            // What is kept by the settings would give way.
+            // The part kept by the settings would shrink.
             params.keep_recent = Some(2_500);
             params
         };
@@ -1466,7 +1472,7 @@ fn supplied(params: &CompactionParams, words: usize) -> (&'static str, u64) {
 fn a_summary_must_be_smaller_than_what_it_replaces_to_the_token() {
     let mut params = params(path(&turns(6)), Trigger::Manual);
     params.keep_recent = Some(1_900);
-    // The provider counts more than we estimate, and that alone is no gain.
+    // The provider counts more than we estimate, and that alone is not a gain.
     params.tokens_before += 100;
     let replaced: u64 =
         params.path.iter().take_while(|entry| entry.id < EntryId(4)).map(|entry| entry.tokens).sum();
@@ -1481,7 +1487,7 @@ fn a_summary_must_be_smaller_than_what_it_replaces_to_the_token() {
         sizes.insert(tokens);
     }
     assert!(sizes.contains(&(replaced - 1)) && sizes.contains(&replaced), "{sizes:?}");
-    // And the context smaller than what was measured.
+    // And the context is smaller than measured.
     let after = run(&params, Model::Lossy).tokens_after();
     for (measured, outcome) in [(after + 1, "completed"), (after, "failed")] {
         params.tokens_before = measured;
@@ -1489,7 +1495,7 @@ fn a_summary_must_be_smaller_than_what_it_replaces_to_the_token() {
     }
 }
 
-/// Half of the reserve, where that is more than a sixteenth of the window.
+/// Half of the reserve, if that is more than a sixteenth of the window.
 #[test]
 fn the_last_resort_leaves_half_of_the_reserve_to_the_token() {
     let mut largest = 0;
@@ -1510,10 +1516,10 @@ fn the_last_resort_leaves_half_of_the_reserve_to_the_token() {
     assert_eq!(largest, 8_749);
 }
 
-/// Who asks for a compaction says how much is to be kept, so that is not halved; an automatic one may keep less.
+/// A requested compaction specifies how much to keep, so that is not halved; an automatic one may keep less.
 #[test]
 fn only_an_automatic_compaction_keeps_half_where_the_settings_keep_too_much() {
-    // A request of 2,000 tokens is repeated word for word: beside it and 2,500 that are kept, no summary has room.
+    // A request of 2,000 tokens is repeated verbatim: next to it and the 2,500 kept, no summary has room.
     let drawing = format!("{}u:2000 {}", turns(4), "c:50 r:450 ".repeat(10));
     let mut automatic = params(path(&drawing), Trigger::Threshold);
     automatic.overhead = 1_000;
@@ -1522,7 +1528,7 @@ fn only_an_automatic_compaction_keeps_half_where_the_settings_keep_too_much() {
     let planned = ran.plan.as_ref().expect("hooks were asked").first_kept;
     assert_eq!((ran.outcome(), planned), ("completed", EntryId(27)), "{:?}", ran.end);
     assert_eq!(ran.installed.map(|segment| segment.first_kept), Some(EntryId(33)));
-    // The summary of what is before the long answer is not smaller than it; one of all would be.
+    // The summary of the part before the long answer is not smaller than it; one of everything would be.
     let manual = params(path("u:100 a:50 u:20 a:3380 u:500 a:500"), Trigger::Manual);
     let mut manual = CompactionParams { keep_recent: Some(1_500), ..manual };
     manual.settings.cut = CutRule::Nearest;
@@ -1532,7 +1538,7 @@ fn only_an_automatic_compaction_keeps_half_where_the_settings_keep_too_much() {
     assert_eq!(reason, "it would not help: the context would not get smaller");
 }
 
-/// A context that is smaller than the smallest useful summary cannot get smaller: no model is asked in vain.
+/// A context that is smaller than the smallest useful summary cannot get smaller: no model is called in vain.
 #[test]
 fn a_context_that_cannot_get_smaller_says_so_without_asking_the_model() {
     let (mut too_small, mut compacted) = (0, 0);
@@ -1550,7 +1556,7 @@ fn a_context_that_cannot_get_smaller_says_so_without_asking_the_model() {
         }
     }
     assert!(too_small > 20 && compacted > 20, "{too_small} {compacted}");
-    // What is given up for the summary before it counts too, and an automatic compaction has rules of its own.
+    // The previous summary counts as replaced too, and an automatic compaction has its own rules.
     let again = params(path("u:9 a:9 C@2:300 u:9 a:9 u:2 a:2"), Trigger::Manual);
     let again = CompactionParams { force: true, ..again };
     assert_eq!(run(&again, Model::Lossy).outcome(), "completed");
@@ -1561,13 +1567,13 @@ fn a_context_that_cannot_get_smaller_says_so_without_asking_the_model() {
     assert_eq!(ran.end.outcome.reason(), Some("it would not help: the context would not get smaller"));
 }
 
-/// Settings by which a compaction is due at about so many tokens of a window.
+/// Returns settings with which a compaction is due at about this many tokens of a window.
 fn low(trigger: u64) -> CompactionSettings {
     CompactionSettings { auto_compact_token_limit: Some(trigger), ..CompactionSettings::default() }
 }
 
-/// Conversations that grow step by step under every trigger and keep: each compaction completes, and the context never
-/// has more than the trigger and one message.
+/// Conversations that grow step by step under every trigger and keep: each compaction completes, and the
+/// context never exceeds the trigger by more than one message.
 #[test]
 fn a_growing_conversation_stays_below_every_trigger() {
     let fraction = |threshold| CompactionSettings { threshold: Some(threshold), ..Default::default() };
@@ -1587,7 +1593,7 @@ fn a_growing_conversation_stays_below_every_trigger() {
         (4_000, low(1_000)),
     ];
     let mut compactions = 0;
-    // Nothing set, a usual keep, one that is larger than any window, and messages to be preserved.
+    // Nothing configured, a usual keep, one that is larger than any window, and messages to be preserved.
     let keeps = [(None, None), (Some(20_000), None), (Some(1_000_000), None), (None, Some(10))];
     for (window, base) in windows {
         let trigger = base.trigger_tokens(window).expect("it is set");
@@ -1603,7 +1609,7 @@ fn a_growing_conversation_stays_below_every_trigger() {
     assert!(compactions > 600, "{compactions} compactions");
 }
 
-/// Lets a conversation grow to three times its trigger in all. Gives how many compactions there were.
+/// Grows a conversation to three times its trigger in total. Returns how many compactions there were.
 fn grow(settings: &CompactionSettings, window: u64, trigger: u64, model: Model, steps_in_turn: u64) -> usize {
     let overhead = trigger / 10;
     let case = format!("window {window}, trigger {trigger}, {model:?}, {steps_in_turn} steps, {settings:?}");
@@ -1642,7 +1648,7 @@ fn grow(settings: &CompactionSettings, window: u64, trigger: u64, model: Model, 
         assert_eq!(ran.outcome(), "completed", "{:?}: {case}", ran.end);
         assert!(ran.tokens_after() <= share(trigger, 0.7), "{}: {case}", ran.tokens_after());
         if model == Model::Wordy {
-            // A useful share of what was there to be kept or summarised.
+            // A useful share of the part to be kept or summarised.
             let cap = ran.requests.iter().map(|request| request.cap_tokens).max().expect("it was asked");
             assert!(cap >= (settings.summary_cap(window) / 3).min(trigger / 12), "{cap}: {case}");
         }
@@ -1653,8 +1659,8 @@ fn grow(settings: &CompactionSettings, window: u64, trigger: u64, model: Model, 
     compactions
 }
 
-/// No summary can be had at the window of a long talk: only as much of the oldest goes as leaves the room that success
-/// demands, and the next truncation goes on where that one ended.
+/// No summary is possible at the window of a long conversation: only as much of the oldest messages is cut as
+/// necessary to reach the target, and the next truncation continues where that one ended.
 #[test]
 fn the_last_resort_cuts_no_more_of_the_oldest_than_it_must() {
     let mut params = params(path(&"u:500 a:1500 ".repeat(60)), Trigger::Threshold);
@@ -1681,7 +1687,8 @@ fn the_last_resort_cuts_no_more_of_the_oldest_than_it_must() {
     assert_eq!(again.compaction.summary.matches("[Compacted ").count(), 1);
 }
 
-/// What was cut without a summary is read by the next one, in parts where it is large; what was too much stays a debt.
+/// Messages cut without a summary are read by the next one, in parts if they are large; the excess remains a
+/// debt.
 #[test]
 fn the_next_summary_reads_what_was_cut_without_one() {
     let mut params = params(path(&"u:50 a:350 ".repeat(24)), Trigger::Threshold);
@@ -1700,7 +1707,7 @@ fn the_next_summary_reads_what_was_cut_without_one() {
         let ran = run(&params, Model::Lossy);
         assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
         let paid = ran.installed.as_ref().expect("it was installed");
-        // The compare-and-swap, and what is replaced, are as ever.
+        // The compare-and-swap and the replaced range are as usual.
         assert_eq!((paid.first, paid.base), (cut.first_kept, Some(EntryId(48))));
         assert_eq!(paid.compaction.debt, debt_left);
         let asked: String = ran.requests.iter().map(|request| request.text.as_str()).collect();
@@ -1710,7 +1717,7 @@ fn the_next_summary_reads_what_was_cut_without_one() {
         assert!(!asked.contains("No summary of them"), "that line is not true any more");
         assert_eq!(ran.requests.len() > 1, window < 10_000, "a large one is read in parts");
     }
-    // A hook's summary has not read it, and neither has a truncation; both owe it still.
+    // A hook's summary has not read it, and neither has a truncation; with both the debt remains.
     let word = HookDecision::Supply(Supplied { summary: "supplied".into(), first_kept: None });
     let supplied = run_with(&params, &word, |request| panic!("nobody is asked: {request:?}"));
     assert_eq!(supplied.installed.expect("it was installed").compaction.debt, cut.compaction.debt);
@@ -1720,7 +1727,7 @@ fn the_next_summary_reads_what_was_cut_without_one() {
     assert!(!chosen.compaction.summary.contains("could be made"), "{}", chosen.compaction.summary);
 }
 
-/// Old results give way to a line each before anything is cut, and then nothing has to be.
+/// Old results are replaced by one line each before anything is cut, and then nothing has to be.
 #[test]
 fn old_results_give_way_before_anything_is_cut() {
     let mut params = params(path(&long_turn()), Trigger::Threshold);
@@ -1734,8 +1741,8 @@ fn old_results_give_way_before_anything_is_cut() {
     assert_eq!(named, [2, 6, 10, 14, 16, 18, 20, 22, 24, 26]);
 }
 
-/// Twelve results at once that do not fit: with shorter ones a summary of what is before them helps, and where nothing is
-/// before them none is needed.
+/// Twelve results at once that do not fit: with shorter ones a summary of the part before them helps, and if
+/// there is nothing before them none is needed.
 #[test]
 fn the_middles_of_the_newest_results_give_way_before_the_floor() {
     let batch = format!("u:50 c12:200 {}", "r:2000 ".repeat(12));
@@ -1744,7 +1751,7 @@ fn the_middles_of_the_newest_results_give_way_before_the_floor() {
     let pruned = ran.pruned.expect("it was installed");
     assert_eq!(pruned.prune.results.len(), 12);
     assert!(pruned.prune.tokens_after < 5_700, "{}", pruned.prune.tokens_after);
-    // Nobody is told to ask for all of them again: each says which entry has the rest.
+    // The model is not told to repeat all of them: each names the entry that has the rest.
     for result in &pruned.prune.results {
         assert!(result.text.contains(&format!("recall with entry {}", result.entry)), "{result:?}");
     }
@@ -1753,10 +1760,10 @@ fn the_middles_of_the_newest_results_give_way_before_the_floor() {
     assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
     let segment = ran.installed.expect("it was installed");
     assert_eq!(segment.prune.map(|prune| prune.results.len()), Some(12));
-    // Without a summary, what is before them is cut, as little as can be.
+    // Without a summary, the part before them is cut, as little as possible.
     let ran = run(&params(path(&long), Trigger::Overflow), Model::Empty);
     assert_eq!(ran.outcome(), "truncated", "{:?}", ran.end);
-    // A manual one of what does not fit does something too, and asks no model in vain.
+    // A manual compaction of a context that does not fit has an effect too, and calls no model in vain.
     let mut manual = params(path(&batch), Trigger::Manual);
     manual.force = true;
     let ran = run(&manual, Model::Lossy);

@@ -48,7 +48,7 @@ fn what_the_server_reported_is_taken_as_it_is_and_our_own_count_with_a_margin() 
     }
 }
 
-/// A call whose input costs 1,000 and whose output costs 10 a token.
+/// Checks a call whose input costs 1,000 and whose output costs 10 per token.
 fn check_admission(output_tokens: u64, (left, reserved, is_shared): (u64, u64, bool), expected: Admission) {
     let price = CallPrice { input_microdollars: 1_000, output_per_million: 10_000_000 };
     let admission = admit(price, output_tokens, Left { microdollars: left, reserved, is_shared });
@@ -68,15 +68,15 @@ fn a_call_is_made_only_with_what_is_left() {
     check_admission(16_000, (1_639, 0, false), Admission::Refuse);
     check_admission(16_000, (999, 0, false), Admission::Refuse);
     check_admission(16_000, (0, 0, false), Admission::Refuse);
-    // Who asks for little gets little.
+    // A small request gets little.
     check_admission(5, (1_050, 0, false), ask(5));
     check_admission(5, (1_049, 0, false), Admission::Refuse);
-    // With others at work it waits rather than be cut short.
+    // With others at work it waits rather than being cut short.
     check_admission(16_000, (100_000, 50_000, true), ask(1_150));
     check_admission(16_000, (100_000, 88_761, true), Admission::Wait);
     check_admission(16_000, (100_000, 88_760, true), ask(1_024));
     check_admission(16_000, (100_000, 200_000, true), Admission::Wait);
-    // One of several leaves something to the others where it can.
+    // One of several leaves something to the others if possible.
     check_admission(16_000, (1_000_000, 0, true), ask(16_000));
     check_admission(16_000, (100_000, 0, true), ask(2_400));
     check_admission(16_000, (20_000, 0, true), ask(1_900));

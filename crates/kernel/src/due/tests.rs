@@ -142,7 +142,7 @@ fn a_budget_is_used_up_when_it_is_reached() {
 
 #[test]
 fn only_what_follows_from_the_size_waits_for_it() {
-    // Trigger, whether the size is due, whether something was said since the last one; and what comes of it.
+    // Trigger, whether the size is due, whether there is a new message since the last one; and the result.
     let table = [
         (Trigger::Threshold, false, false, false),
         (Trigger::Threshold, false, true, false),

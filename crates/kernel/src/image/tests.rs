@@ -1,4 +1,4 @@
-//! What is an image, and what is refused.
+//! Recognised and rejected images.
 
 use super::{Image, ImageError};
 

@@ -1,5 +1,5 @@
-//! Where drawn paths are cut. In a drawing `|` stands where the cut is expected, and `/` where the turn prefix
-//! of a split turn begins.
+//! Cuts of drawn paths. In a drawing `|` stands where the cut is expected, and `/` where the turn prefix of a
+//! split turn begins.
 
 use super::*;
 use crate::notation::{Random, draw, odd_path, path};
@@ -76,7 +76,7 @@ fn nearest_is_the_first_legal_cut_where_enough_is_kept() {
     check("u:10 a:10 / u:10 | a:10", &nearest(10));
     check("u:10 a:10 | u:10 a:10", &nearest(11));
     check("u:10 a:10 | u:10 a:10", &nearest(20));
-    // A result is no cut: the next legal one.
+    // A result cannot be the cut: the next legal one.
     check("u:5 a:5 u:5 / u:5 c:5 r:50 | a:5", &nearest(20));
     check("u:5 a:5 / u:5 c:5 r:50 a:5 | c2:5 r:5 r:50", &nearest(40));
     // None after it: the last legal one.
@@ -84,7 +84,7 @@ fn nearest_is_the_first_legal_cut_where_enough_is_kept() {
     // Never reached: the first legal cut, which replaces nothing here.
     check_nothing("u:10 a:10 u:10 a:10", &nearest(41), &NothingToCompact::AllRecent);
     check("r:10 r:10 | u:10 a:10", &nearest(50));
-    // What the last compaction's summary takes is not kept.
+    // The size of the last compaction's summary does not count as kept.
     check_nothing("u:9 a:9 u:9 a:9 C@2:50 u:9 a:9", &nearest(30), &NothingToCompact::AllRecent);
 }
 
@@ -97,9 +97,9 @@ fn turn_first_prefers_the_beginning_of_a_turn() {
     check("u:10 a:10 u:10 a:10 a:15 | u:5 a:5", &options(20));
     // Neither: as nearest, inside the turn.
     check("u:10 a:10 u:10 a:10 a:10 a:10 a:10 | a:20", &PlanOptions { min_split_prefix: 9, ..options(20) });
-    // One that keeps too much is passed over for a later one that keeps half.
+    // One that keeps too much is skipped for a later one that keeps half.
     check("u:10 a:10 u:100 a:5 | u:5 a:5", &options(20));
-    // A turn's start that replaces nothing is none.
+    // A turn's start that replaces nothing does not count.
     check("u:1 a:5 | a:5 a:5 a:5", &options(14));
     check("/ u:1 a:5 a:5 a:5 a:5 | a:5 a:5", &options(10));
     // Shell commands, custom messages and branch summaries begin turns, too.
@@ -116,10 +116,12 @@ fn a_cut_never_parts_a_call_from_a_result() {
     // An open call at the end, a message between a call and its result.
     check("u:9 c=x:9 u:9 r=x:9 | a:1", &PlanOptions { min_split_prefix: 9, ..nearest(15) });
     check("u:9 a:1 | u:9 c:9", &nearest(12));
-    // An open call holds up what follows it, and only that; where none is open, any message may be kept alone.
+    // An open call holds up the messages after it, and only those; if none is open, any message may be kept
+    // alone.
     check("u:9 a:9 u:9 | c:9 u:9", &PlanOptions { min_split_prefix: 9, ..nearest(9) });
     check("u:9 a:9 u:9 | u:9", &nearest(9));
-    // A call that was never answered holds nothing up after the next answer; in a file as read, at all.
+    // A call that was never answered holds nothing up after the next answer; in a file before repair, not at
+    // all.
     check("u:9 c=x:9 u:9 | a:9", &PlanOptions { min_split_prefix: 9, ..nearest(10) });
     check("u:9 c=x:9 | u:9 a:9", &PlanOptions { as_read: true, ..nearest(10) });
 }
@@ -129,7 +131,7 @@ fn a_turn_is_split_where_the_cut_is_inside_it() {
     let plan = check("u:9 a:9 / u:9 c:9 r:9 c:9 r:9 | a:9 a:9", &options(10));
     assert_eq!((plan.messages_to_summarize(), plan.turn_prefix_messages()), (2, 5));
     assert_eq!(plan.active_request.as_deref().map(|text| &text[..3]), Some("m2."));
-    // Four messages of it are too few for a summary of their own, but the request stays verbatim.
+    // Four messages of it are too few for a separate summary, but the request stays verbatim.
     let plan =
         check("u:9 a:9 u:9 c:9 r:9 c:9 r:9 | a:9 a:9", &PlanOptions { min_split_prefix: 6, ..options(10) });
     assert!(plan.active_request.is_some());
@@ -157,11 +159,11 @@ fn the_request_is_carried_on_while_its_turn_goes_on() {
     assert_eq!(made.active_request.as_deref().map(|text| &text[..3]), Some("m9."));
 }
 
-/// A steer begins no turn: no turn is cut there, and the request that it joined is carried with it, word for word.
+/// A steer begins no turn: no turn is cut there, and the request that it joined is carried with it, verbatim.
 #[test]
 fn a_steer_joins_the_request_in_progress() {
     let request = |plan: &Plan| plan.active_request.clone().unwrap_or_default();
-    // Were the steer a turn's start, the cut would be there, and the request would be the steer alone.
+    // If the steer were a turn's start, the cut would be there, and the request would be the steer alone.
     let plan = check("u:9 a:9 / u:9 c:9 r:9 a:9 t:9 | a:9 a:9", &options(18));
     let both = request(&plan);
     let (begun, joined) = both.split_once(STEER_LEAD).expect("both are there");
@@ -172,7 +174,7 @@ fn a_steer_joins_the_request_in_progress() {
     let marks: Vec<&str> =
         ["m0.", "m2.", "m4.", "m6."].into_iter().filter(|mark| both.contains(mark)).collect();
     assert_eq!(marks, ["m0.", "m2.", "m4."], "{both}");
-    // The request of a turn that an earlier compaction cut goes on with what joined it since.
+    // The request of a turn that an earlier compaction cut includes later steers.
     let mut path = path("u:9 a:9 a:9 C@2:9 a:9 t:9 a:9 a:9 a:9");
     let mut copy = (*path[3]).clone();
     let EntryKind::Compaction(compaction) = &mut copy.kind else { panic!("drawn as a compaction") };
@@ -217,7 +219,7 @@ fn a_plan_begins_at_what_the_last_active_compaction_kept() {
 fn a_number_of_messages_is_preserved() {
     let preserve = |count| PlanOptions { preserve_messages: count, ..options(1) };
     check("u:9 a:9 u:9 | u:9 a:9 u:9 a:9", &preserve(4));
-    // Where the number falls on a result: more, not fewer.
+    // If the number falls on a result: more, not fewer.
     check("u:9 a:9 u:9 | c2:9 r:9 r:9 a:9", &preserve(3));
     // Just enough to replace two.
     check("u:9 a:9 | u:9 a:9", &preserve(2));
@@ -238,7 +240,7 @@ fn a_number_of_messages_is_preserved() {
         let kept = |from: EntryId| {
             path.iter().filter(|entry| entry.id >= from && is_message(&entry.kind)).count() as u64
         };
-        // Where the active part begins with orphaned results, there may be no cut that keeps so many.
+        // If the active part begins with orphaned results, there may be no cut that keeps so many.
         let first_cut = legal_cuts(&ActivePath::of(&path), false).first().map(|index| path[*index].id);
         if first_cut.is_some_and(|cut| kept(cut) >= count) {
             let kept = kept(plan.first_kept);
@@ -262,7 +264,7 @@ fn what_is_kept_gives_way_to_the_trigger() {
     let nearest_most = |keep_max| PlanOptions { keep_max, min_split_prefix: 9, ..nearest(20) };
     check("u:9 | a:90 u:9 a:9", &nearest_most(108));
     check("u:9 a:90 | u:9 a:9", &nearest_most(107));
-    // What was to be preserved gives way, too, where it is too large.
+    // Messages to be preserved give way, too, if they are too large.
     check("u:9 a:9 u:9 a:9 | u:9 a:9", &PlanOptions { preserve_messages: 4, ..most(1, 20) });
     check("u:9 a:9 | u:9 a:9 u:9 a:9", &PlanOptions { preserve_messages: 4, ..most(1, 36) });
     check("u:9 a:9 | u:9 a:9", &PlanOptions { preserve_messages: 9, ..most(1, 20) });
@@ -271,7 +273,7 @@ fn what_is_kept_gives_way_to_the_trigger() {
         &PlanOptions { preserve_messages: 9, ..most(1, 36) },
         &NothingToCompact::TooShort { messages: 4, needed: 11 },
     );
-    // Where nothing fits, it is as if there were no limit.
+    // If nothing fits, the limit is ignored.
     check("u:9 a:9 u:9 | a:90", &most(20, 5));
 }
 
@@ -284,10 +286,10 @@ fn force_cuts_where_everything_is_recent() {
     check("u:9 | c:9 r:9 a:9", &force(900));
     check("/ u:9 a:9 c2:9 r:9 r:9 | a:9", &force(900));
     check("u:9 | c:9 r:9", &force(900));
-    // It is not needed where a cut is in reach.
+    // It is not needed if a cut is in reach.
     check("u:9 a:9 u:9 a:9 | u:9 a:9", &force(15));
     check_nothing("u:9", &force(900), &NothingToCompact::AllRecent);
-    // The next rung of an overflow's ladder: what the last compaction kept.
+    // The next rung of an overflow's ladder: messages kept by the last compaction.
     check("u:9 a:9 u:9 a:9 | u:9 a:9 C@2:5", &force(15));
     check("u:9 a:9 u:9 | a:9 C@2:5", &force(900));
 }
@@ -322,7 +324,8 @@ fn files_are_cumulative_and_what_failed_may_have_changed_and_read_nothing() {
     };
     assert_eq!(files(&failed(2)), (String::new(), "a".into()), "it was not read");
     assert_eq!(files(&failed(3)), ("b".into(), "a".into()), "it was changed, whatever came after that");
-    // What the last compaction knew stays known; what was read and is modified now is modified only.
+    // Files known to the last compaction stay known; a file that was read and is now modified is only
+    // modified.
     let mut again = path("u a u C@2 c2 r>b r<c u a:9");
     let mut copy = (*again[3]).clone();
     let EntryKind::Compaction(compaction) = &mut copy.kind else { panic!("drawn as a compaction") };
@@ -372,7 +375,7 @@ fn a_call_is_cut_where_its_result_stays_and_it_does_not() {
     check("u c=x r=x | a", false);
     check("u | c=x r=x a", false);
     check("u c=x,y r=x | u r=y", true);
-    // A result of nobody's call; a second call of the same id.
+    // A result without a call; a second call with the same id.
     check("u a | r=x a", false);
     check("u c=x r=x | c=x r=x", false);
     check("u c=x | u c=x r=x", false);
@@ -385,14 +388,15 @@ fn a_hook_may_move_the_cut_to_a_legal_place_only() {
     let moved = |id| made.moved_to(&path, EntryId(id)).map(|plan| plan.first_kept.0);
     assert_eq!((moved(2), moved(5), moved(7)), (Some(2), Some(5), Some(7)));
     assert_eq!((moved(4), moved(0), moved(99)), (None, None, None));
-    // An entry without a message stands for the next one that has one.
+    // An entry without a message represents the next one that has one.
     let labelled = crate::notation::path("u:9 a:9 l n u:9 a:9");
     let moved = made.moved_to(&labelled, EntryId(3)).expect("there is a cut after it");
     assert_eq!((moved.first_kept, moved.kept_tokens), (EntryId(2), 18));
     assert_eq!(made.moved_to(&path, EntryId(5)).map(|plan| plan.active_request.is_some()), Some(true));
 }
 
-/// What a plan expects is neither the caps of the summaries nor less than anything useful, and never more than there is.
+/// The expectation of a plan is neither the caps of the summaries nor less than anything useful, and never
+/// more than there is.
 #[test]
 fn the_expected_size_is_the_fixed_part_a_tenth_and_what_is_kept() {
     let large = PlanOptions { tokens_before: 90_000, summary_cap: 5_000, prefix_cap: 3_000, ..options(15) };
@@ -404,7 +408,7 @@ fn the_expected_size_is_the_fixed_part_a_tenth_and_what_is_kept() {
     assert_eq!(sizes("u:9000 a:9000 | u:10 a:11"), (18_000, 1_800, 5_000));
     assert_eq!(sizes("u:90 a:90 | u:10 a:11"), (180, 64, 5_000));
     assert_eq!(sizes("u:40000 a:40000 | u:10 a:11"), (80_000, 5_000, 5_000));
-    // The summary before this one is merged, and two summaries have two caps.
+    // The previous summary is merged, and two summaries have two caps.
     assert_eq!(sizes("u:90 a:90 C@1:900 u:9000 a:9 | u:10 a:11").0, 90 + 900 + 9_009);
     assert_eq!(sizes("u:900 a:9 / u:9 c:9 r:900 c:9 r:900 | a:15"), (2_736, 273, 8_000));
     let plan = check("u:9 a:9 | u:10 a:11", &options(15));
@@ -413,7 +417,7 @@ fn the_expected_size_is_the_fixed_part_a_tenth_and_what_is_kept() {
     assert!(matches!(plan.check_gain(), Err(NothingToCompact::TooSmall { tokens: 18, .. })));
 }
 
-/// Who asks for a compaction gets one of any conversation: what is kept by itself is a quarter of it.
+/// A requested compaction works on any conversation: by default a quarter of it is kept.
 #[test]
 fn a_manual_plan_keeps_a_quarter_of_the_conversation() {
     let settings = CompactionSettings { cut: CutRule::Nearest, ..CompactionSettings::default() };
@@ -449,7 +453,7 @@ fn whatever_was_recorded_a_plan_is_whole_and_legal() {
         let Ok(made) = made else { continue };
         planned += 1;
         assert_whole(&path, &made);
-        // No result that is kept answers a call that is replaced.
+        // No kept result answers a replaced call.
         let active = ActivePath::of(&path);
         let mut open: Vec<&str> = Vec::new();
         for entry in active.entries() {

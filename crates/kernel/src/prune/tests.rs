@@ -1,4 +1,4 @@
-//! Which results are sent shorter, and by what.
+//! Which results are shortened, and how.
 
 use super::*;
 use crate::notation::{draw, path, result, says};
@@ -30,17 +30,17 @@ fn old_results_are_those_before_the_newest_and_only_if_that_frees_enough() {
     let large = "u:9 c:9 r:25000 c:9 r:20000 c:9 r:20000 a:9";
     assert_eq!(ids(&old_results(&path(large), 1_000_000)), [2]);
     assert_eq!(ids(&old_results(&path(&large.replace("25000", "19000")), 1_000_000)), Vec::<u64>::new());
-    // The lines that stand for them are not freed.
+    // The lines that replace them are not freed.
     assert_eq!(ids(&old_results(&path("u:9 c:9 r:1510 c:9 r:3000 a:9"), 10_000)), Vec::<u64>::new());
     assert_eq!(ids(&old_results(&path("u:9 c:9 r:1600 c:9 r:3000 a:9"), 10_000)), [2]);
     // Without any answer none was read.
     assert_eq!(ids(&old_results(&path("r=1:5000 r=2:5000"), 10_000)), Vec::<u64>::new());
-    // What no answer has followed was not read yet, however large.
+    // Results that no answer has followed were not read yet, however large.
     let unread = "u:9 c:9 r:5000 c3:9 r:5000 r:5000 r:5000";
     assert_eq!(ids(&old_results(&path(unread), 10_000)), [2]);
     // One that is as short as its line stays.
     assert_eq!(ids(&old_results(&path("u:9 c:9 r:20 c:9 r:5000 c:9 r:5000 a:9"), 10_000)), [4]);
-    // What an earlier compaction replaced is not there any more.
+    // Results replaced by an earlier compaction are not there any more.
     assert_eq!(
         ids(&old_results(&path("u:9 c:9 r:5000 u:9 C@3:9 c:9 r:2500 c:9 r:2500 c:9 r:2500 a:9"), 10_000)),
         [6]
@@ -88,7 +88,7 @@ fn a_prune_changes_what_is_sent_and_nothing_else_and_can_be_undone() {
     let differ: Vec<usize> = (0..before.len()).filter(|index| before[*index] != after[*index]).collect();
     assert_eq!((before.len(), differ), (after.len(), vec![2]));
     assert!(after[2].text().starts_with("[This result of `read`"), "{}", after[2].text());
-    // Its size is that of what is sent, wherever sizes are asked for.
+    // Its size is that of what is sent, for all callers.
     let sizes: u64 = as_sent(&short).iter().map(|entry| entry.tokens).sum();
     let measured = crate::usage::Tracker::open(
         &short,
@@ -161,7 +161,7 @@ fn a_result_is_capped_by_bytes_by_lines_and_by_a_share_of_the_window() {
     let bytes = "äöü".repeat(20_000);
     let cut = short(&bytes, None, Some(7)).expect("too many bytes");
     assert!((50_000..51_400).contains(&cut.len()), "{}", cut.len());
-    // However odd, it ends, says how much is missing, and is small enough.
+    // For any text, it ends, states how much is missing, and is small enough.
     for (text, window) in [("a", 1), ("検索", 1), (words.as_str(), 1), (bytes.as_str(), 300)] {
         if let Some(cut) = short(text, Some(window), Some(1)) {
             assert!(cut.contains(" characters left out here"), "{cut}");
@@ -245,7 +245,7 @@ fn images_stay_where_they_are_at_most_half_of_what_a_result_may_have() {
         assert_eq!(short.keeps_images, keeps_images, "{around} of {tokens_max}");
         assert!(short.tokens <= tokens_max + 20, "{} of {tokens_max}", short.tokens);
     }
-    // One that has its share exactly is left alone, image and all.
+    // One that has exactly its share is left unchanged, including the image.
     let (exact, large) = (with_image(0, 10), with_image(1, 20_000));
     let budget = 2 * exact.tokens;
     assert!(exact.tokens > SHORT_TOKENS_MIN);

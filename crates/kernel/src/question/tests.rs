@@ -1,4 +1,4 @@
-//! Which answers fit, what ends a question, and what is told of a call that was cut off.
+//! Valid answers, the ends of questions, and the results of interrupted calls.
 
 use serde_json::json;
 

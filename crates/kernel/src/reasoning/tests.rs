@@ -1,4 +1,4 @@
-//! What of an answer's reasoning is sent back and counted, by provider and dialect.
+//! The parts of an answer's reasoning that are sent back and counted, by provider and dialect.
 
 use super::*;
 use crate::entry::{EntryId, EntryKind};
@@ -35,7 +35,7 @@ fn reasoning_counts_where_the_rule_of_the_request_carries_it() {
         let path = [Arc::new(mixed.clone())];
         assert_eq!(rule.sized(&path)[0].tokens, plain + expected, "{rule:?}");
         assert_eq!(matches!(rule.sized(&path), Cow::Borrowed(_)), expected == 0, "{rule:?}");
-        // What is counted is what is left of the message.
+        // The count is that of the rest of the message.
         let message = Arc::new(mixed.kind.as_message().expect("it is one").as_ref().clone());
         let Message::Assistant(sent) = &**rule.strip(&message) else { panic!("it is an answer") };
         assert_eq!(rule.tokens(&entry(sent.content.clone())), expected, "{rule:?}");

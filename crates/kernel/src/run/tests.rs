@@ -1,4 +1,4 @@
-//! Every transition of a run, as tables of what happens and what is done; and what holds of any sequence.
+//! Every transition of a run, as tables of inputs and effects; and invariants of any sequence.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ fn fell_back(output_tokens_max: Option<u64>) -> Input {
     Input::FellBack { output_tokens_max }
 }
 
-/// So many other models, for what waiting may heal and for a key or a quota.
+/// Returns this many fallback models, for failures that waiting may resolve and for a key or a quota.
 fn falls_back(left: u32) -> Fallbacks {
     use FailureClass::{Auth, Loading, Malformed, Overloaded, Quota, RateLimited, Timeout};
     Fallbacks { left, on: [Auth, Loading, Malformed, Overloaded, Quota, RateLimited, Timeout].into() }
@@ -255,7 +255,7 @@ fn what_is_due_is_compacted_once_before_the_call() {
         (compacted(true), "measure"),
         (size(10), "ask"),
     ]);
-    // What is measured after it starts none, and still ends what is over its budget.
+    // Later measurements start none, and still end a run that is over its budget.
     check(vec![
         (Input::Begin, "measure"),
         (due(false), "compact threshold 0"),
@@ -269,7 +269,7 @@ fn what_is_due_is_compacted_once_before_the_call() {
         (compacted(true), "measure"),
         (Input::Size(over), "end stopped ()"),
     ]);
-    // What failed changes nothing: the request is sent.
+    // A failure changes nothing: the request is sent.
     check(vec![
         (Input::Begin, "measure"),
         (due(false), "compact threshold 0"),
@@ -290,7 +290,7 @@ fn what_is_due_is_compacted_once_before_the_call() {
         (due(true), "compact threshold window 0"),
         (Input::Compacted { installed: false, floor: floor(), why: None }, "end failed context_floor ()"),
     ]);
-    // In a window that is but a guess, that is for the provider to say.
+    // If the window is only a guess, the provider decides.
     let guessed =
         Size { tokens: 900, is_window_guessed: true, is_due: true, at_window: true, ..Size::default() };
     check(vec![
@@ -310,7 +310,7 @@ fn failed_calls_are_tried_again_with_growing_waits() {
     }
     table.push((failed(class), "end failed overloaded ()"));
     check_asked(table);
-    // An answer makes a new beginning.
+    // An answer resets the count.
     check_asked(vec![
         (failed(FailureClass::Timeout), "wait 500 #1"),
         (Input::Waited, "ask"),
@@ -339,8 +339,8 @@ fn the_wait_is_what_the_provider_asks_for_up_to_a_minute() {
     check_asked(vec![(after(3_600_000, 0), "wait 60000 #1")]);
     check_asked(vec![(after(59_000, 1_000), "wait 60000 #1")]);
     check_asked(vec![(after(u64::MAX, 1_000), "wait 60000 #1")]);
-    // Less than our own wait, or none at all: ours, which grows, so that a server that asks for none is not asked
-    // again five times at once.
+    // Shorter than our own wait, or none at all: ours, which grows, so that a server that requests none is
+    // not called again five times at once.
     for ms in [0, 20, 499] {
         let mut table = vec![(after(ms, 0), "wait 500 #1")];
         for wait in ["wait 1000 #2", "wait 2000 #3", "wait 4000 #4", "wait 8000 #5"] {
@@ -398,7 +398,7 @@ fn an_overflow_is_compacted_and_asked_again_a_rung_lower_each_time() {
         (size(10), "ask"),
         (failed(class), "compact overflow window 0"),
     ]);
-    // What cannot be compacted is said with the provider's own words.
+    // If nothing can be compacted, the failure has the provider's own message.
     check_asked(vec![
         (failed(class), "compact overflow window 0"),
         (compacted(false), "end failed context_overflow ()"),
@@ -433,7 +433,7 @@ fn sessions_whose_answers_are_empty_do_not_come_back_at_once() {
     }
 }
 
-/// A stream without any event that comes again is compacted for, where the window is a guess or smaller requests were
+/// A repeated stream without any event is compacted for, if the window is a guess or smaller requests were
 /// answered; nothing gives way for it before the retries are used up, and then once.
 #[test]
 fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() {
@@ -454,7 +454,7 @@ fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() 
             (silence(), "overflow; compact overflow 0"),
             (compacted(true), "measure"),
             (size(10), "ask"),
-            // The next one need not come twice.
+            // The next one need not be repeated.
             (silence(), "overflow; compact overflow 1"),
             (compacted(true), "measure"),
             (size(10), "ask"),
@@ -464,13 +464,13 @@ fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() 
     check_run(run().answered_before(true), helped(size(100)));
     for first in [guessed(), unknown()] {
         let mut table = helped(first);
-        // What was measured since says that the window is known.
+        // A later measurement shows that the window is known.
         table.truncate(6);
         check(table);
     }
     // A known window in which nothing was answered: as any failure.
     check_asked(vec![(silence(), "wait 500 #1"), (Input::Waited, "ask"), (silence(), "wait 1000 #2")]);
-    // Other failures in between, or refusals without a body, are no silence.
+    // Other failures in between, or refusals without a body, do not count as silence.
     let refused = || Input::Failed {
         failure: failure(FailureClass::RateLimited),
         wordless: true,
@@ -485,7 +485,7 @@ fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() 
         (silence(), "wait 2000 #3"),
     ]);
     check_run(run().answered_before(true), other);
-    // It was no overflow: it is asked as often as ever, and only then something gives way.
+    // It was not an overflow: it is retried as usual, and only then something gives way.
     let in_vain = begun(vec![
         (silence(), "wait 500 #1"),
         (Input::Waited, "ask"),
@@ -501,7 +501,7 @@ fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() 
         (silence(), "overflow; compact overflow window 1"),
         (compacted(true), "measure"),
         (size(10), "ask"),
-        // A smaller request is another one: it has all its retries, and nothing gives way a second time.
+        // A smaller request is a different one: it has all its retries, and nothing gives way a second time.
         (silence(), "wait 500 #1"),
         (Input::Waited, "ask"),
         (silence(), "wait 1000 #2"),
@@ -515,7 +515,7 @@ fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() 
         (silence(), "end failed malformed ()"),
     ]);
     check_run(run().answered_before(true), in_vain);
-    // Where nothing may be compacted, nothing is.
+    // If compaction is not allowed, nothing is compacted.
     let off = Run::new(RunLimits::default(), false, None).answered_before(true);
     check_run(
         off,
@@ -559,7 +559,7 @@ fn less_output_is_asked_for_before_anything_is_compacted() {
         whole
     };
     let overflow = FailureClass::ContextOverflow;
-    // 500 and a tenth of it are the input: 450 are left of 1,000, by what the provider says or by what we know.
+    // 500 and a tenth of it are the input: 450 are left of 1,000, by the provider's numbers or by ours.
     for refused in
         [|| limited(FailureClass::ContextOverflow, 1_000), || failed(FailureClass::ContextOverflow)]
     {
@@ -570,7 +570,7 @@ fn less_output_is_asked_for_before_anything_is_compacted() {
                 vec![
                     (refused(), "ask out=450"),
                     (refused(), "compact overflow window 0"),
-                    // What is left then is counted anew, and asked for anew.
+                    // The remainder is then counted again, and requested again.
                     (compacted(true), "measure"),
                     (size(300), "ask out=800"),
                     (refused(), "ask out=670"),
@@ -592,8 +592,8 @@ fn less_output_is_asked_for_before_anything_is_compacted() {
         (text(), "record (a) end"),
     ];
     asked(Some(16_000), table);
-    // Not if it would not help: no limit asked for, too little left, less asked for than is left, nothing known of
-    // the window, or no room although the request was accepted.
+    // Not if it would not help: no limit requested, too little left, less requested than is left, an unknown
+    // window, or no room although the request was accepted.
     asked(None, begun("ask", vec![(limited(overflow, 1_000), "compact overflow window 0")]));
     asked(Some(800), begun("ask out=800", vec![(limited(overflow, 600), "compact overflow window 0")]));
     asked(Some(300), begun("ask out=300", vec![(limited(overflow, 1_000), "compact overflow window 0")]));
@@ -613,7 +613,7 @@ fn less_output_is_asked_for_before_anything_is_compacted() {
         (limited(overflow, 900), "compact overflow window 0"),
     ];
     asked(Some(800), begun("ask out=800", table));
-    // The next call is as it was configured.
+    // The next call uses the configured limit.
     let run = asked(
         Some(800),
         begun(
@@ -651,7 +651,7 @@ fn an_output_limit_is_lowered_strictly_and_stays_so_for_the_turn() {
             (size(10), "ask out=8192"),
         ],
     );
-    // A limit that is none, or is not named: half.
+    // An invalid limit, or none: half.
     asked(
         Some(1_000),
         "ask out=1000",
@@ -675,7 +675,7 @@ fn a_report_above_the_window_says_that_the_context_was_cut() {
     check_at(1_000, "record (a) end");
     check_at(1_001, "overflow; record (a) end");
     check_at(2_700, "overflow; record (a) end");
-    // One that our own count contradicts says nothing, whatever was measured by reports before.
+    // A report that our own count contradicts has no effect, whatever earlier reports measured.
     check_at(2_701, "record (a) end");
     let believed = Size { tokens: 2_700, counted: 900, window: Some(1_000), ..Size::default() };
     check(vec![
@@ -703,23 +703,23 @@ fn a_payload_too_large_is_sent_with_fewer_images_before_anything_is_compacted() 
         (recorded(1), "measure"),
         (size(10), "ask bare"),
     ]);
-    // What went through stays so for the run.
+    // The successful setting stays for the run.
     check_asked(vec![
         (old(), "ask newest"),
         (text(), "record (a) end"),
         (recorded(1), "measure"),
         (size(10), "ask newest"),
     ]);
-    // A step that would leave nothing out is not taken: no request is sent twice.
+    // A step that would drop nothing is not taken: no request is repeated.
     check_asked(vec![(new(), "ask bare")]);
     check_asked(vec![(bare(), "compact overflow window 0")]);
-    // Where the server does not say that it is about bytes, nothing but images is left out for it.
+    // If the server does not say that it is about bytes, only images are dropped for it.
     check_asked(vec![(wordless(None), "end failed payload_too_large ()")]);
     check_asked(vec![
         (wordless(Some(Media::Nothing)), "ask bare"),
         (wordless(None), "end failed payload_too_large ()"),
     ]);
-    // Bytes are not tokens: what the provider said is how it ends.
+    // Bytes are not tokens: the run ends with the provider's message.
     check_asked(vec![
         (bare(), "compact overflow window 0"),
         (
@@ -743,8 +743,8 @@ fn an_answer_that_says_nothing_is_none() {
         (reasoning(), "wait 1000 #2"),
     ]);
     check_asked(vec![(empty(StopReason::ContentFilter), "end failed content_filter ()")]);
-    // Cut off before a single token: an overflow. After reasoning alone only where the window is full; else it is
-    // tried again, and not with less output.
+    // Cut off before a single token: an overflow. After reasoning alone only if the window is full; otherwise
+    // it is retried, and not with less output.
     check_asked(vec![(empty(StopReason::Length), "overflow; compact overflow window 0")]);
     let thought = || {
         let thought = assistant(vec![Part::Reasoning("hm".into())]);
@@ -758,7 +758,7 @@ fn an_answer_that_says_nothing_is_none() {
         (compacted(true), "measure"),
         (size(10), "ask"),
     ]);
-    // By the provider's count, too, where ours does not contradict it.
+    // By the provider's count, too, if ours does not contradict it.
     let counted = |input_tokens| {
         let mut thought = assistant(vec![Part::Reasoning("hm".into())]);
         thought.stop = StopReason::Length;
@@ -772,7 +772,7 @@ fn an_answer_that_says_nothing_is_none() {
     check_at(600, 700, "wait 500 #1");
     check_at(600, 600_000, "wait 500 #1");
     check_at(10, 10_000, "wait 500 #1");
-    // What comes of reasoning alone says so, and what to look at.
+    // The failure after reasoning alone says so, and gives advice.
     let failure = |stop, reasoning: &str| {
         let mut answer = assistant(vec![Part::Reasoning(reasoning.into())]);
         (answer.stop, answer.usage) = (stop, usage(10, 5));
@@ -795,7 +795,7 @@ fn an_answer_that_says_nothing_is_none() {
     for wait in ["wait 500 #1", "wait 1000 #2", "wait 2000 #3", "wait 4000 #4", "wait 8000 #5"] {
         table.extend([(empty(StopReason::Stop), wait), (Input::Waited, "ask")]);
     }
-    // A gateway may make this of a stream of nothing: something gives way, once, before it is given up.
+    // A gateway may produce this from an empty stream: something gives way, once, before it is given up.
     table.push((empty(StopReason::Stop), "overflow; compact overflow window 0"));
     table.push((compacted(false), "end failed malformed ()"));
     check_asked(table);
@@ -835,7 +835,7 @@ fn a_call_that_the_answers_end_cut_off_is_answered_and_not_run() {
         let whole = cut(&["x"], r#"{"path":"x"}"#, stop);
         check_asked(vec![(whole, "record (c=x) none"), (recorded(0), "run x")]);
     }
-    // An answer that ended by itself: a tool without parameters, or arguments that the registry answers for.
+    // A complete answer: a tool without parameters, or arguments that the registry rejects.
     for arguments in ["", "{"] {
         let whole = cut(&["x"], arguments, StopReason::ToolCalls);
         check_asked(vec![(whole, "record (c=x) none"), (recorded(0), "run x")]);
@@ -875,7 +875,7 @@ fn of_few_calls() -> Run {
 
 #[test]
 fn more_calls_than_one_answer_may_have_are_left_out_and_the_model_is_told() {
-    // Calls, bytes of each one's arguments; what is recorded and what is run.
+    // Calls, bytes of each one's arguments; the recorded and the run calls.
     for (count, bytes, record, after) in [
         (3, 1, "record (c=1,2,3) none", "run 1,2,3"),
         (3, 32, "record (c=1,2,3) none", "run 1,2,3"),
@@ -894,7 +894,7 @@ fn more_calls_than_one_answer_may_have_are_left_out_and_the_model_is_told() {
         );
         assert!(!run.is_over(), "{count} of {bytes}");
     }
-    // What it is told, and what is recorded of the call.
+    // The message to the model, and the record of the call.
     let mut run = check_run(of_few_calls(), begun(Vec::new()));
     let mut wordy = many(5, 2_000_000);
     wordy.content.insert(0, Part::Text("now I".into()));
@@ -913,13 +913,13 @@ fn more_calls_than_one_answer_may_have_are_left_out_and_the_model_is_told() {
     {
         assert!(told.contains(words), "{told}");
     }
-    // An answer that was cut off and has too many calls besides is told of the second.
+    // An answer that was cut off and also has too many calls gets the message for the latter.
     let mut both = many(9, 1);
     both.stop = StopReason::Length;
     let mut run = check_run(of_few_calls(), begun(vec![(answered(both), "record (c=1,2,3,4) none")]));
     let effects = run.on(recorded(0));
     assert_eq!(words(&effects), "run 1,2,3; record (r=4) none");
-    // The three that ran and the one that is told of are not among those that were left out after it.
+    // The three that ran and the refused one are not among those dropped after it.
     let Some(Effect::Record { messages, .. }) = effects.last() else { panic!("{effects:?}") };
     assert!(messages[0].text().contains("this call and 5 after it were left out"), "{}", messages[0].text());
 }
@@ -929,7 +929,7 @@ fn a_model_that_goes_on_calling_too_many_tools_is_stopped() {
     let end = |id: &str, boundary: &str| (ended(id), format!("record (r={id}) {boundary}"));
     let mut run = check_run(of_few_calls(), begun(Vec::new()));
     for round in 0..3 {
-        // Others each time: it is no repetition.
+        // Different each time: it is not a repetition.
         assert_eq!(words(&run.on(answered(many(9, 2 + round)))), "record (c=1,2,3,4) none");
         assert_eq!(words(&run.on(recorded(0))), "run 1,2,3; record (r=4) none");
         run.on(recorded(0));
@@ -947,7 +947,7 @@ fn a_model_that_goes_on_calling_too_many_tools_is_stopped() {
         panic!("{effects:?}")
     };
     assert_eq!(reason, "4 answers in a row called more tools than one answer may");
-    // One answer within the limit makes a new beginning.
+    // One answer within the limit resets the count.
     let mut run = check_run(of_few_calls(), begun(Vec::new()));
     for round in 0..20 {
         let count = if round % 4 == 3 { 1 } else { 9 };
@@ -1013,7 +1013,7 @@ fn a_silent_overflow_is_compacted_before_the_next_call() {
             ],
         ));
     }
-    // The answer is an answer all the same.
+    // The answer counts nevertheless.
     check(at(990, vec![(over(says("done")), "overflow; record (a) end"), (recorded(0), "")]));
     let table = at(
         990,
@@ -1056,7 +1056,7 @@ fn guards_end_a_turn_and_answer_its_calls() {
     table.extend(same());
     table.push((tools(&["x"]), stopped));
     check_run(Run::new(limits, true, None), table);
-    // Another one between them begins the count anew.
+    // Another one between them resets the count.
     let mut table = begun(same());
     table.extend(same());
     let mut other = step(other_tool("x"), "record (c=x) none", "run x", "x");
@@ -1096,14 +1096,14 @@ fn an_abort_ends_the_turn_in_any_phase() {
         (abort(), aborted),
         (Input::Waited, ""),
     ]);
-    // What had come of an answer is kept, without calls that were still being written.
+    // The part of an answer that has arrived is kept, without incomplete calls.
     let partial = |answer| Input::Abort { partial: Some(Box::new(answer)), cause: AbortCause::Asked };
     check_asked(vec![(partial(says("half")), "cancel; end aborted (a)")]);
     check_asked(vec![(partial(calls(&["x"])), aborted)]);
     check_asked(vec![(partial(assistant(vec![Part::Reasoning("hm".into())])), aborted)]);
-    // Not while nothing was asked.
+    // Not before the model was called.
     check(vec![(Input::Begin, "measure"), (partial(says("half")), aborted)]);
-    // Each open call gets its result, and what has one keeps it.
+    // Each open call gets its result, and existing results are kept.
     check_asked(vec![
         (tools(&["x", "y"]), "record (c=x,y) none"),
         (abort(), "cancel; end aborted (r=x! r=y!)"),
@@ -1122,7 +1122,7 @@ fn an_abort_ends_the_turn_in_any_phase() {
         (ended("x"), "record (r=x) steps"),
         (abort(), aborted),
     ]);
-    // While the last record is on its way: it may end the run itself.
+    // While the last record is being written: it may end the run itself.
     check_asked(vec![(text(), "record (a) end"), (abort(), ""), (recorded(0), ""), (abort(), "")]);
     check_asked(vec![(text(), "record (a) end"), (abort(), ""), (recorded(1), "end aborted ()")]);
 }
@@ -1225,7 +1225,7 @@ fn any_input(random: &mut Random) -> Input {
     }
 }
 
-/// What the log has, and what must hold of it.
+/// The content of the log, and its invariants.
 #[derive(Default)]
 struct Log {
     /// The calls of the newest answer that have no result, by id.
@@ -1235,9 +1235,9 @@ struct Log {
     called: HashMap<String, usize>,
     ends: usize,
     open_step: Option<u32>,
-    /// The least number of the next step.
+    /// The minimum number of the next step.
     steps: u32,
-    /// How often another model was asked for.
+    /// How often another model was requested.
     fallbacks: u32,
 }
 
@@ -1386,7 +1386,7 @@ fn a_run_whose_effects_are_done_always_ends() {
                     Effect::Record { boundary, .. } => {
                         let delivers = boundary != Boundary::None && inbox > 0 && random.one_in(2);
                         inbox -= u32::from(delivers);
-                        // Records become durable in their order, before what else waits.
+                        // Records become durable in their order, before other pending inputs.
                         waiting.push(recorded(u32::from(delivers)));
                     }
                     Effect::RunTools(calls) => {
@@ -1462,7 +1462,7 @@ fn a_step_is_one_answer_with_all_its_results() {
         (recorded(1), "-1"),
         (size(10), "+2"),
         (text(), ""),
-        // A follow-up goes on.
+        // A follow-up continues the run.
         (recorded(1), "-2"),
         (size(10), "+3"),
         (text(), ""),
@@ -1535,7 +1535,7 @@ fn an_answer_is_judged_before_it_is_recorded_and_one_that_calls_tools_is_not() {
             (recorded(0), "measure"),
             (size(20), "ask"),
             (text(), "validate \"done\" 0"),
-            // News of anything else changes nothing.
+            // Other late news changes nothing.
             (Input::Waited, ""),
             (Input::Validated(Verdict::Accepted), "record (a) end"),
             (Input::Validated(Verdict::Accepted), ""),
@@ -1598,9 +1598,9 @@ fn a_refused_call_ends_the_run_and_nothing_else_is_tried() {
     let Some(Effect::End { messages, outcome }) = effects.last() else { panic!("{effects:?}") };
     assert_eq!((messages.len(), outcome), (0, &RunOutcome::Stopped { reason: "not today".into() }));
     assert!(asked.is_over());
-    // News of a call that nobody waits for.
+    // Late news of a call that nothing waits for.
     check_asked(vec![(tools(&["x"]), "record (c=x) none"), (refused(), ""), (recorded(0), "run x")]);
-    // Nor is another model asked.
+    // Nor is another model used.
     let table = begun(vec![(refused(), "end stopped ()")]);
     check_run(run().with_fallbacks(falls_back(2)), table);
 }
@@ -1640,7 +1640,7 @@ fn a_validator_that_fails_and_an_abort_while_it_judges_end_the_run_and_keep_the_
     let Some(Effect::End { messages, .. }) = effects.last() else { panic!("{effects:?}") };
     let Message::Assistant(answer) = &messages[0] else { panic!("{messages:?}") };
     assert_eq!(answer.stop, StopReason::Aborted, "nobody accepted it: it is answered anew");
-    // In the last step that the run may take, nothing is sent back.
+    // In the last allowed step, nothing is sent back.
     let limits = RunLimits { steps_max: 1, ..RunLimits::default() };
     let run = check_run(Run::new(limits, true, None).validated(true), judging());
     check_run(run, vec![(rejected("no"), "end stopped (a)")]);
@@ -1694,7 +1694,8 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
         whole.extend(table);
         whole
     }
-    // What waiting may heal is tried again first. The other model has all retries, and an output limit of its own.
+    // Failures that waiting may resolve are retried first. The other model has all retries, and its own
+    // output limit.
     check_run(
         with(2),
         begun(vec![
@@ -1710,12 +1711,12 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
             (size(10), "ask"),
             (text(), "record (a) end"),
             (recorded(1), "measure"),
-            // It stays with the model that answered; after the last one the run fails as ever.
+            // It stays with the model that answered; after the last one the run fails as usual.
             (size(10), "ask"),
             (failed(FailureClass::Auth), "end failed auth ()"),
         ]),
     );
-    // A key or a quota is not waited for, nor a server that loads, nor a wait that is long.
+    // There is no wait for a key or a quota, nor for a loading server, nor a long wait.
     for class in [FailureClass::Auth, FailureClass::Quota, FailureClass::Loading] {
         let expect = format!("fall back {class}");
         check_run(with(1), begun(vec![(failed(class), expect.as_str()), (fell_back(None), "measure")]));
@@ -1723,7 +1724,7 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
     check_run(with(1), begun(vec![(patient(FailureClass::RateLimited, 10_000), "wait 10000 #1")]));
     check_run(with(1), begun(vec![(patient(FailureClass::RateLimited, 10_001), "fall back rate_limited")]));
     check_run(with(0), begun(vec![(patient(FailureClass::RateLimited, 10_001), "wait 10001 #1")]));
-    // A timeout takes minutes: it is tried again once, however often others are.
+    // A timeout takes minutes: it is retried once, however often others are.
     let often = Run::new(RunLimits::default(), true, Some(900)).with_fallbacks(falls_back(1));
     check_run(
         often,
@@ -1733,7 +1734,7 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
             (failed(FailureClass::Timeout), "fall back timeout"),
         ]),
     );
-    // Other failures are no reason.
+    // Other failures do not qualify.
     for class in [FailureClass::ContentFilter, FailureClass::Other] {
         let expect = format!("end failed {class} ()");
         check_run(with(1), begun(vec![(failed(class), expect.as_str())]));
@@ -1757,7 +1758,7 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
             (fell_back(None), ""),
         ]),
     );
-    // Silence: another model is asked before anything gives way.
+    // Silence: another model is used before anything gives way.
     let silence = || Input::Failed {
         failure: failure(FailureClass::Malformed),
         wordless: true,
@@ -1790,7 +1791,7 @@ fn a_run_that_is_taken_up_goes_on_with_its_pending_calls() {
     assert_eq!(run.on(Input::Recorded { delivered: 0 }), []);
     let next = run.on(Input::Recorded { delivered: 0 });
     assert_eq!(next, [Effect::StepEnded { step: 3 }, Effect::Measure]);
-    // The answers before count for its limit.
+    // The earlier answers count towards its limit.
     let asked = run.on(Input::Size(Size::default()));
     assert!(asked.contains(&Effect::StepStarted { step: 4 }), "{asked:?}");
 }

@@ -1,4 +1,4 @@
-//! What the settings mean for a window, in numbers.
+//! The consequences of the settings for a window, in numbers.
 
 use super::*;
 
@@ -121,20 +121,20 @@ fn what_cannot_work_in_a_window_says_why() {
         assert!(error.to_string().contains(number), "{error}");
     }
     assert!(defaults().feasible(200_000, u64::MAX).is_err());
-    // A keep gives way by itself, set or not.
+    // The kept part shrinks automatically, whether configured or not.
     assert_eq!(kept(500_000).feasible(200_000, 100_000), Ok(()));
     let mut limited = triggers(None, None, Some(10_000));
     limited.keep_recent_tokens = Some(10_000);
     assert_eq!(limited.feasible(200_000, 2_000), Ok(()));
     assert!(limited.feasible(200_000, 9_900).is_err());
-    // What is off needs no room.
+    // A disabled compaction needs no room.
     assert_eq!(CompactionSettings { enabled: false, ..defaults() }.feasible(200_000, 190_000), Ok(()));
     assert_eq!(triggers(None, None, None).feasible(200_000, 190_000), Ok(()));
     assert!(CompactionSettings { threshold: Some(2.0), ..defaults() }.feasible(200_000, 0).is_err());
 }
 
-/// What is kept is what the trigger leaves: 0.7 of it, less the fixed part, less the summary's cap or a third. Where
-/// the fixed part is large, half of what lies above it counts.
+/// The kept part is the rest of the target: 0.7 of the trigger, less the fixed part, less the summary's cap
+/// or a third. If the fixed part is large, half of the range above it counts.
 #[test]
 fn what_may_be_kept_follows_from_the_trigger() {
     let check = |settings: &CompactionSettings, window: u64, overhead: u64, keep_max: u64| {

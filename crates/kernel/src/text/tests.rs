@@ -1,4 +1,4 @@
-//! What is left of long texts, and what the mark between head and tail says.
+//! The rest of long texts, and the mark between head and tail.
 
 use super::*;
 

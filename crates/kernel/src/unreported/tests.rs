@@ -1,4 +1,4 @@
-//! Which reports stand, and what is counted in the place of the others.
+//! Which reports are accepted, and the count that replaces the others.
 
 use super::*;
 use crate::message::{StopReason, ToolCall};
@@ -18,7 +18,8 @@ fn answer(content: Vec<Part>) -> AssistantMessage {
     }
 }
 
-/// What is missing on both sides where about 574 tokens were sent, of them 500 as text, and 40 answered, 30 as text.
+/// Checks what is missing on both sides if about 574 tokens were sent, of them 500 as text, and 40 answered,
+/// 30 as text.
 fn check(report: Option<Usage>, expected: (u64, u64)) {
     let (input, output) = (Counted { likely: 574, least: 500 }, Counted { likely: 40, least: 30 });
     let missing = missing(report.as_ref(), input, output);
@@ -32,13 +33,13 @@ fn a_report_that_cannot_be_is_replaced_and_no_other_one() {
     check(Some(Usage::default()), (574, 40));
     check(Some(usage(1, 1)), (573, 39));
     check(Some(usage(49, 2)), (525, 38));
-    // A tenth of the least, from there on everything is believed, on each side by itself.
+    // From a tenth of the least count on, everything is believed, on each side separately.
     check(Some(usage(50, 3)), (0, 0));
     check(Some(usage(50, 0)), (0, 40));
     check(Some(usage(0, 3)), (574, 0));
     check(Some(usage(600, 1_000)), (0, 0));
     check(Some(usage(u64::MAX, u64::MAX)), (0, 0));
-    // Cached tokens that are counted apart.
+    // Cached tokens that are counted separately.
     check(Some(Usage { cached_tokens: 560, ..usage(3, 40) }), (0, 0));
     check(Some(Usage { cache_write_tokens: 560, ..usage(3, 40) }), (0, 0));
 }
@@ -74,7 +75,7 @@ fn the_least_has_neither_tools_nor_images_nor_reasoning() {
     let reasoning = reasoning_tokens(&messages[1]) + 100;
     assert_eq!((with_reasoning.least, with_reasoning.likely), (bare.least, bare.likely + reasoning));
     assert_eq!(count(&[], &none, Ratio::new(2.0)).likely, bare.likely * 2);
-    // Of an answer, reasoning counts as output, and the least is without it.
+    // In an answer, reasoning counts as output, and the least count excludes it.
     let counted = count_answer(&said);
     assert_eq!(counted.likely, counted.least + reasoning_tokens(&messages[1]));
     // A call counts too.

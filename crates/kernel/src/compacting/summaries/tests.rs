@@ -1,4 +1,4 @@
-//! Requests for summaries: their sizes, what is asked again, how parts are merged.
+//! Requests for summaries: sizes, repetitions, and merging of parts.
 
 use std::collections::VecDeque;
 
@@ -10,14 +10,14 @@ fn source(drawing: &str) -> Source {
     Source { kind: SummaryKind::History, cap_tokens: 800, entries: path(drawing), previous: None }
 }
 
-/// None yet, by summarisers of these windows, one after another.
+/// Creates empty summaries for summarisers with these windows, in order.
 fn by(windows: &[u64]) -> Summaries {
     let limits = |window: &u64| SummariserLimits { window: *window, output_tokens_max: None };
     let summarisers = windows.iter().map(limits).collect();
     Summaries::new(Style::default(), Ratio::default(), summarisers, Retries::new(5, 300_000))
 }
 
-/// None yet, by a summariser of this window.
+/// Creates empty summaries for a summariser with this window.
 fn summaries(window: u64) -> Summaries {
     by(&[window])
 }
@@ -51,8 +51,8 @@ fn asks(reaction: &Reaction) -> Vec<SummaryRequest> {
     reaction.effects.iter().filter_map(ask).collect()
 }
 
-/// Answers the oldest request until the summaries are whole or cannot be had. Gives how far they came, and how many
-/// requests there were. What is withdrawn was waiting, always.
+/// Answers the oldest request until the summaries are complete or impossible. Returns the progress, and how
+/// many requests there were. Withdrawn requests must have been pending.
 fn drive(
     summaries: &mut Summaries,
     mut reaction: Reaction,
@@ -96,7 +96,7 @@ fn drive(
     }
 }
 
-/// What the estimate misses has a tenth of the room, and the answer has its own.
+/// A tenth of the room is reserved for estimation errors, and the answer has its own reserve.
 #[test]
 fn the_parts_of_a_long_transcript_fill_nine_tenths_of_the_summarisers_window() {
     for window in [6_000, 20_000, 60_000] {
@@ -129,7 +129,8 @@ fn a_transcript_may_take_128_parts_and_no_more() {
     assert!(why.contains("more than 128 parts") && reaction.effects.is_empty(), "{why}");
 }
 
-/// Beside a transcript a previous summary may take a quarter of the window; else it is split and merged like the rest.
+/// Beside a transcript a previous summary may take a quarter of the window; otherwise it is split and merged
+/// like the rest.
 #[test]
 fn a_previous_summary_stands_whole_up_to_a_quarter_of_the_window() {
     let previous = words(2_000);
@@ -140,7 +141,7 @@ fn a_previous_summary_stands_whole_up_to_a_quarter_of_the_window() {
         let parts = summaries(window).parts(&source, 800, window).expect("few parts");
         let tagged = parts.texts.iter().filter(|text| text.contains("<previous-summary>")).count();
         let record = parts.texts.iter().filter(|text| text.contains("[Record]: word")).count();
-        // Without a transcript there is nothing to ask for: the previous summary stays as it is.
+        // Without a transcript there is nothing to request: the previous summary stays unchanged.
         let expect = if drawing.is_empty() { (0, 0) } else { (usize::from(whole), usize::from(!whole)) };
         assert_eq!((tagged, record), expect, "{drawing:?} {window}");
     }
@@ -162,12 +163,13 @@ fn window_after(drawing: &str, limit: impl Fn(u64) -> Option<u64>) -> (u64, u64)
 fn a_refusal_lowers_the_window_to_its_limit_or_to_half_of_what_was_sent() {
     let drawing = "u:100 a:200 ".repeat(60);
     let after = |limit: &dyn Fn(u64) -> Option<u64>| window_after(&drawing, limit);
-    // A limit that is named, and below what was sent, is believed.
+    // A limit that is named, and below the size of the request, is believed.
     assert_eq!(after(&|_| Some(12_000)).0, 12_000);
     let (window, sent) = after(&|sent| Some(sent - 1));
     assert_eq!(window, sent - 1);
     assert!(sent < 50_000);
-    // Without one, with one that cannot be, or where the instruction would fill most of it, it is half of what was sent.
+    // Without one, with an implausible one, or if the instruction would fill most of it, it is half of the
+    // request.
     for limit in [|_| None, Some, |sent| Some(sent + 1), |_| Some(60_000), |_| Some(0), |_| Some(800)] {
         let (window, sent) = after(&limit);
         assert_eq!(window, sent / 2, "limit {:?}", limit(sent));
@@ -202,7 +204,7 @@ fn all_of_a_compaction_asks_512_times_and_no_more() {
     let drawing = "u:900 a:1100 ".repeat(60);
     let parts = asks(&summaries(4_000).begin(vec![source(&drawing)])).len();
     assert!((50..=PARTS_MAX).contains(&parts), "{parts}");
-    // The last request that is allowed is sent; of what would be one too many, none is.
+    // The last allowed request is sent; of a set that is one too large, none is.
     for (spare, allowed) in [(parts, true), (parts - 1, false)] {
         let mut summaries = summaries(4_000);
         summaries.calls = CALLS_MAX - spare;
@@ -210,7 +212,7 @@ fn all_of_a_compaction_asks_512_times_and_no_more() {
         let asked = asks(&reaction);
         assert_eq!((reaction.progress == Progress::Waiting, asked.is_empty()), (allowed, !allowed));
         if let Some(first) = asked.first() {
-            // What is sent again counts, too.
+            // Repetitions count, too.
             let reaction = summaries.answered(first.id, garbage(), 0);
             let Progress::Failed(why) = &reaction.progress else { panic!("{reaction:?}") };
             assert!(why.contains("more than 512 calls") && reaction.effects.is_empty(), "{why}");
@@ -220,7 +222,7 @@ fn all_of_a_compaction_asks_512_times_and_no_more() {
             assert_eq!(summaries.clear(), [], "nothing is under way");
         }
     }
-    // Each part is refused for its form once, and one for its size four times.
+    // Each part is rejected for its form once, and one for its size four times.
     let mut summaries = summaries(4_000);
     let reaction = summaries.begin(vec![source(&drawing)]);
     let mut refused = 0;
@@ -239,7 +241,7 @@ fn all_of_a_compaction_asks_512_times_and_no_more() {
     assert!((CALLS_MAX - PARTS_MAX..=CALLS_MAX).contains(&calls), "{calls}");
 }
 
-/// How many texts of so many tokens go into each merge of this budget.
+/// Checks how many texts of this many tokens go into each merge of this budget.
 #[track_caller]
 fn check_groups(texts: usize, tokens: u64, budget: u64, expect: &[usize]) {
     let groups = groups(vec![words(tokens); texts], budget);
