@@ -40,7 +40,7 @@ const BENCHES: &[(&str, &str)] = &[
 const BINARY: &[&str] = &["host", "keys"];
 /// The benchmarks that run only when they are named.
 const LONG: &[(&str, &str)] = &[
-    ("growth", "whether anything grows under load; 30 minutes unless --minutes says otherwise"),
+    ("growth", "growth under load; 30 minutes by default (--minutes)"),
     ("peers", "fleets of rig and autoagents, and tiktoken-rs; builds tests/peers"),
 ];
 
@@ -79,7 +79,7 @@ pub(crate) fn bench(arguments: impl Iterator<Item = String>) -> Result<()> {
         }
     }
     if asked.is_quick {
-        println!("\nA quick run: docs/performance.md is as it was.");
+        println!("\nA quick run: docs/performance.md is unchanged.");
         return Ok(());
     }
     let path = docs().join("performance.md");

@@ -16,7 +16,7 @@ pub(crate) struct Cargo {
 
 impl Cargo {
     pub(crate) fn new(arguments: &[&str]) -> Self {
-        #[expect(clippy::disallowed_methods, reason = "cargo says there where it is")]
+        #[expect(clippy::disallowed_methods, reason = "cargo sets its own path there")]
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(arguments).current_dir(workspace_root()).stdin(Stdio::null());

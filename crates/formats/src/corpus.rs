@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// if it is absent.
 pub(crate) fn read(name: &str) -> Option<String> {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
-    #[expect(clippy::disallowed_methods, reason = "tests alone are told where the corpus is")]
+    #[expect(clippy::disallowed_methods, reason = "only tests read the location of the corpus")]
     let root = std::env::var_os("GREENROOM_CORPUS").map_or_else(beside, PathBuf::from);
     let text = std::fs::read_to_string(root.join(name)).ok();
     if text.is_none() {

@@ -106,7 +106,7 @@ impl Reader {
         let place = self.place(line);
         if place.origin.as_deref().is_some_and(|id| self.log.resolve(id).is_some()) {
             self.linear.add(None);
-            self.log.skip(None, None, "an entry whose id was there before was left out".into());
+            self.log.skip(None, None, "an entry with a duplicate id was skipped".into());
             return;
         }
         match self.kind(kind, line, &place) {
@@ -152,7 +152,7 @@ impl Reader {
         let parent = str_of(line, "parentId").and_then(|parent| {
             let found = self.log.resolve(parent);
             if found.is_none() {
-                self.log.warn("an entry whose parent is not before it was taken for a root".into());
+                self.log.warn("an entry whose parent does not precede it was imported as a root".into());
             }
             found.flatten()
         });

@@ -549,7 +549,7 @@ impl Compacting {
                 None if self.params.at_window => return self.ask_for_summaries(),
                 None => {
                     let reason =
-                        format!("the hook's first kept entry {first_kept} is not where a path may be cut");
+                        format!("the hook's first kept entry {first_kept} is not a legal cut");
                     return self.end(CompactionOutcome::Failed { reason }, None);
                 }
             }

@@ -539,7 +539,7 @@ impl Run {
                 // `OutputLimit`.
                 StopReason::Length => self.retry(
                     Failure::new(FailureClass::OutputLimit, match answer.reasoning_chars() {
-                        0 => "the output limit was reached before anything was said".to_owned(),
+                        0 => "the output limit was reached before any output".to_owned(),
                         chars => format!(
                             "the output limit was reached while the model was reasoning ({chars} characters), before \
                              anything was said: raise the limit, or ask for less reasoning"

@@ -77,7 +77,7 @@ impl FromStr for BaseUrl {
         }
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
         if !authority.chars().all(is_plain) {
-            return Err(unusable("its host may hold letters, digits, dots, hyphens and underscores only"));
+            return Err(unusable("its host may only contain letters, digits, dots, hyphens and underscores"));
         }
         if text.contains('#') {
             return Err(unusable("it holds a fragment (#), which no server gets"));

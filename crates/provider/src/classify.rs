@@ -87,7 +87,7 @@ fn message(class: FailureClass, refusal: &Refusal<'_>, limit: Option<u64>, reque
         },
         FailureClass::OutputLimit => {
             format!(
-                "more output was asked for than the model can give{status_text}{colon_quoted}; lower the output limit"
+                "more output was requested than the model can produce{status_text}{colon_quoted}; lower the output limit"
             )
         }
         FailureClass::PayloadTooLarge => {

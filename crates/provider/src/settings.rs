@@ -98,7 +98,7 @@ impl FromStr for ReasoningEffort {
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|effort| effort.as_str() == text).ok_or_else(|| {
             let names = Self::ALL.map(Self::as_str).join(", ");
-            format!("there is no reasoning effort {text:?}; there are {names}")
+            format!("unknown reasoning effort {text:?}; use one of {names}")
         })
     }
 }
@@ -166,12 +166,12 @@ pub struct SettingError {
 const OWN_FIELDS: &[(&str, &str)] = &[
     ("model", "the agent names its model"),
     ("messages", "the session sends its own conversation"),
-    ("stream", "the provider's option `stream` says whether answers are streamed"),
+    ("stream", "the provider's option `stream` controls streaming"),
     ("stream_options", "a streamed answer always comes with its usage"),
     ("tools", "the agent names its tools"),
-    ("n", "one answer is asked for at a time"),
-    ("response_format", "ask for an answer of a type"),
-    ("prompt_cache_key", "the provider's option `prompt_cache_key` says whether it is sent"),
+    ("n", "requests always ask for one answer"),
+    ("response_format", "request a typed answer instead"),
+    ("prompt_cache_key", "the provider's option `prompt_cache_key` controls whether it is sent"),
     ("max_tokens", "set output_tokens_max"),
     ("max_completion_tokens", "set output_tokens_max"),
     ("temperature", "set temperature"),
@@ -309,7 +309,7 @@ impl ModelSettings {
             return wrong("output_tokens_max", "must be at least 1 token");
         }
         if self.stop.iter().flatten().any(String::is_empty) {
-            return wrong("stop", "must not hold an empty text");
+            return wrong("stop", "must not contain an empty text");
         }
         if matches!(&self.tool_choice, Some(ToolChoice::Tool(name)) if name.is_empty()) {
             return wrong("tool_choice", "must be `auto`, `none`, `required` or a tool's name");

@@ -278,7 +278,7 @@ impl Player {
         let path = self.path.display();
         if known > 0 {
             return Err(other(format!(
-                "the cassette {path} has {known} answers to this request, and it was asked once more; record it again"
+                "the cassette {path} has {known} answers to this request, but it was repeated once more; record it again"
             )));
         }
         let mut differences: Vec<(usize, Vec<String>)> = self
@@ -293,7 +293,7 @@ impl Player {
             format!("; the nearest, in line {}, differs in {} places: {shown}", index + 2, all.len())
         });
         Err(other(format!(
-            "the cassette {path} has no answer to this request{}; record it again where the change is meant",
+            "the cassette {path} has no answer to this request{}; record it again if the change is intended",
             nearest.unwrap_or_default()
         )))
     }

@@ -132,7 +132,7 @@ pub async fn check(provider: &Arc<dyn Provider>, model: &str) -> Report {
             report.add("an answer ends with exactly one `Done`", Ok(()));
             report.add("the pieces of the text are the text", pieces(heard));
             report.add(
-                "the answer names its provider and the model that was asked for",
+                "the answer names its provider and the requested model",
                 origin(heard, &**provider, model),
             );
             report.add(
@@ -178,7 +178,7 @@ where
         "requests break no rule of the protocol",
         ensure(broken.is_empty(), || broken.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
     );
-    report.add("what is asked arrives whole", arrives(&obedient, &provider).await);
+    report.add("the request arrives complete", arrives(&obedient, &provider).await);
     drop(server);
 
     let scripted = |answer: Answer| {

@@ -163,7 +163,7 @@ impl ScriptedModel {
                 let of =
                     list.model.as_ref().map(|model| format!(" for the model {model:?}")).unwrap_or_default();
                 problems.push(format!(
-                    "{left} of the script's {}{of} not asked for; the next would be {}",
+                    "{left} of the script's {}{of} not used; the next would be {}",
                     counted(list.answers.len()),
                     summary(answer)
                 ));
@@ -254,7 +254,7 @@ impl Strict {
 
     fn refuse(state: &mut State, failure: String) -> Answer {
         state.failures.push(failure);
-        let message = "the test's script has no answer to this request: the model's `assert_done` says why";
+        let message = "the test's script has no answer to this request: see the model's `assert_done`";
         let body = wire::error_body(message, "invalid_request_error", Some("scripted_model"));
         Answer::fault(Fault::Http { status: 400, headers: Vec::new(), body })
     }
@@ -282,7 +282,7 @@ impl Script for Strict {
                 format!("; it follows this message of the {}\n{}", message.role(), quoted(&message.text()))
             });
             let failure = format!(
-                "the script has {}, and the agent asked for number {} (session {:?}, model {:?}){}",
+                "the script has {}, and the agent requested number {} (session {:?}, model {:?}){}",
                 counted(answers.len()),
                 index + 1,
                 request.session_key(),

@@ -164,7 +164,7 @@ fn owner(pid: Option<u32>) -> String {
 fn owner_and_advice(pid: Option<u32>) -> String {
     let advice = match pid {
         Some(pid) if pid == std::process::id() => {
-            "close it there first, or share it; one that was just dropped lets go of it in a moment"
+            "close it there first, or share it; one that was just dropped releases it in a moment"
         }
         Some(_) | None => "end it first",
     };
@@ -302,18 +302,18 @@ impl std::fmt::Display for Notice {
                 )
             }
             Self::IndexRebuilt { reason } => {
-                write!(f, "the index was built again from the journal: {reason}")
+                write!(f, "the index was rebuilt from the journal: {reason}")
             }
             Self::ReadOnly { dir } => {
-                write!(f, "the store in {} is only read, and nothing in it is changed", dir.display())
+                write!(f, "the store in {} is opened read-only", dir.display())
             }
             Self::InUse { pid } => {
-                write!(f, "the store is in use by {}; this is how it stood when it was opened", owner(*pid))
+                write!(f, "the store is in use by {}; this is a snapshot as of opening", owner(*pid))
             }
             Self::IndexInMemory { reason } => write!(f, "the index is kept in memory: {reason}"),
-            Self::ManifestRebuilt { reason } => write!(f, "the list of segments was made again: {reason}"),
+            Self::ManifestRebuilt { reason } => write!(f, "the list of segments was rebuilt: {reason}"),
             Self::SetAside { path } => {
-                write!(f, "a segment that is none of this store's is not read; it is now {}", path.display())
+                write!(f, "a foreign segment was set aside; it is now {}", path.display())
             }
         }
     }

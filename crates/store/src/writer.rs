@@ -757,7 +757,7 @@ impl Writer {
             Tail::Wrong => {
                 tracing::error!(
                     segment = self.active.id,
-                    "a segment does not end where it should; it is left for a new one"
+                    "a segment does not end where it should; a new one is begun"
                 );
                 return self.rotate(Rotation::Abandon);
             }

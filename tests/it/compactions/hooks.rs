@@ -60,8 +60,8 @@ async fn a_supplied_summary_that_is_empty_too_large_or_cuts_where_none_may_is_re
     for (summary, first_kept, reason) in [
         (String::new(), None, "empty, or too large"),
         (text("long", 20_000), None, "empty, or too large"),
-        ("short".to_owned(), Some(2), "may be cut"),
-        ("short".to_owned(), Some(999), "may be cut"),
+        ("short".to_owned(), Some(2), "not a legal cut"),
+        ("short".to_owned(), Some(999), "not a legal cut"),
     ] {
         let (_model, _runtime, session) = hooked(|builder| {
             builder.before_compact(move |_| {

@@ -109,5 +109,5 @@ fn figure(value: &str, unit: &str, ratio: &str) -> Result<Figure> {
 }
 
 fn number(text: &str) -> Result<f64> {
-    text.parse().with_context(|| format!("`{text}` is no number"))
+    text.parse().with_context(|| format!("`{text}` is not a number"))
 }

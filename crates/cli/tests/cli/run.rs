@@ -315,7 +315,7 @@ fn model_settings_come_from_the_configuration_and_from_flags() {
     );
     for (flag, value, problem) in [
         ("--temperature", "5", "temperature: must be 0 to 2"),
-        ("--effort", "huge", "there is no reasoning effort"),
+        ("--effort", "huge", "unknown reasoning effort"),
         ("--tool-choice", "lost", "there is no tool \"lost\""),
     ] {
         let ran = place.run(&["run", "-p", "Hello.", "--base-url", &url, flag, value]);

@@ -66,7 +66,7 @@ fn a_client_that_differs_from_the_script_is_told_and_so_is_the_exit_code() {
     let (running, _) = simulate(&place, &["--say", "Hello"]);
     let ran = stopped(running);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stderr.contains("not asked for"), "{ran:?}");
+    assert!(ran.stderr.contains("not used"), "{ran:?}");
 }
 
 #[test]

@@ -706,7 +706,7 @@ fn a_store_that_cannot_be_written_can_be_looked_at() {
         let ran = run(arguments);
         assert_eq!(ran.code, Some(0), "{arguments:?}: {ran:?}");
         assert!(ran.stdout.contains(said), "{arguments:?}: {ran:?}");
-        assert!(ran.stderr.contains("is only read, and nothing in it is changed"), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains("is opened read-only"), "{arguments:?}: {ran:?}");
     }
     for arguments in
         [&["delete", "one"][..], &["run", "-p", "x", "--session", "one", "--simulate", "--no-tools"]]

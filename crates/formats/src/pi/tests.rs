@@ -276,8 +276,8 @@ fn a_tree_keeps_its_branches_and_continues_from_its_newest_entry() {
         imported.warnings,
         [
             "a line of the unknown type `unheard_of` was left out",
-            "an entry whose id was there before was left out",
-            "an entry whose parent is not before it was taken for a root (2 times)",
+            "an entry with a duplicate id was skipped",
+            "an entry whose parent does not precede it was imported as a root (2 times)",
         ]
     );
 }

@@ -790,7 +790,7 @@ fn an_answer_that_says_nothing_is_none() {
         "hmm ü",
         ["while the model was reasoning (5 characters)", "raise the limit"],
     );
-    check_said(StopReason::Length, "", ["before anything was said", ""]);
+    check_said(StopReason::Length, "", ["before any output", ""]);
     let mut table: Vec<(Input, &str)> = Vec::new();
     for wait in ["wait 500 #1", "wait 1000 #2", "wait 2000 #3", "wait 4000 #4", "wait 8000 #5"] {
         table.extend([(empty(StopReason::Stop), wait), (Input::Waited, "ask")]);

@@ -845,7 +845,7 @@ fn messages_say_what_to_do() {
         (
             Some(400),
             "max_tokens is too large",
-            "more output was asked for than the model can give (400): max_tokens is too large; lower the output limit",
+            "more output was requested than the model can produce (400): max_tokens is too large; lower the output limit",
         ),
         (Some(413), "", "the request is too large in bytes (413); images and long texts take most"),
         (Some(429), "slow down", "the provider's rate limit is reached (429): slow down"),

@@ -12,7 +12,7 @@ fn a_value_that_no_server_takes_is_refused_by_its_name() {
         (settings().top_p(0.0), "top_p: must be above 0"),
         (settings().top_p(1.01), "top_p: must be above 0"),
         (settings().output_tokens_max(0), "output_tokens_max: must be at least 1"),
-        (settings().stop(["a", ""]), "stop: must not hold an empty text"),
+        (settings().stop(["a", ""]), "stop: must not contain an empty text"),
         (settings().extra("model", "other"), "extra.model: cannot be set here: the agent names its model"),
         (settings().extra("messages", Value::Null), "extra.messages"),
         (settings().extra("stream", false), "extra.stream: "),

@@ -121,7 +121,7 @@ async fn a_request_that_was_not_recorded_shows_the_nearest_one() {
     assert!(!error.failure.class.is_retryable());
     heard(&player, request("s", &History::new().user("How warm is it?"))).await;
     let again = player.stream(request("s", &History::new().user("How warm is it?"))).await.err().unwrap();
-    assert!(again.failure.message.contains("asked once more"), "{again}");
+    assert!(again.failure.message.contains("repeated once more"), "{again}");
     for (text, told) in [
         ("", "empty"),
         ("{}", "line 1"),

@@ -69,13 +69,13 @@ async fn a_script_that_is_too_short_fails_the_call_and_the_test() {
     assert_eq!(error.failure.status, Some(400), "{error:?}");
     assert!(!error.failure.class.is_retryable(), "{error:?}");
     let told = panic_of(|| model.assert_done());
-    for part in ["the script has 1 answer,", "asked for number 2", "and now?"] {
+    for part in ["the script has 1 answer,", "requested number 2", "and now?"] {
         assert!(told.contains(part), "{told}");
     }
     // This was reported; later problems are reported when the model is dropped, for a test that asks no more.
     assert!(ask(&model, says("and now?!")).await.is_err());
     let told = panic_of(|| drop(model));
-    assert!(told.contains("asked for number 3"), "{told}");
+    assert!(told.contains("requested number 3"), "{told}");
 }
 
 #[tokio::test(start_paused = true)]

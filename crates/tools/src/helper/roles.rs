@@ -104,7 +104,7 @@ fn check_parent(parent: i32) -> Result<()> {
     if Pid::as_raw(getppid()) == parent {
         Ok(())
     } else {
-        Err(Error::new(ErrorKind::NotFound, "the process that asked for it has ended"))
+        Err(Error::new(ErrorKind::NotFound, "the parent process has ended"))
     }
 }
 

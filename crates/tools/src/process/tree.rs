@@ -207,7 +207,7 @@ mod linux {
                 let process = parse(7, &format!("7 ({name}) S {rest}")).expect("a process");
                 let found = (process.pid, process.parent, process.group, process.session, process.started);
                 assert_eq!(found, (7, 1, 2, 3, 987), "{name}");
-                assert!(parse(7, &format!("7 ({name}) Z {rest}")).is_none(), "a zombie is no process");
+                assert!(parse(7, &format!("7 ({name}) Z {rest}")).is_none(), "a zombie is not a process");
             }
             assert!(parse(7, "").is_none());
         }
