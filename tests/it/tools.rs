@@ -174,7 +174,7 @@ async fn images_of_tools_and_prompts_reach_the_model() {
         let Message::User(blocks) = &**message else { return Vec::new() };
         let image = |block: &greenroom_kernel::Block| match block {
             greenroom_kernel::Block::Image(image) => Some(image.clone()),
-            greenroom_kernel::Block::Text(_) => None,
+            greenroom_kernel::Block::Text(_) | _ => None,
         };
         blocks.iter().filter_map(image).collect()
     };

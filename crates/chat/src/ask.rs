@@ -83,7 +83,6 @@ impl Ask {
         kind: &QuestionKind,
     ) -> Self {
         let form = match kind {
-            QuestionKind::Text => Form::Text(Editor::default()),
             QuestionKind::Choice { choices, several } => Form::Choice {
                 choices: choices.clone(),
                 several: *several,
@@ -94,6 +93,7 @@ impl Ask {
                 Some(fields) => Form::Fields { fields, at: 0 },
                 None => Form::Json(Editor::default()),
             },
+            QuestionKind::Text | _ => Form::Text(Editor::default()),
         };
         Self {
             id,
@@ -190,7 +190,7 @@ impl Ask {
                 format!("{value}{by}")
             }
             QuestionEnd::Expired => "nobody answered in time".to_owned(),
-            QuestionEnd::Withdrawn => "withdrawn".to_owned(),
+            QuestionEnd::Withdrawn | _ => "withdrawn".to_owned(),
         };
         rows.extend(Row::new(&text, Look::PLAIN).wrap(width, &Row::new("  → ", Look::GOOD), &indent));
         rows

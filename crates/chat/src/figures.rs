@@ -111,7 +111,7 @@ pub fn window(context: &ContextUsage) -> String {
         WindowSource::Server => "as the server says",
         WindowSource::Trained => "as the server says of the model; it may take less",
         WindowSource::Assumed => "assumed: nothing knows this model; --window says it",
-        WindowSource::Unknown => return UNKNOWN.to_owned(),
+        WindowSource::Unknown | _ => return UNKNOWN.to_owned(),
     };
     format!("a window of {} tokens ({source})", thousands(window))
 }

@@ -535,8 +535,7 @@ impl Live {
                 self.model.set_now(time::now_ms());
             }
             SessionStatus::Working | SessionStatus::Waiting => self.model.joins_run(),
-            SessionStatus::Idle | SessionStatus::Compacting => {}
-            _ => {}
+            SessionStatus::Idle | SessionStatus::Compacting | SessionStatus::Unknown | _ => {}
         }
         if let Some(text) = figures::stands_still(&state) {
             self.model.note(Look::WARN, text);

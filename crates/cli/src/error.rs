@@ -125,7 +125,8 @@ fn client_code(error: &ClientError) -> u8 {
             | ProblemKind::Busy
             | ProblemKind::Interrupted
             | ProblemKind::Closed
-            | ProblemKind::Other,
+            | ProblemKind::Other
+            | _,
         )
         | None => FAILED,
     }
@@ -204,7 +205,8 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
                 | StoreError::Record { .. }
                 | StoreError::Index { .. }
                 | StoreError::Invariant { .. }
-                | StoreError::Closed => None,
+                | StoreError::Closed
+                | _ => None,
             };
         }
     }
@@ -236,7 +238,8 @@ fn advice_of_client(error: &ClientError) -> Option<&'static str> {
         | ProblemKind::Store
         | ProblemKind::Version
         | ProblemKind::Closed
-        | ProblemKind::Other => None,
+        | ProblemKind::Other
+        | _ => None,
     }
 }
 
@@ -261,7 +264,8 @@ fn advice_for(class: FailureClass) -> Option<&'static str> {
         | FailureClass::PayloadTooLarge
         | FailureClass::Malformed
         | FailureClass::ContentFilter
-        | FailureClass::Other => None,
+        | FailureClass::Other
+        | _ => None,
     }
 }
 

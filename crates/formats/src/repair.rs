@@ -288,7 +288,8 @@ impl<'a> Repair<'a> {
             | EntryKind::Terms { .. }
             | EntryKind::CompactionStarted(_)
             | EntryKind::CompactionEnded(_)
-            | EntryKind::RunEnded { .. } => {}
+            | EntryKind::RunEnded { .. }
+            | _ => {}
         }
         kind
     }

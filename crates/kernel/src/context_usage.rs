@@ -30,6 +30,7 @@ pub struct ContextUsage {
 /// Where a window comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum WindowSource {
     /// `compaction.context_window`.
     CompactionSetting,
@@ -41,12 +42,13 @@ pub enum WindowSource {
     Learned,
     /// Nothing knows it; the setting `unknown_window` says what to take.
     Assumed,
-    /// Nothing knows it, and nothing is assumed.
-    Unknown,
     /// The server says that it takes so much.
     Server,
     /// The server says that the model was made for so much; the server may take less.
     Trained,
+    /// Nothing knows it, and nothing is assumed. A source of a newer program reads as this one.
+    #[serde(other)]
+    Unknown,
 }
 
 /// A model's window, and its source.

@@ -100,6 +100,8 @@ pub fn is_due(trigger: Trigger, size: &Size, has_news: bool) -> bool {
         Trigger::Threshold => size.is_due && has_news,
         Trigger::ModelSwitch => size.is_due,
         Trigger::Overflow | Trigger::Manual | Trigger::Hook | Trigger::Branch => true,
+        // Nothing asks for one.
+        Trigger::Unknown => false,
     }
 }
 

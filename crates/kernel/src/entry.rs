@@ -66,6 +66,7 @@ pub struct Entry {
 
 /// What an entry records.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum EntryKind {
     /// A message. The only kind that counts for tool-call pairing.
     Message {
@@ -335,6 +336,7 @@ pub struct HandOff {
 /// How much of a conversation an agent sees that takes it over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Sees {
     /// Everything that the agent before it saw.
     #[default]
@@ -376,6 +378,7 @@ pub struct Custom {
 /// When an inbox item joins the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Delivery {
     /// After the last result of the running batch of tool calls, into the current run.
     Steer,
@@ -388,6 +391,7 @@ pub enum Delivery {
 /// Why a compaction was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Trigger {
     /// The context reached the trigger.
     Threshold,
@@ -401,6 +405,10 @@ pub enum Trigger {
     Hook,
     /// A branch was left, and its summary comes along. Nothing is replaced.
     Branch,
+    /// What this version does not know: a newer program wrote it. It is read, and never recorded.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 impl Trigger {
@@ -408,7 +416,7 @@ impl Trigger {
     pub fn is_automatic(self) -> bool {
         match self {
             Self::Threshold | Self::Overflow | Self::ModelSwitch | Self::Hook => true,
-            Self::Manual | Self::Branch => false,
+            Self::Manual | Self::Branch | Self::Unknown => false,
         }
     }
 }
@@ -416,6 +424,7 @@ impl Trigger {
 /// How a compaction ended. In JSON: `outcome`, and `reason` where there is one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum CompactionOutcome {
     /// A summary was installed.
     Completed,
@@ -448,6 +457,10 @@ pub enum CompactionOutcome {
     Superseded,
     /// The actor that ran it died; the history is as it was.
     Interrupted,
+    /// What this version does not know: a newer program wrote it. It is read, and never recorded.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 impl CompactionOutcome {
@@ -462,6 +475,7 @@ impl CompactionOutcome {
             Self::Cancelled { .. } => "cancelled",
             Self::Superseded => "superseded",
             Self::Interrupted => "interrupted",
+            Self::Unknown => "unknown",
         }
     }
 
@@ -473,7 +487,7 @@ impl CompactionOutcome {
             | Self::Nothing { reason }
             | Self::Failed { reason }
             | Self::Cancelled { reason } => Some(reason),
-            Self::Completed | Self::Superseded | Self::Interrupted => None,
+            Self::Completed | Self::Superseded | Self::Interrupted | Self::Unknown => None,
         }
     }
 
@@ -485,7 +499,8 @@ impl CompactionOutcome {
             | Self::Failed { .. }
             | Self::Cancelled { .. }
             | Self::Superseded
-            | Self::Interrupted => false,
+            | Self::Interrupted
+            | Self::Unknown => false,
         }
     }
 }
@@ -650,6 +665,7 @@ pub enum Spender {
 /// How an agent's run for a prompt ended. In JSON: `outcome`, and `reason` and `failure` where there is one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(try_from = "RunOutcomeJson", into = "RunOutcomeJson")]
+#[non_exhaustive]
 pub enum RunOutcome {
     /// The model answered without asking for more tools.
     Completed,
@@ -664,6 +680,8 @@ pub enum RunOutcome {
         /// Which guard, and its limit.
         reason: String,
     },
+    /// What this version does not know: a newer program wrote it. It is read, and never recorded.
+    Unknown,
 }
 
 impl RunOutcome {
@@ -675,13 +693,14 @@ impl RunOutcome {
             Self::Failed(_) => "failed",
             Self::Interrupted => "interrupted",
             Self::Stopped { .. } => "stopped",
+            Self::Unknown => "unknown",
         }
     }
 
     /// Why it did not complete, where a reason is known.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            Self::Completed | Self::Aborted | Self::Interrupted => None,
+            Self::Completed | Self::Aborted | Self::Interrupted | Self::Unknown => None,
             Self::Failed(failure) => Some(&failure.message),
             Self::Stopped { reason } => Some(reason),
         }
@@ -724,7 +743,7 @@ impl TryFrom<RunOutcomeJson> for RunOutcome {
             "failed" => failure.map(Self::Failed).ok_or_else(|| "a failed run without its `failure`".into()),
             "interrupted" => Ok(Self::Interrupted),
             "stopped" => Ok(Self::Stopped { reason: reason.unwrap_or_default() }),
-            unknown => Err(format!("there is no outcome {unknown:?} of a run")),
+            _ => Ok(Self::Unknown),
         }
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The kind of a failed model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum FailureClass {
     /// The request is larger than the model's context window.
     ContextOverflow,
@@ -32,10 +33,11 @@ pub enum FailureClass {
     ContentFilter,
     /// Even the smallest context does not fit: what remains cannot be compacted.
     ContextFloor,
-    /// Anything else: most often a request that the provider calls invalid.
-    Other,
     /// The server is not ready yet: it loads its model, or starts again. Waiting heals it, minutes perhaps.
     Loading,
+    /// Anything else: most often a request that the provider calls invalid. A class of a newer program reads as this one.
+    #[serde(other)]
+    Other,
 }
 
 impl FailureClass {

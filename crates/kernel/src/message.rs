@@ -75,6 +75,7 @@ pub fn blocks_text(blocks: &[Block]) -> String {
 
 /// A piece of a user message or of a tool result.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Block {
     /// Plain text, as it was written.
     Text(String),
@@ -143,6 +144,7 @@ impl AssistantMessage {
 
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Part {
     /// Text that is meant for the user.
     Text(String),
@@ -234,6 +236,7 @@ pub enum ToolStatus {
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum StopReason {
     /// The answer was complete.
     Stop,
@@ -247,6 +250,10 @@ pub enum StopReason {
     Aborted,
     /// The provider failed in the middle.
     Error,
+    /// What this version does not know: a newer program wrote it. It is read, and never recorded.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 impl StopReason {
@@ -255,7 +262,7 @@ impl StopReason {
     pub fn is_partial(self) -> bool {
         match self {
             Self::Aborted | Self::Error => true,
-            Self::Stop | Self::Length | Self::ToolCalls | Self::ContentFilter => false,
+            Self::Stop | Self::Length | Self::ToolCalls | Self::ContentFilter | Self::Unknown => false,
         }
     }
 
@@ -268,7 +275,7 @@ impl StopReason {
             Self::ContentFilter => {
                 Some("the answer was cut off by the provider's content filter; what came is kept")
             }
-            Self::Stop | Self::ToolCalls | Self::Aborted | Self::Error => None,
+            Self::Stop | Self::ToolCalls | Self::Aborted | Self::Error | Self::Unknown => None,
         }
     }
 }

@@ -51,6 +51,7 @@ pub struct Question {
 /// What an answer may be. In JSON: `kind`, and the fields of the kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum QuestionKind {
     /// Any text.
     Text,
@@ -320,6 +321,7 @@ impl From<String> for Answer {
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Asker {
     /// The tool, in its call.
     Tool,
@@ -349,6 +351,7 @@ pub struct AskedQuestion {
 /// How a question ended. In JSON: `outcome`, and the answer's fields where there is one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum QuestionEnd {
     /// A person answered.
     Answered(Answer),

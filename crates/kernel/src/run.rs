@@ -548,13 +548,17 @@ impl Run {
                     jitter,
                 ),
                 // A gateway may convert an empty stream to an empty answer.
-                StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error
+                StopReason::Stop
+                | StopReason::ToolCalls
+                | StopReason::Aborted
+                | StopReason::Error
+                | StopReason::Unknown
                     if is_wordless =>
                 {
                     let failure = Failure::new(FailureClass::Malformed, "the model answered nothing");
                     self.failed(failure, true, None, jitter)
                 }
-                StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error => self.retry(
+                StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error | StopReason::Unknown => self.retry(
                     Failure::new(FailureClass::Malformed, match answer.reasoning_chars() {
                         0 => "the model answered nothing".to_owned(),
                         chars => format!(

@@ -114,6 +114,7 @@ impl Default for CompactionSettings {
 /// Who writes the summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Strategy {
     /// The model of the session, or `summary_model`.
     Summarize,
@@ -124,6 +125,7 @@ pub enum Strategy {
 /// How the cut is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum CutRule {
     /// The first legal cut at or after the point where enough is kept.
     Nearest,
@@ -134,6 +136,7 @@ pub enum CutRule {
 /// What to take for a window that nothing knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(try_from = "UnknownWindowText", into = "UnknownWindowText")]
+#[non_exhaustive]
 pub enum UnknownWindow {
     /// A window of this many tokens.
     Assume(u64),

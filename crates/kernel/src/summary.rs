@@ -409,7 +409,7 @@ pub fn accept(
         StopReason::Length => return Err(Rejected::CutOff),
         StopReason::ToolCalls => return Err(Rejected::ToolCalls),
         StopReason::ContentFilter => return Err(Rejected::Filtered),
-        StopReason::Aborted | StopReason::Error => return Err(Rejected::Incomplete),
+        StopReason::Aborted | StopReason::Error | StopReason::Unknown => return Err(Rejected::Incomplete),
     }
     let text = answer.text();
     let text = if check_headings { from_first_heading(&text, kind) } else { text.trim() };

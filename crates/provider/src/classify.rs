@@ -46,7 +46,8 @@ pub fn classify(status: Option<u16>, body: &str, retry_after_ms: Option<u64>) ->
         | FailureClass::Malformed
         | FailureClass::ContentFilter
         | FailureClass::ContextFloor
-        | FailureClass::Other => Sizes::default(),
+        | FailureClass::Other
+        | _ => Sizes::default(),
     };
     let retry_after_ms = retry_after_ms.or_else(|| {
         let may_wait = matches!(
@@ -133,7 +134,7 @@ fn message(class: FailureClass, refusal: &Refusal<'_>, limit: Option<u64>, reque
                 "there is nothing at this address (404){colon_quoted}; check the base URL and the model's name"
             )
         }
-        FailureClass::Malformed | FailureClass::ContextFloor | FailureClass::Other => {
+        FailureClass::Malformed | FailureClass::ContextFloor | FailureClass::Other | _ => {
             format!("the provider refused the request{status_text}{colon_quoted}")
         }
     }

@@ -119,6 +119,7 @@ pub type ReplyStream = BoxStream<'static, Result<ReplyEvent, ProviderError>>;
 
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum ReplyEvent {
     /// The next piece of the text.
     Text(String),
@@ -140,6 +141,7 @@ pub enum ReplyEvent {
 /// A failed model call: its classification ([`Failure`]) and the provider's own words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{failure}")]
+#[non_exhaustive]
 pub struct ProviderError {
     /// The class, the message and the numbers that were read from the body.
     pub failure: Failure,

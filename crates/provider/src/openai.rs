@@ -65,6 +65,7 @@ impl fmt::Debug for ApiKey {
 
 /// The request field that carries the output limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MaxTokensField {
     /// `max_tokens`: the old name, which all servers accept except for OpenAI's reasoning models.
     MaxTokens,
@@ -75,6 +76,7 @@ pub enum MaxTokensField {
 /// Whether the reasoning of earlier answers is sent back, and in which field. Configurations write the field's name, or
 /// `never`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[non_exhaustive]
 pub enum ResendReasoning {
     /// Reasoning is not sent back, which is what most servers expect.
     #[default]
@@ -223,6 +225,7 @@ impl fmt::Debug for OpenAiOptions {
 
 /// Why no request can be made with some options.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OptionsError {
     /// The key contains characters that a header cannot carry, such as a line break.
     #[error("the API key contains characters that a header cannot carry")]

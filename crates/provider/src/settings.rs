@@ -61,6 +61,7 @@ pub struct ModelSettings {
 /// How much a model reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum ReasoningEffort {
     /// Not at all.
     None,
@@ -106,6 +107,7 @@ impl FromStr for ReasoningEffort {
 /// Whether a model calls tools. Written as `auto`, `none`, `required`, or a tool's name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(from = "String", into = "String")]
+#[non_exhaustive]
 pub enum ToolChoice {
     /// The model decides whether to call a tool.
     Auto,
@@ -155,11 +157,19 @@ impl fmt::Display for ToolChoice {
 /// A setting that no server would accept, or that is not allowed in `extra`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {reason}")]
+#[non_exhaustive]
 pub struct SettingError {
     /// The name of the setting, as users write it.
     pub setting: String,
     /// The requirement on the value.
     pub reason: String,
+}
+
+impl SettingError {
+    /// An error about this setting.
+    pub fn new(setting: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { setting: setting.into(), reason: reason.into() }
+    }
 }
 
 /// Fields of the body that are reserved, by their names on the wire, with what to use instead.

@@ -30,6 +30,7 @@ pub struct Problem {
 /// Kinds of problems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ProblemKind {
     /// The model call failed, and recovery did not help.
     Model,
@@ -65,7 +66,8 @@ pub enum ProblemKind {
     Version,
     /// The runtime is shut down.
     Closed,
-    /// Anything else.
+    /// Anything else. A kind of a newer server reads as this one.
+    #[serde(other)]
     Other,
 }
 
@@ -124,6 +126,8 @@ impl ProblemKind {
             StoreError::SessionId { .. } => Self::SessionId,
             StoreError::InUse { .. } => Self::StoreInUse,
             StoreError::Quarantined { .. } | StoreError::Damaged { .. } => Self::Damaged,
+            // A client that has the current state can ask again.
+            StoreError::Closed | StoreError::Replaced { .. } => Self::Closed,
             StoreError::Full { .. }
             | StoreError::NotPermitted { .. }
             | StoreError::Io { .. }
@@ -133,9 +137,8 @@ impl ProblemKind {
             | StoreError::Version { .. }
             | StoreError::Record { .. }
             | StoreError::Index { .. }
-            | StoreError::Invariant { .. } => Self::Store,
-            // A client that has the current state can ask again.
-            StoreError::Closed | StoreError::Replaced { .. } => Self::Closed,
+            | StoreError::Invariant { .. }
+            | _ => Self::Store,
         }
     }
 }

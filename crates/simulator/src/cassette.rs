@@ -360,6 +360,8 @@ fn message_value(message: &Message) -> Value {
             .map(|block| match block {
                 Block::Text(text) => json!({ "text": text }),
                 Block::Image(image) => json!({ "image": image.media_type, "data": image.data }),
+                // A kind of block that cassettes do not have.
+                _ => Value::Null,
             })
             .collect()
     };
@@ -432,6 +434,8 @@ impl From<&ReplyEvent> for Piece {
                 error: answer.error.clone(),
                 content: answer.content.iter().map(Content::from).collect(),
             }),
+            // A kind of piece that cassettes do not have.
+            _ => Self::Text(String::new()),
         }
     }
 }
@@ -461,6 +465,8 @@ impl From<&Part> for Content {
             Part::ToolCall(ToolCall { id, name, arguments }) => {
                 Self::ToolCall { id: id.clone(), name: name.clone(), arguments: arguments.clone() }
             }
+            // A kind of part that cassettes do not have.
+            _ => Self::Text(String::new()),
         }
     }
 }
@@ -490,12 +496,11 @@ impl From<&ProviderError> for RecordedFailure {
 
 impl From<RecordedFailure> for ProviderError {
     fn from(recorded: RecordedFailure) -> Self {
-        Self {
-            failure: recorded.failure,
-            body: recorded.body,
-            empty_stream: recorded.empty_stream,
-            connection_refused: recorded.connection_refused,
-            connection_lost: recorded.connection_lost,
-        }
+        let RecordedFailure { failure, body, empty_stream, connection_refused, connection_lost } = recorded;
+        let mut error = Self::new(failure, body);
+        error.empty_stream = empty_stream;
+        error.connection_refused = connection_refused;
+        error.connection_lost = connection_lost;
+        error
     }
 }

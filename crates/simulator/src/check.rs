@@ -174,7 +174,7 @@ fn check_contents(request: &SeenRequest, known: usize, broken: &mut Vec<Broken>)
         let is_empty = match &**message {
             Message::User(blocks) => !blocks.iter().any(|block| match block {
                 Block::Text(text) => !text.trim().is_empty(),
-                Block::Image(_) => true,
+                Block::Image(_) | _ => true,
             }),
             Message::Assistant(assistant) => assistant.is_empty(),
             // A tool may return nothing; every provider accepts that.

@@ -97,6 +97,7 @@ fn seen(mut request: Request, resent: &ResentReasoning) -> SeenRequest {
             .map(|block| match block {
                 Block::Text(text) => text.len(),
                 Block::Image(image) => image.data.len(),
+                _ => 0,
             })
             .sum()
     };
@@ -113,6 +114,7 @@ fn seen(mut request: Request, resent: &ResentReasoning) -> SeenRequest {
                     Part::Text(text) | Part::Reasoning(text) => text.len(),
                     Part::OpaqueReasoning { data, .. } => data.len(),
                     Part::ToolCall(call) => call.name.len() + call.arguments.len(),
+                    _ => 0,
                 })
                 .sum(),
         })
@@ -204,8 +206,9 @@ impl Performance {
                 Step::Reset | Step::Refuse => {
                     // As over HTTP: a stream that breaks off before its first event is treated like an empty
                     // one.
-                    let empty_stream = !self.gathered.has_event;
-                    return self.end(Err(ProviderError { empty_stream, ..reset() }));
+                    let mut error = reset();
+                    error.empty_stream = !self.gathered.has_event;
+                    return self.end(Err(error));
                 }
                 Step::Raw(raw) => return self.end(Err(raw_error(&raw))),
                 Step::Piece(piece) => {
@@ -308,12 +311,16 @@ async fn stall(for_ms: Option<u64>) {
 
 fn reset() -> ProviderError {
     let failure = Failure::new(FailureClass::Timeout, "the connection was reset");
-    ProviderError { connection_lost: true, ..ProviderError::new(failure, "") }
+    let mut error = ProviderError::new(failure, "");
+    error.connection_lost = true;
+    error
 }
 
 fn refused() -> ProviderError {
     let failure = Failure::new(FailureClass::Timeout, "cannot reach the simulator: connection refused");
-    ProviderError { connection_refused: true, connection_lost: true, ..ProviderError::new(failure, "") }
+    let mut error = ProviderError::new(failure, "");
+    (error.connection_refused, error.connection_lost) = (true, true);
+    error
 }
 
 fn raw_error(raw: &Raw) -> ProviderError {

@@ -209,17 +209,22 @@ impl From<&AssistantMessage> for Answer {
             match part {
                 Part::Text(text) => reply.text.push_str(text),
                 Part::Reasoning(text) => reply.reasoning.push_str(text),
-                Part::OpaqueReasoning { .. } => {}
                 Part::ToolCall(call) => reply.calls.push(ScriptedCall {
                     id: Some(call.id.clone()),
                     name: call.name.clone(),
                     arguments: call.arguments.clone(),
                 }),
+                Part::OpaqueReasoning { .. } | _ => {}
             }
         }
         reply.finish = match message.stop {
             StopReason::Length | StopReason::ContentFilter => Some(message.stop),
-            StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error => None,
+            StopReason::Stop
+            | StopReason::ToolCalls
+            | StopReason::Aborted
+            | StopReason::Error
+            | StopReason::Unknown
+            | _ => None,
         };
         reply
     }

@@ -56,7 +56,7 @@ pub fn message(message: &Message) -> u64 {
             .map(|part| match part {
                 Part::Text(text) => count(text),
                 Part::ToolCall(call) => CALL_OVERHEAD + count(&call.name) + count(&call.arguments),
-                Part::Reasoning(_) | Part::OpaqueReasoning { .. } => 0,
+                Part::Reasoning(_) | Part::OpaqueReasoning { .. } | _ => 0,
             })
             .sum(),
     };
@@ -68,7 +68,7 @@ pub fn reasoning(message: &Message) -> u64 {
     let Message::Assistant(answer) = message else { return 0 };
     let tokens = |part: &Part| match part {
         Part::Reasoning(text) | Part::OpaqueReasoning { data: text, .. } => count(text),
-        Part::Text(_) | Part::ToolCall(_) => 0,
+        Part::Text(_) | Part::ToolCall(_) | _ => 0,
     };
     answer.content.iter().map(tokens).sum()
 }
@@ -91,6 +91,7 @@ fn blocks(blocks: &[Block]) -> u64 {
         .map(|block| match block {
             Block::Text(text) => count(text),
             Block::Image(_) => IMAGE,
+            _ => 0,
         })
         .sum()
 }

@@ -351,7 +351,7 @@ impl WireMessage {
             match block {
                 Block::Text(text) if text.is_empty() => {}
                 Block::Text(text) => content.push(Part::Text(text)),
-                Block::Image(_) => {
+                Block::Image(_) | _ => {
                     broken.push((Rule::UnknownContent, format!("message {index}: an image in an answer")));
                 }
             }
@@ -421,12 +421,12 @@ fn output_schema(format: &serde_json::Value) -> Option<Arc<OutputSchema>> {
 /// Returns the protocol's finish reason.
 pub(crate) fn finish_reason(stop: StopReason) -> &'static str {
     match stop {
-        StopReason::Stop => "stop",
         StopReason::Length => "length",
         StopReason::ToolCalls => "tool_calls",
         StopReason::ContentFilter => "content_filter",
         StopReason::Aborted => "aborted",
         StopReason::Error => "error",
+        StopReason::Stop | StopReason::Unknown | _ => "stop",
     }
 }
 

@@ -11,6 +11,7 @@ use greenroom_kernel::EntryId;
 
 /// Why a store operation failed. If a whole group fails, each of its callers gets a clone.
 #[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum StoreError {
     /// Another process, or another store in this one, has the directory open.
     #[error("the store in {} is in use by {}", dir.display(), owner_and_advice(*.pid))]
@@ -214,6 +215,7 @@ impl StoreError {
 
 /// Information for a person about a store that was opened: what was lost, and what was repaired.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Notice {
     /// Acknowledged entries at the end of the session are gone. The session is quarantined: it can be read up to
     /// `from`, and nothing can be appended until [`crate::Store::accept_loss`].

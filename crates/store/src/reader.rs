@@ -24,6 +24,7 @@ pub struct Salvaged {
 
 /// The losses of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Loss {
     /// The session.
     pub session: String,

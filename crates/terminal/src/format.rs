@@ -128,7 +128,13 @@ pub fn branched(to: Option<EntryId>) -> String {
 pub fn compacting(trigger: Trigger, tokens: u64) -> String {
     match trigger {
         Trigger::Branch => "summarising the branch that is left".to_owned(),
-        Trigger::Threshold | Trigger::Overflow | Trigger::Manual | Trigger::ModelSwitch | Trigger::Hook => {
+        Trigger::Threshold
+        | Trigger::Overflow
+        | Trigger::Manual
+        | Trigger::ModelSwitch
+        | Trigger::Hook
+        | Trigger::Unknown
+        | _ => {
             format!("compacting {} tokens", tenths(tokens))
         }
     }

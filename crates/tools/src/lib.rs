@@ -94,6 +94,7 @@ pub trait Tool: Send + Sync + 'static {
 
 /// The output of a tool call.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ToolOutput {
     /// Text and images for the model.
     pub content: Vec<Block>,
@@ -111,6 +112,11 @@ impl Default for ToolOutput {
 }
 
 impl ToolOutput {
+    /// Returns an output with these parts.
+    pub fn new(content: Vec<Block>, status: ToolStatus, touched: Vec<Touched>) -> Self {
+        Self { content, status, touched }
+    }
+
     /// Returns a successful output with one text.
     pub fn text(text: impl Into<String>) -> Self {
         Self { content: vec![Block::Text(text.into())], status: ToolStatus::Ok, touched: Vec::new() }

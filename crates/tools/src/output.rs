@@ -89,12 +89,9 @@ impl Clip {
 pub(crate) fn cap_blocks(content: Vec<Block>) -> Vec<Block> {
     let (mut bytes, mut lines) = (0, 0);
     for block in &content {
-        match block {
-            Block::Text(text) => {
-                bytes += text.len() + 1;
-                lines += newlines(text.as_bytes()) + 1;
-            }
-            Block::Image(_) => {}
+        if let Block::Text(text) = block {
+            bytes += text.len() + 1;
+            lines += newlines(text.as_bytes()) + 1;
         }
     }
     if bytes <= RESULT_BYTES_MAX + 1 && lines <= RESULT_LINES_MAX + 1 {
@@ -110,7 +107,7 @@ pub(crate) fn cap_blocks(content: Vec<Block>) -> Vec<Block> {
                 }
                 clip.push(text.as_bytes());
             }
-            Block::Image(_) => images.push(block),
+            Block::Image(_) | _ => images.push(block),
         }
     }
     let mut capped = vec![Block::Text(clip.finish("call again for a smaller part to see it"))];

@@ -67,6 +67,7 @@ impl Eq for AppState {}
 /// The agent has no state of the requested type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the agent has no state of type `{wanted}`{}; give it one with `Agent::state`", has(known))]
+#[non_exhaustive]
 pub struct MissingState {
     /// The type's name.
     pub wanted: &'static str,

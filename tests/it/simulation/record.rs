@@ -212,7 +212,7 @@ impl Record {
                 self.happened(match end {
                     QuestionEnd::Answered(_) => "a question was answered",
                     QuestionEnd::Expired => "a question expired",
-                    QuestionEnd::Withdrawn => "a question was withdrawn",
+                    QuestionEnd::Withdrawn | _ => "a question was withdrawn",
                 });
             }
             EntryKind::CallStarted { .. } => self.happened("a tool began after a hook had asked"),

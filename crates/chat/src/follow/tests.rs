@@ -10,16 +10,9 @@ use super::*;
 
 fn event(seq: u64, n: Option<u64>) -> Event {
     let kind = EventKind::Warning { message: String::new() };
-    Event {
-        session: Arc::from("s"),
-        session_created_at_ms: 7,
-        seq,
-        n,
-        at_ms: 0,
-        run: None,
-        parent: None,
-        kind,
-    }
+    let mut event = Event::new("s", seq, kind);
+    event.n = n;
+    event
 }
 
 fn seqs(events: &[Arc<Event>]) -> Vec<(u64, Option<u64>)> {

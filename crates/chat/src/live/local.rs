@@ -234,7 +234,7 @@ async fn call_in(
         .iter()
         .filter_map(|block| match block {
             Block::Text(text) => Some(text.as_str()),
-            Block::Image(_) => None,
+            Block::Image(_) | _ => None,
         })
         .collect();
     let text = text.join("\n");

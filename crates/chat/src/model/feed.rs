@@ -292,7 +292,7 @@ impl Model {
                 let rows = markdown::blocks(&message.text, self.size.width());
                 self.put(Last::Answer, rows);
             }
-            _ => {}
+            Role::Unknown | _ => {}
         }
     }
 
@@ -350,7 +350,6 @@ impl Model {
         (self.busy_since, self.writing, self.starts) = (None, None, None);
         self.is_interrupting = false;
         match outcome {
-            RunOutcome::Completed => {}
             RunOutcome::Aborted => {
                 self.note(Look::WARN, "interrupted; what had come is kept. /continue goes on with it");
             }
@@ -361,6 +360,7 @@ impl Model {
             RunOutcome::Stopped { reason } => {
                 self.note(Look::WARN, &format!("stopped: {reason}. /continue goes on with it"));
             }
+            RunOutcome::Completed | RunOutcome::Unknown | _ => {}
         }
         self.context(context);
     }

@@ -2,8 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::sync::Arc;
-
 use greenroom::event::{Delta, EventKind, MessageView, Record};
 use greenroom::{Event, Role, RunOutcome};
 use greenroom_kernel::usage::ContextUsage;
@@ -25,17 +23,7 @@ impl Chat {
 
     fn hears(&mut self, kind: EventKind) {
         self.seq += 1;
-        let event = Event {
-            session_created_at_ms: 7,
-            session: Arc::from("s"),
-            seq: self.seq,
-            n: None,
-            at_ms: 0,
-            run: None,
-            parent: None,
-            kind,
-        };
-        self.model.event(&event);
+        self.model.event(&Event::new("s", self.seq, kind));
     }
 
     fn types(&mut self, text: &str) {
@@ -455,17 +443,7 @@ fn a_question_does_not_take_the_keys_of_who_is_typing() {
 fn what_others_said_and_is_not_taken_up_is_counted_by_who_joins() {
     let mut chat = Chat::new();
     let mut past = |seq: u64, kind: EventKind| {
-        let event = Event {
-            session: Arc::from("s"),
-            session_created_at_ms: 7,
-            seq,
-            n: None,
-            at_ms: 0,
-            run: None,
-            parent: None,
-            kind,
-        };
-        chat.model.past(&event);
+        chat.model.past(&Event::new("s", seq, kind));
     };
     for entry in [3, 4] {
         let delivery = greenroom::InboxDelivery::Steer;

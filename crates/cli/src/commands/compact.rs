@@ -89,6 +89,8 @@ async fn compact(
         CompactionOutcome::Completed
         | CompactionOutcome::Truncated { .. }
         | CompactionOutcome::Pruned { .. }
-        | CompactionOutcome::Nothing { .. } => 0,
+        | CompactionOutcome::Nothing { .. }
+        | CompactionOutcome::Unknown
+        | _ => 0,
     })
 }

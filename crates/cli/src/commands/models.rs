@@ -135,7 +135,7 @@ fn window_source(source: WindowSource) -> &'static str {
         WindowSource::Trained => "server, of the model",
         WindowSource::Learned => "a refusal",
         WindowSource::Assumed => "assumed",
-        WindowSource::Unknown => "",
+        WindowSource::Unknown | _ => "",
     }
 }
 

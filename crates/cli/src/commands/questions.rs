@@ -126,7 +126,7 @@ fn value(kind: Option<&QuestionKind>, args: &AnswerArgs) -> Result<Value> {
         Some(QuestionKind::Choice { several: true, .. }) => {
             serde_json::from_str(&args.value).unwrap_or_else(|_| Value::from(args.value.as_str()))
         }
-        Some(QuestionKind::Text | QuestionKind::Choice { several: false, .. }) | None => {
+        Some(QuestionKind::Text | QuestionKind::Choice { several: false, .. } | _) | None => {
             Value::from(args.value.as_str())
         }
     })
@@ -151,11 +151,11 @@ fn show(screen: &mut Screen, question: &PendingQuestion) -> Result<()> {
 /// What an answer may be, in one line.
 pub(crate) fn wanted(kind: &QuestionKind) -> String {
     match kind {
-        QuestionKind::Text => "any text".to_owned(),
         QuestionKind::Choice { choices, several: false } => format!("one of: {}", choices.join(", ")),
         QuestionKind::Choice { choices, several: true } => {
             format!("some of, as a JSON list: {}", choices.join(", "))
         }
         QuestionKind::Form { schema } => format!("JSON as this schema says: {schema}"),
+        QuestionKind::Text | _ => "any text".to_owned(),
     }
 }

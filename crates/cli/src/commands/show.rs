@@ -260,7 +260,6 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
             mark(screen, Look::DIM, &format!("from here on {model} answers ({provider})"))
         }
         EntryKind::RunEnded { outcome, .. } => match outcome {
-            RunOutcome::Completed => Ok(()),
             RunOutcome::Aborted => mark(screen, Look::WARN, "the run was aborted"),
             RunOutcome::Interrupted => mark(screen, Look::WARN, "the run was interrupted: its process died"),
             RunOutcome::Failed(failure) => {
@@ -269,6 +268,7 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
             RunOutcome::Stopped { reason } => {
                 mark(screen, Look::BAD, &format!("the run was stopped: {reason}"))
             }
+            RunOutcome::Completed | RunOutcome::Unknown | _ => Ok(()),
         },
         EntryKind::Question(asked) => {
             mark(screen, Look::WARN, &format!("question {}: {}", entry.id, asked.question.text))
@@ -279,7 +279,7 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
                 mark(screen, Look::WARN, &format!("question {question} was answered{by}: {answer}"))
             }
             QuestionEnd::Expired => mark(screen, Look::WARN, &format!("question {question} has expired")),
-            QuestionEnd::Withdrawn => mark(screen, Look::WARN, &format!("question {question} was withdrawn")),
+            QuestionEnd::Withdrawn | _ => mark(screen, Look::WARN, &format!("question {question} was withdrawn")),
         },
         EntryKind::Pin { entry, pinned } => mark(
             screen,
@@ -312,7 +312,8 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
         | EntryKind::Inbox { .. }
         | EntryKind::InboxCleared { .. }
         | EntryKind::LeafMoved { .. }
-        | EntryKind::Spent(_) => Ok(()),
+        | EntryKind::Spent(_)
+        | _ => Ok(()),
     }
 }
 
@@ -349,7 +350,6 @@ fn answer(
         screen.line(line)?;
     }
     match assistant.stop {
-        StopReason::Stop | StopReason::ToolCalls => Ok(()),
         StopReason::Length => mark(screen, Look::WARN, "the answer reached its length limit"),
         StopReason::ContentFilter => mark(screen, Look::WARN, "the answer was cut by the content filter"),
         StopReason::Aborted => mark(screen, Look::WARN, "the answer was interrupted here"),
@@ -357,6 +357,7 @@ fn answer(
             let error = assistant.error.as_deref().unwrap_or("the provider failed");
             mark(screen, Look::BAD, &format!("the answer broke off: {error}"))
         }
+        StopReason::Stop | StopReason::ToolCalls | StopReason::Unknown | _ => Ok(()),
     }
 }
 

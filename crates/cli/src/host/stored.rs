@@ -99,7 +99,8 @@ pub(super) fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
             | Notice::ReadOnly { .. }
             | Notice::InUse { .. }
             | Notice::SetAside { .. }
-            | Notice::ManifestRebuilt { .. } => "",
+            | Notice::ManifestRebuilt { .. }
+            | _ => "",
         };
         warn(global, &format!("{notice}{more}"))?;
     }

@@ -110,7 +110,8 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         | EntryKind::Terms { .. }
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
-        | EntryKind::RunEnded { .. } => custom("greenroom.record", &Value::Null),
+        | EntryKind::RunEnded { .. }
+        | _ => custom("greenroom.record", &Value::Null),
     }
 }
 
@@ -156,11 +157,11 @@ fn assistant(answer: &AssistantMessage, at_ms: u64) -> Value {
     let mut value = json!({
         "role": "assistant", "content": content, "provider": answer.provider, "model": answer.model,
         "stopReason": match answer.stop {
-            StopReason::Stop | StopReason::ContentFilter => "stop",
             StopReason::Length => "length",
             StopReason::ToolCalls => "toolUse",
             StopReason::Aborted => "aborted",
             StopReason::Error => "error",
+            StopReason::Stop | StopReason::ContentFilter | StopReason::Unknown | _ => "stop",
         },
         "timestamp": at_ms,
     });
@@ -177,12 +178,12 @@ fn part(part: &Part) -> Option<Value> {
     match part {
         Part::Text(text) => Some(json!({ "type": "text", "text": text })),
         Part::Reasoning(text) => Some(json!({ "type": "thinking", "thinking": text })),
-        // Opaque reasoning is of no use to another system.
-        Part::OpaqueReasoning { .. } => None,
         Part::ToolCall(call) => {
             let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
             Some(json!({ "type": "toolCall", "id": call.id, "name": call.name, "arguments": arguments }))
         }
+        // Another system cannot send opaque reasoning back.
+        Part::OpaqueReasoning { .. } | _ => None,
     }
 }
 
@@ -208,6 +209,7 @@ fn blocks(blocks: &[Block]) -> Vec<Value> {
     let value = |block: &Block| match block {
         Block::Text(text) => json!({ "type": "text", "text": text }),
         Block::Image(image) => json!({ "type": "image", "data": image.data, "mimeType": image.media_type }),
+        _ => json!({ "type": "text", "text": "" }),
     };
     blocks.iter().map(value).collect()
 }

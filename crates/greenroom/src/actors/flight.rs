@@ -63,7 +63,7 @@ impl Flight {
             | ReplyEvent::ToolCall { arguments: text, .. } => {
                 self.streamed.push_str(text);
             }
-            ReplyEvent::Done(_) => {}
+            ReplyEvent::Done(_) | _ => {}
         }
     }
 

@@ -171,7 +171,8 @@ fn readable(kind: &EntryKind) -> Option<(String, String)> {
         | EntryKind::Metadata(_)
         | EntryKind::Child(_)
         | EntryKind::HandOff(_)
-        | EntryKind::RunEnded { .. } => None,
+        | EntryKind::RunEnded { .. }
+        | _ => None,
     }
 }
 

@@ -109,7 +109,7 @@ impl ToolHooks<'_> {
     ) -> ToolResult {
         let hooks = &self.agent.hooks;
         let ToolResult { call_id, tool_name, content, status, touched } = result;
-        let mut output = ToolOutput { content, status, touched };
+        let mut output = ToolOutput::new(content, status, touched);
         for hook in &hooks.after_tool {
             let report = ToolCallReport {
                 session: Arc::clone(&self.shared.id),
@@ -148,7 +148,8 @@ impl ToolHooks<'_> {
                         ToolStatus::Interrupted => "was interrupted",
                     };
                     let text = format!("The call {ended}, and its output is withheld: {reason}.");
-                    output = ToolOutput { touched: output.touched, ..ToolOutput::error(text) };
+                    let withheld = ToolOutput::error(text);
+                    output = ToolOutput::new(withheld.content, withheld.status, output.touched);
                     break;
                 }
             }
@@ -176,7 +177,7 @@ impl ToolHooks<'_> {
 fn not_run(call: &ToolCall, reason: &str) -> ToolOutput {
     let reason = reason.trim().trim_end_matches('.');
     let ToolResult { content, status, touched, .. } = ToolResult::not_run(call, reason);
-    ToolOutput { content, status, touched }
+    ToolOutput::new(content, status, touched)
 }
 
 fn shortened(arguments: &str) -> String {

@@ -52,6 +52,7 @@ pub enum RunItem<R = Reply> {
 
 /// A piece of what the agent says in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TextPiece {
     /// More of the text.
     More(String),

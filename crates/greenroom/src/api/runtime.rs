@@ -804,7 +804,7 @@ impl Runtime {
             };
             match status {
                 Ok(Status::Working | Status::Compacting) => working.push(id),
-                Ok(Status::Idle | Status::Waiting) => {}
+                Ok(Status::Idle | Status::Waiting | Status::Unknown) => {}
                 // It was deleted meanwhile, or cannot be read, and then nothing goes on in it.
                 Err(Error::Closed) => return Err(Error::Closed),
                 Err(_) => {}

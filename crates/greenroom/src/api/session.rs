@@ -272,7 +272,9 @@ impl SessionHandle {
                 // Without a summary the other one would see all of it.
                 outcome @ (CompactionOutcome::Failed { .. }
                 | CompactionOutcome::Superseded
-                | CompactionOutcome::Interrupted) => {
+                | CompactionOutcome::Interrupted
+                | CompactionOutcome::Unknown
+                | _) => {
                     let reason = outcome.reason().unwrap_or(outcome.as_str()).to_owned();
                     return Err(Error::NotSummarised { to, reason });
                 }
@@ -317,7 +319,7 @@ impl SessionHandle {
         let kind = match delivery {
             InboxDelivery::Steer => InputKind::Steer,
             InboxDelivery::FollowUp => InputKind::FollowUp,
-            InboxDelivery::Prompt => InputKind::Prompt,
+            InboxDelivery::Prompt | _ => InputKind::Prompt,
         };
         let prompt = self.door.judge(kind, prompt).await?;
         let taken = self
@@ -393,7 +395,9 @@ impl SessionHandle {
             | CompactionOutcome::Truncated { .. }
             | CompactionOutcome::Pruned { .. }
             | CompactionOutcome::Superseded
-            | CompactionOutcome::Interrupted => {
+            | CompactionOutcome::Interrupted
+            | CompactionOutcome::Unknown
+            | _ => {
                 let reason = done.outcome.reason().unwrap_or("it was interrupted").to_owned();
                 Err(Error::BranchSummary { reason })
             }

@@ -31,6 +31,7 @@ const CHILDREN_PAGE: usize = 64;
 
 /// What the store knows of a session, whether it is live or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[non_exhaustive]
 pub struct SessionSummary {
     /// The session's id.
     pub id: String,

@@ -44,8 +44,8 @@ impl PromptOptions {
         }
         if let Some(settings) = settings {
             let recorded: ModelSettings = serde_json::from_value(settings.clone()).map_err(|error| {
-                let setting = "those that were recorded with the prompt".to_owned();
-                Error::from(SettingError { setting, reason: error.to_string() })
+                let setting = "those that were recorded with the prompt";
+                Error::from(SettingError::new(setting, error.to_string()))
             })?;
             self.settings = recorded.merged(std::mem::take(&mut self.settings));
         }

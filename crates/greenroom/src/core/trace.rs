@@ -120,7 +120,7 @@ pub(crate) fn run_ended(
     match outcome {
         RunOutcome::Completed | RunOutcome::Aborted => {}
         RunOutcome::Failed(failure) => _ = span.record("error.type", failure.class.as_str()),
-        RunOutcome::Interrupted | RunOutcome::Stopped { .. } => {
+        RunOutcome::Interrupted | RunOutcome::Stopped { .. } | RunOutcome::Unknown | _ => {
             _ = span.record("error.type", outcome.as_str())
         }
     }

@@ -30,6 +30,7 @@ pub(crate) mod tests;
 
 /// One event of a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[non_exhaustive]
 pub struct Event {
     /// The session.
     #[serde(rename = "session_id")]
@@ -58,6 +59,13 @@ pub struct Event {
 }
 
 impl Event {
+    /// An event of the log, at 0 of the clock and of no run: for tests of programs that read events. Its other fields can
+    /// be set.
+    pub fn new(session: impl Into<Arc<str>>, seq: u64, kind: EventKind) -> Self {
+        let session = session.into();
+        Self { session, session_created_at_ms: 0, seq, n: None, at_ms: 0, run: None, parent: None, kind }
+    }
+
     /// Whether it is in the log, and so can be replayed.
     pub fn is_durable(&self) -> bool {
         self.n.is_none()
@@ -345,6 +353,18 @@ pub enum EventKind {
     },
     /// The session was deleted, and this is the last that is told of it. Opening its id begins another one.
     SessionDeleted,
+    /// An event that this version cannot read: its type is one of a newer program's, or something in it is. It is written
+    /// as it was read.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown {
+        /// The event's type.
+        #[serde(rename = "type")]
+        name: String,
+        /// Its other fields, as they came.
+        #[serde(flatten)]
+        fields: serde_json::Map<String, Value>,
+    },
 }
 
 impl EventKind {
@@ -385,10 +405,11 @@ impl EventKind {
             Self::SessionRestarted { .. } => EventType::SessionRestarted,
             Self::SessionFailed { .. } => EventType::SessionFailed,
             Self::SessionDeleted => EventType::SessionDeleted,
+            Self::Unknown { .. } => EventType::Unknown,
         }
     }
 
-    /// The event's name: its type, as in its JSON form.
+    /// The event's name: its type, as in its JSON form; `unknown` for [`EventKind::Unknown`].
     pub fn name(&self) -> &'static str {
         self.event_type().as_str()
     }
@@ -406,6 +427,7 @@ impl EventKind {
             Self::InstructionsChanged { text, .. } => text.len(),
             Self::Hook { detail, .. } => detail.as_ref().map_or(0, String::len),
             Self::Recorded { record: Record::Note { data, .. }, .. } => data.len(),
+            Self::Unknown { fields, .. } => FRAME * fields.len(),
             Self::QuestionAsked { question, .. } => question.weight(),
             Self::QuestionEnded { end: QuestionEnd::Answered(answer), .. } => answer.weight(),
             Self::RunStart
@@ -425,7 +447,7 @@ impl EventKind {
             | Self::ResultsPruned { .. }
             | Self::CompactionUndone { .. }
             | Self::InputQueued { .. }
-            | Self::QuestionEnded { end: QuestionEnd::Expired | QuestionEnd::Withdrawn, .. }
+            | Self::QuestionEnded { .. }
             | Self::Recorded { .. }
             | Self::Retry { .. }
             | Self::QueueUpdate { .. }
@@ -512,6 +534,9 @@ names! {
         /// See [`EventKind::SessionDeleted`].
         SessionDeleted = "session_deleted",
     }
+    /// See [`EventKind::Unknown`]. No filter can name it.
+    #[serde(rename = "unknown", skip_deserializing)]
+    else Unknown
 }
 
 names! {
@@ -524,6 +549,9 @@ names! {
         /// The provider asked to wait.
         Paused = "paused",
     }
+    /// A name that this version does not know: a newer program wrote it.
+    #[serde(rename = "unknown", other)]
+    else Unknown
 }
 
 names! {
@@ -542,6 +570,9 @@ names! {
         /// What happened on a branch that was left.
         BranchSummary = "branch_summary",
     }
+    /// A name that this version does not know: a newer program wrote it.
+    #[serde(rename = "unknown", other)]
+    else Unknown
 }
 
 /// What an entry records that has no event of its own: see [`EventKind::Recorded`].
@@ -641,6 +672,17 @@ pub enum Record {
         /// The label's value; `None` takes it away.
         value: Option<String>,
     },
+    /// A record that this version cannot read: a newer program wrote it. It is written as it was read.
+    #[serde(untagged)]
+    #[schemars(skip)]
+    Unknown {
+        /// The record's kind.
+        #[serde(rename = "kind")]
+        name: String,
+        /// Its other fields, as they came.
+        #[serde(flatten)]
+        fields: serde_json::Map<String, Value>,
+    },
 }
 
 /// More of an answer.
@@ -665,6 +707,7 @@ pub enum Delta {
 
 /// A message, as events show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[non_exhaustive]
 pub struct MessageView {
     /// Who the message is from.
     pub role: Role,
@@ -830,10 +873,13 @@ fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, e
         EntryKind::QuestionEnded { question, end } => {
             EventKind::QuestionEnded { question: *question, end: end.clone() }
         }
-        EntryKind::Metadata(Metadata::Title { title }) => recorded(Record::Title { title: title.clone() }),
-        EntryKind::Metadata(Metadata::Label { name, value }) => {
-            recorded(Record::SessionLabel { name: name.clone(), value: value.clone() })
-        }
+        EntryKind::Metadata(metadata) => recorded(match metadata {
+            Metadata::Title { title } => Record::Title { title: title.clone() },
+            Metadata::Label { name, value } => {
+                Record::SessionLabel { name: name.clone(), value: value.clone() }
+            }
+        }),
+        _ => recorded(Record::Unknown { name: "unknown".to_owned(), fields: serde_json::Map::new() }),
     };
     let (at_ms, seq) = (entry.at_ms, entry.id.0);
     let (session, parent) = (Arc::clone(session), parent.cloned());

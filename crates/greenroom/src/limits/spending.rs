@@ -22,6 +22,7 @@ const PARTS: usize = 60;
 
 /// How long a limit of a runtime's spending counts back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Period {
     /// The last 60 minutes.
     Hour,

@@ -18,6 +18,7 @@ pub use greenroom_kernel::settings::CompactOptions;
 /// [`is_installed`](Self::is_installed) tells, and [`outcome`](Self::outcome) says why not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[must_use = "it may have changed nothing: see `is_installed`"]
+#[non_exhaustive]
 pub struct Compacted {
     /// The `entry_id` of its `compaction_start`; `None` where there was nothing to do, so that none was told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,7 +88,9 @@ impl Compacted {
             CompactionOutcome::Nothing { .. }
             | CompactionOutcome::Completed
             | CompactionOutcome::Truncated { .. }
-            | CompactionOutcome::Pruned { .. } => None,
+            | CompactionOutcome::Pruned { .. }
+            | CompactionOutcome::Unknown
+            | _ => None,
         }
     }
 
@@ -136,6 +139,7 @@ pub struct CompactionReport {
 
 /// What a hook decides before a compaction.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum BeforeCompact {
     /// Go on.
     Continue,

@@ -508,6 +508,7 @@ impl ConfigError {
 /// A name that is none of its kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no {what} named {name:?}")]
+#[non_exhaustive]
 pub struct UnknownName {
     /// What was looked for.
     pub what: &'static str,
@@ -675,7 +676,7 @@ fn how_ended(end: Option<&QuestionEnd>) -> String {
         None => "its call has ended".to_owned(),
         Some(QuestionEnd::Answered(answer)) => format!("it was answered with {:?}", answer.to_string()),
         Some(QuestionEnd::Expired) => "it has expired".to_owned(),
-        Some(QuestionEnd::Withdrawn) => "it was withdrawn".to_owned(),
+        Some(QuestionEnd::Withdrawn | _) => "it was withdrawn".to_owned(),
     }
 }
 

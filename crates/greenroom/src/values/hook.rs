@@ -14,6 +14,9 @@ names! {
         /// Before a model call: see `Agent::before_model`.
         BeforeModel = "before_model",
     }
+    /// A name that this version does not know: a newer program wrote it.
+    #[serde(rename = "unknown", other)]
+    else Unknown
 }
 
 names! {
@@ -28,4 +31,7 @@ names! {
         /// It replaced what the call gave.
         Replaced = "replaced",
     }
+    /// A name that this version does not know: a newer program wrote it.
+    #[serde(rename = "unknown", other)]
+    else Unknown
 }

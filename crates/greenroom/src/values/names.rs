@@ -3,23 +3,31 @@
 //! Invariants: a variant is written in one way everywhere, and that is stated once, in its declaration.
 
 /// Declares an enum of names: `as_str`, `ALL`, `Display`, `FromStr`, and the same text in JSON.
+///
+/// `else Unknown`, with serde's attributes for it, adds a variant for the names of newer programs. It is not in `ALL`, and
+/// no text is parsed as it: what a caller asks for must be known.
 macro_rules! names {
-    ($(#[$meta:meta])* pub enum $name:ident ($what:literal) { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
+    (
+        $(#[$meta:meta])* pub enum $name:ident ($what:literal) { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }
+        $($(#[$unknown_doc:meta])* else $unknown:ident)?
+    ) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         #[non_exhaustive]
         pub enum $name {
             $($(#[$doc])* #[serde(rename = $text)] $variant,)+
+            $($(#[$unknown_doc])* #[schemars(skip)] $unknown,)?
         }
 
         impl $name {
-            /// All of them.
+            /// All that this version knows.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             /// The name, as in JSON.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+
+                    $(Self::$unknown => "unknown",)?
                 }
             }
         }

@@ -53,7 +53,7 @@ impl Prompt {
     pub fn images(&self) -> impl Iterator<Item = &Image> {
         self.0.iter().filter_map(|block| match block {
             Block::Image(image) => Some(image),
-            Block::Text(_) => None,
+            Block::Text(_) | _ => None,
         })
     }
 
@@ -81,6 +81,7 @@ impl Prompt {
 
 /// The answer to a prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[non_exhaustive]
 pub struct Reply {
     /// The last answer's text.
     pub text: String,
@@ -139,6 +140,7 @@ pub struct Typed<T> {
 
 /// A tool call, as events show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[non_exhaustive]
 pub struct CallView {
     /// The call's id.
     pub id: String,

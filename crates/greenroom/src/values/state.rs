@@ -21,10 +21,14 @@ names! {
         /// It compacts its context, for a run or between runs.
         Compacting = "compacting",
     }
+    /// A name that this version does not know: a newer program wrote it.
+    #[serde(rename = "unknown", other)]
+    else Unknown
 }
 
 /// How a session stands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[non_exhaustive]
 pub struct State {
     /// The session's id.
     pub id: String,

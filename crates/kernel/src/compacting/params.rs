@@ -60,9 +60,11 @@ impl CompactionParams {
         match self.trigger {
             Trigger::Overflow => Occasion::Emergency,
             Trigger::Manual => Occasion::Manual,
-            Trigger::Threshold | Trigger::ModelSwitch | Trigger::Hook | Trigger::Branch => {
-                Occasion::Automatic
-            }
+            Trigger::Threshold
+            | Trigger::ModelSwitch
+            | Trigger::Hook
+            | Trigger::Branch
+            | Trigger::Unknown => Occasion::Automatic,
         }
     }
 

@@ -136,6 +136,7 @@ fn words(effects: &[Effect]) -> String {
                     RunOutcome::Completed
                     | RunOutcome::Aborted
                     | RunOutcome::Interrupted
+                    | RunOutcome::Unknown
                     | RunOutcome::Stopped { .. } => String::new(),
                 };
                 format!("end {}{class} ({})", outcome.as_str(), of(messages))

@@ -277,7 +277,9 @@ impl Assembler {
             | StopReason::Length
             | StopReason::ContentFilter
             | StopReason::Aborted
-            | StopReason::Error => stop,
+            | StopReason::Error
+            | StopReason::Unknown
+            | _ => stop,
         };
         AssistantMessage {
             content,

@@ -237,13 +237,14 @@ pub(super) fn size_hint(request: &Request) -> usize {
         let of_block = |block: &Block| match block {
             Block::Text(text) => text.len(),
             Block::Image(image) => MESSAGE + image.data.len(),
+            _ => 0,
         };
         blocks.iter().map(of_block).sum()
     };
     let of_part = |part: &Part| match part {
         Part::Text(text) => text.len(),
-        Part::Reasoning(_) | Part::OpaqueReasoning { .. } => 0,
         Part::ToolCall(call) => 2 * MESSAGE + call.name.len() + call.arguments.len() * 5 / 4,
+        Part::Reasoning(_) | Part::OpaqueReasoning { .. } | _ => 0,
     };
     let of_message = |message: &Message| match message {
         Message::User(blocks) => of_blocks(blocks),
@@ -313,6 +314,7 @@ fn user_content(blocks: &[Block]) -> Option<UserContent<'_>> {
             Block::Text(text) if text.is_empty() => None,
             Block::Text(text) => Some(UserPart::Text { text: Cow::Borrowed(text) }),
             Block::Image(image) => Some(image_part(image)),
+            _ => None,
         })
         .collect();
     Some(UserContent::Parts(parts))
@@ -344,9 +346,9 @@ fn wire_assistant<'a>(
         match part {
             Part::Text(more) => text += more.as_str(),
             Part::Reasoning(more) => thought += more.as_str(),
-            // This API has no place for it.
-            Part::OpaqueReasoning { .. } => {}
             Part::ToolCall(call) => tool_calls.push(wire_call(call)),
+            // This API has no place for it.
+            Part::OpaqueReasoning { .. } | _ => {}
         }
     }
     if text.is_empty() && tool_calls.is_empty() {
@@ -380,7 +382,7 @@ fn wire_result<'a>(result: &'a ToolResult, images: &mut Vec<UserPart<'a>>) -> Wi
         .iter()
         .filter_map(|block| match block {
             Block::Image(image) => Some(image),
-            Block::Text(_) => None,
+            Block::Text(_) | _ => None,
         })
         .collect();
     if !pictures.is_empty() {

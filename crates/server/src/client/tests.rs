@@ -288,22 +288,33 @@ async fn whoever_waits_hears_of_the_end_of_the_connection() {
     assert_eq!(client.events().next().await, None);
 }
 
+/// A host of a newer version is understood as far as it is known, and nothing of it is lost or an error.
+#[tokio::test(start_paused = true)]
+async fn what_a_newer_server_says_is_unknown_and_no_error() {
+    let mut server = Played::new();
+    let mut events = server.client.events_of("a");
+    let params = json!({ "session_id": "a", "seq": 3, "at_ms": 1, "type": "image_end", "url": "a.png" });
+    server.say(&json!({ "jsonrpc": "2.0", "method": "event", "params": params })).await;
+    let Some(Received::Event(event)) = events.next().await else { panic!("no event") };
+    assert!(matches!(&event.kind, EventKind::Unknown { name, .. } if name == "image_end"), "{event:?}");
+
+    let client = server.client.clone();
+    let call = tokio::spawn(async move { client.call(ListSessions::default()).await });
+    server.lines.next_line().await.unwrap();
+    let data = json!({ "kind": "moved", "class": "other", "message": "it has moved", "retryable": false });
+    let error = json!({ "code": -32000, "message": "it has moved", "data": data });
+    server.say(&json!({ "jsonrpc": "2.0", "id": 1, "error": error })).await;
+    let refused = call.await.unwrap().unwrap_err();
+    assert_eq!((refused.kind(), refused.to_string().as_str()), (Some(ProblemKind::Other), "it has moved"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_slow_listener_is_told_of_the_gap_and_nobody_waits_for_it() {
     let mut server = Played::new();
     let mut events = server.client.events_of("a");
     let total = super::events::EVENTS_MAX as u64 + 500;
     for seq in 0..total {
-        let event = Event {
-            session_created_at_ms: 7,
-            session: Arc::from("a"),
-            seq,
-            n: None,
-            at_ms: 0,
-            run: None,
-            parent: None,
-            kind: EventKind::RunStart,
-        };
+        let event = Event::new("a", seq, EventKind::RunStart);
         server.say(&json!({ "jsonrpc": "2.0", "method": "event", "params": event })).await;
     }
     let client = server.client.clone();

@@ -145,7 +145,6 @@ impl Parts {
                 let mut rest = total;
                 for part in &answer.content {
                     let (category, tokens) = match part {
-                        Part::Text(_) => continue,
                         // The context has only the reasoning that is sent back. It is counted beside the message.
                         Part::OpaqueReasoning { data, .. } => {
                             self.add(ContextCategory::Reasoning, 1, opaque_tokens(data));
@@ -160,6 +159,7 @@ impl Parts {
                             let text = format!("{}{}", call.name, call.arguments);
                             (ContextCategory::ToolCalls, text_tokens(&text, Estimator::Classes))
                         }
+                        Part::Text(_) | _ => continue,
                     };
                     let tokens = tokens.min(rest);
                     rest -= tokens;

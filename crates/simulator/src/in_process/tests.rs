@@ -38,7 +38,7 @@ async fn run(
         assert!(whole.is_none(), "nothing follows the end");
         match event? {
             ReplyEvent::Done(message) => whole = Some(*message),
-            event @ (ReplyEvent::Text(_) | ReplyEvent::Reasoning(_) | ReplyEvent::ToolCall { .. }) => {
+            event @ (ReplyEvent::Text(_) | ReplyEvent::Reasoning(_) | ReplyEvent::ToolCall { .. } | _) => {
                 events.push(event);
             }
         }

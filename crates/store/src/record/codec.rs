@@ -118,6 +118,11 @@ pub(super) fn unknown_variant(of: &str, number: u32) -> DecodeError {
     DecodeError::OtherString(format!("{of} has no variant {number} in this version"))
 }
 
+/// The error for a variant that the version does not declare.
+pub(super) fn undeclared_variant(of: &str) -> EncodeError {
+    EncodeError::OtherString(format!("this variant of {of} is not stored in this version"))
+}
+
 /// Stores a struct as its fields, in the order listed:
 /// `stored_struct!(V1: Touched { path: String, touch: Touch });`
 ///
@@ -148,12 +153,14 @@ macro_rules! stored_struct {
 
 /// Stores an enum as the number of its variant and then the variant's fields, in the order listed:
 /// `stored_enum!(V1: Shape { 0 = Point, 1 = Circle(radius: u64), 2 = Square { side: u64 } });`
+///
+/// `; _` at the end: the enum is `#[non_exhaustive]`, and a variant that is not declared is refused instead of written.
 macro_rules! stored_enum {
     ($version:ty: $type:path { $(
         $number:literal = $variant:ident
             $(($inner:ident: $inner_type:ty))?
             $({ $($field:ident: $field_type:ty),+ $(,)? })?
-    ),+ $(,)? }) => {
+    ),+ $(,)? $(; $open:pat)? }) => {
         impl Stored<$version> for $type {
             fn write<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
                 match self {
@@ -162,6 +169,7 @@ macro_rules! stored_enum {
                         $(<$inner_type as Stored<$version>>::write($inner, encoder)?;)?
                         $($(<$field_type as Stored<$version>>::write($field, encoder)?;)+)?
                     })+
+                    $($open => return Err(undeclared_variant(stringify!($type))),)?
                 }
                 Ok(())
             }

@@ -27,7 +27,7 @@ use greenroom_kernel::{
 use serde_json::Value;
 
 use super::StoredRecord;
-use super::codec::{Stored, stored_enum, stored_struct, unknown_variant, write_texts};
+use super::codec::{Stored, stored_enum, stored_struct, undeclared_variant, unknown_variant, write_texts};
 
 /// Marks the implementations of [`Stored`] that belong to this version.
 pub(super) struct V1;
@@ -121,7 +121,8 @@ stored_enum!(V1: EntryKind {
     22 = Question(question: Arc<AskedQuestion>),
     23 = QuestionEnded { question: EntryId, end: QuestionEnd },
     24 = CallStarted { call_id: String },
-    25 = Terms { run: EntryId, terms: Arc<Terms> },
+    25 = Terms { run: EntryId, terms: Arc<Terms> };
+    _
 });
 
 stored_struct!(V1: Terms {
@@ -145,7 +146,7 @@ stored_enum!(V1: ChildStage {
 
 stored_struct!(V1: HandOff { from: String, to: String, sees: Sees });
 
-stored_enum!(V1: Sees { 0 = All, 1 = Summary, 2 = Last(messages: u32) });
+stored_enum!(V1: Sees { 0 = All, 1 = Summary, 2 = Last(messages: u32); _ });
 
 stored_struct!(V1: AskedQuestion {
     run: EntryId,
@@ -157,9 +158,9 @@ stored_struct!(V1: AskedQuestion {
     expires_at_ms: Option<u64>,
 });
 
-stored_enum!(V1: Asker { 0 = Tool, 1 = Hook });
+stored_enum!(V1: Asker { 0 = Tool, 1 = Hook; _ });
 
-stored_enum!(V1: QuestionEnd { 0 = Answered(answer: Answer), 1 = Expired, 2 = Withdrawn });
+stored_enum!(V1: QuestionEnd { 0 = Answered(answer: Answer), 1 = Expired, 2 = Withdrawn; _ });
 
 stored_enum!(V1: Metadata {
     0 = Title { title: Option<String> },
@@ -172,7 +173,7 @@ stored_enum!(V1: Message {
     2 = ToolResult(result: ToolResult),
 });
 
-stored_enum!(V1: Block { 0 = Text(text: String), 1 = Image(image: Image) });
+stored_enum!(V1: Block { 0 = Text(text: String), 1 = Image(image: Image); _ });
 
 stored_struct!(V1: Image { media_type: String, data: String });
 
@@ -192,14 +193,16 @@ stored_enum!(V1: StopReason {
     2 = ToolCalls,
     3 = ContentFilter,
     4 = Aborted,
-    5 = Error,
+    5 = Error;
+    _
 });
 
 stored_enum!(V1: Part {
     0 = Text(text: String),
     1 = Reasoning(text: String),
     2 = OpaqueReasoning { dialect: String, data: String },
-    3 = ToolCall(call: ToolCall),
+    3 = ToolCall(call: ToolCall);
+    _
 });
 
 stored_struct!(V1: ToolCall { id: String, name: String, arguments: String });
@@ -238,7 +241,7 @@ stored_struct!(V1: Shell {
 
 stored_struct!(V1: Custom { kind: String, content: Vec<Block>, display: bool });
 
-stored_enum!(V1: Delivery { 0 = Steer, 1 = FollowUp, 2 = Prompt });
+stored_enum!(V1: Delivery { 0 = Steer, 1 = FollowUp, 2 = Prompt; _ });
 
 stored_struct!(V1: Compaction {
     base: Option<EntryId>,
@@ -275,7 +278,7 @@ stored_struct!(V1: Prune {
 
 stored_struct!(V1: PrunedResult { entry: EntryId, text: String, keeps_images: bool, tokens: u64 });
 
-stored_enum!(V1: Trigger { 0 = Threshold, 1 = Overflow, 2 = Manual, 3 = ModelSwitch, 4 = Hook, 5 = Branch });
+stored_enum!(V1: Trigger { 0 = Threshold, 1 = Overflow, 2 = Manual, 3 = ModelSwitch, 4 = Hook, 5 = Branch; _ });
 
 stored_struct!(V1: CompactionStarted { trigger: Trigger, tokens_before: u64, messages_before: u64 });
 
@@ -302,7 +305,8 @@ stored_enum!(V1: CompactionOutcome {
     4 = Cancelled { reason: String },
     5 = Superseded,
     6 = Interrupted,
-    7 = Pruned { reason: String },
+    7 = Pruned { reason: String };
+    _
 });
 
 stored_struct!(V1: Spent { by: Spender, usage: Usage, cost_microdollars: Option<u64> });
@@ -314,7 +318,8 @@ stored_enum!(V1: RunOutcome {
     1 = Aborted,
     2 = Failed(failure: Failure),
     3 = Interrupted,
-    4 = Stopped { reason: String },
+    4 = Stopped { reason: String };
+    _
 });
 
 stored_struct!(V1: Failure {
@@ -340,7 +345,8 @@ stored_enum!(V1: FailureClass {
     10 = ContentFilter,
     11 = ContextFloor,
     12 = Other,
-    13 = Loading,
+    13 = Loading;
+    _
 });
 
 stored_enum!(V1: WindowSource {
@@ -351,7 +357,8 @@ stored_enum!(V1: WindowSource {
     4 = Assumed,
     5 = Unknown,
     6 = Server,
-    7 = Trained,
+    7 = Trained;
+    _
 });
 
 /// Stored without the time limit: the record has the expiry time.
@@ -370,6 +377,7 @@ impl Stored<V1> for Question {
                 2_u32.encode(encoder)?;
                 Stored::<V1>::write(schema, encoder)
             }
+            _ => Err(undeclared_variant("QuestionKind")),
         }
     }
 

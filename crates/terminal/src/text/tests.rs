@@ -1,16 +1,17 @@
 //! The lines that users know.
 
 use greenroom::{Compacted, CompactionOutcome};
-use greenroom_kernel::entry::Trigger;
+use greenroom_kernel::EntryId;
+use greenroom_kernel::entry::{CompactionEnded, Trigger};
 
 use super::{compacted, thousands};
 
 fn end(outcome: CompactionOutcome) -> Compacted {
-    Compacted {
-        started: None,
+    Compacted::from(&CompactionEnded {
+        started: EntryId(1),
         trigger: Trigger::Manual,
         outcome,
-        entry_id: None,
+        entry: None,
         tokens_before: 142_318,
         tokens_after: 22_001,
         messages_before: 140,
@@ -19,7 +20,7 @@ fn end(outcome: CompactionOutcome) -> Compacted {
         duration_ms: 1_200,
         summary_usage: Default::default(),
         cost_microdollars: None,
-    }
+    })
 }
 
 #[test]

@@ -227,7 +227,7 @@ impl ModelTask {
                 ReplyEvent::Text(text) => {
                     match partial.content.last_mut() {
                         Some(Part::Text(said)) => said.push_str(&text),
-                        Some(Part::Reasoning(_) | Part::OpaqueReasoning { .. } | Part::ToolCall(_))
+                        Some(Part::Reasoning(_) | Part::OpaqueReasoning { .. } | Part::ToolCall(_) | _)
                         | None => {
                             partial.content.push(Part::Text(text.clone()));
                         }
@@ -238,6 +238,8 @@ impl ModelTask {
                 ReplyEvent::ToolCall { index, name, arguments } => {
                     Delta::ToolArguments { index, name, text: arguments }
                 }
+                // Nothing to show of it.
+                _ => continue,
             };
             self.publish(EventKind::MessageDelta { delta });
             self.link.room().await;

@@ -319,7 +319,7 @@ impl Asking {
         match ended {
             Ok(Ok(QuestionEnd::Answered(answer))) => Ok(answer),
             Ok(Ok(QuestionEnd::Expired)) => Err(AskError::Expired),
-            Ok(Ok(QuestionEnd::Withdrawn)) => Err(AskError::Withdrawn),
+            Ok(Ok(QuestionEnd::Withdrawn | _)) => Err(AskError::Withdrawn),
             Ok(Err(refused)) => Err(refused),
             // Whoever owns the question is gone, and this call with it.
             Err(Error::Interrupted { .. } | Error::Closed) => std::future::pending().await,

@@ -245,7 +245,9 @@ impl SessionState {
             | Trigger::Manual
             | Trigger::ModelSwitch
             | Trigger::Hook
-            | Trigger::Branch => trigger,
+            | Trigger::Branch
+            | Trigger::Unknown
+            | _ => trigger,
         }
     }
 
@@ -466,7 +468,9 @@ impl SessionState {
             | CompactionOutcome::Failed { .. }
             | CompactionOutcome::Cancelled { .. }
             | CompactionOutcome::Superseded
-            | CompactionOutcome::Interrupted => {}
+            | CompactionOutcome::Interrupted
+            | CompactionOutcome::Unknown
+            | _ => {}
         }
     }
 

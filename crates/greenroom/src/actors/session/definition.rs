@@ -228,7 +228,7 @@ impl Definition {
             && self.tools.get(name).is_none()
         {
             let reason = format!("there is no tool {name:?}");
-            return Err(SettingError { setting: "tool_choice".to_owned(), reason }.into());
+            return Err(SettingError::new("tool_choice", reason).into());
         }
         Ok(settings)
     }
@@ -323,7 +323,8 @@ impl Definition {
                 | WindowSource::Setting
                 | WindowSource::Server
                 | WindowSource::Catalog
-                | WindowSource::Learned,
+                | WindowSource::Learned
+                | _,
                 _,
             ) => {}
         }

@@ -286,7 +286,11 @@ impl FirstRun {
         let is_whole = match outcome {
             RunOutcome::Completed => true,
             RunOutcome::Interrupted => is_tail && self.told.is_whole(),
-            RunOutcome::Aborted | RunOutcome::Failed(_) | RunOutcome::Stopped { .. } => false,
+            RunOutcome::Aborted
+            | RunOutcome::Failed(_)
+            | RunOutcome::Stopped { .. }
+            | RunOutcome::Unknown
+            | _ => false,
         };
         is_whole.then(|| Some(self.told.clone().reply(self.run?, (*context)?, compactions.clone())))?
     }
@@ -300,7 +304,7 @@ impl FirstRun {
             Some(RunOutcome::Aborted) => Error::Aborted,
             Some(RunOutcome::Failed(failure)) => Error::Model(failure),
             Some(RunOutcome::Stopped { reason }) => Error::Stopped { reason },
-            Some(RunOutcome::Completed | RunOutcome::Interrupted) | None => gone,
+            Some(RunOutcome::Completed | RunOutcome::Interrupted | RunOutcome::Unknown | _) | None => gone,
         })
     }
 }

@@ -127,7 +127,7 @@ impl SessionState {
             Sees::Last(messages) => self.narrow(&mut draft, to, messages),
             // Without a summary, what it would have stood for is not seen either.
             Sees::Summary if !is_summarised => self.narrow(&mut draft, to, self.recent_messages()),
-            Sees::Summary | Sees::All => {}
+            Sees::Summary | Sees::All | _ => {}
         }
         let is_narrowed = !draft.is_empty();
         draft.push(EntryKind::HandOff(HandOff { from, to: to.to_owned(), sees }));

@@ -868,7 +868,9 @@ impl SessionState {
             outcome @ (RunOutcome::Completed
             | RunOutcome::Aborted
             | RunOutcome::Failed(_)
-            | RunOutcome::Interrupted) => outcome,
+            | RunOutcome::Interrupted
+            | RunOutcome::Unknown
+            | _) => outcome,
         };
         run.rejected = rejected;
         messages.iter().for_each(|message| run.told.note(message));
@@ -1034,7 +1036,9 @@ impl SessionState {
             | RunOutcome::Completed
             | RunOutcome::Aborted
             | RunOutcome::Stopped { .. }
-            | RunOutcome::Interrupted => None,
+            | RunOutcome::Interrupted
+            | RunOutcome::Unknown
+            | _ => None,
         };
         if let Some(failure) = passing {
             draft.set_interrupted(Some(run.stamp.run));
@@ -1051,7 +1055,9 @@ impl SessionState {
                 Some(reason) => Error::Rejected { reason, text: std::mem::take(&mut run.told.text) },
                 None => Error::Stopped { reason: reason.clone() },
             }),
-            RunOutcome::Aborted | RunOutcome::Interrupted => Err(self.shared.gone()),
+            RunOutcome::Aborted | RunOutcome::Interrupted | RunOutcome::Unknown | _ => {
+                Err(self.shared.gone())
+            }
         };
         let to: Vec<_> = run.reply.take().into_iter().chain(run.joined).collect();
         let answer = (!to.is_empty()).then(|| Box::new(Answer { to, reply: result }));

@@ -44,6 +44,7 @@ has_state!(ProposedInput);
 
 /// What a guard decides about input.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum InputVerdict {
     /// It is recorded as it is.
     Accept,

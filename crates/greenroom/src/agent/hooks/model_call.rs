@@ -33,6 +33,7 @@ pub struct ModelCallProposal {
 /// their size was measured with; a change of the messages' text costs the provider's cache from that message on, unless
 /// the hook always changes it the same way.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum BeforeModel {
     /// Go on.
     Continue,

@@ -39,6 +39,7 @@ pub struct ToolCallProposal {
 
 /// What a `before_tool` hook decides.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum BeforeTool {
     /// Go on.
     Continue,
@@ -92,6 +93,7 @@ has_state!(ToolCallProposal ToolCallReport);
 
 /// What an `after_tool` hook decides.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum AfterTool {
     /// The model reads the output as it is.
     Keep,
