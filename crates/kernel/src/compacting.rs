@@ -548,8 +548,7 @@ impl Compacting {
                 Some(moved) => plan = moved,
                 None if self.params.at_window => return self.ask_for_summaries(),
                 None => {
-                    let reason =
-                        format!("the hook's first kept entry {first_kept} is not a legal cut");
+                    let reason = format!("the hook's first kept entry {first_kept} is not a legal cut");
                     return self.end(CompactionOutcome::Failed { reason }, None);
                 }
             }

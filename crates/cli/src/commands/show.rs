@@ -279,7 +279,9 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
                 mark(screen, Look::WARN, &format!("question {question} was answered{by}: {answer}"))
             }
             QuestionEnd::Expired => mark(screen, Look::WARN, &format!("question {question} has expired")),
-            QuestionEnd::Withdrawn | _ => mark(screen, Look::WARN, &format!("question {question} was withdrawn")),
+            QuestionEnd::Withdrawn | _ => {
+                mark(screen, Look::WARN, &format!("question {question} was withdrawn"))
+            }
         },
         EntryKind::Pin { entry, pinned } => mark(
             screen,

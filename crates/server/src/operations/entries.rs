@@ -88,7 +88,8 @@ impl StoreLosses {
             | Notice::ReadOnly { .. }
             | Notice::InUse { .. }
             | Notice::ManifestRebuilt { .. }
-            | Notice::SetAside { .. } => false,
+            | Notice::SetAside { .. }
+            | _ => false,
         };
         let notices = asked.runtime.notices().iter().filter(still_holds).map(ToString::to_string).collect();
         Self { is_uncertain: !asked.runtime.store().unknown_losses().is_empty(), notices }
@@ -317,10 +318,11 @@ fn is_zero(number: &u64) -> bool {
 
 fn logged_blocks(blocks: &[Block]) -> Vec<LoggedBlock> {
     let logged = |block: &Block| match block {
-        Block::Text(text) => LoggedBlock::Text(text.clone()),
-        Block::Image(image) => LoggedBlock::Image(ImageData::from(image)),
+        Block::Text(text) => Some(LoggedBlock::Text(text.clone())),
+        Block::Image(image) => Some(LoggedBlock::Image(ImageData::from(image))),
+        _ => None,
     };
-    blocks.iter().map(logged).collect()
+    blocks.iter().filter_map(logged).collect()
 }
 
 fn blocks(logged: Vec<LoggedBlock>) -> Vec<Block> {
@@ -450,7 +452,8 @@ impl LoggedKind {
             | EntryKind::Metadata(_)
             | EntryKind::WholeResult { .. }
             | EntryKind::CallStarted { .. }
-            | EntryKind::Terms { .. } => return None,
+            | EntryKind::Terms { .. }
+            | _ => return None,
         })
     }
 
@@ -459,14 +462,17 @@ impl LoggedKind {
             Message::User(content) => Self::User { content: logged_blocks(&content), inbox, is_steer },
             Message::Assistant(AssistantMessage { content, provider, model, usage, stop, error }) => {
                 let part = |part| match part {
-                    Part::Text(text) => LoggedPart::Text(text),
-                    Part::Reasoning(text) => LoggedPart::Reasoning(text),
-                    Part::OpaqueReasoning { dialect, data } => LoggedPart::OpaqueReasoning { dialect, data },
-                    Part::ToolCall(ToolCall { id, name, arguments }) => {
-                        LoggedPart::ToolCall { id, name, arguments }
+                    Part::Text(text) => Some(LoggedPart::Text(text)),
+                    Part::Reasoning(text) => Some(LoggedPart::Reasoning(text)),
+                    Part::OpaqueReasoning { dialect, data } => {
+                        Some(LoggedPart::OpaqueReasoning { dialect, data })
                     }
+                    Part::ToolCall(ToolCall { id, name, arguments }) => {
+                        Some(LoggedPart::ToolCall { id, name, arguments })
+                    }
+                    _ => None,
                 };
-                let content = content.into_iter().map(part).collect();
+                let content = content.into_iter().filter_map(part).collect();
                 Self::Assistant { content, provider, model, usage, stop, error }
             }
             Message::ToolResult(ToolResult { call_id, tool_name, content, status, touched }) => {
