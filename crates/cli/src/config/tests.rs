@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde_norway::Value;
 
-use super::layers::{Author, Files, Rule, Source, assemble, leaves, load, merge, rule};
+use super::layers::trust::{Rule, rule};
+use super::layers::{Author, Files, Source, assemble, leaves, load, merge};
 use super::overrides::variable_of;
 use super::{Config, Overrides, keys};
 use crate::config::surroundings::Surroundings;
@@ -48,10 +49,7 @@ fn problems_name_the_file_the_line_and_the_key() {
             "model: x\nproviders: { openai: { api_key_env: sk-1 } }\n",
             &["line 2: providers.openai.api_key_env: ", "not the key"],
         ),
-        (
-            "provider: { base_url: 'http://x/v1' }\n",
-            &["line 1: provider", "providers: { NAME: { base_url: \"http://x/v1\" } }"],
-        ),
+        ("provider: { base_url: 'http://x/v1' }\n", &["line 1: provider: must be"]),
         ("provider: 'a b'\n", &["line 1: provider", "letters"]),
         ("trusted_folders: [x]\n", &["line 1: trusted_folders", "absolute"]),
         ("model_settings:\n  temperature: 3\n", &["line 2: model_settings.temperature: ", "0 to 2"]),

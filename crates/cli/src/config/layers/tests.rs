@@ -4,6 +4,10 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
 
+use greenroom_kernel::settings::COMPACT_PROMPT_BYTES_MAX;
+
+use super::merge::can_be_null;
+use super::trust::expanded;
 use super::*;
 use crate::config::overrides;
 
@@ -162,12 +166,7 @@ fn a_project_grants_nothing() {
         ),
         ("limits: { live_sessions_max: 7 }", &["line 1: limits.live_sessions_max: only your own"]),
         ("model_settings: { temperature: 1 }", &["line 1: model_settings: only your own"]),
-        (
-            "provider: { base_url: 'http://x/v1?key=k' }",
-            &["line 1: provider: a file in the current folder can only choose", "base_url: \"http://x/v1"],
-        ),
-        ("provider: { base_url: 7 }", &["base_url: \"https://…\""]),
-        ("provider: { base_url: 'x' }", &["line 1: provider: ", "http"]),
+        ("provider: { base_url: 'http://x/v1?key=k' }", &["line 1: provider: must be"]),
         ("provider: local", &["project/greenroom.yaml, line 1: provider: ", "local"]),
     ] {
         let error = Place::with("", project).error();

@@ -1,0 +1,67 @@
+//! What is wrong in a configuration file, in a line: the file, the line, the setting and the reason.
+//!
+//! Invariants: a text of a file is never quoted whole; a setting is named in full.
+
+use std::path::Path;
+
+use greenroom_terminal::files::FileError;
+use serde_norway::Value;
+
+use super::Source;
+use crate::config::Config;
+use crate::config::place::line_of;
+use crate::config::words::plain;
+use crate::error::usage;
+pub(super) fn not_readable(path: &Path, error: &FileError) -> anyhow::Error {
+    usage(format!("cannot read the configuration {}: {error}", path.display()))
+}
+
+/// What the parser said of a text that is no YAML, and where.
+pub(super) fn wrong(source: &Source, error: &serde_norway::Error) -> anyhow::Error {
+    let line = error.location().map(|location| format!(", line {}", location.line())).unwrap_or_default();
+    usage(format!("{}{line}: {}", source.path.display(), plain(&error.to_string())))
+}
+
+/// What the parser said of a value that cannot be what it is set to: with its whole name, and where it stands.
+pub(super) fn misfit(source: &Source, value: &Value, error: &serde_norway::Error) -> anyhow::Error {
+    let Err(located) = serde_path_to_error::deserialize::<_, Option<Config>>(value) else {
+        return wrong(source, error);
+    };
+    let (mut parts, said) = (parts_of(located.path()), located.inner().to_string());
+    let mut said = said.as_str();
+    // What is below a name of the user's own says by itself in which part of it.
+    while let Some((part, rest)) = said.split_once(": ")
+        && !part.contains(' ')
+    {
+        parts.extend(part.split('.').map(str::to_owned));
+        said = rest;
+    }
+    usage(at(source, &parts, &plain(said)))
+}
+
+/// What is wrong with a setting, and where it stands.
+pub(super) fn at(source: &Source, parts: &[impl AsRef<str>], reason: &str) -> String {
+    let line = line_of(&source.text, parts).map(|line| format!(", line {line}")).unwrap_or_default();
+    let key: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
+    let key = if key.is_empty() { String::new() } else { format!("{}: ", key.join(".")) };
+    format!("{}{line}: {key}{reason}", source.path.display())
+}
+
+/// What cannot be read, with the names on the way to it.
+pub(crate) fn located(error: &serde_path_to_error::Error<serde_norway::Error>) -> String {
+    match parts_of(error.path()).join(".") {
+        parts if parts.is_empty() => error.inner().to_string(),
+        parts => format!("{parts}: {}", error.inner()),
+    }
+}
+
+/// The names on the way to a value.
+pub(super) fn parts_of(path: &serde_path_to_error::Path) -> Vec<String> {
+    let name = |segment: &serde_path_to_error::Segment| match segment {
+        serde_path_to_error::Segment::Map { key } => Some(key.clone()),
+        serde_path_to_error::Segment::Seq { .. }
+        | serde_path_to_error::Segment::Enum { .. }
+        | serde_path_to_error::Segment::Unknown => None,
+    };
+    path.iter().filter_map(name).collect()
+}
