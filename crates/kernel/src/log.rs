@@ -21,6 +21,7 @@ use crate::usage::{Window, WindowSource};
 mod amend;
 mod draft;
 mod follow;
+mod install;
 mod recovery;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ mod untold;
 
 pub use amend::{AmendError, Amendment, LABELS_MAX};
 pub use draft::Draft;
+pub use install::Installation;
 pub use untold::UntoldCompactions;
 
 /// The most input that waits in a session's inbox.

@@ -8,21 +8,22 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, ActorStatus, SupervisionEvent};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 
 use crate::actors::session::parked::ParkingPlace;
-use crate::actors::session::{Session, SessionArguments, stored};
-use crate::agent::Agent;
 use crate::core::deps::Deps;
-use crate::core::message::{
-    AmendRequest, HeldWork, OpenReason, OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage,
-    tell_all,
-};
+use crate::core::message::{OpenReason, SessionMessage, SupervisorMessage};
 use crate::core::shared::{Parking, SessionShared};
 use crate::events::event::EventKind;
-use crate::limits::restarts::{RESTARTS_MAX, Restarts};
+use crate::limits::restarts::RESTARTS_MAX;
 use crate::values::error::{Error, Result};
+
+mod held;
+mod opening;
+mod phase;
+
+use phase::{Closer, Phase, Supervised, Wanted};
 
 /// The supervisor actor.
 pub(crate) struct Supervisor;
@@ -44,101 +45,6 @@ pub(crate) struct SupervisorState {
     early_deaths: VecDeque<(ActorId, String)>,
     generations: u64,
     shutdown: Option<oneshot::Sender<()>>,
-}
-
-struct Supervised {
-    shared: Arc<SessionShared>,
-    /// Where its run is while it sleeps.
-    parking: ParkingPlace,
-    phase: Phase,
-    restarts: Restarts,
-    /// Whether it is being started again after it died.
-    is_restart: bool,
-    /// Which start this is: news of an earlier one is late.
-    generation: u64,
-    /// The definition before the one that it is being started with; it holds again where that one cannot work.
-    agent_before: Option<Arc<Agent>>,
-    /// Whether what was interrupted is to be finished as soon as it is up.
-    finishes: bool,
-}
-
-impl Supervised {
-    fn new(shared: Arc<SessionShared>, phase: Phase) -> Self {
-        Self {
-            shared,
-            parking: ParkingPlace::default(),
-            phase,
-            restarts: Restarts::default(),
-            is_restart: false,
-            generation: 0,
-            agent_before: None,
-            finishes: false,
-        }
-    }
-}
-
-enum Phase {
-    /// The session's actor is being started.
-    Starting(Wanted),
-    /// The session's actors run.
-    Live(ActorRef<SessionMail>),
-    /// The session's actors run and were told to fall asleep: they end, or say that they stay awake.
-    Drowsy(ActorRef<SessionMail>, Wanted),
-    /// The session is ending in order.
-    Closing(Wanted),
-    /// The session has no actors, and is changed or deleted in the store.
-    Held(Wanted),
-    /// The session died too often and was given up.
-    Failed(String),
-}
-
-/// Who waits for a session.
-#[derive(Default)]
-struct Wanted {
-    /// The session is to be live, with these definitions.
-    live: Vec<OpenRequest>,
-    /// The session is to be closed.
-    closed: Vec<oneshot::Sender<()>>,
-    /// The session is to be deleted when it is closed.
-    deleted: Vec<ReplyTo<()>>,
-    /// The session is to be changed.
-    amended: Vec<AmendRequest>,
-}
-
-impl Phase {
-    /// The session's actor, while it runs and was not told to end.
-    fn actor(&self) -> Option<&ActorRef<SessionMail>> {
-        match self {
-            Self::Live(actor) | Self::Drowsy(actor, _) => Some(actor),
-            Self::Starting(_) | Self::Closing(_) | Self::Held(_) | Self::Failed(_) => None,
-        }
-    }
-}
-
-impl Wanted {
-    fn live(opener: OpenRequest) -> Self {
-        Self { live: vec![opener], ..Self::default() }
-    }
-}
-
-/// What ends with a session's actors.
-enum Closer {
-    /// Nobody waits for it.
-    Nobody,
-    /// Somebody is told when the actors are gone.
-    Told(oneshot::Sender<()>),
-    /// The session is deleted when the actors are gone.
-    Deletes(ReplyTo<()>),
-}
-
-impl Wanted {
-    fn add(&mut self, closer: Closer) {
-        match closer {
-            Closer::Nobody => {}
-            Closer::Told(done) => self.closed.push(done),
-            Closer::Deletes(reply) => self.deleted.push(reply),
-        }
-    }
 }
 
 /// Where room is made, it is made for so many more: this part of the sessions that may be live.
@@ -292,202 +198,6 @@ impl SupervisorState {
         live.or_else(|| self.asleep.get(id).and_then(Weak::upgrade))
     }
 
-    fn open(&mut self, myself: &ActorRef<SupervisorMessage>, request: OpenRequest) {
-        if self.shutdown.is_some() {
-            let _ = request.reply.send(Err(Error::Closed));
-            return;
-        }
-        let id = Arc::clone(&request.id);
-        let is_wake = match &request.reason {
-            OpenReason::Wake(shared) if shared.is_deleted() => {
-                let _ = request.reply.send(Err(Error::Deleted { session: id.to_string() }));
-                return;
-            }
-            OpenReason::Wake(_) => true,
-            OpenReason::Open | OpenReason::Join | OpenReason::Finish => false,
-        };
-        if let Some(session) = self.sessions.get_mut(&id) {
-            match &mut session.phase {
-                Phase::Live(actor) => hand_over(&session.shared, actor, request),
-                Phase::Starting(wanted)
-                | Phase::Drowsy(_, wanted)
-                | Phase::Closing(wanted)
-                | Phase::Held(wanted) => wanted.live.push(request),
-                Phase::Failed(reason) if is_wake => {
-                    let reason = reason.clone();
-                    let _ = request.reply.send(Err(Error::SessionFailed { session: id.to_string(), reason }));
-                }
-                // Opening it again resumes it.
-                Phase::Failed(_) => {
-                    session.agent_before = session.shared.agent();
-                    session.shared.set_agent(Some(Arc::clone(&request.agent)));
-                    session.restarts = Restarts::default();
-                    session.is_restart = false;
-                    session.finishes = matches!(request.reason, OpenReason::Finish);
-                    session.phase = Phase::Starting(Wanted::live(request));
-                    self.start(myself, &id);
-                }
-            }
-            return;
-        }
-        let (shared, agent_before, parking) = self.shared_for(&request);
-        // A run that goes on while the session sleeps keeps its agent.
-        let keeps = matches!(request.reason, OpenReason::Join) && shared.is_suspended();
-        if !keeps || shared.agent().is_none() {
-            shared.set_agent(Some(Arc::clone(&request.agent)));
-        }
-        let finishes = matches!(request.reason, OpenReason::Finish);
-        let phase = Phase::Starting(Wanted::live(request));
-        let session = Supervised { agent_before, finishes, parking, ..Supervised::new(shared, phase) };
-        self.sessions.insert(Arc::clone(&id), session);
-        self.start(myself, &id);
-    }
-
-    /// What is shared of a session that is to have actors, the definition that it had, and the place of its run.
-    fn shared_for(
-        &mut self,
-        request: &OpenRequest,
-    ) -> (Arc<SessionShared>, Option<Arc<Agent>>, ParkingPlace) {
-        let id = &request.id;
-        let unpublished = self.unpublished.remove(id);
-        let asleep = self.asleep.remove(id).and_then(|shared| shared.upgrade());
-        let (asleep, parking) = match self.suspended.remove(id) {
-            Some((shared, parking)) => (Some(shared), parking),
-            None => (asleep, ParkingPlace::default()),
-        };
-        let known = match &request.reason {
-            OpenReason::Wake(shared) => asleep.or_else(|| Some(Arc::clone(shared))),
-            OpenReason::Open | OpenReason::Join | OpenReason::Finish => asleep,
-        };
-        match known.filter(|shared| request.parent.is_none() || shared.parent == request.parent) {
-            Some(shared) => {
-                let agent = shared.agent();
-                (shared, agent, parking)
-            }
-            None => {
-                let parent = request.parent.clone();
-                let shared = SessionShared::new(Arc::clone(id), parent, None, unpublished);
-                (Arc::new(shared), None, ParkingPlace::default())
-            }
-        }
-    }
-
-    /// Starts a session's actor in a task of its own.
-    fn start(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
-        self.generations += 1;
-        session.generation = self.generations;
-        let (generation, id, supervisor) = (session.generation, Arc::clone(id), myself.clone());
-        let arguments = SessionArguments {
-            deps: Arc::clone(&self.deps),
-            shared: Arc::clone(&session.shared),
-            supervisor: myself.clone(),
-            parking: session.parking.clone(),
-            finishes: std::mem::take(&mut session.finishes),
-        };
-        tokio::spawn(async move {
-            let started = Actor::spawn_linked(None, Session, arguments, supervisor.get_cell()).await;
-            let result = started.map(|(actor, _)| actor).map_err(|error| start_error(&id, error));
-            let _ = supervisor.cast(SupervisorMessage::Opened { id, generation, result });
-        });
-    }
-
-    fn opened(
-        &mut self,
-        myself: &ActorRef<SupervisorMessage>,
-        id: &Arc<str>,
-        generation: u64,
-        result: Result<ActorRef<SessionMail>>,
-    ) {
-        let Some(session) = self.sessions.get_mut(id).filter(|session| session.generation == generation)
-        else {
-            // Nobody knows of this actor, and a session is live at most once.
-            if let Ok(actor) = result {
-                actor.stop(Some("it came too late".to_owned()));
-            }
-            return;
-        };
-        let wanted = match &mut session.phase {
-            Phase::Starting(wanted) => std::mem::take(wanted),
-            Phase::Live(_) | Phase::Drowsy(..) | Phase::Closing(_) | Phase::Held(_) | Phase::Failed(_) => {
-                return;
-            }
-        };
-        match result {
-            Ok(actor) => {
-                self.actors.insert(actor.get_id(), Arc::clone(id));
-                session.shared.set_actor(Some(actor.clone()));
-                session.shared.mark_used(self.deps.next_use());
-                session.is_restart = false;
-                session.agent_before = None;
-                self.goes_on(myself, id, &actor, wanted);
-                self.make_room(id);
-            }
-            Err(error) => {
-                let tried = session.shared.agent();
-                let is_refused = |opener: &OpenRequest| {
-                    session.is_restart
-                        || tried.as_ref().is_some_and(|tried| Arc::ptr_eq(&opener.agent, tried))
-                };
-                let Wanted { live, closed, deleted, amended } = wanted;
-                if !closed.is_empty() || !deleted.is_empty() || self.shutdown.is_some() {
-                    // It cannot be ended in order.
-                    drop(session.parking.take(&session.shared));
-                }
-                let (refused, others): (Vec<_>, Vec<_>) = live.into_iter().partition(is_refused);
-                for opener in refused {
-                    let _ = opener.reply.send(Err(error.clone()));
-                }
-                if !session.is_restart {
-                    session.shared.set_agent(session.agent_before.take());
-                }
-                let is_awaited = !closed.is_empty() || !deleted.is_empty() || !others.is_empty();
-                let is_restart = session.is_restart;
-                if is_restart && !is_awaited {
-                    self.died(myself, id, &error.to_string());
-                    // What was to be changed is tried when it is up again, or told that it failed.
-                    amended.into_iter().for_each(|request| self.amend(myself, request));
-                } else {
-                    // Somebody else may open it with a definition that works.
-                    self.go_on(myself, id, Wanted { live: others, closed, deleted, amended });
-                }
-            }
-        }
-    }
-
-    /// A session's actor runs: what was wanted of it meanwhile is said to it.
-    fn goes_on(
-        &mut self,
-        myself: &ActorRef<SupervisorMessage>,
-        id: &Arc<str>,
-        actor: &ActorRef<SessionMail>,
-        wanted: Wanted,
-    ) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
-        session.phase = Phase::Live(actor.clone());
-        for opener in wanted.live {
-            hand_over(&session.shared, actor, opener);
-        }
-        // The report of its death may have arrived before it was known.
-        if actor.get_status() >= ActorStatus::Stopping {
-            let early = self.early_deaths.iter().find(|(early, _)| *early == actor.get_id());
-            let reason = early.map_or("it died as it began", |(_, reason)| reason).to_owned();
-            self.actor_died(myself, actor.get_id(), &reason);
-        }
-        for request in wanted.amended {
-            amend_live(actor, request);
-        }
-        for closer in wanted.closed.into_iter().map(Closer::Told) {
-            self.close(myself, id, closer);
-        }
-        for closer in wanted.deleted.into_iter().map(Closer::Deletes) {
-            self.close(myself, id, closer);
-        }
-        if self.shutdown.is_some() {
-            self.close(myself, id, Closer::Nobody);
-        }
-    }
-
     /// A session that sleeps in its run cannot be woken: callers that wait for the run are told why. A run that was parked
     /// since is another one.
     fn give_up(&mut self, id: &Arc<str>, parking: Parking, error: &Error) {
@@ -587,122 +297,6 @@ impl SupervisorState {
             self.forget(id);
         }
         self.stop_when_empty(myself);
-    }
-
-    /// Deletes a session that has no actors, in a task of its own.
-    fn delete_held(
-        &mut self,
-        myself: &ActorRef<SupervisorMessage>,
-        id: &Arc<str>,
-        replies: Vec<ReplyTo<()>>,
-    ) {
-        let (deps, session) = (Arc::clone(&self.deps), Arc::clone(id));
-        self.in_store(myself, id, async move {
-            let result = stored::delete(&deps, session).await;
-            HeldWork::Delete { result, replies }
-        });
-    }
-
-    /// Changes a session that has no actors, in a task of its own.
-    fn amend_held(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, request: AmendRequest) {
-        let deps = Arc::clone(&self.deps);
-        let Some(session) = self.sessions.get(id) else { return };
-        let (shared, parking) = (Arc::clone(&session.shared), session.parking.clone());
-        self.in_store(myself, id, async move {
-            let AmendRequest { amendment, reply, .. } = request;
-            let result = stored::amend(&deps, &shared, &parking, amendment).await;
-            HeldWork::Amend { result, reply }
-        });
-    }
-
-    fn in_store(
-        &mut self,
-        myself: &ActorRef<SupervisorMessage>,
-        id: &Arc<str>,
-        work: impl Future<Output = HeldWork> + Send + 'static,
-    ) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
-        self.generations += 1;
-        session.generation = self.generations;
-        let (generation, id, supervisor) = (session.generation, Arc::clone(id), myself.clone());
-        tokio::spawn(async move {
-            let done = work.await;
-            let _ = supervisor.cast(SupervisorMessage::Released { id, generation, done });
-        });
-    }
-
-    fn released(
-        &mut self,
-        myself: &ActorRef<SupervisorMessage>,
-        id: &Arc<str>,
-        generation: u64,
-        done: HeldWork,
-    ) {
-        let session = self.sessions.get_mut(id).filter(|session| session.generation == generation);
-        let Some(Supervised { shared, phase: Phase::Held(wanted), .. }) = session else { return };
-        let wanted = std::mem::take(wanted);
-        match done {
-            HeldWork::Amend { result, reply } => {
-                let _ = reply.send(result);
-                self.go_on(myself, id, wanted);
-            }
-            HeldWork::Delete { result: Ok(()), replies } => {
-                shared.mark_deleted();
-                shared.publish(&self.deps.bus, EventKind::SessionDeleted);
-                shared.set_actor(None);
-                self.sessions.remove(id);
-                self.asleep.remove(id);
-                self.unpublished.remove(id);
-                let Wanted { live, closed, deleted, amended } = wanted;
-                let gone = || Error::Deleted { session: id.to_string() };
-                tell(closed);
-                tell_all(replies, || Ok(()));
-                tell_all(deleted, || Err(Error::NoSession { session: id.to_string() }));
-                amended.into_iter().for_each(|request| drop(request.reply.send(Err(gone()))));
-                // Another session of this id may begin; a handle of this one does not begin it.
-                live.into_iter().for_each(|request| self.open(myself, request));
-                self.stop_when_empty(myself);
-            }
-            HeldWork::Delete { result: Err(error), replies } => {
-                tell_all(replies, || Err(error.clone()));
-                self.go_on(myself, id, wanted);
-            }
-        }
-    }
-
-    /// Changes a session: by its actor, or in the store where it has none.
-    fn amend(&mut self, myself: &ActorRef<SupervisorMessage>, request: AmendRequest) {
-        let id = Arc::clone(&request.shared.id);
-        if self.shutdown.is_some() {
-            let _ = request.reply.send(Err(Error::Closed));
-            return;
-        }
-        if request.shared.is_deleted() {
-            let _ = request.reply.send(Err(Error::Deleted { session: id.to_string() }));
-            return;
-        }
-        match self.sessions.get_mut(&id).map(|session| &mut session.phase) {
-            Some(Phase::Live(actor)) => amend_live(actor, request),
-            Some(
-                Phase::Starting(wanted)
-                | Phase::Drowsy(_, wanted)
-                | Phase::Closing(wanted)
-                | Phase::Held(wanted),
-            ) => wanted.amended.push(request),
-            Some(Phase::Failed(reason)) => {
-                let reason = reason.clone();
-                let _ = request.reply.send(Err(Error::SessionFailed { session: id.to_string(), reason }));
-            }
-            None => {
-                let shared = self.known(&id).unwrap_or_else(|| Arc::clone(&request.shared));
-                self.asleep.remove(&id);
-                let parking = self.suspended.remove(&id).map(|(_, parking)| parking).unwrap_or_default();
-                let session =
-                    Supervised { parking, ..Supervised::new(shared, Phase::Held(Wanted::default())) };
-                self.sessions.insert(Arc::clone(&id), session);
-                self.amend_held(myself, &id, request);
-            }
-        }
     }
 
     /// Forgets a session that has no actors any more: but not what is shared with those who hold it, nor which of its
@@ -865,23 +459,6 @@ impl SupervisorState {
     }
 }
 
-/// Gives a live session to who opens it, as soon as it goes on with the opener's definition.
-fn hand_over(shared: &Arc<SessionShared>, actor: &ActorRef<SessionMail>, opener: OpenRequest) {
-    let OpenRequest { agent, reply, reason, .. } = opener;
-    let only_if_idle = matches!(reason, OpenReason::Join);
-    if shared.agent().is_some_and(|current| Arc::ptr_eq(&current, &agent)) {
-        let _ = reply.send(Ok(Arc::clone(shared)));
-    } else {
-        // One that is dead drops the reply, and then the session is opened again.
-        let _ = actor.cast(SessionMessage::Configure { agent, only_if_idle, reply: Some(reply) }.into());
-    }
-}
-
-fn amend_live(actor: &ActorRef<SessionMail>, request: AmendRequest) {
-    let AmendRequest { amendment, reply, .. } = request;
-    let _ = actor.cast(SessionMessage::Amend { amendment, reply }.into());
-}
-
 /// Tells those who wanted a session closed that it is.
 fn tell(closers: impl IntoIterator<Item = oneshot::Sender<()>>) {
     for closer in closers {
@@ -891,17 +468,6 @@ fn tell(closers: impl IntoIterator<Item = oneshot::Sender<()>>) {
 
 fn restart_later(myself: &ActorRef<SupervisorMessage>, id: Arc<str>, generation: u64, wait: Duration) {
     myself.send_after(wait, move || SupervisorMessage::Restart { id, generation });
-}
-
-/// What a session's start failed with, as its caller knows it.
-fn start_error(id: &Arc<str>, error: ractor::SpawnErr) -> Error {
-    if let ractor::SpawnErr::StartupFailed(reason) = error {
-        return match reason.downcast::<Error>() {
-            Ok(error) => *error,
-            Err(other) => Error::SessionFailed { session: id.to_string(), reason: other.to_string() },
-        };
-    }
-    Error::SessionFailed { session: id.to_string(), reason: error.to_string() }
 }
 
 #[cfg(test)]

@@ -13,8 +13,10 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::compacting::{PruneSegment, Segment};
 use crate::entry::{
-    ChildStage, CompactionOutcome, HandOff, Metadata, RunOutcome, Sees, Spender, Spent, Trigger,
+    ChildStage, CompactionOutcome, HandOff, Metadata, Prune, PrunedResult, RunOutcome, Sees, Spender, Spent,
+    Trigger,
 };
 use crate::message::{AssistantMessage, StopReason, ToolResult, Usage};
 use crate::notation::{Random, Sketch, drawn, says, usage};
@@ -756,6 +758,90 @@ fn an_undo_is_the_newest_rewrite_until_the_next_one() {
     // The log in memory begins with what the compaction kept; what is undone stands after it.
     assert!(undone("u a u C@2 U@3"));
     assert!(!undone("u a u C@2 U@3 C@2"));
+}
+
+fn segment(base: Option<u64>, first: u64, last: u64, first_kept: u64) -> Segment {
+    Segment {
+        base: base.map(EntryId),
+        first: EntryId(first),
+        last: EntryId(last),
+        first_kept: EntryId(first_kept),
+        prune: None,
+        compaction: crate::notation::compaction(Some(EntryId(first_kept)), "what was said"),
+        outcome: CompactionOutcome::Completed,
+    }
+}
+
+fn prune_segment(base: Option<u64>, results: &[u64]) -> PruneSegment {
+    let result =
+        |id: &u64| PrunedResult { entry: EntryId(*id), text: "short".into(), keeps_images: false, tokens: 1 };
+    PruneSegment {
+        base: base.map(EntryId),
+        prune: prune(results.iter().map(result).collect()),
+        messages: 4,
+        usage: Usage::default(),
+        outcome: CompactionOutcome::Pruned { reason: "it is large".into() },
+    }
+}
+
+fn prune(results: Vec<PrunedResult>) -> Prune {
+    Prune { results, trigger: Trigger::Threshold, tokens_before: 90, tokens_after: 60 }
+}
+
+#[test]
+fn only_what_was_planned_for_this_path_is_installed() {
+    #[track_caller]
+    fn check(drawing: &str, segment: &Segment, is_accepted: bool) {
+        assert_eq!(Life::of(drawing).log.accepts(segment), is_accepted, "{drawing}");
+    }
+    check("u a u a", &segment(None, 0, 1, 2), true);
+    // More was said meanwhile, which is kept.
+    check("u a u a u", &segment(None, 0, 1, 2), true);
+    check("u a u a", &segment(None, 1, 1, 2), false);
+    check("u a u a", &segment(None, 0, 0, 2), false);
+    check("u a u a", &segment(None, 0, 9, 2), false);
+    // Somebody compacted or undid it meanwhile.
+    check("u a u a C@2", &segment(None, 0, 1, 2), false);
+    check("u a u a C@2 u", &segment(Some(4), 2, 3, 5), false);
+    check("u a u a C@2 u", &segment(Some(4), 2, 4, 5), true);
+    check("u a u a C@2 U@4 u", &segment(Some(4), 2, 4, 6), false);
+    let prunes = |drawing: &str, segment: &PruneSegment| Life::of(drawing).log.accepts_prune(segment);
+    assert!(prunes("u c=k r=k a", &prune_segment(None, &[2])));
+    assert!(!prunes("u c=k r=k a", &prune_segment(None, &[2, 9])));
+    assert!(!prunes("u c=k r=k a u C@4", &prune_segment(None, &[2])));
+    assert!(!prunes("u c=k r=k a u C@4", &prune_segment(Some(5), &[2])), "it is no longer sent");
+}
+
+#[test]
+fn a_compaction_is_installed_with_its_end_before_it() {
+    let mut life = Life::of("u a u a C@2 u a start");
+    let installation = Installation {
+        started: EntryId(7),
+        trigger: Trigger::Overflow,
+        duration_ms: 12,
+        cost_microdollars: Some(3),
+    };
+    let with_prune = Segment { prune: Some(Box::new(prune(Vec::new()))), ..segment(Some(4), 2, 4, 5) };
+    for (segment, entry) in [(segment(Some(4), 2, 4, 5), 9), (with_prune, 10)] {
+        let (draft, ended) = life.log.install(20, segment, installation);
+        assert_eq!(
+            (ended.started, ended.entry, ended.trigger),
+            (EntryId(7), Some(EntryId(entry)), Trigger::Overflow)
+        );
+        assert_eq!((ended.messages_after, ended.duration_ms, ended.cost_microdollars), (3, 12, Some(3)));
+        let entries = draft.entries();
+        assert_eq!(entries[0].kind, EntryKind::CompactionEnded(ended));
+        let installed = entries.last().and_then(|entry| entry.kind.as_compaction()).expect("it comes last");
+        assert_eq!((installed.previous, installed.duration_ms), (Some(EntryId(4)), 12));
+        assert_eq!(installed.cost_microdollars, Some(3));
+    }
+    life.append(|log, draft| *draft = *log.install(20, segment(Some(4), 2, 4, 5), installation).0);
+    assert_eq!(described(life.log.head()), "leaf 9, from 5, compaction 9");
+    life.assert_same_when_opened("installed");
+    let (draft, ended) = life.log.install_prune(30, prune_segment(Some(9), &[]), installation);
+    assert_eq!((ended.entry, ended.messages_before, ended.messages_after), (Some(EntryId(11)), 4, 4));
+    assert_eq!((ended.tokens_before, ended.tokens_after), (90, 60));
+    assert_eq!(draft.head().context_tokens, 60);
 }
 
 /// A life as odd as one may be, as long as nothing but results and steers comes between a call and its result.

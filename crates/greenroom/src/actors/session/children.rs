@@ -24,7 +24,7 @@ const LAST_ENTRIES: u64 = 8;
 impl SessionState {
     /// An agent begins to work for this session.
     pub(super) async fn child_started(&mut self, record: ChildRecord, reply: ReplyTo<EntryId>) {
-        if self.is_stopping || self.open_run().is_none() {
+        if self.life.is_stopping() || !self.runs.is_open() {
             let _ = reply.send(Err(Error::Aborted));
             return;
         }

@@ -35,24 +35,6 @@ use crate::lane::Lane;
 use crate::values::compaction::{Compacted, CompactionReport};
 use crate::values::error::Result;
 
-/// Whether a segment may be replaced: its base is still the newest active compaction, it begins with the first
-/// active entry, and it ends directly before the first kept one.
-pub(crate) fn accepts(path: &[Arc<Entry>], segment: &Segment) -> bool {
-    let active = ActivePath::of(path);
-    let place = |id: EntryId| active.entries().iter().position(|entry| entry.id == id);
-    active.compaction_id() == segment.base
-        && place(segment.first) == Some(0)
-        && place(segment.last).is_some_and(|last| place(segment.first_kept) == Some(last + 1))
-}
-
-/// Whether results may be sent shorter: the newest active compaction is still that one, and all of them are active.
-fn accepts_prune(path: &[Arc<Entry>], segment: &PruneSegment) -> bool {
-    let active = ActivePath::of(path);
-    let is_active = |id: EntryId| active.entries().binary_search_by_key(&id, |entry| entry.id).is_ok();
-    active.compaction_id() == segment.base
-        && segment.prune.results.iter().all(|result| is_active(result.entry))
-}
-
 /// The reason of a compaction that was aborted by the session's user.
 const ABORTED: &str = "it was aborted";
 
@@ -112,7 +94,7 @@ impl SessionState {
     /// Begins the compaction that was asked for during a run, if it can begin now.
     pub(super) fn compact_if_requested(&mut self) {
         if self.is_idle()
-            && !self.is_stopping
+            && !self.life.is_stopping()
             && let Some(options) = self.compaction.take_requested()
         {
             self.measure_for(CompactionRequest { options, ..CompactionRequest::new(Trigger::Hook) });
@@ -121,7 +103,7 @@ impl SessionState {
 
     /// After a run: compacts if that is due, so that the next prompt need not wait for it.
     pub(super) async fn compact_if_due(&mut self, measured: &Measurement) {
-        let is_free = self.is_idle() && !self.is_stopping && self.inbox.is_empty(&self.log);
+        let is_free = self.is_idle() && !self.life.is_stopping() && self.inbox.is_empty(&self.log);
         let is_free = is_free && self.deps.compacts_between_runs;
         let trigger = Trigger::Threshold;
         if is_free && due::is_due(trigger, &measured.size, self.compaction.has_message_since()) {
@@ -141,7 +123,7 @@ impl SessionState {
         // The run that asked may be over, and a switch may be to a window that is large enough.
         let is_wanted = request.run.is_none_or(|stamp| self.current(stamp).is_some());
         let is_due = due::is_due(request.trigger, &measured.size, self.compaction.has_message_since());
-        if is_wanted && is_due && !self.is_stopping {
+        if is_wanted && is_due && !self.life.is_stopping() {
             self.start_compaction(request, measured).await;
         }
     }
@@ -211,7 +193,7 @@ impl SessionState {
     /// The window of a model that is not the session's own, in tokens: what is set for the own model's does not hold, and
     /// what is set for this one's does.
     fn window_of(&self, lane: &Lane, model: &str) -> Option<u64> {
-        let Definition { agent, settings, .. } = &self.definition;
+        let Definition { agent, settings, .. } = &*self.definition;
         let context_window = agent.windows_by_model.get(model).copied();
         let settings = CompactionSettings { context_window, ..CompactionSettings::clone(settings) };
         self.deps.window(&Agent::new(model), lane, model, &settings, 0).tokens
@@ -220,7 +202,7 @@ impl SessionState {
     /// The model that the session left, and its window in tokens, where that one is larger than ours and the model that
     /// follows has not answered yet: it can still read the whole context.
     fn left_model(&self, window: u64) -> Option<(Summariser, u64)> {
-        let left = self.left.as_ref()?;
+        let left = self.definition.left()?;
         let own = &self.definition.lane;
         let lane =
             if left.provider == own.provider.name() { own } else { self.deps.lanes.get(&left.provider)? };
@@ -346,47 +328,15 @@ impl SessionState {
     pub(super) async fn replace_path_segment(
         &mut self,
         id: EntryId,
-        mut segment: Segment,
+        segment: Segment,
         cost_microdollars: Option<u64>,
     ) {
-        let request = self.compaction.of(id).filter(|_| accepts(self.log.path(), &segment));
-        let Some(request) = request else {
-            self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
-            return;
+        let request = self.compaction.of(id).filter(|_| self.log.accepts(&segment));
+        let Some(installation) = request.map(|request| request.installation(id, cost_microdollars)) else {
+            return self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
         };
-        let (trigger, duration_ms) = (request.trigger, request.duration_ms());
         self.deps.probe(&self.shared.id, "install/1_accepted");
-        segment.compaction.previous = self.log.head().last_compaction;
-        segment.compaction.duration_ms = duration_ms;
-        segment.compaction.cost_microdollars = cost_microdollars;
-        let compaction = &segment.compaction;
-        let mut draft = self.log.draft(self.deps.now_ms());
-        let path = self.log.path();
-        let start = path.iter().position(|entry| Some(entry.id) == compaction.first_kept);
-        let after = ActivePath { path, compaction: Some(0), start: start.unwrap_or(path.len()) };
-        // The end comes first, so that the start's end is told before what follows from it.
-        let entry = EntryId(draft.next_id().0 + 1 + u64::from(segment.prune.is_some()));
-        let outcome = segment.outcome.clone();
-        let ended = CompactionEnded {
-            started: id,
-            trigger,
-            outcome,
-            entry: Some(entry),
-            tokens_before: compaction.tokens_before,
-            tokens_after: compaction.tokens_after,
-            messages_before: compaction.messages_before,
-            messages_after: after.messages(),
-            messages_removed: compaction.messages_removed,
-            duration_ms,
-            summary_usage: compaction.usage,
-            cost_microdollars,
-        };
-        draft.push(EntryKind::CompactionEnded(ended.clone()));
-        if let Some(prune) = segment.prune {
-            draft.push(EntryKind::Prune(prune));
-        }
-        let pushed = draft.push(EntryKind::Compaction(Box::new(segment.compaction)));
-        assert_eq!(pushed, entry, "the end names the compaction's entry");
+        let (draft, ended) = self.log.install(self.deps.now_ms(), segment, installation);
         self.install(id, draft, &ended).await;
     }
 
@@ -397,31 +347,12 @@ impl SessionState {
         segment: PruneSegment,
         cost_microdollars: Option<u64>,
     ) {
-        let request = self.compaction.of(id).filter(|_| accepts_prune(self.log.path(), &segment));
-        let Some(request) = request else {
-            self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
-            return;
+        let request = self.compaction.of(id).filter(|_| self.log.accepts_prune(&segment));
+        let Some(installation) = request.map(|request| request.installation(id, cost_microdollars)) else {
+            return self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
         };
-        let (trigger, duration_ms) = (request.trigger, request.duration_ms());
-        let PruneSegment { prune, messages, outcome, usage, .. } = segment;
         self.deps.probe(&self.shared.id, "install/1_accepted");
-        let mut draft = self.log.draft(self.deps.now_ms());
-        let ended = CompactionEnded {
-            started: id,
-            trigger,
-            outcome,
-            entry: Some(EntryId(draft.next_id().0 + 1)),
-            tokens_before: prune.tokens_before,
-            tokens_after: prune.tokens_after,
-            messages_before: messages,
-            messages_after: messages,
-            messages_removed: 0,
-            duration_ms,
-            summary_usage: usage,
-            cost_microdollars,
-        };
-        draft.push(EntryKind::CompactionEnded(ended.clone()));
-        draft.push(EntryKind::Prune(Box::new(prune)));
+        let (draft, ended) = self.log.install_prune(self.deps.now_ms(), segment, installation);
         self.install(id, draft, &ended).await;
     }
 

@@ -20,15 +20,13 @@ impl SessionState {
     pub(super) async fn fall_back(&mut self, stamp: RunAttempt, failure: Failure) {
         let Some(run) = self.current(stamp) else { return };
         let Some(agent) = run.next_fallback() else { return };
-        let of_prompt = run.settings_of_prompt().clone();
+        let of_prompt = run.options().settings.clone();
         // That it can work was checked when the session was opened; since then settings may have changed.
         let (definition, settings) = match self.resolve_fallback(agent, &of_prompt) {
             Ok(resolved) => resolved,
             Err(error) => return self.run_broken(&error),
         };
-        let home = std::mem::replace(&mut self.definition, definition);
-        // Who opened the session with another model meanwhile gets that one.
-        self.next_definition.get_or_insert(home);
+        self.definition.fall_back(definition);
         self.limits_changed();
         for doubt in self.definition.warnings() {
             self.warn(doubt);

@@ -18,7 +18,7 @@ use greenroom_store::Store;
 
 use super::SessionState;
 use super::inbox::Caller;
-use super::runs::Told;
+use super::open_run::Told;
 use crate::core::deps::blocking;
 use crate::core::message::{AgentMessage, Answer, PromptOptions, ReplyTo, RunCompletion};
 use crate::events::event::RUN_RESUMED;
@@ -50,6 +50,21 @@ impl Repeats {
     /// A run was given up without an end in the log.
     pub(super) fn run_broken(&mut self) {
         self.is_due = true;
+    }
+
+    /// Somebody waits for the first reply to the prompt whose key this entry used.
+    fn wait(&mut self, first: EntryId, reply: ReplyTo<Reply>) {
+        self.callers.push((first, reply));
+    }
+
+    /// Whether somebody waits, and something was recorded since they were looked at. It is said once.
+    fn take_due(&mut self) -> bool {
+        std::mem::take(&mut self.is_due) && !self.callers.is_empty()
+    }
+
+    /// Those who wait.
+    fn take_callers(&mut self) -> Vec<(EntryId, ReplyTo<Reply>)> {
+        std::mem::take(&mut self.callers)
     }
 }
 
@@ -94,9 +109,9 @@ impl SessionState {
         }
         if self.is_to_come(&told) {
             let _ = options.recorded.set(prompt);
-            return self.repeats.callers.push((first, reply));
+            return self.repeats.wait(first, reply);
         }
-        if self.is_left_waiting && self.log.head().open_run == told.run {
+        if self.runs.is_left_waiting() && self.log.head().open_run == told.run {
             return self.take_up(options, reply).await;
         }
         let is_tail = !told.is_left && (told.end.is_some() || told.run == self.log.head().open_run);
@@ -133,15 +148,15 @@ impl SessionState {
 
     /// Whether repeated prompts wait, and something was recorded since they were looked at.
     pub(super) fn has_repeats_to_answer(&mut self) -> bool {
-        std::mem::take(&mut self.repeats.is_due) && !self.repeats.callers.is_empty()
+        self.repeats.take_due()
     }
 
     /// Tells the callers of repeated prompts how the run ended for which they waited.
     pub(super) async fn answer_repeats(&mut self) {
-        for (first, to) in std::mem::take(&mut self.repeats.callers) {
+        for (first, to) in self.repeats.take_callers() {
             let reply = match self.first_run(first).await {
                 Ok(told) if self.is_to_come(&told) => {
-                    self.repeats.callers.push((first, to));
+                    self.repeats.wait(first, to);
                     continue;
                 }
                 Ok(told) => told.reply(self.shared.gone()),
@@ -156,7 +171,7 @@ impl SessionState {
     /// Whether the prompt waits, or its run is in progress.
     fn is_to_come(&self, told: &FirstRun) -> bool {
         let is_waiting = self.inbox.waiting(&self.log).any(|item| Some(item.id) == told.prompt);
-        let is_running = told.end.is_none() && told.run.is_some() && told.run == self.open_run();
+        let is_running = told.end.is_none() && told.run.is_some() && told.run == self.runs.id();
         is_waiting || is_running
     }
 

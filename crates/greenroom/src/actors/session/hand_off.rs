@@ -69,7 +69,7 @@ impl SessionState {
     ) -> bool {
         let is_between_steps = boundary != Boundary::None && open_calls(self.log.path()).is_empty();
         let asked_at = self.log.head().entries;
-        let Some(run) = self.open_run_mut() else { return false };
+        let Some(run) = self.runs.open_mut() else { return false };
         if let Some((to, sees)) = handed {
             run.hand_off_mut().get_or_insert(PendingHandOff { to, sees, delivered: 0, asked_at });
         }
@@ -86,14 +86,14 @@ impl SessionState {
 
     /// Whether the run is to go on with another agent.
     pub(super) fn has_hand_off(&mut self) -> bool {
-        self.open_run_mut().is_some_and(|run| run.hand_off_mut().is_some())
+        self.runs.open_mut().is_some_and(|run| run.hand_off_mut().is_some())
     }
 
     /// Hands the conversation on as soon as the run stands between two steps and nothing is being summarised.
     pub(super) async fn hand_off_if_ready(&mut self) {
         let is_ready =
-            self.compaction.is_idle() && !self.is_closing() && open_calls(self.log.path()).is_empty();
-        let Some(run) = self.open_run_mut().filter(|_| is_ready) else { return };
+            self.compaction.is_idle() && !self.runs.is_closing() && open_calls(self.log.path()).is_empty();
+        let Some(run) = self.runs.open_mut().filter(|_| is_ready) else { return };
         let (stamp, Some(pending)) = (run.stamp(), run.hand_off_mut().take()) else { return };
         if run.count_hand_off() > HAND_OFFS_MAX {
             let reason = format!("its agents handed the conversation on {HAND_OFFS_MAX} times");
@@ -131,7 +131,7 @@ impl SessionState {
         }
         let is_narrowed = !draft.is_empty();
         draft.push(EntryKind::HandOff(HandOff { from, to: to.to_owned(), sees }));
-        if self.run_span().is_some() && !new.is_same_model(&self.definition) {
+        if self.runs.is_open() && !new.is_same_model(&self.definition) {
             let (provider, model) = (new.provider().to_owned(), new.model().to_owned());
             draft.push(EntryKind::ModelChange { provider, model });
         }
@@ -140,7 +140,7 @@ impl SessionState {
             self.context_rewritten();
         }
         // What waited for the run's end is replaced by this.
-        self.next_definition = None;
+        self.definition.set_next(None);
         self.take_definition(new);
         Ok(())
     }

@@ -80,7 +80,7 @@ impl SessionState {
     /// Whether a run that was cut off, or waits for people, was begun by an agent of another fingerprint, or is judged by
     /// validators that are not there.
     pub(super) fn is_others(&self) -> bool {
-        self.is_left_waiting || self.log.head().interrupted.is_some() && !self.may_go_on(None, 0)
+        self.runs.is_left_waiting() || self.log.head().interrupted.is_some() && !self.may_go_on(None, 0)
     }
 
     /// That all that waits, or the run that was cut off, was said to an agent of another fingerprint, or is judged by

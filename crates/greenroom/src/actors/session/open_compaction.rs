@@ -8,6 +8,7 @@
 
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::Trigger;
+use greenroom_kernel::log::Installation;
 use tracing::Span;
 
 use crate::core::message::{ReplyTo, RunAttempt};
@@ -59,6 +60,12 @@ impl CompactionRequest {
             began: tokio::time::Instant::now(),
             span: Span::none(),
         }
+    }
+
+    /// How it ends where it is installed now; its start is this entry.
+    pub(super) fn installation(&self, started: EntryId, cost_microdollars: Option<u64>) -> Installation {
+        let (trigger, duration_ms) = (self.trigger, self.duration_ms());
+        Installation { started, trigger, duration_ms, cost_microdollars }
     }
 
     /// How long it has taken so far, in milliseconds.

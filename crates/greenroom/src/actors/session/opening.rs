@@ -13,10 +13,15 @@ use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 
 use super::definition::{Definition, SessionLimits};
 use super::first_reply::Repeats;
+use super::in_use::InUse;
 use super::inbox::Inbox;
+use super::life::Life;
 use super::open_compaction::OpenCompaction;
+use super::outgoing::Outgoing;
+use super::parked::Suspended;
 use super::questions::Askers;
-use super::{LeftModel, PAUSE_AFTER_FAILURES, SessionArguments, SessionState, Suspended};
+use super::runs::Runs;
+use super::{PAUSE_AFTER_FAILURES, SessionArguments, SessionState};
 use crate::actors::agent::{AgentActor, AgentArguments};
 use crate::actors::sub_agent;
 use crate::actors::usage_tracker::{TrackerArguments, UsageTracker};
@@ -67,7 +72,7 @@ impl SessionState {
             true => shared.created_at_ms().unwrap_or_else(|| deps.created_at_ms()),
             false => log.head().created_at_ms,
         };
-        let outgoing = match shared.start_broadcast(log.head().entries, created_at_ms) {
+        let missed = match shared.start_broadcast(log.head().entries, created_at_ms) {
             Some(from) => missed_events(&deps, &shared, from, log.head()).await?,
             None => VecDeque::new(),
         };
@@ -79,7 +84,6 @@ impl SessionState {
             account.set_bill(log.bill());
             account.set_limits(config.limits.cost);
         }
-        let model_warnings = definition.warnings();
         let counted_with = config.resent.clone();
         let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
@@ -110,31 +114,17 @@ impl SessionState {
             tracker,
             compactor: None,
             restarts: Restarts::default(),
-            left: LeftModel::of(&log, &definition),
-            next_definition: None,
-            run_cost: None,
-            counted_with,
-            definition,
+            definition: InUse::open(definition, &log, counted_with),
             opened_at: EntryId(log.head().entries),
             log,
             inbox,
             repeats: Repeats::default(),
-            run: None,
+            runs: Runs::default(),
             askers: Askers::default(),
-            instructions: None,
-            attempts: 0,
             compaction: OpenCompaction::new(only_at_window),
-            outgoing,
-            completion: None,
+            outgoing: Outgoing::missed(missed),
             span,
-            model_warnings,
-            is_left_waiting: false,
-            is_stopping: false,
-            is_asleep: false,
-            is_watched: false,
-            finishes,
-            finished: None,
-            suspended: None,
+            life: Life::new(finishes),
         };
         Ok(match suspended {
             Some(suspended) => state.with_suspended(*suspended),
@@ -144,15 +134,11 @@ impl SessionState {
 
     /// The session as it fell asleep in the middle of a run.
     fn with_suspended(mut self, suspended: Suspended) -> Self {
-        let Suspended { running, run, inbox, opened_at, repeats, askers, instructions, attempts, .. } =
-            suspended;
-        let Suspended { definition, next_definition, run_cost, compaction, .. } = suspended;
-        self.suspended = Some(running);
-        (self.run, self.compaction) = (Some(run), compaction);
+        let Suspended { runs, compaction, inbox, opened_at, repeats, askers, definitions } = suspended;
+        (self.runs, self.compaction) = (runs, compaction);
         (self.inbox, self.opened_at) = (inbox, opened_at);
         (self.repeats, self.askers) = (repeats, askers);
-        (self.definition, self.next_definition) = (definition, next_definition);
-        (self.instructions, self.attempts, self.run_cost) = (instructions, attempts, run_cost);
+        self.definition.go_on(definitions);
         self.limits_changed();
         self
     }
@@ -169,20 +155,18 @@ impl SessionState {
         }
         if child.get_id() == self.agent.actor().get_id() {
             self.agent = spawn_agent(&self.deps, &self.shared, &self.myself).await?;
-            let below = self.shared.broadcast_below();
-            let events = self.outgoing.iter().filter(|event| event.seq >= below).cloned().collect();
-            let then = self.completion.clone();
+            let (events, then) = self.outgoing.unheard(self.shared.broadcast_below());
             self.agent.tell(AgentMessage::Broadcast { events, then });
             self.warn(format!("the agent died and was restarted: {reason}"));
             self.rerun().await;
         } else if child.get_id() == self.tracker.actor().get_id() {
             let config = self.tracker_config();
-            self.counted_with.clone_from(&config.resent);
+            self.definition.set_counted_with(&config.resent);
             self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, config, &self.log).await?;
             self.warn(format!("the usage tracker died and was restarted: {reason}"));
             self.agent.tell(AgentMessage::TrackerRestarted { tracker: self.tracker.actor().clone() });
             // Requests that the session had sent to the dead actor.
-            if self.is_closing() {
+            if self.runs.is_closing() {
                 self.tell_last_answer();
                 self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
             }

@@ -5,44 +5,39 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::cost::RunCost;
 use greenroom_kernel::entry::EntryId;
 use greenroom_kernel::log::Log;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::definition::Definition;
 use super::first_reply::Repeats;
+use super::in_use::KeptDefinitions;
 use super::inbox::Inbox;
 use super::open_compaction::OpenCompaction;
 use super::questions::Askers;
-use super::runs::OpenRun;
+use super::runs::Runs;
 use crate::core::message::tell_all;
-use crate::core::running::Running;
 use crate::core::shared::SessionShared;
 use crate::values::error::Error;
 
 /// The run of a session that sleeps, and who waits for it. Its tools go on meanwhile.
 pub(crate) struct Suspended {
-    /// As the agent left it.
-    pub(super) running: Box<Running>,
-    pub(super) run: OpenRun,
+    /// With the open one, as the agent left it.
+    pub(super) runs: Runs,
     /// None is open; one may have been asked for.
     pub(super) compaction: OpenCompaction,
     pub(super) inbox: Inbox,
     pub(super) opened_at: EntryId,
     pub(super) repeats: Repeats,
     pub(super) askers: Askers,
-    pub(super) definition: Definition,
-    pub(super) next_definition: Option<Definition>,
-    pub(super) run_cost: Option<RunCost>,
-    pub(super) instructions: Option<Arc<str>>,
-    pub(super) attempts: u32,
+    pub(super) definitions: KeptDefinitions,
 }
 
 impl Suspended {
     /// The session cannot be woken: who waits for its run, or for input that waits, hears why.
     pub(crate) fn give_up(mut self, error: &Error) {
-        tell_all(self.run.take_callers(), || Err(error.clone()));
+        if let Some(run) = self.runs.open_mut() {
+            tell_all(run.take_callers(), || Err(error.clone()));
+        }
         tell_all(self.inbox.refuse_all_callers(), || Err(error.clone()));
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use greenroom_kernel::entry::EntryKind;
 use greenroom_kernel::log::{AmendError, LABELS_MAX};
-use greenroom_kernel::question::{AnswerError, AskedQuestion, KnownQuestion, QuestionEnd};
+use greenroom_kernel::question::{AnswerError, AskedQuestion, KnownQuestion, QuestionEnd, Questions};
 use greenroom_kernel::{Entry, EntryId};
 use greenroom_store::Store;
 use greenroom_tools::AskError;
@@ -41,11 +41,82 @@ struct Timer {
     _cancels: DropGuard,
 }
 
+impl Askers {
+    /// A call waits for the end of this question.
+    fn wait(&mut self, id: EntryId, reply: ReplyTo<Result<QuestionEnd, AskError>>) {
+        self.waiting.push(Asker::Question { id, reply });
+    }
+
+    /// A call that was cut off waits until nothing of what it asked is open.
+    fn wait_for_call(&mut self, call_id: String, reply: ReplyTo<Vec<KnownQuestion>>) {
+        self.waiting.push(Asker::Call { call_id, reply });
+    }
+
+    /// Tells who waits for this question how it ended.
+    fn tell(&mut self, question: EntryId, end: &QuestionEnd) {
+        let is_its = |asker: &mut Asker| matches!(asker, Asker::Question { id, .. } if *id == question);
+        for asker in self.waiting.extract_if(.., is_its) {
+            if let Asker::Question { reply, .. } = asker {
+                let _ = reply.send(Ok(Ok(end.clone())));
+            }
+        }
+    }
+
+    /// Tells who waits for questions that have ended.
+    fn tell_ended(&mut self, questions: &Questions) {
+        let end = |id: EntryId| questions.find(id).and_then(|known| known.end.as_ref());
+        let ids: Vec<EntryId> = self.waiting.iter().filter_map(Asker::question).collect();
+        for id in ids {
+            if let Some(end) = end(id) {
+                self.tell(id, end);
+            }
+        }
+        self.tell_calls(questions);
+    }
+
+    /// Tells the calls that were cut off, and of whose questions none is open.
+    fn tell_calls(&mut self, questions: &Questions) {
+        let is_told = |asker: &mut Asker| match asker {
+            Asker::Call { call_id, .. } => questions.of_call(call_id).all(|known| known.end.is_some()),
+            Asker::Question { .. } => false,
+        };
+        for asker in self.waiting.extract_if(.., is_told) {
+            if let Asker::Call { call_id, reply } = asker {
+                let _ = reply.send(Ok(questions.of_call(&call_id).cloned().collect()));
+            }
+        }
+    }
+
+    /// The timer of the question that expires next is to be set for this time, in unix milliseconds; `None`: for none. Gives
+    /// what ends the new timer, where one is to be started.
+    fn set_timer(&mut self, at_ms: Option<u64>) -> Option<CancellationToken> {
+        let Some(at_ms) = at_ms else {
+            self.timer = None;
+            return None;
+        };
+        if self.timer.as_ref().is_some_and(|timer| timer.at_ms == at_ms) {
+            return None;
+        }
+        let cancel = CancellationToken::new();
+        self.timer = Some(Timer { at_ms, _cancels: cancel.clone().drop_guard() });
+        Some(cancel)
+    }
+}
+
+impl Asker {
+    fn question(&self) -> Option<EntryId> {
+        match self {
+            Self::Question { id, .. } => Some(*id),
+            Self::Call { .. } => None,
+        }
+    }
+}
+
 impl SessionState {
     /// A call asks a person.
     pub(super) async fn ask(&mut self, request: AskRequest) {
         let AskRequest { stamp, call_id, tool, ordinal, asker, mut question, reply } = request;
-        if self.is_stopping || self.current(stamp).is_none() {
+        if self.life.is_stopping() || self.current(stamp).is_none() {
             // Its run is over or goes on without it, and whoever asks ends with it.
             let _ = reply.send(Err(self.shared.gone()));
             return;
@@ -59,7 +130,7 @@ impl SessionState {
             }
             match known.end.clone() {
                 Some(end) => drop(reply.send(Ok(Ok(end)))),
-                None => self.askers.waiting.push(Asker::Question { id: known.id, reply }),
+                None => self.askers.wait(known.id, reply),
             }
             return;
         }
@@ -74,7 +145,7 @@ impl SessionState {
         let id = draft.push(EntryKind::Question(Arc::new(asked)));
         match self.append(draft, None).await {
             Ok(()) => {
-                self.askers.waiting.push(Asker::Question { id, reply });
+                self.askers.wait(id, reply);
                 self.arm_expiry();
             }
             Err(error) => drop(reply.send(Err(error))),
@@ -92,13 +163,13 @@ impl SessionState {
             let _ = reply.send(Err(self.shared.gone()));
             return;
         }
-        self.askers.waiting.push(Asker::Call { call_id, reply });
-        self.tell_calls();
+        self.askers.wait_for_call(call_id, reply);
+        self.askers.tell_calls(self.log.questions());
     }
 
     /// The tool of a call begins, after a hook had asked.
     pub(super) async fn call_starts(&mut self, stamp: RunAttempt, call_id: String) -> Result<()> {
-        if self.is_stopping || self.current(stamp).is_none() {
+        if self.life.is_stopping() || self.current(stamp).is_none() {
             return Err(self.shared.gone());
         }
         if self.log.questions().may_have_begun(&call_id) {
@@ -111,7 +182,7 @@ impl SessionState {
 
     /// The time of a question has passed.
     pub(super) async fn expire_questions(&mut self) {
-        self.askers.timer = None;
+        self.askers.set_timer(None);
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.expire_questions();
         if !draft.is_empty()
@@ -129,49 +200,18 @@ impl SessionState {
         for entry in entries {
             let EntryKind::QuestionEnded { question, end } = &entry.kind else { continue };
             has_ended = true;
-            let is_its = |asker: &mut Asker| matches!(asker, Asker::Question { id, .. } if id == question);
-            for asker in self.askers.waiting.extract_if(.., is_its) {
-                if let Asker::Question { reply, .. } = asker {
-                    let _ = reply.send(Ok(Ok(end.clone())));
-                }
-            }
+            self.askers.tell(*question, end);
         }
         if has_ended {
-            self.tell_calls();
+            self.askers.tell_calls(self.log.questions());
             self.arm_expiry();
         }
     }
 
     /// Tells who waits for questions that ended while the session slept.
     pub(super) fn tell_askers_again(&mut self) {
-        let questions = self.log.questions();
-        let has_ended = |asker: &mut Asker| match asker {
-            Asker::Question { id, .. } => questions.find(*id).is_some_and(|known| known.end.is_some()),
-            Asker::Call { .. } => false,
-        };
-        for asker in self.askers.waiting.extract_if(.., has_ended) {
-            if let Asker::Question { id, reply } = asker
-                && let Some(end) = questions.find(id).and_then(|known| known.end.clone())
-            {
-                let _ = reply.send(Ok(Ok(end)));
-            }
-        }
-        self.tell_calls();
+        self.askers.tell_ended(self.log.questions());
         self.arm_expiry();
-    }
-
-    /// Tells the calls that were cut off, and of whose questions none is open.
-    fn tell_calls(&mut self) {
-        let questions = self.log.questions();
-        let is_told = |asker: &mut Asker| match asker {
-            Asker::Call { call_id, .. } => questions.of_call(call_id).all(|known| known.end.is_some()),
-            Asker::Question { .. } => false,
-        };
-        for asker in self.askers.waiting.extract_if(.., is_told) {
-            if let Asker::Call { call_id, reply } = asker {
-                let _ = reply.send(Ok(questions.of_call(&call_id).cloned().collect()));
-            }
-        }
     }
 
     /// Sets the timer for the question that expires next. It wakes the session where that sleeps.
@@ -181,17 +221,11 @@ impl SessionState {
 
     /// As [`Self::arm_expiry`], and not before this time has passed.
     fn arm_expiry_after(&mut self, at_least: Duration) {
-        let Some(at_ms) = self.log.questions().next_expiry_ms() else {
-            self.askers.timer = None;
-            return;
-        };
-        if self.askers.timer.as_ref().is_some_and(|timer| timer.at_ms == at_ms) {
-            return;
-        }
-        let cancel = CancellationToken::new();
-        let wait = Duration::from_millis(at_ms.saturating_sub(self.deps.now_ms())).max(at_least);
+        let at_ms = self.log.questions().next_expiry_ms();
+        let Some(cancelled) = self.askers.set_timer(at_ms) else { return };
+        let wait = Duration::from_millis(at_ms.unwrap_or(0).saturating_sub(self.deps.now_ms())).max(at_least);
         let shared = Arc::downgrade(&self.shared);
-        let (cancelled, deps): (_, Weak<Deps>) = (cancel.clone(), Arc::downgrade(&self.deps));
+        let deps: Weak<Deps> = Arc::downgrade(&self.deps);
         tokio::spawn(async move {
             tokio::select! {
                 biased;
@@ -202,7 +236,6 @@ impl SessionState {
                 crate::core::door::tell(&deps, &shared, SessionMessage::ExpireQuestions).await;
             }
         });
-        self.askers.timer = Some(Timer { at_ms, _cancels: cancel.drop_guard() });
     }
 }
 

@@ -1,0 +1,148 @@
+//! A draft becomes durable, and then known: to the log in memory, the budgets, the parts of the session, the tracker, and
+//! everyone who listens.
+//!
+//! Invariants: nothing follows a draft that the store refused, and the session is as it was before.
+
+use std::sync::Arc;
+
+use greenroom_kernel::bill::Bill;
+use greenroom_kernel::entry::{EntryKind, Spender, Spent};
+use greenroom_kernel::log::Draft;
+use greenroom_kernel::path::is_message;
+use greenroom_kernel::{Entry, Head};
+use greenroom_store::{Appended, Batch};
+use tracing::Instrument as _;
+
+use super::SessionState;
+use crate::core::message::{AgentMessage, RunAttempt, RunCompletion, TrackerMessage};
+use crate::core::trace;
+use crate::events::event::{self, Event, EventKind};
+use crate::values::error::{Error, Result};
+
+/// What is said when a draft is durable, besides its events.
+#[derive(Default)]
+pub(super) struct AfterAppend {
+    /// That the run is over, and its reply.
+    pub(super) then: Option<RunCompletion>,
+    /// The run that ends with an answer in this draft.
+    pub(super) ended: Option<RunAttempt>,
+}
+
+impl SessionState {
+    /// Makes a draft durable, and then known: to the log in memory, the tracker and everyone who listens.
+    pub(super) async fn append(&mut self, draft: Box<Draft>, key: Option<String>) -> Result<()> {
+        self.append_then(draft, key, &mut AfterAppend::default()).await
+    }
+
+    pub(super) async fn append_then(
+        &mut self,
+        mut draft: Box<Draft>,
+        key: Option<String>,
+        after: &mut AfterAppend,
+    ) -> Result<()> {
+        if self.log.is_empty() {
+            let created_at_ms = self.created_at_ms();
+            let (provider, model) = (self.definition.provider(), self.definition.model());
+            draft.begin(provider, model, self.shared.parent.as_deref(), created_at_ms);
+        }
+        let (provider, model) = (self.definition.provider(), self.definition.model());
+        draft.set_window(provider, model, self.definition.window.tokens);
+        let (entries, head) = (draft.entries().to_vec(), draft.take_head());
+        self.store(&entries, &head, key).await?;
+        let (bill_before, is_import) = (self.log.bill(), draft.is_import());
+        self.log.commit(draft, head);
+        // Of the answer that ends a run, and what it costs, the tracker was told.
+        let ended = after.ended.take();
+        let is_counted = ended.is_some();
+        self.pay(&entries, &bill_before, is_counted);
+        self.follow(&entries, is_counted || is_import);
+        self.announce(&entries, ended, after.then.take());
+        Ok(())
+    }
+
+    /// Writes entries to the store.
+    async fn store(&mut self, entries: &[Arc<Entry>], head: &Arc<Head>, key: Option<String>) -> Result<()> {
+        let batch = Batch { entries: entries.to_vec(), head: Arc::clone(head), key };
+        self.send_told();
+        let span = trace::append(self.work_span(), &self.shared.id, entries.len());
+        let appended =
+            self.deps.store.append_of_any_size(&self.shared.id, batch).instrument(span.clone()).await;
+        match appended.inspect_err(|_| trace::append_failed(&span))? {
+            Appended::Written { .. } => Ok(()),
+            Appended::Duplicate { first } => {
+                Err(Error::DuplicateKey { session: self.shared.id.to_string(), first })
+            }
+        }
+    }
+
+    /// What these entries put on the bill is taken from the budgets.
+    fn pay(&mut self, entries: &[Arc<Entry>], bill_before: &Bill, is_counted: bool) {
+        let bill = self.log.bill();
+        // What a sub-agent spent, it took from the purse itself.
+        let below: u64 = entries.iter().filter_map(|entry| spent_below(&entry.kind)).sum();
+        let own = bill.since(bill_before).cost_microdollars.saturating_sub(below);
+        self.deps.purse.spend(own, self.deps.now_ms());
+        self.deps.ledger.billed(&self.shared, bill, own, below);
+        if entries.iter().any(|entry| ends_call(&entry.kind)) {
+            self.deps.ledger.release(&self.shared);
+        }
+        if bill != *bill_before && !is_counted {
+            self.tracker.tell(TrackerMessage::Billed(bill));
+        }
+    }
+
+    /// The parts of the session follow these entries, and so does the tracker, unless what they say `is_counted` already.
+    fn follow(&mut self, entries: &[Arc<Entry>], is_counted: bool) {
+        for entry in entries {
+            self.repeats.follow(&entry.kind);
+            if is_message(&entry.kind) {
+                self.compaction.message_recorded();
+                if entry.kind.is_whole_answer() {
+                    self.definition.answered();
+                }
+                if !is_counted {
+                    self.tracker.tell(TrackerMessage::Appended(Arc::clone(entry)));
+                }
+            }
+        }
+        self.inbox.committed(&self.log);
+        self.tell_askers(entries);
+    }
+
+    /// The agent broadcasts the events of these entries, and then tells those who wait for the run. `ended` is the run that
+    /// ends with an answer among them.
+    fn announce(&mut self, entries: &[Arc<Entry>], ended: Option<RunAttempt>, then: Option<RunCompletion>) {
+        let (id, parent) = (&self.shared.id, self.shared.parent.as_ref());
+        let events = event::of_entries(id, parent, self.created_at_ms(), entries, self.log.head().open_run);
+        let mut events: Vec<Arc<Event>> = events.map(Arc::new).collect();
+        self.outgoing.add(&events, self.shared.broadcast_below());
+        let then = then.map(|then| self.outgoing.complete(then));
+        if let Some(stamp) = ended {
+            // The step's end comes between the answer and the end of the run.
+            let end = events.iter().position(|event| matches!(event.kind, EventKind::RunEnd { .. }));
+            let last = events.split_off(end.unwrap_or(events.len()));
+            self.agent.tell(AgentMessage::Broadcast { events, then: None });
+            let answer = self.log.newest_answer();
+            self.agent.tell(AgentMessage::Recorded { stamp, delivered: 0, answer, is_measuring: false });
+            events = last;
+        }
+        self.agent.tell(AgentMessage::Broadcast { events, then });
+    }
+
+    /// When the session was created, in unix milliseconds.
+    pub(super) fn created_at_ms(&self) -> u64 {
+        self.shared.created_at_ms().unwrap_or_else(|| self.deps.created_at_ms())
+    }
+}
+
+/// What an entry puts on the bill for calls of another session, in micro-dollars.
+fn spent_below(kind: &EntryKind) -> Option<u64> {
+    let EntryKind::Spent(spent) = kind else { return None };
+    spent.cost_microdollars.filter(|_| matches!(spent.by, Spender::SubAgent { .. }))
+}
+
+/// Whether what a model call cost is on the bill with it: it is an answer, what had come of one, or what is known of a call
+/// that has no answer.
+fn ends_call(kind: &EntryKind) -> bool {
+    matches!(kind, EntryKind::Spent(Spent { by: Spender::Calls, .. })) || kind.as_answer().is_some()
+}

@@ -1,0 +1,278 @@
+//! Runs begin: with a prompt, with what waited, with what was interrupted, or with another agent in the middle.
+//!
+//! Invariants: that a run began is durable before its agent hears of it; what a crash left open is closed in the same draft.
+
+use std::sync::Arc;
+
+use greenroom_kernel::EntryId;
+use greenroom_kernel::cost::RunCost;
+use greenroom_kernel::entry::EntryKind;
+use greenroom_kernel::log::{Draft, InboxItem};
+use greenroom_kernel::message::{Block, Message, ToolCall};
+use greenroom_kernel::terms::Terms;
+
+use super::SessionState;
+use super::definition::instructions_tokens;
+use super::open_run::{NewRun, RunInstructions, Waiting};
+use crate::agent::instructions::InstructionsContext;
+use crate::agent::validate::Validators;
+use crate::core::message::{AgentMessage, PendingCall, PromptOptions, ReplyTo, tell_all};
+use crate::core::trace;
+use crate::events::event::RUN_RESUMED;
+use crate::values::error::{ConfigError, Result};
+use crate::values::prompt::Reply;
+
+impl SessionState {
+    /// A draft that begins with closing what is still open, and with the model's change if there is one.
+    fn opening_draft(&self) -> Box<Draft> {
+        let at_ms = self.deps.now_ms();
+        let mut draft = self.log.recovery(at_ms, self.estimate()).unwrap_or_else(|| self.log.draft(at_ms));
+        let (provider, model) = (self.definition.provider(), self.definition.model());
+        if !self.log.is_empty() && !self.log.head().is_model(provider, model) {
+            let (provider, model) = (provider.to_owned(), model.to_owned());
+            draft.push(EntryKind::ModelChange { provider, model });
+        }
+        self.inbox.clear_refused(&mut draft);
+        draft
+    }
+
+    /// Records a prompt and lets the agent begin. Gives the prompt's entry.
+    pub(super) async fn begin(
+        &mut self,
+        content: Vec<Block>,
+        options: Box<PromptOptions>,
+        waiting: Waiting,
+    ) -> Result<EntryId> {
+        if let Err(error) = self.adopt(options.agent.as_ref()) {
+            if let Some(reply) = waiting.into_caller() {
+                self.refuse_prompt(reply, options, error.clone()).await;
+            }
+            return Err(error);
+        }
+        self.refresh_settings();
+        let mut draft = self.opening_draft();
+        let run = draft.message(Message::User(content));
+        self.begin_recorded(draft, run, None, options, waiting).await?;
+        Ok(run)
+    }
+
+    pub(super) async fn begin_delivered(
+        &mut self,
+        item: &InboxItem,
+        mut options: Box<PromptOptions>,
+        reply: Option<ReplyTo<Reply>>,
+    ) -> Result<()> {
+        self.refresh_settings();
+        let mut draft = self.opening_draft();
+        // Whatever it was meant for, it begins a run.
+        let run = draft.deliver(item, false);
+        // Its key was used when it was queued, and what was aborted while it waited was not this.
+        (options.key, options.early_aborts) = (None, self.shared.early_aborts());
+        options.from.waited();
+        let recorded = item.terms.clone().map(|terms| (item.id, terms));
+        self.begin_recorded(draft, run, recorded, options, Waiting::caller(reply)).await?;
+        let followers = self.inbox.take_followers(item.id);
+        if let Some(run) = self.runs.open_mut() {
+            run.join(followers);
+        }
+        Ok(())
+    }
+
+    /// Begins a run that goes on with the unanswered message.
+    pub(super) async fn begin_resumed(
+        &mut self,
+        mut options: Box<PromptOptions>,
+        waiting: Waiting,
+    ) -> Result<()> {
+        let Some(unanswered) = self.log.unanswered() else { return Ok(()) };
+        let recorded = self.log.run_terms().map(|(entry, terms)| (entry, Arc::clone(terms)));
+        if let Some((_, terms)) = &recorded
+            && let Err(error) = options.take_over(terms)
+        {
+            tell_all(waiting.into_all(), || Err(error.clone()));
+            return Err(error);
+        }
+        self.refresh_settings();
+        options.from.waited();
+        let mut draft = self.opening_draft();
+        let run = draft.push(EntryKind::Note { kind: RUN_RESUMED.into(), data: unanswered.to_string() });
+        self.begin_recorded(draft, run, recorded, options, waiting).await
+    }
+
+    async fn begin_recorded(
+        &mut self,
+        mut draft: Box<Draft>,
+        run: EntryId,
+        recorded: Option<(EntryId, Arc<Terms>)>,
+        options: Box<PromptOptions>,
+        waiting: Waiting,
+    ) -> Result<()> {
+        let fingerprint = self.shared.agent().and_then(|agent| agent.fingerprint.clone());
+        draft.begin_run(run, options.terms(), recorded, fingerprint);
+        let judges = options.judges(&self.definition.agent);
+        let begun = match judges.and_then(|judges| Ok((judges, self.write_instructions(run)?))) {
+            Ok(begun) => self.append(draft, options.key.clone()).await.map(|()| begun),
+            Err(error) => Err(error),
+        };
+        let (judges, instructions) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                if let Some(reply) = waiting.into_caller() {
+                    self.refuse_prompt(reply, options, error.clone()).await;
+                }
+                return Err(error);
+            }
+        };
+        // One that waited in the inbox was recorded there.
+        let _ = options.recorded.set(run);
+        self.start_run(run, options, waiting, instructions, judges);
+        self.tell_agent_to_begin();
+        Ok(())
+    }
+
+    /// The run that is open in the log is in progress from now on.
+    fn start_run(
+        &mut self,
+        run: EntryId,
+        mut options: Box<PromptOptions>,
+        waiting: Waiting,
+        instructions: RunInstructions,
+        judges: Validators,
+    ) {
+        // Whatever changed since the prompt was said: settings that cannot be sent are refused by the provider.
+        let settings = self.definition.model_settings(&self.deps, &options.settings);
+        let settings = settings.unwrap_or_else(|_| options.settings.clone());
+        self.limit_cost(&options);
+        options.link.begin(run);
+        self.shared.begin_run(run, options.cancel.clone(), options.early_aborts);
+        let is_gone = waiting.is_gone();
+        let (provider, model) = (self.definition.provider(), self.definition.model());
+        let span = trace::run(&self.span, &mut options.from, &self.shared.id, run, provider, model);
+        let agent = Arc::clone(&self.definition.agent);
+        self.runs.begin(run, span, NewRun { options, settings, judges, agent, waiting, instructions });
+        if is_gone {
+            self.shared.cancel_run();
+        }
+        for doubt in self.definition.take_warnings() {
+            self.warn(doubt);
+        }
+    }
+
+    /// What the run that begins may cost: the lower of its prompt's limit and its agent's.
+    fn limit_cost(&mut self, options: &PromptOptions) {
+        let limit = [options.cost_limit, self.definition.agent.run_cost_limit].into_iter().flatten().min();
+        let before = self.log.bill().cost_microdollars;
+        let run_cost = limit.map(|limit| RunCost { limit, before });
+        if self.runs.set_cost(run_cost) {
+            self.limits_changed();
+        }
+    }
+
+    /// Writes the instructions of a run that begins. Their size counts from now on.
+    fn write_instructions(&mut self, run: EntryId) -> Result<RunInstructions> {
+        let context = || InstructionsContext {
+            session: Arc::clone(&self.shared.id),
+            parent: self.shared.parent.clone(),
+            title: self.log.head().title.clone(),
+            run,
+            provider: self.definition.provider().to_owned(),
+            model: self.definition.model().to_owned(),
+            app_state: self.definition.agent.state.clone(),
+        };
+        let written = self.definition.agent.instructions.render(context);
+        let text = written.map_err(|reason| ConfigError::Instructions { reason })?;
+        let pinned_tokens = self.log.pinned_tokens();
+        let has_other_window = self.definition.refresh_window(&self.deps, pinned_tokens).is_some();
+        if self.definition.set_instructions(&text, pinned_tokens)? || has_other_window {
+            self.limits_changed();
+        }
+        Ok(self.runs.instructions(text, instructions_tokens))
+    }
+
+    fn tell_agent_to_begin(&mut self) {
+        let Some(run) = self.runs.open() else { return };
+        let tracker = self.tracker.actor().clone();
+        let begin = run.order(&self.shared.id, &self.definition, &self.log, self.pending_calls(), tracker);
+        let (stamp, is_measuring) = (begin.stamp, begin.is_measuring);
+        self.agent.tell(AgentMessage::Begin(Box::new(begin)));
+        if is_measuring {
+            self.measure_for_step(stamp);
+        }
+    }
+
+    /// The calls that go on where a run is taken up again. Before a run begins, all calls have results.
+    fn pending_calls(&self) -> Vec<PendingCall> {
+        let questions = self.log.questions();
+        let pending = |call: ToolCall| {
+            // A sub-agent is found where it was left.
+            let may_have_begun = questions.may_have_begun(&call.id) && !self.log.waits_below(&call.id);
+            PendingCall { may_have_begun, call }
+        };
+        self.log.asking_calls().into_iter().map(pending).collect()
+    }
+
+    /// The agent died in its run: another goes on with it.
+    pub(super) async fn rerun(&mut self) {
+        if !self.runs.is_open() || self.runs.is_closing() {
+            return;
+        }
+        // A run that was about to sleep goes on like one that was not.
+        self.runs.take_back();
+        self.note_waiting_children();
+        if !self.close_calls(self.log.calls_that_asked_nothing()).await {
+            return;
+        }
+        // A compaction that ran for the dead agent goes on; the new one waits for it when it needs one.
+        self.compaction.detach_run();
+        let attempt = self.runs.next_attempt();
+        if let Some(run) = self.runs.open_mut() {
+            run.go_on(attempt);
+        }
+        self.shared.set_left_children(self.left_children());
+        self.tell_agent_to_begin();
+    }
+
+    /// The run goes on with another agent, whose definition holds already.
+    pub(super) fn go_on_with_other_agent(&mut self) {
+        let Some(id) = self.runs.id() else { return };
+        let instructions = match self.write_instructions(id) {
+            Ok(instructions) => instructions,
+            Err(error) => return self.run_broken(&error),
+        };
+        let Some(of_prompt) = self.runs.open().map(|run| run.options().settings.clone()) else { return };
+        let settings = self.definition.model_settings(&self.deps, &of_prompt).unwrap_or(of_prompt);
+        self.runs.note_instructions(&instructions);
+        let attempt = self.runs.next_attempt();
+        let Some(run) = self.runs.open_mut() else { return };
+        run.go_on_with(attempt, Arc::clone(&self.definition.agent), settings, instructions);
+        self.tell_agent_to_begin();
+    }
+
+    /// A run that an earlier actor or process left, and whose calls wait for people, goes on. Gives whether it does.
+    pub(super) async fn revive_run(&mut self) -> Result<bool> {
+        let Some(run) = self.log.head().open_run.filter(|_| self.log.is_waiting()) else {
+            return Ok(false);
+        };
+        let terms = self.log.run_terms().map(|(_, terms)| Arc::clone(terms));
+        let mut options = self.options_without_caller(terms.as_deref());
+        if let Some(terms) = &terms {
+            options.take_over(terms)?;
+        }
+        let judges = options.judges(&self.definition.agent)?;
+        let draft = self.log.recovery_of_waiting(self.deps.now_ms());
+        self.refresh_settings();
+        let instructions = self.write_instructions(run)?;
+        if !draft.is_empty() {
+            self.append(draft, None).await?;
+        }
+        self.close_children().await;
+        self.start_run(run, options, Waiting::default(), instructions, judges);
+        if let Some(open) = self.runs.open_mut() {
+            let of_run = self.log.path().iter().filter(|entry| entry.id > run);
+            open.note(of_run.filter_map(|entry| entry.kind.as_message()).map(|message| &**message));
+        }
+        self.shared.set_left_children(self.left_children());
+        self.tell_agent_to_begin();
+        Ok(true)
+    }
+}

@@ -1,0 +1,140 @@
+//! What a session works with changes: its agent, the settings, the limits by which its context is measured.
+//!
+//! Invariants: what cannot work is not taken over; a run keeps its model; the tracker measures by what holds now.
+
+use std::sync::Arc;
+
+use greenroom_provider::ResentReasoning;
+
+use super::definition::{Definition, SessionLimits};
+use super::{PAUSE_AFTER_FAILURES, SessionState};
+use crate::agent::live::Live;
+use crate::agent::{Agent, team};
+use crate::core::message::{RunAttempt, TrackerConfig, TrackerMessage};
+use crate::core::trace;
+use crate::limits::spending::tree::Spends as _;
+use crate::values::error::Result;
+
+impl SessionState {
+    /// Lets the tracker measure the context for a step of the run, by the settings that hold now.
+    pub(super) fn measure_for_step(&mut self, stamp: RunAttempt) {
+        self.refresh_settings();
+        if *self.definition.counted_with() != self.resent_reasoning() {
+            self.limits_changed();
+        }
+        let (context, reply_to) = (Some(self.log.context()), self.agent.actor().clone());
+        self.tracker.tell(TrackerMessage::Measure { stamp, context, reply_to });
+    }
+
+    /// The fixed part of every request, in estimated tokens.
+    pub(super) fn overhead(&self) -> u64 {
+        self.definition.overhead(self.log.pinned_tokens())
+    }
+
+    /// Which reasoning of earlier answers the next request carries: that of the run in progress, with what its prompt says.
+    pub(super) fn resent_reasoning(&self) -> ResentReasoning {
+        match self.runs.open() {
+            Some(run) => self.definition.resent_reasoning(run.settings()),
+            None => self.definition.resent_reasoning(&self.deps.model_settings(&self.definition.agent)),
+        }
+    }
+
+    pub(super) fn tracker_config(&self) -> TrackerConfig {
+        let session = SessionLimits {
+            pinned_tokens: self.log.pinned_tokens(),
+            run_cost: self.runs.cost(),
+            is_sub_agent: self.shared.parent.is_some(),
+            is_paused: self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
+            only_at_window: self.compaction.only_at_window,
+        };
+        let of_definition = self.definition.tracker_config(&self.deps, session);
+        let config = TrackerConfig { resent: self.resent_reasoning(), ..of_definition };
+        self.shared.account().set_limits(config.limits.cost);
+        config
+    }
+
+    /// Tells the tracker by what the context is measured from now on.
+    pub(super) fn limits_changed(&mut self) {
+        if let Some(before) = self.definition.refresh_window(&self.deps, self.log.pinned_tokens()) {
+            trace::window_changed(&self.shared.id, &before, &self.definition.window);
+        }
+        let config = Box::new(self.tracker_config());
+        let is_counted_anew = self.definition.set_counted_with(&config.resent);
+        let path = is_counted_anew.then(|| self.log.path().to_vec());
+        self.tracker.tell(TrackerMessage::Configure { config, path });
+    }
+
+    /// Takes over settings that changed since this session looked last. Those that cannot work here are not used.
+    pub(super) fn refresh_settings(&mut self) {
+        let version = self.deps.refresh_settings(&self.definition.agent);
+        let warnings = self.deps.live_of(&self.definition.agent).map(Live::take_warnings).unwrap_or_default();
+        for warning in warnings {
+            self.warn(warning);
+        }
+        if version != self.definition.settings_version {
+            self.definition.set_settings_version(version);
+            trace::settings_changed(&self.shared.id, version);
+            let agent = self.shared.agent().unwrap_or_else(|| Arc::clone(&self.definition.agent));
+            if let Err(error) = self.configure(agent) {
+                self.warn(format!("what changed is not used in this session: {error}"));
+            }
+        }
+    }
+
+    /// Takes over a changed definition, or changed settings.
+    ///
+    /// # Errors
+    /// They cannot work. Nothing is changed then.
+    pub(super) fn configure(&mut self, agent: Arc<Agent>) -> Result<()> {
+        let answering = team::answering(Arc::clone(&agent), self.log.head().agent.as_deref());
+        let new = Definition::resolve(&self.deps, answering, self.log.pinned_tokens())?;
+        self.shared.set_agent(Some(agent));
+        if !self.runs.is_open() || new.is_same_model(&self.definition) {
+            self.definition.set_next(None);
+            self.take_definition(new);
+            return Ok(());
+        }
+        // The run goes on with its model, and nothing is compacted for the window of another. Settings of the runtime
+        // hold at once.
+        if new.agent.compaction.is_none() && self.definition.agent.compaction.is_none() {
+            self.definition.set_settings(Arc::clone(&new.settings));
+            self.limits_changed();
+        }
+        self.definition.set_next(Some(new));
+        Ok(())
+    }
+
+    /// From now on the session works with the agent of whoever asks, if they brought one. Only while nothing is under way.
+    ///
+    /// # Errors
+    /// It cannot work. Nothing is changed then.
+    pub(super) fn adopt(&mut self, agent: Option<&Arc<Agent>>) -> Result<()> {
+        let known = self.shared.agent();
+        match agent.filter(|agent| known.is_none_or(|known| !Arc::ptr_eq(&known, agent))) {
+            Some(agent) => self.configure(Arc::clone(agent)),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes over what was to hold from the end of the run on. Gives whether there was anything.
+    pub(super) fn take_next_definition(&mut self) -> bool {
+        let next = self.definition.take_next();
+        let is_other = next.is_some();
+        if let Some(next) = next {
+            self.take_definition(next);
+        }
+        is_other
+    }
+
+    pub(super) fn take_definition(&mut self, new: Definition) {
+        let taken = self.definition.take(new, self.log.is_empty());
+        if taken.may_compact {
+            // A compaction that failed three times may work with the new definition.
+            self.log.reset_failures();
+        }
+        self.limits_changed();
+        if taken.is_switch {
+            self.definition.warn_again();
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Which model a session left, by its log.
+
+use std::sync::Arc;
+
+use greenroom_kernel::message::{AssistantMessage, Message, Part, StopReason};
+
+use super::*;
+
+/// A log in which these are said: `u` by a user; `m=NAME` the model changes; `NAME` an answer of that model, and `NAME?` a
+/// part of one.
+fn log(words: &str) -> Log {
+    let mut log = Log::new(|_, _, _| None);
+    if words.is_empty() {
+        return log;
+    }
+    let mut draft = log.draft(1);
+    draft.begin("p", "a", None, 1);
+    for word in words.split(' ') {
+        let answer = |model: &str, stop| {
+            Message::Assistant(AssistantMessage {
+                content: vec![Part::Text("yes".into())],
+                provider: "p".into(),
+                model: model.into(),
+                usage: None,
+                stop,
+                error: None,
+            })
+        };
+        match (word, word.strip_prefix("m="), word.strip_suffix('?')) {
+            ("u", ..) => draft.message(Message::user("go")),
+            (_, Some(model), _) => {
+                let (provider, model) = ("p".to_owned(), model.to_owned());
+                draft.push(EntryKind::ModelChange { provider, model })
+            }
+            (_, _, Some(model)) => draft.message(answer(model, StopReason::Aborted)),
+            (model, ..) => draft.message(answer(model, StopReason::Stop)),
+        };
+    }
+    let model = draft.head().model.clone();
+    draft.set_window("p", &model, Some(70));
+    let head = draft.take_head();
+    log.commit(draft, head);
+    log
+}
+
+#[track_caller]
+fn check(words: &str, model: &str, left: Option<(&str, Option<u64>)>) {
+    let of = LeftModel::of(&log(words), "p", model);
+    let of = of.as_ref().map(|left| (left.model.as_str(), left.window));
+    assert_eq!(of, left, "{words} with {model}");
+}
+
+#[test]
+fn the_model_that_answered_last_is_left_until_another_one_has_answered() {
+    check("", "a", None);
+    check("u a", "a", None);
+    // The session is opened with another model. What was set as the window of the one before is known.
+    check("u a", "b", Some(("a", Some(70))));
+    check("u", "b", Some(("a", Some(70))));
+    // The switch was recorded, and then nobody answered, or only in part.
+    check("u a m=b", "b", Some(("a", None)));
+    check("u a m=b u b?", "b", Some(("a", None)));
+    check("u a m=b u b", "b", None);
+    check("u a m=b m=c", "c", Some(("a", None)));
+    check("u m=b", "b", None);
+    check("u a? m=b", "b", None);
+}
+
+#[test]
+fn a_model_is_the_same_by_its_provider_too() {
+    let left = LeftModel::of(&log("u a"), "other", "a").expect("another provider answers");
+    assert!(left.is("p", "a") && !left.is("other", "a") && !left.is("p", "b"));
+    assert_eq!(Arc::new(left).window, Some(70));
+}

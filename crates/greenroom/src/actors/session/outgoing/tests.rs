@@ -1,0 +1,48 @@
+//! What the agent is told again that takes another's place.
+
+use super::*;
+use crate::core::message::Answer;
+use crate::events::event::EventKind;
+use crate::values::error::Error;
+
+fn event(seq: u64) -> Arc<Event> {
+    Arc::new(Event {
+        session: Arc::from("s"),
+        session_created_at_ms: 9,
+        seq,
+        n: None,
+        at_ms: 10,
+        run: None,
+        parent: None,
+        kind: EventKind::Warning { message: "look out".into() },
+    })
+}
+
+/// The numbers of what is said again where all below this one was broadcast, and whether the end of a run is.
+fn unheard(outgoing: &Outgoing, below: u64) -> (Vec<u64>, bool) {
+    let (events, then) = outgoing.unheard(below);
+    (events.iter().map(|event| event.seq).collect(), then.is_some())
+}
+
+#[test]
+fn what_was_not_broadcast_is_said_again() {
+    let mut outgoing = Outgoing::missed([event(1), event(2)].into());
+    assert_eq!(unheard(&outgoing, 0), (vec![1, 2], false));
+    outgoing.add(&[event(3), event(4)], 2);
+    assert_eq!(unheard(&outgoing, 0), (vec![2, 3, 4], false), "what was broadcast is let go of");
+    assert_eq!(unheard(&outgoing, 4), (vec![4], false));
+    outgoing.add(&[], 5);
+    assert_eq!(unheard(&outgoing, 0), (vec![], false));
+}
+
+#[test]
+fn the_end_of_the_newest_run_is_said_again_and_answered_once() {
+    let completion = |error| RunCompletion::new(Box::new(Answer { to: Vec::new(), reply: Err(error) }));
+    let mut outgoing = Outgoing::default();
+    outgoing.complete(completion(Error::Closed));
+    let told = outgoing.complete(completion(Error::Aborted));
+    let (_, again) = outgoing.unheard(0);
+    let answer = told.take().expect("nobody took it");
+    assert!(matches!(answer.reply, Err(Error::Aborted)), "the newest one");
+    assert!(again.expect("it is said again").take().is_none(), "both are the same answer");
+}

@@ -1,0 +1,305 @@
+//! What a run says is recorded, what joins it at boundaries, and its end.
+//!
+//! Invariants: the run's end is recorded once, with the size that the tracker measured, and its answer with it where that is
+//! the last thing; where the store refuses, the run is given up, and what was acknowledged is there.
+
+use std::sync::Arc;
+
+use greenroom_kernel::entry::{Delivery, Entry, EntryKind, Spender, Spent};
+use greenroom_kernel::log::{Draft, InboxItem};
+use greenroom_kernel::message::{Message, ToolCall, ToolResult, ToolStatus};
+use greenroom_kernel::path::is_message;
+use greenroom_kernel::run::Boundary;
+use greenroom_kernel::{RunOutcome, Usage};
+
+use super::SessionState;
+use super::append::AfterAppend;
+use super::open_run::{ClosingRun, OpenRun};
+use crate::core::message::{
+    AgentMessage, Answer, MeasureFor, Measurement, RunAttempt, RunCompletion, TrackerMessage, tell_all,
+};
+use crate::limits::waits;
+use crate::values::compaction::told_compactions;
+use crate::values::error::Error;
+
+impl SessionState {
+    /// The open run, if this is about it. Late news ends here.
+    pub(super) fn current(&mut self, stamp: RunAttempt) -> Option<&mut OpenRun> {
+        self.runs.current(stamp)
+    }
+
+    pub(super) async fn record(&mut self, stamp: RunAttempt, messages: Vec<Message>, boundary: Boundary) {
+        if self.current(stamp).is_none() {
+            return;
+        }
+        let recorded = messages.len();
+        let messages = self.without_waiting(messages);
+        if messages.is_empty() && recorded > 0 {
+            // The run is being left, and hears no more.
+            return;
+        }
+        let Some(run) = self.current(stamp) else { return };
+        run.note(&messages);
+        let handed = self.handed_to(&messages);
+        let mut draft = self.log.draft(self.deps.now_ms());
+        for message in messages {
+            draft.message_of_run(message, self.definition.window.tokens);
+        }
+        let joins = |item: &&InboxItem| match boundary {
+            Boundary::None => false,
+            Boundary::Steps => item.delivery == Delivery::Steer,
+            Boundary::End => item.delivery != Delivery::Prompt,
+        };
+        let items = self.inbox.ready(&self.log).filter(joins).filter(|item| self.is_of_run(item.id));
+        let items: Vec<InboxItem> = items.cloned().collect();
+        for item in &items {
+            draft.deliver(item, item.delivery == Delivery::Steer);
+            let from = self.inbox.take_from(item.id);
+            self.runs.span().into_iter().for_each(|span| from.joins(span));
+        }
+        let delivered = u32::try_from(items.len()).unwrap_or(u32::MAX);
+        let is_last = boundary == Boundary::End && delivered == 0 && handed.is_none();
+        if is_last && !draft.is_empty() && !self.has_hand_off() {
+            // One write for the answer and the end of the run.
+            return self.start_closing(RunOutcome::Completed, draft.entries().to_vec());
+        }
+        if !self.append_for_run(draft).await {
+            return;
+        }
+        let followers = items.iter().flat_map(|item| self.inbox.take_followers(item.id));
+        let followers: Vec<_> = followers.collect();
+        if let Some(run) = self.runs.open_mut() {
+            run.join(followers);
+        }
+        if self.wait_for_hand_off(handed, boundary, delivered) {
+            return;
+        }
+        let answer = self.log.newest_answer();
+        let is_over = boundary == Boundary::End && delivered == 0;
+        let is_measuring = boundary != Boundary::None && !is_over;
+        self.agent.tell(AgentMessage::Recorded { stamp, delivered, answer, is_measuring });
+        if is_measuring {
+            self.measure_for_step(stamp);
+        }
+        if is_over {
+            self.start_closing(RunOutcome::Completed, Vec::new());
+        }
+    }
+
+    pub(super) async fn end(
+        &mut self,
+        stamp: RunAttempt,
+        messages: Vec<Message>,
+        outcome: RunOutcome,
+        rejected: Option<String>,
+    ) {
+        if self.current(stamp).is_none() {
+            return;
+        }
+        let messages = self.without_waiting(messages);
+        let suspicion = self.suspicion(&messages);
+        let Some(run) = self.current(stamp) else { return };
+        let is_cut_off = run.is_interrupted() && matches!(outcome, RunOutcome::Aborted);
+        let outcome = run.end(outcome, rejected, suspicion);
+        run.note(&messages);
+        let mut draft = self.log.draft(self.deps.now_ms());
+        for message in messages {
+            draft.message_of_run(message, self.definition.window.tokens);
+        }
+        if !draft.is_empty() && !self.append_for_run(draft).await {
+            return;
+        }
+        if is_cut_off && self.log.is_waiting() {
+            self.leave_waiting().await;
+        } else if self.close_open_calls().await {
+            self.start_closing(outcome, Vec::new());
+        }
+    }
+
+    /// Puts on the bill what a model call cost besides what the log says by its answer.
+    pub(super) async fn calls_spent(
+        &mut self,
+        stamp: Option<RunAttempt>,
+        usage: Usage,
+        cost_microdollars: Option<u64>,
+    ) {
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.push(EntryKind::Spent(Spent { by: Spender::Calls, usage, cost_microdollars }));
+        if let Err(error) = self.append(draft, None).await {
+            return self.warn(format!("what a model call cost could not be recorded: {error}"));
+        }
+        if let Some(run) = stamp.and_then(|stamp| self.current(stamp)) {
+            run.note_usage(&usage);
+        }
+    }
+
+    /// What may have kept the run's calls from their end, where they are cut off. `last` is what is still to be recorded.
+    fn suspicion(&self, last: &[Message]) -> Option<String> {
+        let path = self.log.path().iter().rev().find_map(|entry| entry.kind.as_message());
+        let newest = last.last().or(path.map(|message| &**message));
+        let is_cut_off =
+            matches!(newest, Some(Message::ToolResult(result)) if result.status == ToolStatus::Interrupted);
+        waits::suspicion(self.inbox.callers()).filter(|_| is_cut_off)
+    }
+
+    /// The session is closed while calls of its run wait for people: the run stays open in the log, and goes on when the
+    /// session is opened again.
+    async fn leave_waiting(&mut self) {
+        let draft = self.log.recovery_of_waiting(self.deps.now_ms());
+        if !draft.is_empty() && !self.append_for_run(draft).await {
+            return;
+        }
+        let Some(mut run) = self.runs.take() else { return };
+        self.shared.end_run();
+        self.deps.ledger.release(&self.shared);
+        let why = match self.shared.is_deleting() {
+            true => self.shared.gone(),
+            false => Error::Waiting { session: self.shared.id.to_string() },
+        };
+        tell_all(run.take_callers(), || Err(why.clone()));
+    }
+
+    /// What is recorded of these messages. Where the session is closed, a call that waits for a person has no result: it
+    /// goes on when the session is opened again.
+    fn without_waiting(&mut self, mut messages: Vec<Message>) -> Vec<Message> {
+        if !self.runs.open().is_some_and(OpenRun::is_interrupted) {
+            return messages;
+        }
+        self.note_waiting_children();
+        let questions = self.log.questions();
+        let goes_on = |result: &ToolResult| {
+            let is_waiting = questions.of_call(&result.call_id).any(|known| known.end.is_none());
+            let has_asked = questions.has_asked(&result.call_id) || self.log.waits_below(&result.call_id);
+            is_waiting || result.status == ToolStatus::Interrupted && has_asked
+        };
+        messages.retain(|message| !matches!(message, Message::ToolResult(result) if goes_on(result)));
+        messages
+    }
+
+    /// Appends what belongs to the run. Where the store refuses it, the run is given up; gives whether it goes on.
+    pub(super) async fn append_for_run(&mut self, draft: Box<Draft>) -> bool {
+        match self.append(draft, None).await {
+            Ok(()) => true,
+            Err(error) => {
+                self.run_broken(&error);
+                false
+            }
+        }
+    }
+
+    /// Gives each call on the path that has no result an interrupted one. Gives whether the run goes on.
+    async fn close_open_calls(&mut self) -> bool {
+        self.close_calls(self.log.open_calls()).await
+    }
+
+    pub(super) async fn close_calls(&mut self, calls: Vec<ToolCall>) -> bool {
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.close_calls(calls);
+        draft.is_empty() || self.append_for_run(draft).await
+    }
+
+    /// The session is closed: its run is interrupted, unless it is aborted already.
+    pub(super) fn interrupt_run(&mut self) {
+        self.shared.set_closing(true);
+        if let Some(run) = self.runs.open_mut() {
+            run.interrupt();
+        }
+        self.shared.cancel_run();
+    }
+
+    /// The run is over; its end is recorded with the size that the tracker measures, and `last` with it.
+    pub(super) fn start_closing(&mut self, outcome: RunOutcome, last: Vec<Arc<Entry>>) {
+        self.refresh_settings();
+        if let Some(run) = self.runs.open_mut() {
+            run.start_closing(outcome, last);
+            self.tell_last_answer();
+            self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
+        }
+        // A compaction that the run asked for has nobody to wait for it.
+        self.cancel_compaction("the run ended");
+    }
+
+    /// Tells the tracker of the answer that ends the run, if that is not recorded yet.
+    pub(super) fn tell_last_answer(&mut self) {
+        let Some(last) = self.runs.open().and_then(OpenRun::unrecorded) else { return };
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.repeat(last);
+        self.tracker.tell(TrackerMessage::Billed(draft.billed()));
+        for entry in draft.entries().iter().filter(|entry| is_message(&entry.kind)) {
+            self.tracker.tell(TrackerMessage::Appended(Arc::clone(entry)));
+        }
+    }
+
+    /// The context was measured: records the end of the run that is over, and answers.
+    pub(super) async fn close_run(&mut self, measured: &Measurement) {
+        let context = measured.usage;
+        let Some(mut closing) = self.runs.take_closing() else { return };
+        self.shared.end_run();
+        self.deps.ledger.release(&self.shared);
+        closing.trace(&self.shared.id);
+        let (run, last) = (closing.stamp().run, std::mem::take(&mut closing.last));
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.repeat(&last);
+        draft.push(EntryKind::RunEnded { run, outcome: closing.outcome.clone(), context });
+        if let Some(failure) = closing.passing_failure() {
+            draft.set_interrupted(Some(run));
+            self.hold_back_left(&Error::Model(failure.clone()));
+        }
+        let compactions = told_compactions(self.log.untold_compactions());
+        let is_deleting = self.shared.is_deleting();
+        let (to, reply) = closing.reply(context, compactions, || self.shared.gone(), is_deleting);
+        let answer = (!to.is_empty()).then(|| Box::new(Answer { to, reply }));
+        let ended = (!last.is_empty()).then_some(closing.stamp());
+        let mut after = AfterAppend { then: answer.map(RunCompletion::new), ended };
+        let appended = self.append_then(draft, None, &mut after).await;
+        let is_recorded = appended.is_ok();
+        if let Err(error) = appended {
+            self.end_not_recorded(&closing, last.is_empty(), after.then, &error);
+        }
+        // What was measured contains the last answer.
+        let is_as_measured = !self.take_next_definition() && is_recorded;
+        self.compact_if_requested();
+        if is_as_measured {
+            self.compact_if_due(measured).await;
+        }
+    }
+
+    /// The store refused the end of a run, whose answer `is_durable` or was to be recorded with it. Those who wait for it, as
+    /// `then` says, hear why.
+    fn end_not_recorded(
+        &mut self,
+        closing: &ClosingRun,
+        is_durable: bool,
+        then: Option<RunCompletion>,
+        error: &Error,
+    ) {
+        if is_durable {
+            // That the run ended is noted with the next prompt.
+            self.warn(format!("the run's end could not be recorded: {error}"));
+        } else {
+            closing.cancel();
+            self.repeats.run_broken();
+            self.warn(format!("the run was given up: {error}"));
+            self.tracker.tell(TrackerMessage::Billed(self.log.bill()));
+            self.context_rewritten();
+        }
+        if let Some(mut answer) = then.and_then(|then| then.take()) {
+            answer.reply = Err(error.clone());
+            let then = self.outgoing.complete(RunCompletion::new(answer));
+            self.agent.tell(AgentMessage::Broadcast { events: Vec::new(), then: Some(then) });
+        }
+    }
+
+    /// The store refused: the run cannot go on. What was acknowledged is there.
+    pub(super) fn run_broken(&mut self, error: &Error) {
+        self.shared.cancel_run();
+        self.shared.end_run();
+        self.deps.ledger.release(&self.shared);
+        self.repeats.run_broken();
+        self.warn(format!("the run was given up: {error}"));
+        self.take_next_definition();
+        if let Some(mut run) = self.runs.take() {
+            tell_all(run.take_callers(), || Err(error.clone()));
+        }
+    }
+}

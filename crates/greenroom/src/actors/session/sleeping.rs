@@ -1,0 +1,153 @@
+//! A session ends in order, or falls asleep where nothing is under way, or where its run waits for tools alone.
+//!
+//! Invariants: nothing that is said to a session is lost because it falls asleep; a run that goes on meanwhile is kept with
+//! all that belongs to it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::SessionState;
+use super::open_compaction::OpenCompaction;
+use super::parked::Suspended;
+use crate::core::message::{AgentMessage, RunAttempt, SessionMessage, SupervisorMessage, tell_all};
+use crate::core::running::Running;
+use crate::core::shared::Published;
+use crate::values::error::Error;
+
+impl SessionState {
+    /// Ends in order: the run is interrupted, and the log is whole.
+    pub(super) fn stop(&mut self) {
+        self.go_on();
+        self.life.stop();
+        // The ends of what is cancelled come back as messages, and then it stops.
+        self.interrupt_run();
+        self.cancel_compaction("the session is closed");
+    }
+
+    pub(super) fn stop_now(&mut self) {
+        if self.is_at_rest() && self.life.is_stopping() {
+            self.shared.mark_flushed();
+            self.myself.stop(Some("closed".to_owned()));
+        }
+    }
+
+    /// Checks later whether anything has happened since.
+    pub(super) fn watch_idleness(&mut self) {
+        let after = self.deps.idle_after_ms;
+        if after > 0 && self.life.watch() {
+            let activity = self.shared.activity.load(Ordering::Relaxed);
+            self.myself.send_after(Duration::from_millis(after), move || {
+                SessionMessage::IdleCheck { activity, again: true }.into()
+            });
+        }
+    }
+
+    pub(super) fn idle_check(&mut self, activity: u64, again: bool) {
+        if again {
+            self.life.watched();
+        }
+        // This check itself counts as one message.
+        let now = self.shared.activity.load(Ordering::Relaxed);
+        if self.has_nothing_to_do() && now <= activity + 1 {
+            let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
+        } else if !again {
+            // The next check is on its way.
+        } else if let Some(stamp) = self.stamp_of_waiting().filter(|_| now <= activity + 1) {
+            // It may sleep if its run waits for tools alone, which the agent knows.
+            self.agent.tell(AgentMessage::Suspend { stamp });
+        } else {
+            self.watch_idleness();
+        }
+    }
+
+    /// Whether nothing is under way, nothing waits that may begin, and nothing is in the log that must not begin.
+    fn has_nothing_to_do(&self) -> bool {
+        self.is_at_rest() && self.inbox.is_empty(&self.log) && !self.inbox.has_refused()
+    }
+
+    /// The run that may sleep, as far as the session knows.
+    fn stamp_of_waiting(&self) -> Option<RunAttempt> {
+        let may_sleep = !self.life.is_stopping() && self.compaction.is_idle() && !self.runs.is_closing();
+        self.runs.stamp().filter(|_| may_sleep && self.runs.handed_over().is_none())
+    }
+
+    /// The agent handed the run over, or has something to do.
+    pub(super) fn suspended(&mut self, stamp: RunAttempt, running: Option<Box<Running>>) {
+        let may_sleep = self.stamp_of_waiting() == Some(stamp);
+        let is_of_run = self.runs.stamp() == Some(stamp);
+        // One of another attempt is over.
+        let Some(running) = running.filter(|_| is_of_run) else {
+            self.watch_idleness();
+            return;
+        };
+        self.runs.hand_over(running);
+        if !may_sleep {
+            // Something came up meanwhile, and the run goes on at once.
+            self.go_on();
+            self.watch_idleness();
+            return;
+        }
+        let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
+    }
+
+    /// Falls asleep, unless something has come up since the session said that it is idle. A run that waits for its tools
+    /// alone is kept for whoever wakes the session.
+    pub(super) fn sleep(&mut self) {
+        let line = self.runs.handed_over().map(|running| running.line.clone());
+        let may_sleep = match &line {
+            Some(_) => self.compaction.is_idle() && !self.runs.is_closing(),
+            None => self.has_nothing_to_do(),
+        };
+        let shared = Arc::clone(&self.shared);
+        if !may_sleep || !shared.fall_asleep(|| self.parking.clone().park(self.suspend())) {
+            self.go_on();
+            let _ = self.supervisor.cast(SupervisorMessage::StaysAwake { id: Arc::clone(&shared.id) });
+            self.watch_idleness();
+            return;
+        }
+        // Nobody else can reach this actor any more.
+        match line {
+            None => self.stop(),
+            Some(line) => {
+                // A task may have said something since the agent handed the run over.
+                line.wake_if_awaited();
+                self.life.stop();
+            }
+        }
+    }
+
+    /// Gives away the run that was handed over, with all that belongs to it; `None` where there is none.
+    fn suspend(&mut self) -> Option<Box<Suspended>> {
+        self.runs.handed_over()?;
+        assert!(self.runs.is_open(), "a run that was handed over is open");
+        // Whoever waits for it waits at the supervisor.
+        self.shared.publish_state(Published { is_awaited: false, ..self.shared.published() });
+        self.life.fall_asleep();
+        Some(Box::new(Suspended {
+            runs: std::mem::take(&mut self.runs),
+            compaction: std::mem::replace(&mut self.compaction, OpenCompaction::new(false)),
+            inbox: self.inbox.hand_over(),
+            opened_at: self.opened_at,
+            repeats: std::mem::take(&mut self.repeats),
+            askers: std::mem::take(&mut self.askers),
+            definitions: self.definition.kept(),
+        }))
+    }
+
+    /// The agent goes on with a run that was handed over. Gives whether there is one.
+    pub(super) fn go_on(&mut self) -> bool {
+        let Some(running) = self.runs.take_back() else { return false };
+        self.agent.tell(AgentMessage::Continue { running, tracker: self.tracker.actor().clone() });
+        // What was answered, withdrawn or set while it slept.
+        self.tell_askers_again();
+        let session = self.shared.id.to_string();
+        tell_all(self.inbox.take_withdrawn(&self.log), || Err(Error::Withdrawn { session: session.clone() }));
+        if let Some(agent) = self.shared.agent().filter(|agent| !Arc::ptr_eq(agent, &self.definition.agent))
+            && let Err(error) = self.configure(agent)
+        {
+            self.warn(format!("the changed agent is not used: {error}"));
+        }
+        true
+    }
+}

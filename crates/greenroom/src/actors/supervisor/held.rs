@@ -1,0 +1,144 @@
+//! Sessions without actors are changed and deleted in the store, each in a task of its own.
+//!
+//! Invariants: a session is held meanwhile, so that it has one writer; what is wanted of it waits until it is released.
+
+use std::sync::Arc;
+
+use ractor::ActorRef;
+
+use super::phase::{Phase, Supervised, Wanted};
+use super::{SupervisorState, tell};
+use crate::actors::session::stored;
+use crate::core::message::{
+    AmendRequest, HeldWork, ReplyTo, SessionMail, SessionMessage, SupervisorMessage, tell_all,
+};
+use crate::events::event::EventKind;
+use crate::values::error::Error;
+
+impl SupervisorState {
+    /// Changes a session: by its actor, or in the store where it has none.
+    pub(super) fn amend(&mut self, myself: &ActorRef<SupervisorMessage>, request: AmendRequest) {
+        let id = Arc::clone(&request.shared.id);
+        if self.shutdown.is_some() {
+            let _ = request.reply.send(Err(Error::Closed));
+            return;
+        }
+        if request.shared.is_deleted() {
+            let _ = request.reply.send(Err(Error::Deleted { session: id.to_string() }));
+            return;
+        }
+        match self.sessions.get_mut(&id).map(|session| &mut session.phase) {
+            Some(Phase::Live(actor)) => amend_live(actor, request),
+            Some(
+                Phase::Starting(wanted)
+                | Phase::Drowsy(_, wanted)
+                | Phase::Closing(wanted)
+                | Phase::Held(wanted),
+            ) => wanted.amended.push(request),
+            Some(Phase::Failed(reason)) => {
+                let reason = reason.clone();
+                let _ = request.reply.send(Err(Error::SessionFailed { session: id.to_string(), reason }));
+            }
+            None => {
+                let shared = self.known(&id).unwrap_or_else(|| Arc::clone(&request.shared));
+                self.asleep.remove(&id);
+                let parking = self.suspended.remove(&id).map(|(_, parking)| parking).unwrap_or_default();
+                let session =
+                    Supervised { parking, ..Supervised::new(shared, Phase::Held(Wanted::default())) };
+                self.sessions.insert(Arc::clone(&id), session);
+                self.amend_held(myself, &id, request);
+            }
+        }
+    }
+
+    /// Deletes a session that has no actors, in a task of its own.
+    pub(super) fn delete_held(
+        &mut self,
+        myself: &ActorRef<SupervisorMessage>,
+        id: &Arc<str>,
+        replies: Vec<ReplyTo<()>>,
+    ) {
+        let (deps, session) = (Arc::clone(&self.deps), Arc::clone(id));
+        self.in_store(myself, id, async move {
+            let result = stored::delete(&deps, session).await;
+            HeldWork::Delete { result, replies }
+        });
+    }
+
+    /// Changes a session that has no actors, in a task of its own.
+    pub(super) fn amend_held(
+        &mut self,
+        myself: &ActorRef<SupervisorMessage>,
+        id: &Arc<str>,
+        request: AmendRequest,
+    ) {
+        let deps = Arc::clone(&self.deps);
+        let Some(session) = self.sessions.get(id) else { return };
+        let (shared, parking) = (Arc::clone(&session.shared), session.parking.clone());
+        self.in_store(myself, id, async move {
+            let AmendRequest { amendment, reply, .. } = request;
+            let result = stored::amend(&deps, &shared, &parking, amendment).await;
+            HeldWork::Amend { result, reply }
+        });
+    }
+
+    pub(super) fn released(
+        &mut self,
+        myself: &ActorRef<SupervisorMessage>,
+        id: &Arc<str>,
+        generation: u64,
+        done: HeldWork,
+    ) {
+        let session = self.sessions.get_mut(id).filter(|session| session.generation == generation);
+        let Some(Supervised { shared, phase: Phase::Held(wanted), .. }) = session else { return };
+        let wanted = std::mem::take(wanted);
+        match done {
+            HeldWork::Amend { result, reply } => {
+                let _ = reply.send(result);
+                self.go_on(myself, id, wanted);
+            }
+            HeldWork::Delete { result: Ok(()), replies } => {
+                shared.mark_deleted();
+                shared.publish(&self.deps.bus, EventKind::SessionDeleted);
+                shared.set_actor(None);
+                self.sessions.remove(id);
+                self.asleep.remove(id);
+                self.unpublished.remove(id);
+                let Wanted { live, closed, deleted, amended } = wanted;
+                let gone = || Error::Deleted { session: id.to_string() };
+                tell(closed);
+                tell_all(replies, || Ok(()));
+                tell_all(deleted, || Err(Error::NoSession { session: id.to_string() }));
+                amended.into_iter().for_each(|request| drop(request.reply.send(Err(gone()))));
+                // Another session of this id may begin; a handle of this one does not begin it.
+                live.into_iter().for_each(|request| self.open(myself, request));
+                self.stop_when_empty(myself);
+            }
+            HeldWork::Delete { result: Err(error), replies } => {
+                tell_all(replies, || Err(error.clone()));
+                self.go_on(myself, id, wanted);
+            }
+        }
+    }
+
+    fn in_store(
+        &mut self,
+        myself: &ActorRef<SupervisorMessage>,
+        id: &Arc<str>,
+        work: impl Future<Output = HeldWork> + Send + 'static,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        self.generations += 1;
+        session.generation = self.generations;
+        let (generation, id, supervisor) = (session.generation, Arc::clone(id), myself.clone());
+        tokio::spawn(async move {
+            let done = work.await;
+            let _ = supervisor.cast(SupervisorMessage::Released { id, generation, done });
+        });
+    }
+}
+
+pub(super) fn amend_live(actor: &ActorRef<SessionMail>, request: AmendRequest) {
+    let AmendRequest { amendment, reply, .. } = request;
+    let _ = actor.cast(SessionMessage::Amend { amendment, reply }.into());
+}
