@@ -10,6 +10,7 @@ use std::time::Duration;
 use greenroom_kernel::message::Block;
 use greenroom_kernel::{RunId, ToolCall, ToolResult, ToolStatus};
 use greenroom_tools::{Questions, ToolOutput};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
@@ -20,6 +21,9 @@ use crate::core::shared::SessionShared;
 use crate::events::event::EventKind;
 use crate::limits::waits::Chain;
 use crate::values::hook::{HookAction, HookPoint};
+
+#[cfg(test)]
+mod tests;
 
 /// How much of changed arguments the model is told, in bytes.
 const TOLD_BYTES_MAX: usize = 4_096;
@@ -67,27 +71,12 @@ impl ToolHooks<'_> {
             };
             let limit = TimeLimit { timeout: hooks.timeout, pauses: questions.pauses().clone() };
             let decided = guarded(self.waiting, limit, || hook(proposal)).await;
-            match decided {
-                Ok(BeforeTool::Continue) => {}
-                Ok(BeforeTool::Change(changed)) => {
-                    self.tell(HookPoint::BeforeTool, HookAction::Changed, call, Some(changed.to_string()));
-                    (arguments, is_changed) = (changed, true);
-                }
-                Ok(BeforeTool::Refuse(reason)) => {
-                    self.tell(HookPoint::BeforeTool, HookAction::Refused, call, Some(reason.clone()));
-                    return Decision::Instead(not_run(call, &reason));
-                }
-                Ok(BeforeTool::Answer(output)) => {
-                    self.tell(HookPoint::BeforeTool, HookAction::Answered, call, None);
-                    return Decision::Instead(output);
-                }
-                // It may have been about to refuse.
-                Err(problem) => {
-                    let reason = format!("a before_tool hook failed: {problem}");
-                    self.warn(format!("the call of `{}` was not run: {reason}", call.name));
-                    self.tell(HookPoint::BeforeTool, HookAction::Refused, call, Some(reason.clone()));
-                    return Decision::Instead(not_run(call, &reason));
-                }
+            let Judged { then, told, warning } = judge_before(decided, call);
+            self.say(HookPoint::BeforeTool, call, told, warning);
+            match then {
+                Before::GoOn => {}
+                Before::With(changed) => (arguments, is_changed) = (changed, true),
+                Before::Instead(output) => return Decision::Instead(output),
             }
         }
         let mut call = call.clone();
@@ -128,48 +117,126 @@ impl ToolHooks<'_> {
                 // Nobody waits for it any more, and the run may be over before it is.
                 () = cancel.cancelled() => Err("the run was cancelled before it ended".to_owned()),
             };
-            match decided {
-                Ok(AfterTool::Keep) => {}
-                Ok(AfterTool::Replace(other)) => {
-                    self.tell(HookPoint::AfterTool, HookAction::Replaced, asked, None);
-                    output = other;
-                }
-                // It may have been about to take something out.
-                Err(problem) => {
-                    let reason = format!("an after_tool hook failed: {problem}");
-                    // A run that was cancelled may be over by now, and its events with it.
-                    if !cancel.is_cancelled() {
-                        self.warn(format!("the output of `{tool_name}` was withheld: {reason}"));
-                        self.tell(HookPoint::AfterTool, HookAction::Replaced, asked, Some(reason.clone()));
-                    }
-                    let ended = match output.status {
-                        ToolStatus::Ok => "succeeded",
-                        ToolStatus::Error => "failed",
-                        ToolStatus::Interrupted => "was interrupted",
-                    };
-                    let text = format!("The call {ended}, and its output is withheld: {reason}.");
-                    let withheld = ToolOutput::error(text);
-                    output = ToolOutput::new(withheld.content, withheld.status, output.touched);
-                    break;
-                }
+            let is_broken = decided.is_err();
+            let Judged { then, told, warning } = judge_after(decided, output, &tool_name);
+            output = then;
+            // A run that was cancelled may be over by now, and its events with it.
+            if !is_broken || !cancel.is_cancelled() {
+                self.say(HookPoint::AfterTool, asked, told, warning);
+            }
+            if is_broken {
+                break;
             }
         }
-        if was_run && called.arguments != asked.arguments {
-            let told = shortened(&called.arguments);
-            let note = format!("[The call was run with changed arguments: {told}]");
-            output.content.insert(0, Block::Text(note));
+        if was_run {
+            note_changed_arguments(&mut output, asked, called);
         }
         greenroom_tools::Registry::result(asked, output)
     }
 
-    fn tell(&self, hook: HookPoint, action: HookAction, call: &ToolCall, detail: Option<String>) {
-        let (call_id, name) = (Some(call.id.clone()), Some(call.name.clone()));
-        let told = EventKind::Hook { hook, action, call_id, name, detail };
-        self.shared.publish_of_run(&self.deps.bus, self.run, told);
+    /// Says what a hook did, and what went wrong with it.
+    fn say(&self, hook: HookPoint, call: &ToolCall, told: Option<Told>, warning: Option<String>) {
+        let (deps, run) = (self.deps, self.run);
+        if let Some(message) = warning {
+            self.shared.publish_of_run(&deps.bus, run, EventKind::Warning { message });
+        }
+        if let Some(Told { action, detail }) = told {
+            let (call_id, name) = (Some(call.id.clone()), Some(call.name.clone()));
+            let told = EventKind::Hook { hook, action, call_id, name, detail };
+            self.shared.publish_of_run(&deps.bus, run, told);
+        }
+    }
+}
+
+/// What comes of a hook's decision, and what is said of it.
+#[derive(Debug, PartialEq)]
+struct Judged<T> {
+    then: T,
+    told: Option<Told>,
+    warning: Option<String>,
+}
+
+/// What a hook did.
+#[derive(Debug, PartialEq)]
+struct Told {
+    action: HookAction,
+    detail: Option<String>,
+}
+
+impl<T> Judged<T> {
+    /// Nothing is said.
+    fn quiet(then: T) -> Self {
+        Self { then, told: None, warning: None }
     }
 
-    fn warn(&self, message: String) {
-        self.shared.publish_of_run(&self.deps.bus, self.run, EventKind::Warning { message });
+    fn told(then: T, action: HookAction, detail: Option<String>) -> Self {
+        Self { told: Some(Told { action, detail }), ..Self::quiet(then) }
+    }
+}
+
+/// What becomes of a call before it is run.
+#[derive(Debug, PartialEq)]
+enum Before {
+    GoOn,
+    /// With other arguments.
+    With(Value),
+    /// It is not run; the model reads this.
+    Instead(ToolOutput),
+}
+
+/// What a hook before a call decided, or why it did not.
+fn judge_before(decided: Result<BeforeTool, String>, call: &ToolCall) -> Judged<Before> {
+    match decided {
+        Ok(BeforeTool::Continue) => Judged::quiet(Before::GoOn),
+        Ok(BeforeTool::Change(changed)) => {
+            let detail = Some(changed.to_string());
+            Judged::told(Before::With(changed), HookAction::Changed, detail)
+        }
+        Ok(BeforeTool::Refuse(reason)) => {
+            Judged::told(Before::Instead(not_run(call, &reason)), HookAction::Refused, Some(reason))
+        }
+        Ok(BeforeTool::Answer(output)) => Judged::told(Before::Instead(output), HookAction::Answered, None),
+        // It may have been about to refuse.
+        Err(problem) => {
+            let reason = format!("a before_tool hook failed: {problem}");
+            let warning = Some(format!("the call of `{}` was not run: {reason}", call.name));
+            let then = Before::Instead(not_run(call, &reason));
+            Judged { warning, ..Judged::told(then, HookAction::Refused, Some(reason)) }
+        }
+    }
+}
+
+/// What a hook after a call decided about its output, or why it did not. Gives what the model reads.
+fn judge_after(
+    decided: Result<AfterTool, String>,
+    output: ToolOutput,
+    tool_name: &str,
+) -> Judged<ToolOutput> {
+    match decided {
+        Ok(AfterTool::Keep) => Judged::quiet(output),
+        Ok(AfterTool::Replace(other)) => Judged::told(other, HookAction::Replaced, None),
+        // It may have been about to take something out.
+        Err(problem) => {
+            let reason = format!("an after_tool hook failed: {problem}");
+            let warning = Some(format!("the output of `{tool_name}` was withheld: {reason}"));
+            let ended = match output.status {
+                ToolStatus::Ok => "succeeded",
+                ToolStatus::Error => "failed",
+                ToolStatus::Interrupted => "was interrupted",
+            };
+            let text = format!("The call {ended}, and its output is withheld: {reason}.");
+            let withheld = ToolOutput::error(text);
+            let withheld = ToolOutput::new(withheld.content, withheld.status, output.touched);
+            Judged { warning, ..Judged::told(withheld, HookAction::Replaced, Some(reason)) }
+        }
+    }
+}
+
+/// Says in the output of a call with which arguments it was run, where those are not what the model asked for.
+fn note_changed_arguments(output: &mut ToolOutput, asked: &ToolCall, called: &ToolCall) {
+    if called.arguments != asked.arguments {
+        let note = format!("[The call was run with changed arguments: {}]", shortened(&called.arguments));
+        output.content.insert(0, Block::Text(note));
     }
 }
 

@@ -11,6 +11,9 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::agent::Agent;
 
+#[cfg(test)]
+mod tests;
+
 /// What a source of settings says when something changed.
 #[derive(Clone, Default)]
 #[non_exhaustive]

@@ -12,6 +12,9 @@ use tokio::sync::Notify;
 
 use crate::values::error::Error;
 
+#[cfg(test)]
+mod tests;
+
 /// The inputs of a runtime.
 #[derive(Debug)]
 pub(crate) struct Admission {

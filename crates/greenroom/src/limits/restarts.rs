@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+#[cfg(test)]
+mod tests;
+
 /// The most restarts within [`WITHIN`].
 pub(crate) const RESTARTS_MAX: usize = 3;
 /// The time over which restarts are counted.
