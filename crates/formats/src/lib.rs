@@ -20,9 +20,7 @@ pub mod report;
 mod timestamp;
 
 #[cfg(test)]
-mod corpus;
-#[cfg(test)]
-mod random;
+mod tests;
 
 use std::sync::Arc;
 

@@ -30,6 +30,7 @@ pub mod path;
 pub mod plan;
 pub mod prune;
 pub mod question;
+pub mod random;
 pub mod reasoning;
 pub mod render;
 pub mod retry;

@@ -265,19 +265,16 @@ pub(crate) fn drawn(messages: &[Arc<Message>]) -> String {
 
 /// A seeded generator of numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(crate::random::Random);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+        Self(crate::random::Random::new(seed))
     }
 
     /// Returns a number below `limit`.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
+        self.0.below(limit)
     }
 
     /// Returns `true` once in `n` times.

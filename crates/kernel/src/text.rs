@@ -1,6 +1,7 @@
-//! Truncates texts: by bytes or by characters, never inside a character.
+//! Truncates texts, by bytes or by characters, and reads the text of a panic.
 //!
-//! Invariants: a text that is short enough is returned unchanged; a truncated one states how much is missing.
+//! Invariants: a text is never cut inside a character; one that is short enough is returned unchanged; a truncated
+//! one states how much is missing.
 
 #[cfg(test)]
 mod tests;
@@ -32,4 +33,13 @@ pub(crate) fn elide_middle(text: &str, limit: usize) -> String {
     let start: String = text.chars().take(head).collect();
     let end: String = text.chars().skip(count - tail).collect();
     format!("{start}\n[… {} characters cut …]\n{end}", count - head - tail)
+}
+
+/// Returns the message of a caught panic.
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (None, Some(text)) => text,
+        (None, None) => "no message",
+    }
 }

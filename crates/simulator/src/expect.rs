@@ -7,6 +7,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 
+use greenroom_kernel::text::panic_text;
 use greenroom_kernel::{Message, ToolResult};
 
 use crate::seen::SeenRequest;
@@ -71,17 +72,12 @@ impl Expectation {
     pub(crate) fn failure(&self, request: &SeenRequest) -> Option<String> {
         // An `assert!` in a check is an expectation like any other.
         let checked = catch_unwind(AssertUnwindSafe(|| (self.check)(request)));
-        let reason = checked.unwrap_or_else(|panic| Err(panic_text(&*panic))).err()?;
+        let reason = checked.unwrap_or_else(|panic| Err(panic_text(&*panic).to_owned())).err()?;
         match self.location {
             Some(location) => Some(format!("{}:{}: {reason}", location.file(), location.line())),
             None => Some(reason),
         }
     }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("the check panicked").to_owned()
 }
 
 impl fmt::Debug for Expectation {

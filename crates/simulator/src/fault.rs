@@ -4,6 +4,7 @@
 //! injects a fault asserts that count. The same plan, session and call number always give the same fault,
 //! however sessions interleave.
 
+use greenroom_kernel::random::Random;
 use greenroom_provider::Purpose;
 
 use crate::overflow::ErrorDialect;
@@ -349,8 +350,5 @@ pub(crate) fn hash(parts: &[&[u8]]) -> u64 {
 
 /// Spreads a hash over all bits.
 pub(crate) fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    Random::new(value).number()
 }

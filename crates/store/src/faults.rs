@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use greenroom_kernel::random::Random;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::files::{File, Files, OpenMode};
@@ -207,31 +208,6 @@ impl File for FaultyFile {
 
     fn length(&self) -> io::Result<u64> {
         self.inner.length()
-    }
-}
-
-/// A small random generator (splitmix64). The same seed always gives the same numbers.
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// Returns a generator with this seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// Returns the next random number.
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Returns a random number below `limit`, which must not be 0.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.number() % limit
     }
 }
 

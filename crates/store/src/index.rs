@@ -26,6 +26,7 @@ use std::time::Duration;
 use chunks::Places;
 use greenroom_kernel::EntryId;
 use greenroom_kernel::head::Head;
+use greenroom_kernel::text::panic_text;
 
 use crate::error::StoreError;
 use crate::files::{close_files, create_own_dir};
@@ -90,11 +91,6 @@ pub(crate) struct Index {
 
 fn index_error(detail: impl std::fmt::Display) -> StoreError {
     StoreError::Index { detail: detail.to_string() }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".to_owned())
 }
 
 impl Index {
@@ -201,7 +197,7 @@ impl Index {
         let detail = match catch_unwind(AssertUnwindSafe(|| work(database))) {
             Ok(Ok(value)) => return Ok(Some(value)),
             Ok(Err(error)) => error.to_string(),
-            Err(panic) => panic_text(panic.as_ref()),
+            Err(panic) => panic_text(panic.as_ref()).to_owned(),
         };
         self.mark_suspect(&detail);
         *self.broken.lock() = Some(detail.clone());

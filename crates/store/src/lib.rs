@@ -60,7 +60,7 @@ pub use reader::{Loss, Salvaged};
 
 use files::{Files, RealFiles};
 use index::Index;
-use journal::manifest::Unknown;
+use journal::manifest::UnknownLoss;
 use journal::segments::Segments;
 use memory::Memory;
 use record::StoredRecord;
@@ -163,7 +163,7 @@ struct Disk {
     commands: Option<mpsc::Sender<Command>>,
     index: Arc<Index>,
     segments: Arc<Segments>,
-    unknown: Arc<Mutex<Vec<Unknown>>>,
+    unknown: Arc<Mutex<Vec<UnknownLoss>>>,
     thread: Option<JoinHandle<()>>,
     /// The store's directory, if it is only read.
     read_only: Option<PathBuf>,

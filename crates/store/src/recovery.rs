@@ -28,7 +28,7 @@ use crate::index::{Checkpoint, Location, Row};
 use crate::indexer::{Indexer, lost_head};
 use crate::journal::frames::Frames;
 use crate::journal::list::FrameList;
-use crate::journal::manifest::{Listed, Manifest, State, Unknown};
+use crate::journal::manifest::{Listed, Manifest, State, UnknownLoss};
 use crate::journal::segments::{Segments, journal_dir, random_seed};
 use crate::journal::{BadRange, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, first_chain, scan};
 use crate::lock::DirectoryLock;
@@ -475,14 +475,14 @@ impl Recovery<'_> {
             }
             let (segment, offset) = (range.segment, range.from);
             let mut others_possible = range.others_possible;
-            let is_same = |unknown: &&Unknown| (unknown.segment, unknown.offset) == (segment, offset);
+            let is_same = |unknown: &&UnknownLoss| (unknown.segment, unknown.offset) == (segment, offset);
             match self.manifest.unknown.iter().find(is_same) {
                 // It was read again, because the index is being rebuilt.
-                Some(Unknown { is_accepted: true, .. }) if holed.is_empty() => continue,
-                Some(Unknown { is_accepted: true, .. }) => others_possible = false,
-                Some(Unknown { is_accepted: false, .. }) => {}
+                Some(UnknownLoss { is_accepted: true, .. }) if holed.is_empty() => continue,
+                Some(UnknownLoss { is_accepted: true, .. }) => others_possible = false,
+                Some(UnknownLoss { is_accepted: false, .. }) => {}
                 None if others_possible => {
-                    self.manifest.unknown.push(Unknown { segment, offset, is_accepted: false });
+                    self.manifest.unknown.push(UnknownLoss { segment, offset, is_accepted: false });
                     self.is_manifest_changed = true;
                 }
                 None => {}
@@ -490,7 +490,7 @@ impl Recovery<'_> {
             self.notices.push(Notice::Damaged { segment, offset, sessions: holed, others_possible });
         }
         // A loss that is not accepted is reported at every start.
-        for Unknown { segment, offset, is_accepted } in &self.manifest.unknown {
+        for UnknownLoss { segment, offset, is_accepted } in &self.manifest.unknown {
             let is_said = |notice: &Notice| {
                 matches!(notice, Notice::Damaged { segment: said, offset: at, others_possible: true, .. }
                     if (said, at) == (segment, offset))

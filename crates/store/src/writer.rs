@@ -31,7 +31,7 @@ use crate::index::Index;
 use crate::indexer::{Effect, Indexer, kind_of};
 use crate::journal::frames::Frames;
 use crate::journal::list::OpenList;
-use crate::journal::manifest::{Listed, Manifest, State, Unknown};
+use crate::journal::manifest::{Listed, Manifest, State, UnknownLoss};
 use crate::journal::segments::{Segments, random_seed};
 use crate::journal::{
     Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, are_contiguous, first_chain, footer,
@@ -186,7 +186,7 @@ struct Pending {
 }
 
 /// An encoded frame.
-struct Placed {
+struct EncodedFrame {
     frame: Frame,
     /// The chain that the next frame must have.
     next_chain: u32,
@@ -239,7 +239,7 @@ pub(crate) struct Writer {
     pub(crate) indexer: Indexer,
     pub(crate) manifest: Manifest,
     /// The losses without a record of what they affected, for readers: those of the manifest.
-    pub(crate) unknown: Arc<Mutex<Vec<Unknown>>>,
+    pub(crate) unknown: Arc<Mutex<Vec<UnknownLoss>>>,
     /// The list of the active segment's frames, if it was written since the store was opened or the segment
     /// begun.
     pub(crate) list: Option<OpenList>,
@@ -614,7 +614,7 @@ impl Writer {
         for Pending { frame, effect } in pending {
             let (frame, next_chain) = frame.encode(&mut buffer, start, self.active.seed, chain);
             chain = next_chain;
-            placed.push(Placed { frame, next_chain, effect });
+            placed.push(EncodedFrame { frame, next_chain, effect });
         }
         self.check_group(&placed)?;
         self.check_place(&placed, start + to_u64(buffer.len()), start + bytes)?;
@@ -646,7 +646,7 @@ impl Writer {
         self.active.end = start + bytes;
         self.active.chain = chain;
         self.unindexed_bytes += bytes;
-        for Placed { frame, next_chain, effect } in placed {
+        for EncodedFrame { frame, next_chain, effect } in placed {
             if let Err(error) = self.indexer.apply(self.active.id, &frame, next_chain, effect) {
                 // The frame is durable, so it is acknowledged. The next start rebuilds the index.
                 self.index.mark_suspect(&error.to_string());
@@ -662,9 +662,9 @@ impl Writer {
 
     /// Checks, before the write, that every frame of the group continues its session. Each append was checked
     /// when it joined the group; this is the same check for the group as a whole.
-    fn check_group(&mut self, placed: &[Placed]) -> Result<(), StoreError> {
+    fn check_group(&mut self, placed: &[EncodedFrame]) -> Result<(), StoreError> {
         let mut entries: HashMap<&str, u64> = HashMap::new();
-        for Placed { frame, effect, .. } in placed {
+        for EncodedFrame { frame, effect, .. } in placed {
             let session = frame.session.as_ref();
             match effect {
                 Effect::Append { head, .. } => {
@@ -701,13 +701,13 @@ impl Writer {
     /// `announced_end`.
     fn check_place(
         &mut self,
-        placed: &[Placed],
+        placed: &[EncodedFrame],
         buffer_end: u64,
         announced_end: u64,
     ) -> Result<(), StoreError> {
         let mut frames_end = self.active.frames_end();
         let follows = frames_end == self.active.end
-            && placed.iter().all(|Placed { frame, .. }| {
+            && placed.iter().all(|EncodedFrame { frame, .. }| {
                 let is_next = frame.offset == frames_end;
                 frames_end = frame.end();
                 is_next

@@ -28,9 +28,10 @@ pub use error::ToolsError;
 pub use function::{
     FunctionTool, IntoToolOutput, ToolError, ToolFunction, arguments_schema, read_arguments, tool,
 };
+pub use greenroom_kernel::text::panic_text;
 pub use pauses::{PauseGuard, Pauses};
 pub use questions::{AskError, Questions, fits};
-pub use registry::{Registry, WeakRegistry, panic_text, parse_arguments};
+pub use registry::{Registry, WeakRegistry, parse_arguments};
 pub use state::{AppState, MissingState};
 pub use value_schema::ValueSchema;
 pub use workspace::Workspace;

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use greenroom_kernel::text::panic_text;
 use greenroom_kernel::{Block, ToolCall, ToolResult, ToolSpec, ToolStatus};
 use serde_json::Value;
 
@@ -281,15 +282,6 @@ fn panicked(name: &str, panic: &(dyn std::any::Any + Send)) -> ToolOutput {
     let text = panic_text(panic);
     tracing::error!(tool = name, panic = text, "a tool panicked");
     ToolOutput::error(format!("the tool failed in itself ({text}); whether it took effect is not known"))
-}
-
-/// Returns the message of a caught panic.
-pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => text,
-        (None, Some(text)) => text,
-        (None, None) => "no message",
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! path.
 
 mod closed;
-mod known;
+mod touched;
 mod walk;
 
 use std::ffi::{OsStr, OsString};
@@ -25,8 +25,8 @@ use rustix::io::Errno;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use self::closed::{Closed, Now};
-use self::known::Known;
+use self::closed::{Closed, ClosedNow};
+use self::touched::TouchedFiles;
 use crate::{ToolError, ToolOutput, ToolsError, similar};
 
 /// Components that tools may read but not change, anywhere in a path: git's state, through which commands
@@ -56,15 +56,15 @@ struct Inner {
     /// Whether the kernel has `openat2`.
     confined_lookup: bool,
     permits: Arc<Semaphore>,
-    known: Known,
+    touched: TouchedFiles,
 }
 
 /// A path inside the workspace: relative, without `.`, `..` and empty components. The empty path is the
 /// workspace itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Inside(String);
+pub(crate) struct WorkspacePath(String);
 
-impl Inside {
+impl WorkspacePath {
     /// Returns the path as shown to people and models.
     pub(crate) fn shown(&self) -> &str {
         self.here()
@@ -149,8 +149,15 @@ impl Workspace {
             return Err(wrong(std::io::Error::new(std::io::ErrorKind::PermissionDenied, text)));
         }
         let permits = Arc::new(Semaphore::new(BLOCKING_MAX));
-        let inner =
-            Inner { root, given, directory, closed, confined_lookup, permits, known: Known::default() };
+        let inner = Inner {
+            root,
+            given,
+            directory,
+            closed,
+            confined_lookup,
+            permits,
+            touched: TouchedFiles::default(),
+        };
         Ok(Self { inner: Arc::new(inner), umask: None })
     }
 
@@ -168,7 +175,7 @@ impl Workspace {
 
     /// Converts a path written by a model, absolute or relative to the workspace, to a path inside it. Only
     /// the text is checked: the kernel checks links when the path is opened.
-    pub(crate) fn locate(&self, path: &str) -> Result<Inside, ToolsError> {
+    pub(crate) fn locate(&self, path: &str) -> Result<WorkspacePath, ToolsError> {
         let outside = || ToolsError::Outside { path: path.to_owned() };
         if path.contains('\0') {
             return Err(ToolsError::Refused("a path has no NUL bytes".to_owned()));
@@ -192,11 +199,11 @@ impl Workspace {
                 Component::RootDir | Component::Prefix(_) => return Err(outside()),
             }
         }
-        Ok(Inside(parts.join("/")))
+        Ok(WorkspacePath(parts.join("/")))
     }
 
     /// Opens a regular file for reading.
-    pub(crate) fn open_file(&self, path: &Inside) -> Result<(File, Version), ToolsError> {
+    pub(crate) fn open_file(&self, path: &WorkspacePath) -> Result<(File, Version), ToolsError> {
         let closed = self.inner.closed.now();
         let (directory, name) = self.place_of(path, &closed)?;
         // Opening a pipe blocks and opening a device has effects: check first, and check again what was
@@ -215,7 +222,7 @@ impl Workspace {
     }
 
     /// Returns the current version of a file; `None` if there is nothing that a tool could open.
-    fn version(&self, path: &Inside) -> Option<Version> {
+    fn version(&self, path: &WorkspacePath) -> Option<Version> {
         let (directory, name) = self.place_of(path, &self.inner.closed.now()).ok()?;
         let stat = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some(Version::of(&stat))
@@ -223,7 +230,7 @@ impl Workspace {
 
     /// Returns the folder that a file is in, and its name there; links are followed as far as the lookup can
     /// do that without leaving the workspace. Otherwise the name may be that of a link.
-    fn place_of(&self, path: &Inside, closed: &Now) -> Result<(OwnedFd, OsString), ToolsError> {
+    fn place_of(&self, path: &WorkspacePath, closed: &ClosedNow) -> Result<(OwnedFd, OsString), ToolsError> {
         let Some((parent, name)) = path.split() else {
             return Err(wrong_kind(path, FileType::Directory));
         };
@@ -259,7 +266,7 @@ impl Workspace {
     }
 
     /// Opens a folder for reading its entries.
-    pub(crate) fn open_directory(&self, path: &Inside) -> Result<OwnedFd, ToolsError> {
+    pub(crate) fn open_directory(&self, path: &WorkspacePath) -> Result<OwnedFd, ToolsError> {
         if !self.inner.confined_lookup {
             return self.open_directory_plainly(path, false);
         }
@@ -272,7 +279,7 @@ impl Workspace {
     }
 
     /// Whether it is a folder, as opposed to a regular file.
-    pub(crate) fn is_directory(&self, path: &Inside) -> Result<bool, ToolsError> {
+    pub(crate) fn is_directory(&self, path: &WorkspacePath) -> Result<bool, ToolsError> {
         match self.open_directory(path) {
             Ok(_) => Ok(true),
             Err(ToolsError::WrongKind { .. }) => Ok(false),
@@ -281,7 +288,7 @@ impl Workspace {
     }
 
     /// Opens a folder without following any link; with `create`, creates missing folders.
-    fn open_directory_plainly(&self, path: &Inside, create: bool) -> Result<OwnedFd, ToolsError> {
+    fn open_directory_plainly(&self, path: &WorkspacePath, create: bool) -> Result<OwnedFd, ToolsError> {
         let root = rustix::fs::openat(&self.inner.directory, ".", directory_flags(), Mode::empty());
         let mut directory = root.map_err(|error| self.explain(path, error))?;
         let closed = self.inner.closed.now();
@@ -324,7 +331,7 @@ impl Workspace {
     /// changed since. Returns whether the file existed before.
     pub(crate) fn replace(
         &self,
-        path: &Inside,
+        path: &WorkspacePath,
         content: &[u8],
         expected: Option<Version>,
     ) -> Result<bool, ToolsError> {
@@ -372,7 +379,7 @@ impl Workspace {
     }
 
     /// Checks that tools that write may change the path.
-    pub(crate) fn changeable(&self, path: &Inside) -> Result<(), ToolsError> {
+    pub(crate) fn changeable(&self, path: &WorkspacePath) -> Result<(), ToolsError> {
         let protected = |part: &&str| PROTECTED.iter().any(|name| part.eq_ignore_ascii_case(name));
         match path.components().find(protected) {
             None => Ok(()),
@@ -414,7 +421,7 @@ impl Workspace {
     }
 
     /// Converts a system error to one that the model understands.
-    fn explain(&self, path: &Inside, error: Errno) -> ToolsError {
+    fn explain(&self, path: &WorkspacePath, error: Errno) -> ToolsError {
         if self.lies_in_closed(path) {
             return is_closed(path);
         }
@@ -429,7 +436,7 @@ impl Workspace {
 
     /// Whether the nearest existing folder above the path is closed: what is missing in it is not reported
     /// either.
-    fn lies_in_closed(&self, path: &Inside) -> bool {
+    fn lies_in_closed(&self, path: &WorkspacePath) -> bool {
         let closed = self.inner.closed.now();
         // The plain lookup meets each folder on the way, and reports it itself.
         if closed.is_empty() || !self.inner.confined_lookup {
@@ -443,7 +450,7 @@ impl Workspace {
     }
 
     /// Opens a folder, if possible.
-    fn folder(&self, path: &Inside) -> Option<OwnedFd> {
+    fn folder(&self, path: &WorkspacePath) -> Option<OwnedFd> {
         if !self.inner.confined_lookup {
             return self.open_directory_plainly(path, false).ok();
         }
@@ -452,7 +459,7 @@ impl Workspace {
     }
 
     /// Returns similar names in the folder of a missing path.
-    fn nearest(&self, path: &Inside) -> Vec<String> {
+    fn nearest(&self, path: &WorkspacePath) -> Vec<String> {
         let Some((parent, name)) = path.split() else { return Vec::new() };
         let Some(directory) = self.folder(&parent) else { return Vec::new() };
         let Ok(entries) = Dir::read_from(directory) else { return Vec::new() };
@@ -509,7 +516,7 @@ fn open_child_directory(directory: impl AsFd, name: &str) -> Result<OwnedFd, Err
     rustix::fs::openat(directory, name, directory_flags() | OFlags::NOFOLLOW, Mode::empty())
 }
 
-fn regular(path: &Inside, stat: &Stat) -> Result<(), ToolsError> {
+fn regular(path: &WorkspacePath, stat: &Stat) -> Result<(), ToolsError> {
     let kind = FileType::from_raw_mode(stat.st_mode);
     if kind == FileType::RegularFile {
         Ok(())
@@ -520,11 +527,11 @@ fn regular(path: &Inside, stat: &Stat) -> Result<(), ToolsError> {
     }
 }
 
-fn is_closed(path: &Inside) -> ToolsError {
+fn is_closed(path: &WorkspacePath) -> ToolsError {
     ToolsError::Closed { path: path.shown().to_owned() }
 }
 
-fn wrong_kind(path: &Inside, found: FileType) -> ToolsError {
+fn wrong_kind(path: &WorkspacePath, found: FileType) -> ToolsError {
     let found = match found {
         FileType::Directory => "a folder",
         FileType::Fifo => "a pipe",
@@ -537,7 +544,7 @@ fn wrong_kind(path: &Inside, found: FileType) -> ToolsError {
     ToolsError::WrongKind { path: path.shown().to_owned(), found, wanted: "a regular file" }
 }
 
-fn not_a_folder(path: &Inside) -> ToolsError {
+fn not_a_folder(path: &WorkspacePath) -> ToolsError {
     ToolsError::WrongKind {
         path: path.shown().to_owned(),
         found: "a file, or goes through one",

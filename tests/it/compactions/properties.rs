@@ -31,20 +31,16 @@ const SEEDS: u64 = 100;
 /// The number of steps of each.
 const STEPS: u64 = 30;
 
-/// A repeatable source of numbers.
-struct Random(u64);
+/// A seeded generator of numbers.
+struct Random(greenroom_kernel::random::Random);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    fn new(seed: u64) -> Self {
+        Self(greenroom_kernel::random::Random::new(seed))
     }
 
     fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
+        self.0.below(limit)
     }
 
     fn size(&mut self, limit: u64) -> usize {
@@ -111,7 +107,7 @@ struct Life {
 }
 
 async fn live(seed: u64) -> Shown {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let window = 6_000 + random.below(10_000);
     let settings = settings(|settings| {
         settings.cut = if random.below(2) == 0 { CutRule::Nearest } else { CutRule::TurnFirst };
@@ -149,7 +145,7 @@ async fn live(seed: u64) -> Shown {
 
 /// Decides the answers: text, parallel calls, sometimes slow answers.
 fn talk(_: &SeenRequest, info: CallInfo) -> Said {
-    let mut random = Random(info.seed);
+    let mut random = Random::new(info.seed);
     let words = text(&format!("a{}.", info.call), 20 + random.size(300));
     let mut reply = Said { text: words, ..Said::default() };
     if random.below(2) == 0 {

@@ -9,7 +9,8 @@ use greenroom_kernel::plan::{PlanOptions, plan};
 use greenroom_kernel::usage::{Ratio, Reports, measure, usable_usage};
 use serde_json::{Value, json};
 
-use crate::{Format, FormatError, ImportOptions, Imported, PlanReport, corpus, import, recognise};
+use crate::tests::corpus;
+use crate::{Format, FormatError, ImportOptions, Imported, PlanReport, import, recognise};
 
 fn read(lines: &[Value]) -> Imported {
     let text: Vec<String> = lines.iter().map(Value::to_string).collect();

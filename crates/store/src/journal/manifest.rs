@@ -53,7 +53,7 @@ pub(crate) enum State {
 
 /// A damaged part of the journal, without a record of which sessions' entries it held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unknown {
+pub(crate) struct UnknownLoss {
     pub(crate) segment: u64,
     /// Where the damage begins, in bytes.
     pub(crate) offset: u64,
@@ -69,7 +69,7 @@ pub(crate) struct Manifest {
     /// The segments by order; the active one is the last.
     pub(crate) segments: Vec<Listed>,
     /// Losses without a record of what they affected.
-    pub(crate) unknown: Vec<Unknown>,
+    pub(crate) unknown: Vec<UnknownLoss>,
 }
 
 impl Manifest {
@@ -157,7 +157,7 @@ impl Manifest {
         if version >= VERSION_WITH_LOSSES {
             for _ in 0..cursor.u32()? {
                 let (segment, offset, is_accepted) = (cursor.u64()?, cursor.u64()?, cursor.u8()? == 1);
-                unknown.push(Unknown { segment, offset, is_accepted });
+                unknown.push(UnknownLoss { segment, offset, is_accepted });
             }
         }
         cursor.is_empty().then_some(Self { next_id, segments, unknown })

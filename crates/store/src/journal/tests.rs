@@ -1,7 +1,7 @@
 //! The journal's bytes: segments and the manifest, whole and damaged.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use super::manifest::{Listed, Manifest, State, Unknown};
+use super::manifest::{Listed, Manifest, State, UnknownLoss};
 use super::{
     FORMAT_VERSION, Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, Trailer, footer,
     read_footer, scan,
@@ -207,8 +207,8 @@ fn a_list_that_tells_of_losses_has_a_version_of_its_own() {
             Listed { id: 2, order: 2, seed: 8, state: State::Active { floor: 40 } },
         ],
         unknown: vec![
-            Unknown { segment: 1, offset: 0, is_accepted: true },
-            Unknown { segment: 2, offset: 77, is_accepted: false },
+            UnknownLoss { segment: 1, offset: 0, is_accepted: true },
+            UnknownLoss { segment: 2, offset: 77, is_accepted: false },
         ],
     };
     assert_eq!(hex(&manifest.encode()), GOLDEN_LOSSES);

@@ -325,7 +325,7 @@ fn what_the_checks_cost() {
     let (frame, next_chain) =
         pending.frame.encode(&mut buffer, start, writer.active.seed, writer.active.chain);
     let end = start + buffer.len() as u64;
-    let placed = [super::Placed { frame, next_chain, effect: pending.effect }];
+    let placed = [super::EncodedFrame { frame, next_chain, effect: pending.effect }];
     let began = Instant::now();
     for _ in 0..ROUNDS {
         writer.check_group(&placed).unwrap();

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use similar::{ChangeTag, TextDiff};
 use tokio_util::sync::CancellationToken;
 
-use crate::workspace::Inside;
+use crate::workspace::WorkspacePath;
 use crate::{FunctionTool, Progress, ToolContext, ToolOutput, ToolsError, Workspace};
 
 /// Larger files are not compared; in bytes.
@@ -66,7 +66,7 @@ fn write(
 }
 
 /// Returns the current file content, if it is text and not too large.
-fn text_of(workspace: &Workspace, path: &Inside) -> Option<String> {
+fn text_of(workspace: &Workspace, path: &WorkspacePath) -> Option<String> {
     let (file, _) = workspace.open_file(path).ok()?;
     let mut text = String::new();
     file.take(COMPARED_BYTES_MAX + 1).read_to_string(&mut text).ok()?;

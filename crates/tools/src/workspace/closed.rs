@@ -44,7 +44,7 @@ struct Place {
 }
 
 /// What is closed at one moment.
-pub(super) struct Now {
+pub(super) struct ClosedNow {
     root: Id,
     ids: Vec<Id>,
     /// Names that must not be created, in their folders.
@@ -72,7 +72,7 @@ impl Closed {
     }
 
     /// Resolves where the places are now.
-    pub(super) fn now(&self) -> Now {
+    pub(super) fn now(&self) -> ClosedNow {
         let (mut ids, mut missing) = (Vec::new(), Vec::new());
         for place in &self.places {
             ids.extend(place.first);
@@ -81,7 +81,7 @@ impl Closed {
                 None => missing.extend(first_missing(&place.path)),
             }
         }
-        Now { root: self.root, ids, missing }
+        ClosedNow { root: self.root, ids, missing }
     }
 }
 
@@ -90,7 +90,7 @@ fn first_missing(path: &Path) -> Option<(Id, OsString)> {
     path.ancestors().find_map(|part| Some((Id::at(part.parent()?)?, part.file_name()?.to_owned())))
 }
 
-impl Now {
+impl ClosedNow {
     /// Whether there are no closed places.
     pub(super) fn is_empty(&self) -> bool {
         self.ids.is_empty() && self.missing.is_empty()

@@ -13,8 +13,8 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use tokio_util::sync::CancellationToken;
 
-use super::closed::Now;
-use super::{Inside, Version, Workspace, file_flags, is_closed, join, open_child_directory, regular};
+use super::closed::ClosedNow;
+use super::{Version, Workspace, WorkspacePath, file_flags, is_closed, join, open_child_directory, regular};
 use crate::ToolsError;
 
 /// The maximum depth below the start: each level holds a file descriptor.
@@ -25,12 +25,12 @@ const GITIGNORE_BYTES_MAX: u64 = 1024 * 1024;
 /// An entry found by the walk.
 pub(crate) struct Found<'a> {
     /// Its path, relative to the workspace.
-    pub(crate) path: &'a Inside,
+    pub(crate) path: &'a WorkspacePath,
     /// File, folder or link.
     pub(crate) kind: FileType,
     directory: &'a OwnedFd,
     name: &'a str,
-    closed: &'a Now,
+    closed: &'a ClosedNow,
 }
 
 impl Found<'_> {
@@ -56,7 +56,7 @@ impl Workspace {
     /// until the visitor breaks or `cancel` fires.
     pub(crate) fn walk(
         &self,
-        start: &Inside,
+        start: &WorkspacePath,
         depth_max: usize,
         cancel: &CancellationToken,
         visit: &mut Visit<'_>,
@@ -66,7 +66,7 @@ impl Workspace {
         let mut above = String::new();
         for part in start.components() {
             ignores.extend(
-                self.open_directory(&Inside(above.clone())).ok().map(|folder| rules(&folder, &above)),
+                self.open_directory(&WorkspacePath(above.clone())).ok().map(|folder| rules(&folder, &above)),
             );
             above = join(&above, part);
         }
@@ -94,8 +94,10 @@ impl Workspace {
 
     /// Returns the rules of `.git/info/exclude`.
     fn exclude_file(&self) -> Gitignore {
-        let text =
-            self.open_file(&Inside(".git/info/exclude".to_owned())).ok().map(|(file, _)| read_text(file));
+        let text = self
+            .open_file(&WorkspacePath(".git/info/exclude".to_owned()))
+            .ok()
+            .map(|(file, _)| read_text(file));
         parse("", &text.unwrap_or_default())
     }
 }
@@ -103,7 +105,7 @@ impl Workspace {
 struct Walk<'a, 'v> {
     /// From the outermost folder inwards.
     ignores: Vec<Gitignore>,
-    closed: &'a Now,
+    closed: &'a ClosedNow,
     cancel: &'a CancellationToken,
     visit: &'a mut Visit<'v>,
 }
@@ -112,7 +114,7 @@ impl Walk<'_, '_> {
     fn folder(
         &mut self,
         directory: &OwnedFd,
-        path: &Inside,
+        path: &WorkspacePath,
         depth: usize,
     ) -> Result<ControlFlow<()>, ToolsError> {
         let mut entries = Vec::new();
@@ -143,7 +145,7 @@ impl Walk<'_, '_> {
             } else {
                 kind
             };
-            let child = Inside(join(path.as_str(), &name));
+            let child = WorkspacePath(join(path.as_str(), &name));
             if self.ignored(&child, kind == FileType::Directory) {
                 continue;
             }
@@ -177,7 +179,7 @@ impl Walk<'_, '_> {
     }
 
     /// The innermost rule that matches decides.
-    fn ignored(&self, path: &Inside, is_directory: bool) -> bool {
+    fn ignored(&self, path: &WorkspacePath, is_directory: bool) -> bool {
         for rules in self.ignores.iter().rev() {
             match rules.matched(path.as_str(), is_directory) {
                 Match::None => {}

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use greenroom_kernel::Touch;
 use parking_lot::Mutex;
 
-use super::{Inside, Version, Workspace};
+use super::{Version, Workspace, WorkspacePath};
 use crate::ToolOutput;
 
 #[cfg(test)]
@@ -19,18 +19,18 @@ mod tests;
 const KNOWN_MAX: usize = 500;
 
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<VecDeque<File>>);
+pub(super) struct TouchedFiles(Mutex<VecDeque<File>>);
 
 /// A file that a tool touched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct File {
-    path: Inside,
+    path: WorkspacePath,
     /// How often tools have changed it.
     changes: u64,
 }
 
-impl Known {
-    fn touched(&self, path: &Inside, touch: Touch) {
+impl TouchedFiles {
+    fn touched(&self, path: &WorkspacePath, touch: Touch) {
         let mut files = self.0.lock();
         let place = files.iter().position(|file| file.path == *path);
         let known = place.and_then(|place| files.remove(place));
@@ -52,8 +52,8 @@ pub(crate) struct Snapshot(Vec<(File, Option<Version>)>);
 
 impl Workspace {
     /// Declares in an output that a tool touched a file, which is known from then on.
-    pub(crate) fn touched(&self, output: ToolOutput, path: &Inside, touch: Touch) -> ToolOutput {
-        self.inner.known.touched(path, touch);
+    pub(crate) fn touched(&self, output: ToolOutput, path: &WorkspacePath, touch: Touch) -> ToolOutput {
+        self.inner.touched.touched(path, touch);
         output.touching(path.shown(), touch)
     }
 
@@ -63,12 +63,12 @@ impl Workspace {
             let version = self.version(&file.path);
             (file, version)
         };
-        Snapshot(self.inner.known.files().into_iter().map(with_version).collect())
+        Snapshot(self.inner.touched.files().into_iter().map(with_version).collect())
     }
 
     /// Declares in an output the files that were changed, removed or restored since a snapshot.
     pub(crate) fn changed_since(&self, before: Snapshot, mut output: ToolOutput) -> ToolOutput {
-        let now = self.inner.known.files();
+        let now = self.inner.touched.files();
         for (file, version) in before.0 {
             let is_changed_by_tool =
                 now.iter().any(|now| now.path == file.path && now.changes != file.changes);

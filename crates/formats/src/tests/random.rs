@@ -20,21 +20,18 @@ use crate::{ImportOptions, Imported, import};
 /// The number of sessions for each property.
 const SEEDS: u64 = 300;
 
-/// A random number generator: SplitMix64.
-struct Random(u64);
+/// A seeded generator of numbers.
+struct Random(greenroom_kernel::random::Random);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+    fn new(seed: u64) -> Self {
+        Self(greenroom_kernel::random::Random::new(seed))
     }
 
     /// Returns a number below `end`.
     fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).expect("small");
-        usize::try_from(self.next() % end).expect("below a usize")
+        usize::try_from(self.0.below(end)).expect("below a usize")
     }
 
     fn percent(&mut self, percent: usize) -> bool {
@@ -53,7 +50,7 @@ impl Random {
 
 /// Returns a session as pi could have written it, with a few errors that pi would not make.
 fn session(seed: u64) -> String {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let length = random.pick(&[3, 12, 40, 90]);
     let mut lines = vec![json!({"type": "session", "version": 3, "id": "s"})];
     let mut ids: Vec<String> = Vec::new();
@@ -194,7 +191,7 @@ fn every_plan_is_sound() {
     for seed in 0..SEEDS {
         let text = session(seed);
         for repair in [false, true] {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let path = imported(&text, repair).path();
             for _ in 0..3 {
                 let options = options(&mut random);
@@ -267,7 +264,7 @@ fn check_pairs(path: &[Arc<Entry>]) -> Result<(), String> {
 fn a_damaged_file_never_gives_a_cycle() {
     let mut imports = 0;
     for seed in 0..SEEDS {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut bytes = session(seed).into_bytes();
         for _ in 0..=random.below(4) {
             let at = random.below(bytes.len());
