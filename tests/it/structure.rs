@@ -245,7 +245,7 @@ fn the_test_kit_and_the_prelude_share_no_name() {
             .collect()
     };
     let prelude = names("crates/greenroom/src/lib.rs", "pub mod prelude {", "\n}");
-    let kit = names("crates/simulator/src/lib.rs", "pub mod check;", "/// What can go wrong");
+    let kit = names("crates/simulator/src/lib.rs", "pub mod check;", "/// Errors of the simulator");
     assert!(prelude.contains("Reply") && prelude.contains("ToolError") && prelude.len() > 15, "{prelude:?}");
     assert!(kit.contains("Answer") && kit.contains("ScriptedModel") && kit.len() > 15, "{kit:?}");
     let both: Vec<_> = prelude.intersection(&kit).collect();
