@@ -1,8 +1,8 @@
-//! What is recorded: entries, the immutable records of a session.
+//! Entries: the immutable records of a session.
 //!
 //! Invariants: an entry's id is its position in the session's log (dense, from 0), its parent is an earlier
-//! entry, and it is never changed or removed. What stands on the path and what stands beside it (inbox items,
-//! leaf moves, notes about compactions) is decided by [`EntryKind::is_on_path`] alone.
+//! entry, and it is never changed or removed. [`EntryKind::is_on_path`] alone decides which entries are on
+//! the path and which are beside it (inbox items, leaf moves, notes about compactions).
 
 use std::fmt;
 use std::sync::Arc;
@@ -48,52 +48,53 @@ pub type RunId = EntryId;
 pub struct Entry {
     /// Its position in the log.
     pub id: EntryId,
-    /// The entry before it on its path; for entries beside the path, the leaf at that time.
+    /// The previous entry on its path; for entries beside the path, the leaf at that time.
     pub parent: Option<EntryId>,
     /// When it was recorded, in unix milliseconds.
     pub at_ms: u64,
-    /// Its estimated size in tokens ([`crate::size::entry_tokens`] with the default estimator), counted once. Reasoning is
-    /// not in it.
+    /// Its estimated size in tokens ([`crate::size::entry_tokens`] with the default estimator), counted once,
+    /// without reasoning.
     pub tokens: u64,
-    /// The estimated size of an answer's readable reasoning, in tokens ([`crate::size::reasoning_tokens`]), counted once;
-    /// 0 for all else. Whether a request carries it, [`crate::reasoning::ResentReasoning`] says.
+    /// The estimated size of an answer's readable reasoning, in tokens ([`crate::size::reasoning_tokens`]),
+    /// counted once; 0 for all other entries. [`crate::reasoning::ResentReasoning`] decides whether a request
+    /// carries it.
     pub reasoning_tokens: u64,
     /// Its id in the file that it was imported from.
     pub origin: Option<String>,
-    /// What the entry records.
+    /// The content of the record.
     pub kind: EntryKind,
 }
 
-/// What an entry records.
+/// The content of an entry.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum EntryKind {
     /// A message. The only kind that counts for tool-call pairing.
     Message {
-        /// The message, shared with the requests that it is part of.
+        /// The message, shared with the requests that contain it.
         message: Arc<Message>,
-        /// The inbox entry that it was delivered from.
+        /// The inbox entry from which it was delivered.
         inbox: Option<EntryId>,
-        /// Whether it is a user message that joined the turn in progress: a steer, or a correction that the program
-        /// sent back. It begins no turn, and the request in progress goes on with it.
+        /// Whether it is a user message that joined the turn in progress: a steer, or a correction sent back
+        /// by the program. It begins no turn; the request in progress continues with it.
         steer: bool,
     },
     /// A command that the user ran, shown to the model as a user message.
     Shell(Shell),
-    /// A message that a program put in, shown to the model as a user message.
+    /// A message inserted by a program, shown to the model as a user message.
     Custom(Custom),
-    /// What happened on a branch that was left.
+    /// The summary of a branch that was left.
     BranchSummary {
         /// The leaf of the branch that was left.
         from: EntryId,
-        /// What happened there.
+        /// The summary text.
         summary: String,
-        /// The files touched there.
+        /// The files touched on the branch.
         files: FileOps,
     },
-    /// The older part of the path replaced, in the model's view, by a summary.
+    /// A summary that replaces the older part of the path in the model's view.
     Compaction(Box<Compaction>),
-    /// A compaction, or a pruning of tool results, that no longer counts.
+    /// The reversal of a compaction, or of a pruning of tool results.
     CompactionUndone {
         /// The id of the compaction or of the prune.
         compaction: EntryId,
@@ -102,26 +103,26 @@ pub enum EntryKind {
     Pin {
         /// The entry that is pinned or released.
         entry: EntryId,
-        /// Pinned, or released.
+        /// Whether it is pinned or released.
         pinned: bool,
     },
-    /// From here on another model answers.
+    /// A change of the model that answers from here on.
     ModelChange {
         /// The provider's name.
         provider: String,
-        /// The model's name, as its provider has it.
+        /// The model's name at its provider.
         model: String,
     },
     /// A name for an entry, for people; never sent.
     Label {
         /// The entry that is named.
         target: EntryId,
-        /// Its name; `None` takes it away.
+        /// Its name; `None` removes it.
         label: Option<String>,
     },
     /// A program's own record; never sent.
     Note {
-        /// What kind of record, chosen by the program.
+        /// The kind of record, chosen by the program.
         kind: String,
         /// Its data, JSON text.
         data: String,
@@ -130,13 +131,13 @@ pub enum EntryKind {
     Inbox {
         /// When it joins the path.
         delivery: Delivery,
-        /// The content of the user message to be.
+        /// The content of the future user message.
         content: Vec<Block>,
         /// The caller's idempotency key.
         key: Option<String>,
-        /// The fingerprint of the agent that it was said to, where that has one.
+        /// The fingerprint of the agent that it was sent to, if that has one.
         fingerprint: Option<String>,
-        /// What it asks for besides its words, where it does.
+        /// Its requirements besides the content, if any.
         terms: Option<Arc<Terms>>,
     },
     /// Beside the path: inbox items that were withdrawn before they were delivered.
@@ -151,33 +152,33 @@ pub enum EntryKind {
     },
     /// Beside the path: a compaction began.
     CompactionStarted(CompactionStarted),
-    /// Beside the path: a compaction ended, one way or another. Exactly one for every start.
+    /// Beside the path: a compaction ended, with any outcome. Exactly one for every start.
     CompactionEnded(CompactionEnded),
-    /// Beside the path: tokens that were spent for this session by calls that are not its own answers.
+    /// Beside the path: tokens spent for this session by calls that are not its own answers.
     Spent(Spent),
     /// Beside the path: the agent's run for a prompt ended. Exactly one for every run.
     RunEnded {
-        /// The run that ended.
+        /// The run.
         run: RunId,
-        /// How the run ended.
+        /// Its outcome.
         outcome: RunOutcome,
-        /// The context's size then.
+        /// The context's size at that time.
         context: ContextUsage,
     },
-    /// Tool results that are sent shorter from here on, in the model's view.
+    /// Tool results that are shortened from here on, in the model's view.
     Prune(Box<Prune>),
     /// Beside the path: the session's title or one of its labels was set. Never sent.
     Metadata(Metadata),
-    /// Beside the path: an agent that was called as a tool began to work on the call, or ended. Never sent.
+    /// Beside the path: an agent called as a tool began to work on the call, or ended. Never sent.
     Child(ChildRecord),
-    /// From here on another agent of the session's team answers. Never sent.
+    /// A change of the session's agent that answers from here on. Never sent.
     HandOff(HandOff),
-    /// Beside the path: the whole of a tool result that was too large for the context. Its message, which follows, has
-    /// the head and the tail.
+    /// Beside the path: the whole of a tool result that was too large for the context. Its message, which
+    /// follows, has the head and the tail.
     WholeResult {
         /// The id of the call that it answers.
         call_id: String,
-        /// The texts of the result.
+        /// The content of the result.
         content: Vec<Block>,
     },
     /// Beside the path: a call asks a person. The entry's id is the question's.
@@ -189,29 +190,29 @@ pub enum EntryKind {
         /// How it ended.
         end: QuestionEnd,
     },
-    /// Beside the path: the tool of a call begins, after a hook before the call had asked a person. A call for which only
-    /// hooks have asked, and that has no such entry, has not begun.
+    /// Beside the path: the tool of a call begins, after a hook before the call had asked a person. A call
+    /// for which only hooks have asked, without such an entry, has not begun.
     CallStarted {
         /// The call.
         call_id: String,
     },
-    /// Beside the path: what a run is held to besides its prompt's words. It follows the entry that begins the run; where
-    /// the prompt waited, its terms are with its place in the inbox.
+    /// Beside the path: the requirements of a run besides its prompt's content. It follows the entry that
+    /// begins the run; if the prompt waited, its terms are in its inbox entry.
     Terms {
         /// The run.
         run: RunId,
-        /// What it is held to.
+        /// The requirements.
         terms: Arc<Terms>,
     },
 }
 
 impl EntryKind {
-    /// A message entry that was not delivered from the inbox.
+    /// Creates a message entry that was not delivered from the inbox.
     pub fn message(message: Message) -> Self {
         Self::Message { message: Arc::new(message), inbox: None, steer: false }
     }
 
-    /// Whether it stands on the path, so that the leaf moves to it. The others are recorded beside it.
+    /// Whether it is on the path, so that the leaf moves to it. The others are recorded beside it.
     pub fn is_on_path(&self) -> bool {
         match self {
             Self::Message { .. }
@@ -248,12 +249,12 @@ impl EntryKind {
         matches!(self, Self::Message { steer: true, .. })
     }
 
-    /// The message, if it is one.
+    /// Returns the message, if it is one.
     pub fn as_message(&self) -> Option<&Arc<Message>> {
         if let Self::Message { message, .. } = self { Some(message) } else { None }
     }
 
-    /// The model's answer, if it is one: whole, or what came of one.
+    /// Returns the model's answer, whole or partial, if it is one.
     pub fn as_answer(&self) -> Option<&AssistantMessage> {
         self.as_message()?.as_answer()
     }
@@ -263,7 +264,7 @@ impl EntryKind {
         self.as_answer().is_some_and(AssistantMessage::is_whole)
     }
 
-    /// What it records that a prompt asks for besides its words.
+    /// Returns the recorded requirements of a prompt besides its content.
     pub fn as_terms(&self) -> Option<&Arc<Terms>> {
         if let Self::Terms { terms, .. } | Self::Inbox { terms: Some(terms), .. } = self {
             Some(terms)
@@ -272,35 +273,35 @@ impl EntryKind {
         }
     }
 
-    /// The compaction, if it is one.
+    /// Returns the compaction, if it is one.
     pub fn as_compaction(&self) -> Option<&Compaction> {
         if let Self::Compaction(compaction) = self { Some(compaction) } else { None }
     }
 }
 
-/// What people know a session by, as one entry sets it.
+/// The session's metadata for people, as set by one entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Metadata {
     /// The session's title.
     Title {
-        /// The title; `None` takes it away.
+        /// The title; `None` removes it.
         title: Option<String>,
     },
     /// One of the session's labels, such as a tenant.
     Label {
         /// The label's name.
         name: String,
-        /// Its value; `None` takes the label away.
+        /// Its value; `None` removes the label.
         value: Option<String>,
     },
 }
 
-/// What an agent did that was called as a tool. Each start has one end.
+/// The start or the end of an agent called as a tool. Each start has one end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChildRecord {
     /// The id of the call.
     pub call_id: String,
-    /// The name of the tool, which is the name that the caller has for the agent.
+    /// The name of the tool, which is the caller's name for the agent.
     pub name: String,
     /// The id of the agent's own session.
     pub session: String,
@@ -308,28 +309,28 @@ pub struct ChildRecord {
     pub stage: ChildStage,
 }
 
-/// How far an agent has come that was called as a tool.
+/// The stage of an agent called as a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChildStage {
     /// It begins to work.
     Started,
     /// Its work is over.
     Ended {
-        /// The start that it ends.
+        /// The start to which this end belongs.
         started: EntryId,
         /// How its work ended.
         outcome: RunOutcome,
     },
 }
 
-/// That a conversation goes on with another agent.
+/// A hand-off of the conversation to another agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandOff {
-    /// The name of the agent that answered before.
+    /// The name of the previous agent.
     pub from: String,
     /// The name of the agent that answers from here on.
     pub to: String,
-    /// How much of the conversation before it sees.
+    /// How much of the earlier conversation it sees.
     pub sees: Sees,
 }
 
@@ -352,24 +353,24 @@ pub enum Sees {
 pub struct Shell {
     /// The command line as it was run.
     pub command: String,
-    /// What the command printed.
+    /// The output of the command.
     pub output: String,
     /// Its exit code; `None` if it was killed or did not start.
     pub exit_code: Option<i32>,
     /// Whether the user cancelled it.
     pub cancelled: bool,
-    /// Whether `output` was cut.
+    /// Whether `output` was truncated.
     pub truncated: bool,
-    /// Whether the user asked that the model not see it.
+    /// Whether the user excluded it from the model's view.
     pub excluded: bool,
 }
 
-/// A message that a program put in.
+/// A message inserted by a program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Custom {
-    /// What kind of message, chosen by the program.
+    /// The kind of message, chosen by the program.
     pub kind: String,
-    /// What the model sees.
+    /// The content for the model.
     pub content: Vec<Block>,
     /// Whether a user interface should show it.
     pub display: bool,
@@ -412,7 +413,7 @@ pub enum Trigger {
 }
 
 impl Trigger {
-    /// Whether it came without being asked for, so that a failure holds the next one back.
+    /// Whether it is automatic, so that a failure delays the next one.
     pub fn is_automatic(self) -> bool {
         match self {
             Self::Threshold | Self::Overflow | Self::ModelSwitch | Self::Hook => true,
@@ -464,7 +465,7 @@ pub enum CompactionOutcome {
 }
 
 impl CompactionOutcome {
-    /// The outcome in snake case.
+    /// Returns the outcome in snake case.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -479,7 +480,7 @@ impl CompactionOutcome {
         }
     }
 
-    /// The reason, where there is one.
+    /// Returns the reason, if there is one.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Truncated { reason }
@@ -514,9 +515,9 @@ impl fmt::Display for CompactionOutcome {
 /// The older part of a path, replaced in the model's view. The replaced entries stay in the log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compaction {
-    /// The newest active compaction when this one was planned: where this one's input began.
+    /// The newest active compaction when this one was planned: the start of this one's input.
     pub base: Option<EntryId>,
-    /// The compaction before this one in the log, active or not: the chain of the session's history.
+    /// The previous compaction in the log, active or not: the chain of the session's history.
     pub previous: Option<EntryId>,
     /// The first entry that it replaces; `None` in an imported one.
     pub first: Option<EntryId>,
@@ -526,138 +527,138 @@ pub struct Compaction {
     pub first_kept: Option<EntryId>,
     /// The summary with its footer, as the model sees it.
     pub summary: String,
-    /// The user's request in progress where its message is among those replaced, with the steers that joined it:
+    /// The user's request in progress if its message is among those replaced, with the steers that joined it:
     /// verbatim, bounded, and so carried from compaction to compaction until its turn is over.
     pub active_request: Option<String>,
     /// All files touched from the session's start to `last`.
     pub files: FileOps,
-    /// Why it was asked for.
+    /// The reason for the compaction.
     pub trigger: Trigger,
-    /// Whether the truncate fallback stands in for a model's summary.
+    /// Whether the truncate fallback replaces a model's summary.
     pub truncated: bool,
     /// Whether a hook supplied it.
     pub from_hook: bool,
-    /// Whether the cut lies inside a turn.
+    /// Whether the cut is inside a turn.
     pub is_split_turn: bool,
-    /// The context before, in tokens.
+    /// The context's size before, in tokens.
     pub tokens_before: u64,
-    /// The context after, in tokens, as counted before it was installed.
+    /// The context's size after, in tokens, as counted before it was installed.
     pub tokens_after: u64,
-    /// How many messages the context had before.
+    /// The number of messages in the context before.
     pub messages_before: u64,
-    /// How many messages are replaced.
+    /// The number of replaced messages.
     pub messages_removed: u64,
-    /// How long it took, in milliseconds.
+    /// Its duration, in milliseconds.
     pub duration_ms: u64,
     /// The model that wrote the summary; empty if none did.
     pub model: String,
-    /// What its calls used, together.
+    /// The total usage of its calls.
     pub usage: Usage,
-    /// What its calls cost, in micro-dollars; `None` if the price is not known.
+    /// The cost of its calls, in micro-dollars; `None` if the price is not known.
     pub cost_microdollars: Option<u64>,
-    /// What was cut without a summary, by this compaction or before it, and no summary has read since: oldest first. The
-    /// next summary reads it.
+    /// The ranges cut without a summary, by this compaction or earlier ones, that no summary has read since:
+    /// oldest first. The next summary reads them.
     pub debt: Vec<EntryRange>,
 }
 
-/// Entries of a path, from one to another.
+/// A range of entries of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryRange {
-    /// The first of them.
+    /// The first entry.
     pub first: EntryId,
-    /// The last of them. The others are found by the parents from here back to `first`.
+    /// The last entry. The others are found through the parents from here back to `first`.
     pub last: EntryId,
 }
 
-/// Tool results that are sent shorter than they were recorded. The log keeps them whole.
+/// Tool results that are sent shorter than recorded. The log keeps the originals.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prune {
-    /// What is sent in the place of which result, in the order of the path.
+    /// The replacements, in the order of the path.
     pub results: Vec<PrunedResult>,
-    /// Why the compaction was asked for that it belongs to.
+    /// The reason for the compaction that it belongs to.
     pub trigger: Trigger,
-    /// The context before, in tokens.
+    /// The context's size before, in tokens.
     pub tokens_before: u64,
-    /// The context after, in tokens, as counted before it was installed.
+    /// The context's size after, in tokens, as counted before it was installed.
     pub tokens_after: u64,
 }
 
-/// What is sent in the place of a tool result.
+/// The replacement for a tool result in requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrunedResult {
     /// The result's entry.
     pub entry: EntryId,
-    /// The text that is sent: a line that stands for the result, or its head and its tail.
+    /// The text that is sent: one line, or the result's head and tail.
     pub text: String,
     /// Whether the result's images are still sent.
     pub keeps_images: bool,
-    /// The size of what is sent, in tokens by the default estimator.
+    /// The size of the replacement, in tokens by the default estimator.
     pub tokens: u64,
 }
 
-/// That a compaction began.
+/// The start of a compaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompactionStarted {
-    /// Why it began.
+    /// The reason.
     pub trigger: Trigger,
-    /// The context then, in tokens.
+    /// The context's size at that time, in tokens.
     pub tokens_before: u64,
-    /// How many messages the context had then.
+    /// The number of messages in the context at that time.
     pub messages_before: u64,
 }
 
-/// That a compaction ended.
+/// The end of a compaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompactionEnded {
-    /// The [`EntryKind::CompactionStarted`] that it ends.
+    /// The [`EntryKind::CompactionStarted`] to which this end belongs.
     pub started: EntryId,
-    /// Why it was asked for.
+    /// The reason for the compaction.
     pub trigger: Trigger,
-    /// How the compaction ended.
+    /// The outcome of the compaction.
     pub outcome: CompactionOutcome,
-    /// The compaction entry, where one was installed.
+    /// The compaction entry, if one was installed.
     pub entry: Option<EntryId>,
-    /// The context before and after, in tokens. The same where nothing was installed.
+    /// The context's size before and after, in tokens. The same if nothing was installed.
     pub tokens_before: u64,
     /// See `tokens_before`.
     pub tokens_after: u64,
-    /// How many messages the context had before.
+    /// The number of messages in the context before.
     pub messages_before: u64,
-    /// How many messages it has after.
+    /// The number of messages after.
     pub messages_after: u64,
-    /// How many messages were replaced.
+    /// The number of replaced messages.
     pub messages_removed: u64,
-    /// How long it took, in milliseconds.
+    /// Its duration, in milliseconds.
     pub duration_ms: u64,
-    /// What its model calls used.
+    /// The usage of its model calls.
     pub summary_usage: Usage,
-    /// What its model calls cost, in micro-dollars; `None` if the price is not known.
+    /// The cost of its model calls, in micro-dollars; `None` if the price is not known.
     pub cost_microdollars: Option<u64>,
 }
 
-/// Tokens that were spent for a session by calls that are not its own answers. What a compaction's summaries
-/// spent is in its [`CompactionEnded`].
+/// Tokens spent for a session by calls that are not its own answers. The usage of a compaction's summaries is
+/// in its [`CompactionEnded`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spent {
-    /// Who spent the tokens.
+    /// The spender.
     pub by: Spender,
-    /// The tokens of all its calls together.
+    /// The total tokens of its calls.
     pub usage: Usage,
-    /// What the calls cost, in micro-dollars; `None` if the price is not known.
+    /// The cost of the calls, in micro-dollars; `None` if the price is not known.
     pub cost_microdollars: Option<u64>,
 }
 
-/// Who spends tokens for a session, besides its own agent.
+/// A spender of tokens for a session besides its own agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spender {
-    /// An agent that was called as a tool.
+    /// An agent called as a tool.
     SubAgent {
         /// The id of its session.
         session: String,
     },
     /// The summary of a branch that was left.
     BranchSummary,
-    /// Model calls of its own of which the log has no answer, or one without a report that can be true: see
+    /// The session's own model calls without an answer in the log, or without a plausible report: see
     /// [`unreported`](crate::unreported).
     Calls,
 }
@@ -685,7 +686,7 @@ pub enum RunOutcome {
 }
 
 impl RunOutcome {
-    /// The outcome in snake case.
+    /// Returns the outcome in snake case.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -697,7 +698,7 @@ impl RunOutcome {
         }
     }
 
-    /// Why it did not complete, where a reason is known.
+    /// Returns why it did not complete, if a reason is known.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Completed | Self::Aborted | Self::Interrupted | Self::Unknown => None,
@@ -713,7 +714,7 @@ impl fmt::Display for RunOutcome {
     }
 }
 
-/// [`RunOutcome`] as JSON has it.
+/// The JSON form of [`RunOutcome`].
 #[derive(Serialize, Deserialize, schemars::JsonSchema)]
 struct RunOutcomeJson {
     #[schemars(extend("enum" = ["completed", "aborted", "failed", "interrupted", "stopped"]))]

@@ -1,6 +1,7 @@
-//! What is known of a session without reading its log.
+//! The summary of a session that is available without reading its log.
 //!
-//! Invariants: every append stores the head as it is after the append, so the newest record of a session has its head.
+//! Invariants: every append stores the head as of after the append, so the newest record of a session has its
+//! head.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +9,21 @@ use crate::{EntryId, RunId, Usage};
 
 mod fold;
 
-/// The state of a session after its newest entry. A store checks `entries` and sets `lost_from`; it stores the other fields
-/// without knowing what they mean.
+/// The state of a session after its newest entry. A store checks `entries` and sets `lost_from`; it stores
+/// the other fields without interpreting them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Head {
     /// The number of entries, which is also the id of the next entry.
     pub entries: u64,
-    /// The entry at which the session's path ends; `None` for the empty path.
+    /// The leaf: the entry at which the session's path ends; `None` for the empty path.
     pub leaf: Option<EntryId>,
     /// The first entry that is needed to rebuild the context.
     pub active_from: EntryId,
-    /// The newest compaction that is active: that was not undone.
+    /// The newest active compaction: the newest one that was not undone.
     pub active_compaction: Option<EntryId>,
     /// The newest compaction in the log, active or not.
     pub last_compaction: Option<EntryId>,
-    /// The number of compactions that were installed.
+    /// The number of installed compactions.
     pub compactions: u64,
     /// The inbox entries that are not delivered yet, oldest first.
     pub inbox: Vec<EntryId>,
@@ -40,11 +41,11 @@ pub struct Head {
     pub context_tokens: u64,
     /// The model's context window, in tokens; `None` if it is not known.
     pub window: Option<u64>,
-    /// The tokens of all model calls together.
+    /// The total tokens of all model calls.
     pub total_usage: Usage,
     /// The cost of all model calls whose price is known, in micro-dollars.
     pub cost_microdollars: u64,
-    /// The number of automatic compactions that failed in a row.
+    /// The number of consecutive failed automatic compactions.
     pub automatic_compaction_failures: u32,
     /// When the session was created, in unix milliseconds.
     pub created_at_ms: u64,
@@ -52,57 +53,57 @@ pub struct Head {
     pub updated_at_ms: u64,
     /// The session's name, for people.
     pub title: Option<String>,
-    /// What programs find the session by: names and values.
+    /// The session's labels, by which programs find it: names and values.
     pub labels: BTreeMap<String, String>,
-    /// How the session's first message begins.
+    /// The start of the session's first message.
     pub opening: Option<String>,
-    /// The run that was interrupted last, as long as it is unanswered and nothing was said since.
+    /// The last interrupted run, as long as it is unanswered and there is no message after it.
     pub interrupted: Option<RunId>,
-    /// The fingerprint of the agent that began the newest run; `None` where it has none.
+    /// The fingerprint of the agent that began the newest run; `None` if it has none.
     pub run_fingerprint: Option<String>,
-    /// The entry that has what the newest run is held to besides its prompt's words; `None` where that is nothing, or the
-    /// run is completed.
+    /// The entry with the requirements of the newest run besides its prompt's content; `None` if there are
+    /// none, or the run is completed.
     pub run_terms: Option<EntryId>,
-    /// The questions that nobody answered yet, oldest first.
+    /// The open questions, oldest first.
     pub questions: Vec<EntryId>,
     /// The session that started this one, or that this one was branched from.
     pub parent_session: Option<String>,
-    /// The starts of agents that were called as tools and whose ends are not recorded.
+    /// The starts of agents called as tools whose ends are not recorded.
     pub open_children: Vec<EntryId>,
-    /// The name of the agent to which the conversation was handed last; `None` where it never was.
+    /// The name of the agent of the last hand-off; `None` if there was none.
     pub agent: Option<String>,
-    /// The entries before this one are not for the agent that answers now, which took the conversation over with a part
-    /// of it.
+    /// The entries before this one are hidden from the current agent, which took the conversation over with a
+    /// part of it.
     pub hidden_before: EntryId,
-    /// What the session is doing.
+    /// The state of the session.
     pub state: SessionState,
-    /// The first entry that was lost with a damaged disk. The session is then quarantined. Only the store sets and
-    /// clears it; an append ignores it.
+    /// The first entry that was lost with a damaged disk. The session is then quarantined. Only the store
+    /// sets and clears it; an append ignores it.
     pub lost_from: Option<EntryId>,
 }
 
-/// What a session is doing, as far as its log tells.
+/// The state of a session according to its log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum SessionState {
     /// The session waits for input.
     #[default]
     Idle,
-    /// A run has begun and not ended. Perhaps the process ended meanwhile.
+    /// A run has begun and not ended. Perhaps the process has exited meanwhile.
     Working,
-    /// The session cannot go on.
+    /// The session cannot continue.
     Failed {
-        /// Why it cannot, in a sentence for people.
+        /// The reason, in a sentence for people.
         reason: String,
     },
 }
 
 impl Head {
-    /// Whether this is the session's model, by the names of its provider and of itself.
+    /// Whether this is the session's model, by provider name and model name.
     pub fn is_model(&self, provider: &str, model: &str) -> bool {
         (self.provider.as_str(), self.model.as_str()) == (provider, model)
     }
 
-    /// The head of the same session with its first `entries` entries and none of them in its context.
+    /// Returns the head of the same session with its first `entries` entries and none of them in its context.
     pub fn without_context(&self, entries: u64) -> Self {
         Self {
             entries,

@@ -1,31 +1,31 @@
-//! What is said in a conversation: the three kinds of message that a model can be sent, and their content.
+//! The messages of a conversation: the three kinds that can be sent to a model, and their content.
 //!
 //! Invariants: no type here is recursive (a recursive type could overflow the stack when decoded), and every
-//! `match` over content kinds in this crate is exhaustive, so that a new kind must meet its size, its
+//! `match` over content kinds in this crate is exhaustive, so that a new kind must define its size, its
 //! rendering and its storage.
 
 use serde::{Deserialize, Serialize};
 
 pub use crate::image::{Image, ImageError};
 
-/// One message as a model is sent it.
+/// One message as sent to a model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
-    /// What the user, or the program in the user's place, says.
+    /// A message from the user, or from the program on the user's behalf.
     User(Vec<Block>),
-    /// What the model answered.
+    /// The model's answer.
     Assistant(AssistantMessage),
-    /// What a tool call gave back.
+    /// The result of a tool call.
     ToolResult(ToolResult),
 }
 
 impl Message {
-    /// A user message of one text.
+    /// Creates a user message with one text.
     pub fn user(text: impl Into<String>) -> Self {
         Self::User(vec![Block::Text(text.into())])
     }
 
-    /// The tool calls in it; empty unless it is an assistant message that calls tools.
+    /// Returns the tool calls in it; empty unless it is an assistant message that calls tools.
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
         let parts: &[Part] = match self {
             Self::Assistant(assistant) => &assistant.content,
@@ -34,7 +34,7 @@ impl Message {
         parts.iter().filter_map(Part::as_tool_call)
     }
 
-    /// The role's name as providers write it: `user`, `assistant` or `tool`.
+    /// Returns the role's name as providers write it: `user`, `assistant` or `tool`.
     pub fn role(&self) -> &'static str {
         match self {
             Self::User(_) => "user",
@@ -43,7 +43,7 @@ impl Message {
         }
     }
 
-    /// The model's answer, if it is one: whole, or what came of one.
+    /// Returns the model's answer, whole or partial, if it is one.
     pub fn as_answer(&self) -> Option<&AssistantMessage> {
         match self {
             Self::Assistant(answer) => Some(answer),
@@ -51,7 +51,7 @@ impl Message {
         }
     }
 
-    /// All plain text in it, joined by newlines; images, reasoning and calls are left out.
+    /// Returns all plain text in it, joined by newlines; images, reasoning and calls are left out.
     pub fn text(&self) -> String {
         match self {
             Self::User(blocks) => blocks_text(blocks),
@@ -61,7 +61,7 @@ impl Message {
     }
 }
 
-/// The text blocks of `blocks`, joined by newlines.
+/// Returns the text blocks of `blocks`, joined by newlines.
 pub fn blocks_text(blocks: &[Block]) -> String {
     let texts: Vec<&str> = blocks
         .iter()
@@ -77,31 +77,31 @@ pub fn blocks_text(blocks: &[Block]) -> String {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Block {
-    /// Plain text, as it was written.
+    /// Plain text, unchanged.
     Text(String),
-    /// A picture, inline.
+    /// An inline image.
     Image(Image),
 }
 
 /// One answer of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssistantMessage {
-    /// Its parts, in the order in which they came.
+    /// Its parts, in the order of arrival.
     pub content: Vec<Part>,
     /// The provider's name, as in the model catalogue (`openai`, `anthropic` …).
     pub provider: String,
-    /// The model that answered, as it was asked for.
+    /// The model's name in the request.
     pub model: String,
-    /// What the provider reported; `None` if it reported nothing.
+    /// The provider's usage report, if any.
     pub usage: Option<Usage>,
     /// Why the answer ended.
     pub stop: StopReason,
-    /// The error's text where `stop` is [`StopReason::Error`].
+    /// The error's text if `stop` is [`StopReason::Error`].
     pub error: Option<String>,
 }
 
 impl AssistantMessage {
-    /// The text parts, joined.
+    /// Returns the text parts, joined.
     pub fn text(&self) -> String {
         self.content
             .iter()
@@ -113,17 +113,17 @@ impl AssistantMessage {
             .join("")
     }
 
-    /// Whether it counts as an answer. Of one that is not whole, only a part came.
+    /// Whether it is a whole answer, as opposed to a partial one.
     pub fn is_whole(&self) -> bool {
         !self.stop.is_partial()
     }
 
-    /// The tool calls, in order.
+    /// Returns the tool calls, in order.
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.content.iter().filter_map(Part::as_tool_call)
     }
 
-    /// How many characters of readable reasoning it has.
+    /// Returns how many characters of readable reasoning it has.
     pub fn reasoning_chars(&self) -> usize {
         let chars = |part: &Part| match part {
             Part::Reasoning(text) => text.chars().count(),
@@ -132,7 +132,7 @@ impl AssistantMessage {
         self.content.iter().map(chars).sum()
     }
 
-    /// Nothing to read and nothing to do: no text and no call. (Reasoning alone is still empty.)
+    /// Whether it has neither text nor calls. (Reasoning alone is still empty.)
     pub fn is_empty(&self) -> bool {
         self.content.iter().all(|part| match part {
             Part::Text(text) => text.trim().is_empty(),
@@ -146,15 +146,15 @@ impl AssistantMessage {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Part {
-    /// Text that is meant for the user.
+    /// Text for the user.
     Text(String),
     /// Reasoning as readable text.
     Reasoning(String),
-    /// A provider's own reasoning block (signed or encrypted), which must go back unchanged.
+    /// A provider's own reasoning block (signed or encrypted), which must be sent back unchanged.
     OpaqueReasoning {
-        /// Which dialect it is in; only a provider that speaks it sends it back.
+        /// The dialect; only a provider that uses it sends the block back.
         dialect: String,
-        /// The block as it came, usually JSON text.
+        /// The block as received, usually JSON text.
         data: String,
     },
     /// A request to run a tool.
@@ -162,7 +162,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// The tool call, if it is one.
+    /// Returns the tool call, if it is one.
     pub fn as_tool_call(&self) -> Option<&ToolCall> {
         match self {
             Self::ToolCall(call) => Some(call),
@@ -182,23 +182,23 @@ pub struct ToolCall {
     pub arguments: String,
 }
 
-/// What a tool call gave back.
+/// The result of a tool call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolResult {
     /// The id of the call that it answers.
     pub call_id: String,
-    /// The name of the tool that was called.
+    /// The name of the called tool.
     pub tool_name: String,
     /// The result: text and images.
     pub content: Vec<Block>,
-    /// How the call went.
+    /// The status of the call.
     pub status: ToolStatus,
-    /// The files that the tool touched, as it declared them.
+    /// The files that the tool touched, as declared.
     pub touched: Vec<crate::files::Touched>,
 }
 
 impl ToolResult {
-    /// A result of one text that stands in the place of what the tool would have given: no tool wrote it.
+    /// Creates a result of one text that replaces the tool's own: no tool wrote it.
     pub fn synthetic(call: &ToolCall, status: ToolStatus, text: impl Into<String>) -> Self {
         Self {
             call_id: call.id.clone(),
@@ -209,13 +209,13 @@ impl ToolResult {
         }
     }
 
-    /// The result of a call that was cancelled, or whose process died, before it gave one.
+    /// Creates the result of a call that was cancelled, or whose process died, before it returned one.
     pub fn interrupted(call: &ToolCall) -> Self {
         let text = "The call was interrupted before it gave a result. Whether it took effect is not known.";
         Self::synthetic(call, ToolStatus::Interrupted, text)
     }
 
-    /// The result of a call that was not run; `reason` is a clause without a full stop.
+    /// Creates the result of a call that was not run; `reason` is a clause without a full stop.
     pub fn not_run(call: &ToolCall, reason: &str) -> Self {
         Self::synthetic(call, ToolStatus::Error, format!("The call was not run: {reason}."))
     }
@@ -257,8 +257,8 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// Whether only a part of the answer came, since the call was interrupted or failed: it answers nothing, and its
-    /// report of tokens is not used.
+    /// Whether the answer is only partial, since the call was interrupted or failed: it does not count as an
+    /// answer, and its usage report is not used.
     pub fn is_partial(self) -> bool {
         match self {
             Self::Aborted | Self::Error => true,
@@ -266,7 +266,8 @@ impl StopReason {
         }
     }
 
-    /// What to say of an answer that counts although a limit cut it off; `None` where it is whole, or counts as none.
+    /// Returns the description of an answer that counts although a limit truncated it; `None` if it is whole,
+    /// or does not count.
     pub fn cut_off(self) -> Option<&'static str> {
         match self {
             Self::Length => Some(
@@ -299,18 +300,18 @@ pub struct Usage {
     pub estimated_tokens: u64,
 }
 
-/// Whether a count says that there is nothing, so that JSON may leave it out.
+/// Whether a count is zero, so that JSON may omit it.
 pub fn is_no_count(count: &u64) -> bool {
     *count == 0
 }
 
 impl Usage {
-    /// Input and output together: the size of the context after this call.
+    /// Returns input and output together: the size of the context after this call.
     pub fn total_tokens(&self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 
-    /// The counts since an earlier state of the same sum.
+    /// Returns the difference to an earlier state of the same sum.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -334,12 +335,12 @@ impl Usage {
     }
 }
 
-/// A tool as a model is told of it.
+/// A tool's specification for a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSpec {
     /// Its name: letters, digits, `_` and `-`.
     pub name: String,
-    /// What it does, for the model.
+    /// Its description for the model.
     pub description: String,
     /// The JSON schema of its arguments, an object schema.
     pub parameters: serde_json::Value,

@@ -1,13 +1,13 @@
-//! Which of the recorded entries count now: paths, the newest active compaction, and the context that is sent.
+//! The active entries: paths, the newest active compaction, and the context that is sent.
 //!
-//! A *path* is a slice of entries in which each one's parent is the one before it; its last entry is the leaf.
+//! A *path* is a slice of entries in which each one's parent is the previous one; its last entry is the leaf.
 //! It need not begin at the session's first entry: nothing before the first kept entry of the newest active
-//! compaction is needed to project it (pinned entries apart), which is why a session opens without its history.
+//! compaction is needed to project it (except for pinned entries), so a session opens without its history.
 //!
-//! Invariants: projection never fails and never changes an entry, and what it leaves out of a tool result an entry says
-//! ([`EntryKind::Prune`]), so that between two of them each context extends the one before; in what it gives, every tool call has
-//! exactly one result directly after it, no message is empty, and a summary is told from a user's words by its
-//! entry's kind, never by its text.
+//! Invariants: projection never fails and never changes an entry, and every omission from a tool result is
+//! recorded in an entry ([`EntryKind::Prune`]), so that between two of those each context extends the
+//! previous one; in the result, every tool call has exactly one result directly after it, no message is
+//! empty, and a summary is distinguished from a user's message by its entry's kind, never by its text.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -20,10 +20,11 @@ use crate::render::{branch_summary_text, shell_text, summary_text};
 #[cfg(test)]
 mod tests;
 
-/// The path from the first entry to `leaf`, oldest first, following parents through `entries` (sorted by id).
+/// Returns the path from the first entry to `leaf`, oldest first, following parents through `entries` (sorted
+/// by id).
 ///
 /// # Errors
-/// The id of an entry that is named as a parent and is not there.
+/// The id of a missing parent.
 pub fn path_to(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<Vec<Arc<Entry>>, EntryId> {
     match follow_parents(entries, leaf) {
         (path, None) => Ok(path),
@@ -31,13 +32,14 @@ pub fn path_to(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<Vec<Arc<
     }
 }
 
-/// The part of the path to `leaf` that is within `entries` (sorted by id): from the first entry of it whose parent is not
-/// there.
+/// Returns the part of the path to `leaf` that is within `entries` (sorted by id): from the first entry whose
+/// parent is missing.
 pub fn path_within(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Vec<Arc<Entry>> {
     follow_parents(entries, leaf).0
 }
 
-/// The path that ends at `leaf`, as far back as it is there; and the parent at which it breaks off, if it does.
+/// Returns the path that ends at `leaf`, as far back as the entries go; and the missing parent at which it
+/// breaks off, if it does.
 fn follow_parents(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> (Vec<Arc<Entry>>, Option<EntryId>) {
     let (mut path, mut next, mut missing) = (Vec::new(), leaf, None);
     while let Some(id) = next {
@@ -47,14 +49,14 @@ fn follow_parents(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> (Vec<Arc<Ent
         };
         let entry = &entries[index];
         path.push(Arc::clone(entry));
-        // Parents are earlier entries; an imported file may say otherwise, and must not make a cycle.
+        // Parents are earlier entries; an imported file may violate this, and must not make a cycle.
         next = entry.parent.filter(|parent| *parent < id);
     }
     path.reverse();
     (path, missing)
 }
 
-/// The index of the newest compaction on `path` that was not undone.
+/// Returns the index of the newest compaction on `path` that was not undone.
 pub fn active_compaction(path: &[Arc<Entry>]) -> Option<usize> {
     let mut undone = HashSet::new();
     for (index, entry) in path.iter().enumerate().rev() {
@@ -67,20 +69,21 @@ pub fn active_compaction(path: &[Arc<Entry>]) -> Option<usize> {
     None
 }
 
-/// The index of the newest compaction or prune on `path` that was not undone: what an undo takes back.
+/// Returns the index of the newest compaction or prune on `path` that was not undone: the one that an undo
+/// reverses.
 pub fn newest_rewrite(path: &[Arc<Entry>]) -> Option<usize> {
     let undone = undone(path);
     path.iter().rposition(|entry| is_rewrite(&entry.kind) && !undone.contains(&entry.id))
 }
 
-/// Whether the newest change of what is sent was taken back: nothing was compacted or pruned since.
+/// Whether the newest change of the context was undone, and nothing was compacted or pruned since.
 pub fn is_rewrite_undone(path: &[Arc<Entry>]) -> bool {
     let is_undo = |kind: &EntryKind| matches!(kind, EntryKind::CompactionUndone { .. });
     let newest = path.iter().rev().find(|entry| is_rewrite(&entry.kind) || is_undo(&entry.kind));
     newest.is_some_and(|entry| is_undo(&entry.kind))
 }
 
-/// Whether the entry changes what is sent of those before it.
+/// Whether the entry changes how earlier entries are sent.
 fn is_rewrite(kind: &EntryKind) -> bool {
     matches!(kind, EntryKind::Compaction(_) | EntryKind::Prune(_))
 }
@@ -92,8 +95,8 @@ fn undone(path: &[Arc<Entry>]) -> HashSet<EntryId> {
     path.iter().filter_map(undone).collect()
 }
 
-/// The path as it is sent: each tool result that an active prune names is what the newest of them says, with that size.
-/// All else is as it was recorded, and a path without a prune is not copied.
+/// Returns the path as it is sent: a tool result named in an active prune is replaced as in the newest one,
+/// with that size. All other entries are unchanged, and a path without a prune is not copied.
 pub fn as_sent(path: &[Arc<Entry>]) -> Cow<'_, [Arc<Entry>]> {
     if !path.iter().any(|entry| matches!(entry.kind, EntryKind::Prune(_))) {
         return Cow::Borrowed(path);
@@ -112,7 +115,7 @@ pub fn as_sent(path: &[Arc<Entry>]) -> Cow<'_, [Arc<Entry>]> {
     Cow::Owned(path.iter().map(sent).collect())
 }
 
-/// A tool result's entry as it is sent after a prune.
+/// Returns a tool result's entry as it is sent after a prune.
 fn pruned_entry(entry: &Arc<Entry>, pruned: &PrunedResult) -> Arc<Entry> {
     let mut copy = Entry::clone(entry);
     let EntryKind::Message { message, .. } = &mut copy.kind else { return Arc::clone(entry) };
@@ -125,25 +128,25 @@ fn pruned_entry(entry: &Arc<Entry>, pruned: &PrunedResult) -> Arc<Entry> {
     Arc::new(copy)
 }
 
-/// A path and the part of it that is active: what its newest active compaction kept, and what came after that.
+/// A path and its active part: the entries kept by its newest active compaction, and all later ones.
 #[derive(Debug, Clone, Copy)]
 pub struct ActivePath<'a> {
-    /// The whole path that was given.
+    /// The whole path.
     pub path: &'a [Arc<Entry>],
     /// The newest active compaction's index in `path`.
     pub compaction: Option<usize>,
-    /// The index of the first active entry: the first kept one, or the one after the compaction where that is
+    /// The index of the first active entry: the first kept one, or the one after the compaction if that is
     /// missing, or 0.
     pub start: usize,
 }
 
 impl<'a> ActivePath<'a> {
-    /// Finds the newest active compaction and what it kept.
+    /// Finds the newest active compaction and its kept part.
     pub fn of(path: &'a [Arc<Entry>]) -> Self {
         let compaction = active_compaction(path);
         let start = compaction.map_or(0, |index| {
             let first_kept = path[index].kind.as_compaction().and_then(|compaction| compaction.first_kept);
-            // From the end: what it kept stands near it, however long the path before is.
+            // From the end: the kept part is near it, however long the path before is.
             first_kept
                 .and_then(|id| path[..=index].iter().rposition(|entry| entry.id == id))
                 .unwrap_or(index + 1)
@@ -151,36 +154,36 @@ impl<'a> ActivePath<'a> {
         Self { path, compaction, start }
     }
 
-    /// The newest active compaction.
+    /// Returns the newest active compaction.
     pub fn compaction(&self) -> Option<&'a Compaction> {
         self.compaction.and_then(|index| self.path[index].kind.as_compaction())
     }
 
-    /// The newest active compaction's id.
+    /// Returns the newest active compaction's id.
     pub fn compaction_id(&self) -> Option<EntryId> {
         self.compaction.map(|index| self.path[index].id)
     }
 
-    /// The active entries, oldest first.
+    /// Returns the active entries, oldest first.
     pub fn entries(&self) -> &'a [Arc<Entry>] {
         &self.path[self.start..]
     }
 
-    /// Those of the pinned entries that are sent before the active ones: where a compaction replaced them.
+    /// Yields the pinned entries that are sent before the active ones, because a compaction replaced them.
     pub fn pinned_before<'p>(&self, pinned: &'p [Arc<Entry>]) -> impl Iterator<Item = &'p Arc<Entry>> {
         let is_replaced = self.compaction.is_some();
         let first = self.entries().first().map(|entry| entry.id);
         pinned.iter().filter(move |entry| is_replaced && first.is_none_or(|first| entry.id < first))
     }
 
-    /// How many messages the context has: active ones, and one for the summary.
+    /// Returns how many messages the context has: active ones, and one for the summary.
     pub fn messages(&self) -> u64 {
         let active = self.entries().iter().filter(|entry| is_sent(&entry.kind)).count() as u64;
         active + u64::from(self.compaction.is_some())
     }
 }
 
-/// Whether an entry carries a message that counts as one in plans: sent, or shown to the user as part of the
+/// Whether an entry carries a message that counts in plans: sent, or shown to the user as part of the
 /// conversation. Compactions do not count.
 pub fn is_message(kind: &EntryKind) -> bool {
     match kind {
@@ -217,7 +220,7 @@ fn is_sent(kind: &EntryKind) -> bool {
     is_message(kind) && !matches!(kind, EntryKind::Shell(shell) if shell.excluded)
 }
 
-/// The message that an entry is sent as, before pairing; `None` for entries that are not sent.
+/// Returns the message as which an entry is sent, before pairing; `None` for entries that are not sent.
 pub fn entry_message(kind: &EntryKind) -> Option<Cow<'_, Arc<Message>>> {
     let user = |text: String| Some(Cow::Owned(Arc::new(Message::user(text))));
     if !is_sent(kind) {
@@ -236,8 +239,8 @@ pub fn entry_message(kind: &EntryKind) -> Option<Cow<'_, Arc<Message>>> {
     }
 }
 
-/// What the model is sent for `path`: pinned entries, the summary, the active messages; paired and without empty
-/// ones. The system prompt and the tools are the caller's, rendered anew for each request.
+/// Returns the messages to send for `path`: pinned entries, the summary, the active messages; paired and
+/// without empty ones. The caller adds the system prompt and the tools, rendered for each request.
 ///
 /// `pinned` are the entries pinned before the active part, in order.
 pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> {
@@ -255,9 +258,9 @@ pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> 
     pair(&messages)
 }
 
-/// Pinned messages, which may have lost their neighbours: a result without its call is told as a user message,
-/// and a call without its result is left out, so that pairing neither drops nor invents anything. Their reasoning is left
-/// out too.
+/// Converts pinned messages, which may have lost their neighbours: a result without its call becomes a user
+/// message, and a call without its result is left out, so that pairing neither drops nor invents anything.
+/// Their reasoning is left out too.
 fn stand_alone(messages: impl Iterator<Item = Arc<Message>>) -> Vec<Arc<Message>> {
     let messages: Vec<Arc<Message>> = messages.collect();
     let is_answered = |from: usize, id: &str| {
@@ -275,7 +278,7 @@ fn stand_alone(messages: impl Iterator<Item = Arc<Message>>) -> Vec<Arc<Message>
                 let mut alone = assistant.clone();
                 alone.content.retain(|part| match part {
                     Part::Text(_) => true,
-                    // It led to what was said, which is what was pinned.
+                    // It led to the text, which is what was pinned.
                     Part::Reasoning(_) | Part::OpaqueReasoning { .. } => false,
                     Part::ToolCall(call) => kept_calls.contains(call.id.as_str()),
                 });
@@ -296,7 +299,7 @@ fn stand_alone(messages: impl Iterator<Item = Arc<Message>>) -> Vec<Arc<Message>
 }
 
 /// Gives every tool call exactly one result directly after its message, drops results without a call and
-/// messages with nothing in them. A well-formed conversation comes back as it is, without copying a message.
+/// empty messages. A well-formed conversation is returned unchanged, without copying a message.
 pub fn pair(messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
     let mut out: Vec<Arc<Message>> = Vec::with_capacity(messages.len());
     let mut at = 0;
@@ -309,7 +312,7 @@ pub fn pair(messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
                     out.push(Arc::clone(message));
                 }
             }
-            // Its call is not before it: results are taken with their calls below.
+            // Its call is not before it: results are added with their calls below.
             Message::ToolResult(_) => {}
             Message::Assistant(assistant) => {
                 if assistant.is_empty() {
@@ -318,7 +321,7 @@ pub fn pair(messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
                 let message = with_unique_calls(message);
                 out.push(Arc::clone(&message));
                 let Some(mut wanted) = calls_by_id(&message) else { continue };
-                // Results may stand until the next assistant message; what else stands there comes after them.
+                // Results may appear until the next assistant message; other messages there come after them.
                 let until = messages[at..]
                     .iter()
                     .position(|later| matches!(&**later, Message::Assistant(next) if !next.is_empty()))
@@ -352,13 +355,13 @@ pub fn pair(messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
 
 fn has_content(blocks: &[Block]) -> bool {
     blocks.iter().any(|block| match block {
-        // Providers refuse a message of white space as they do an empty one.
+        // Providers reject a message of white space as they do an empty one.
         Block::Text(text) => !text.trim().is_empty(),
         Block::Image(_) => true,
     })
 }
 
-/// The message, without second calls of an id that it has already used.
+/// Returns the message without repeated calls of an id that it has already used.
 fn with_unique_calls(message: &Arc<Message>) -> Arc<Message> {
     if message.tool_calls().nth(1).is_none() {
         return Arc::clone(message);
@@ -384,19 +387,19 @@ fn calls_by_id(message: &Message) -> Option<HashMap<&str, (usize, &ToolCall)>> {
     (!calls.is_empty()).then_some(calls)
 }
 
-/// Which images a request carries, where there are any.
+/// The images that a request carries, if there are any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Media {
-    /// All that the budget for their bytes allows.
+    /// All that the byte budget allows.
     All,
-    /// Of those only the newest user message's, and those of results that no answer has followed yet.
+    /// Only those of the newest user message, and of results that no answer has followed yet.
     Newest,
     /// No image is sent.
     Nothing,
 }
 
-/// What to send where a request with these messages was too large: the first choice that leaves out an image that was
-/// sent. `None` where no image was sent.
+/// Returns what to send after a request with these messages was too large: the first choice that leaves out a
+/// sent image. `None` if no image was sent.
 pub fn fewer_images(sent: &[Arc<Message>]) -> Option<Media> {
     let is_new = is_new_in(sent);
     let mut with_images = sent.iter().enumerate().filter(|(_, message)| media_bytes(message) > 0).peekable();
@@ -405,22 +408,23 @@ pub fn fewer_images(sent: &[Arc<Message>]) -> Option<Media> {
     Some(if are_all_new { Media::Nothing } else { Media::Newest })
 }
 
-/// Tells whether the next answer is about the message at an index: whether it is the newest prompt, or no answer has followed it yet.
+/// Returns a function that tells whether the next answer is about the message at an index: it is the newest
+/// prompt, or no answer has followed it yet.
 fn is_new_in(messages: &[Arc<Message>]) -> impl Fn(usize) -> bool + use<> {
     let newest_of = |role: &str| messages.iter().rposition(|message| message.role() == role);
     let (prompt, answer) = (newest_of("user"), newest_of("assistant"));
     move |index| Some(index) == prompt || answer.is_none_or(|answer| index > answer)
 }
 
-/// What stands for an older image that is not sent.
+/// The placeholder for an older image that is not sent.
 const OLD_IMAGE: &str = "[An image was here; it is left out to keep the request small.]";
-/// What stands for an image that the next answer is about.
+/// The placeholder for an image that the next answer is about.
 const NEW_IMAGE: &str = "[An image belongs here, but it was too large to be sent, so you cannot see it. Say so where \
                          your answer depends on it.]";
 
-/// Puts placeholders in the place of images: of those that `media` excludes, and then of the oldest until the rest
-/// have at most `bytes_max` bytes together. Gives the messages, and how many images are missing that the next
-/// answer is about. Messages without images are not copied.
+/// Replaces images with placeholders: those that `media` excludes, and then the oldest ones until the rest
+/// has at most `bytes_max` bytes together. Returns the messages, and the number of missing images that the
+/// next answer is about. Messages without images are not copied.
 pub fn limit_media(
     mut messages: Vec<Arc<Message>>,
     media: Media,
@@ -466,7 +470,7 @@ fn media_bytes(message: &Message) -> u64 {
     blocks.iter().map(bytes).sum()
 }
 
-/// The calls of the newest assistant message on `path` that have no result yet.
+/// Returns the calls of the newest assistant message on `path` without a result so far.
 ///
 /// In a valid log only that message may have open calls.
 pub fn open_calls(path: &[Arc<Entry>]) -> Vec<ToolCall> {

@@ -1,9 +1,9 @@
-//! How large a message is, before any provider says so.
+//! Estimates the size of a message, before any provider reports it.
 //!
 //! Two estimators: [`Estimator::Classes`], the default, counted once per entry and stored with it; and
-//! [`Estimator::Char4`], the field's common heuristic, for comparison. Every content kind counts: text, calls, nested
-//! result blocks, images. Reasoning is counted apart, since a request may or may not carry it:
-//! [`crate::reasoning`] has that rule. Only `char4` counts it with its message.
+//! [`Estimator::Char4`], the field's common heuristic, for comparison. Every content kind counts: text,
+//! calls, nested result blocks, images. Reasoning is counted separately, since a request may or may not carry
+//! it: [`crate::reasoning`] has that rule. Only `char4` counts it with its message.
 //!
 //! Invariants: the same message has the same size, and a larger text never counts less than its prefix by
 //! more than one token's worth of rounding.
@@ -17,13 +17,14 @@ use crate::render::{branch_summary_text, shell_text, summary_text};
 pub mod classes;
 pub mod json;
 
-/// What an image counts, in tokens, with either estimator.
+/// The size of an image, in tokens, with either estimator.
 pub const IMAGE_TOKENS: u64 = 1_200;
-/// What a message's frame (role, separators) counts with [`Estimator::Classes`].
+/// The size of a message's frame (role, separators) with [`Estimator::Classes`], in tokens.
 const MESSAGE_TOKENS: u64 = 4;
-/// What a tool call's frame (id, type) counts with [`Estimator::Classes`], besides its name and arguments.
+/// The size of a tool call's frame (id, type) with [`Estimator::Classes`], besides its name and arguments, in
+/// tokens.
 const CALL_TOKENS: u64 = 8;
-/// Characters that an image stands for with [`Estimator::Char4`].
+/// The number of characters that an image counts as with [`Estimator::Char4`].
 const IMAGE_CHARS: u64 = IMAGE_TOKENS * 4;
 
 /// How tokens are estimated.
@@ -37,7 +38,7 @@ pub enum Estimator {
     Char4,
 }
 
-/// The estimated tokens of a text that stands alone, such as a system prompt.
+/// Returns the estimated tokens of a standalone text, such as a system prompt.
 pub fn text_tokens(text: &str, estimator: Estimator) -> u64 {
     match estimator {
         Estimator::Classes => classes::tokens(text),
@@ -45,13 +46,13 @@ pub fn text_tokens(text: &str, estimator: Estimator) -> u64 {
     }
 }
 
-/// The estimated tokens of the tools that a request names.
+/// Returns the estimated tokens of the tools of a request.
 pub fn tools_tokens(specs: &[ToolSpec]) -> u64 {
     let of = |text: &str| text_tokens(text, Estimator::Classes);
     specs.iter().map(|spec| of(&spec.name) + of(&spec.description) + of(&spec.parameters.to_string())).sum()
 }
 
-/// The estimated tokens of a message, with [`Estimator::Classes`] without its reasoning.
+/// Returns the estimated tokens of a message, with [`Estimator::Classes`] without its reasoning.
 pub fn message_tokens(message: &Message, estimator: Estimator) -> u64 {
     let mut count = Count::new(estimator);
     match message {
@@ -74,7 +75,8 @@ pub fn message_tokens(message: &Message, estimator: Estimator) -> u64 {
     count.total()
 }
 
-/// The estimated tokens of an answer's readable reasoning, where a request carries it; 0 for all other messages.
+/// Returns the estimated tokens of an answer's readable reasoning, if a request carries it; 0 for all other
+/// messages.
 pub fn reasoning_tokens(message: &Message) -> u64 {
     let Message::Assistant(answer) = message else { return 0 };
     let tokens = |part: &Part| match part {
@@ -84,18 +86,18 @@ pub fn reasoning_tokens(message: &Message) -> u64 {
     answer.content.iter().map(tokens).sum()
 }
 
-/// The estimated tokens of an opaque block of reasoning. A signed or encrypted block is base64; what it stands for is
-/// about a quarter of it.
+/// Returns the estimated tokens of an opaque block of reasoning. A signed or encrypted block is base64; its
+/// content is about a quarter of it.
 pub fn opaque_tokens(data: &str) -> u64 {
     (data.len() as u64).div_ceil(4)
 }
 
-/// The estimated tokens of the readable reasoning that an entry has: what is stored with it.
+/// Returns the estimated tokens of an entry's readable reasoning, as stored with it.
 pub fn entry_reasoning_tokens(kind: &EntryKind) -> u64 {
     kind.as_message().map_or(0, |message| reasoning_tokens(message))
 }
 
-/// The estimated tokens of what an entry adds to the context when it stands on the path: a message's size, a
+/// Returns the estimated tokens that an entry adds to the context when it is on the path: a message's size, a
 /// summary's with its leading sentence, and 0 for entries that are never sent.
 pub fn entry_tokens(kind: &EntryKind, estimator: Estimator) -> u64 {
     match kind {
@@ -139,7 +141,7 @@ pub fn entry_tokens(kind: &EntryKind, estimator: Estimator) -> u64 {
 }
 
 impl Entry {
-    /// An entry as it is recorded: with the sizes that are stored with it.
+    /// Creates an entry with its stored sizes.
     pub fn recorded(id: EntryId, parent: Option<EntryId>, at_ms: u64, kind: EntryKind) -> Self {
         let tokens = entry_tokens(&kind, Estimator::Classes);
         let reasoning_tokens = entry_reasoning_tokens(&kind);
@@ -147,7 +149,7 @@ impl Entry {
     }
 }
 
-/// An entry's size with `estimator`: the stored one where it was counted with it.
+/// Returns an entry's size with `estimator`: the stored one if it was counted with it.
 pub fn stored_tokens(entry: &Entry, estimator: Estimator) -> u64 {
     match estimator {
         Estimator::Classes => entry.tokens,
@@ -157,7 +159,7 @@ pub fn stored_tokens(entry: &Entry, estimator: Estimator) -> u64 {
 
 fn shell_tokens(shell: &Shell, estimator: Estimator) -> u64 {
     match estimator {
-        // The comparison counts the bare command and output, whether they are sent or not.
+        // The comparison counts the bare command and output, whether or not they are sent.
         Estimator::Char4 => (utf16_len(&shell.command) + utf16_len(&shell.output)).div_ceil(4),
         Estimator::Classes if shell.excluded => 0,
         Estimator::Classes => MESSAGE_TOKENS + classes::tokens(&shell_text(shell)),
@@ -190,7 +192,8 @@ impl Count {
         };
     }
 
-    /// JSON as it is sent: compact, whatever white space the model wrote. Invalid JSON counts as it stands.
+    /// Counts JSON in its compact form, whatever white space the model wrote. Invalid JSON is counted
+    /// unchanged.
     fn json(&mut self, json: &str) {
         match self.estimator {
             Estimator::Classes => self.text(json),
@@ -201,7 +204,7 @@ impl Count {
         }
     }
 
-    /// Reasoning, readable or not.
+    /// Counts reasoning, readable or not.
     fn reasoning(&mut self, text: &str) {
         match self.estimator {
             Estimator::Classes => {}

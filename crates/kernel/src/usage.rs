@@ -1,7 +1,8 @@
-//! How large the context is: the provider's last report and our estimate of what came since.
+//! The size of the context: the provider's last report and our estimate of later messages.
 //!
-//! Invariants: a report is believed only within [`is_believable`]'s range of our own count of the same request, however
-//! often it is repeated and wherever it was recorded, unless its growth shows what our count does not know; a report from before a compaction is never used again; reports of summary
+//! Invariants: a report is believed only within [`is_believable`]'s range of our own count of the same
+//! request, however often it is repeated and wherever it was recorded, unless its growth reveals something
+//! that our count does not know; a report from before a compaction is never used again; reports of summary
 //! calls never come here; and everything is O(1) per message, whatever the history.
 
 use std::sync::Arc;
@@ -24,31 +25,31 @@ use weigh::Answered;
 #[cfg(test)]
 mod tests;
 
-/// The fewest tokens that a provider may count for each one that we estimate.
+/// The minimum ratio of a provider's count to our estimate.
 const FACTOR_MIN: f64 = 0.5;
-/// The most tokens that a provider may count for each one that we estimate.
+/// The maximum ratio of a provider's count to our estimate.
 const FACTOR_MAX: f64 = 3.0;
-/// Below this many tokens a sample says nothing about the ratio, and a report needs no belief.
+/// Samples below this many tokens are ignored for the ratio, and such reports need no check.
 const SAMPLE_TOKENS: u64 = 400;
 
-/// What is known of a model's window, besides the settings.
+/// The known windows of a model, besides the settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KnownWindows {
     /// The configuration's or the agent's `context_window`.
     pub setting: Option<u64>,
-    /// What the server says that it takes, as it is set up now.
+    /// The server's reported limit, in its current configuration.
     pub served: Option<u64>,
-    /// The catalogue's limit: its input limit where it has one, else its context.
+    /// The catalogue's limit: its input limit if it has one, otherwise its context.
     pub catalog: Option<u64>,
-    /// What the server says that the model was made for. The server may take less.
+    /// The model's trained context, as reported by the server. The server may accept less.
     pub trained: Option<u64>,
     /// A limit that the provider named in an error.
     pub learned: Option<u64>,
 }
 
 impl Window {
-    /// The first that is known: the settings; then what the server takes, the catalogue or what the model was made for,
-    /// lowered by what was learned; then an assumption.
+    /// Returns the first known one: the settings; then the server's limit, the catalogue or the trained
+    /// context, lowered by the learned limit; then an assumption.
     pub fn resolve(settings: &CompactionSettings, known: KnownWindows) -> Self {
         let found = |tokens, source| Self { tokens: Some(tokens), source };
         if let Some(tokens) = settings.context_window {
@@ -75,22 +76,22 @@ impl Window {
     }
 }
 
-/// What is known when a provider names a limit in an error.
+/// The evidence when a provider names a limit in an error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitEvidence {
-    /// What was sent, by our own count, in tokens; 0 where that is not known.
+    /// The size of the request, by our own count, in tokens; 0 if unknown.
     pub sent: u64,
-    /// The largest request that the provider took before, by its own report, in tokens.
+    /// The largest request that the provider accepted before, by its own report, in tokens.
     pub accepted: u64,
-    /// What it named before, and was not believed.
+    /// The limit that it named before, if that was not believed.
     pub named_before: Option<u64>,
 }
 
-/// Whether a limit that a provider named in an error, in tokens, is to be taken for the model's window.
+/// Whether a limit that a provider named in an error, in tokens, is believed to be the model's window.
 ///
-/// Numbers are read out of prose, and what is remembered holds for every session of that model: one that is
-/// smaller than any window in use, or that what was sent was far below, is no window. One below what the
-/// provider took before is believed when it is named again, as by a server that was started with less.
+/// Numbers are read from prose, and a learned limit applies to every session of that model: one that is
+/// smaller than any window in use, or far above the size of the request, is not a window. One below the
+/// largest accepted request is believed when it is named again, as by a server that was restarted with less.
 pub fn is_believable_limit(limit: u64, evidence: LimitEvidence) -> bool {
     const LIMIT_MIN: u64 = 1_024;
     const SENT_FACTOR_MAX: u64 = 4;
@@ -100,7 +101,7 @@ pub fn is_believable_limit(limit: u64, evidence: LimitEvidence) -> bool {
         && (limit >= accepted || named_before == Some(limit))
 }
 
-/// How many tokens a provider counts for each one that we estimate, learned from its reports.
+/// The ratio of a provider's count to our estimate, learned from its reports.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Ratio(f64);
@@ -112,18 +113,18 @@ impl Default for Ratio {
 }
 
 impl Ratio {
-    /// A ratio, clamped to the range in which reports are believed: 0.5–3. What is not a number becomes 1.
+    /// Creates a ratio, clamped to the range in which reports are believed: 0.5–3. NaN becomes 1.
     pub fn new(value: f64) -> Self {
         if value.is_finite() { Self(value.clamp(FACTOR_MIN, FACTOR_MAX)) } else { Self::default() }
     }
 
-    /// How many of the provider's tokens one of ours is.
+    /// Returns the number of the provider's tokens for one of ours.
     pub fn value(self) -> f64 {
         self.0
     }
 
-    /// Learns from one sample: `estimated` tokens of ours were `reported` ones of the provider's.
-    /// Small samples are ignored.
+    /// Learns from one sample: `estimated` tokens of ours were `reported` ones of the provider's. Small
+    /// samples are ignored.
     pub fn learn(self, estimated: u64, reported: u64) -> Self {
         if estimated < SAMPLE_TOKENS || reported == 0 {
             return self;
@@ -132,13 +133,13 @@ impl Ratio {
         Self::new(self.0 * 0.7 + sample * 0.3)
     }
 
-    /// An estimate, multiplied.
+    /// Multiplies an estimate by the ratio.
     pub fn apply(self, estimated: u64) -> u64 {
         from_f64(to_f64(estimated) * self.0)
     }
 }
 
-/// The report of a recorded answer, if it may be used: it is not zero, and the answer is whole.
+/// Returns the report of a recorded answer, if it is usable: not zero, and of a whole answer.
 pub fn usable_usage(message: &Message) -> Option<&Usage> {
     match message {
         Message::Assistant(assistant) => {
@@ -148,19 +149,23 @@ pub fn usable_usage(message: &Message) -> Option<&Usage> {
     }
 }
 
-/// Whether a provider's count may be true of what we count, in tokens of each: the one rule for all reports.
+/// Whether a provider's count is plausible compared with ours, in tokens of each: the one rule for all
+/// reports.
 ///
-/// The range is 0.5–3 times our own count without any learned ratio, so that no series of reports widens it. What
-/// lies outside is a mistake of the server (a sum over several requests, a part of one, another unit) or something
-/// that we cannot know of; either way it is no measure of the context, and our own count is used.
+/// The range is 0.5–3 times our own count without any learned ratio, so that no series of reports widens it.
+/// A report outside of it is an error of the server (a sum over several requests, a part of one, another
+/// unit) or reflects something unknown to us; either way it does not measure the context, and our own count
+/// is used.
 pub fn is_believable(reported: u64, counted: u64) -> bool {
     let factor = to_f64(reported) / to_f64(counted.max(1));
     reported.max(counted) < SAMPLE_TOKENS || (FACTOR_MIN..=FACTOR_MAX).contains(&factor)
 }
 
-/// The context's size after a recorded answer, in tokens, by its report; `None` where it has none that can be true.
+/// Returns the context's size after a recorded answer, in tokens, by its report; `None` if it has no
+/// plausible one.
 ///
-/// `counted` is the context before it. Reasoning is not in the result: whether it goes back, the log does not say.
+/// `counted` is the size of the context before it. The result excludes reasoning: the log does not record
+/// whether it is sent back.
 pub fn size_after(answer: &Entry, counted: u64) -> Option<u64> {
     let usage = answer.kind.as_message().and_then(|message| usable_usage(message))?;
     let answered = Answered { content: answer.tokens, reasoning: answer.reasoning_tokens, resent: 0 };
@@ -168,17 +173,17 @@ pub fn size_after(answer: &Entry, counted: u64) -> Option<u64> {
         .then(|| usage.input_tokens.saturating_add(answered.next_input(usage, Ratio::default())))
 }
 
-/// Which recorded reports count.
+/// Which recorded reports are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reports {
-    /// Those that our own count does not contradict: for sessions of ours.
+    /// Those that our own count does not contradict: for our own sessions.
     Believed,
-    /// All: for comparisons with other systems, which take them as they are.
+    /// All: for comparisons with other systems, which use them unchecked.
     AsRecorded,
 }
 
-/// Measures a path as it was recorded: the last usable usage after the newest compaction, and the estimate of what
-/// follows it. For sessions that are read; those that are at work are followed by a [`Tracker`].
+/// Measures a recorded path: the last usable report after the newest compaction, and the estimate of later
+/// entries. For sessions that are only read; a [`Tracker`] follows active ones.
 pub fn measure(
     path: &[Arc<Entry>],
     estimator: Estimator,
@@ -191,7 +196,7 @@ pub fn measure(
     let fresh = fresh_from(path, &active);
     let mut counted = active.compaction.map_or(0, |index| stored_tokens(&path[index], estimator));
     let mut reasoning = 0u64;
-    // The tokens of the last report, and what was counted with its answer.
+    // The tokens of the last report, and the count with its answer.
     let mut report: Option<(u64, u64)> = None;
     for (index, entry) in path.iter().enumerate().skip(active.start) {
         if !is_message(&entry.kind) {
@@ -202,7 +207,7 @@ pub fn measure(
             entry.kind.as_message().filter(|_| index >= fresh).and_then(|message| usable_usage(message));
         let size = usage.and_then(|usage| match reports {
             Reports::AsRecorded => Some(usage.total_tokens()),
-            // Whether reasoning was sent back, the file does not say.
+            // The file does not record whether reasoning was sent back.
             Reports::Believed => [0, reasoning]
                 .into_iter()
                 .any(|sent| is_believable(usage.input_tokens, overhead.saturating_add(counted + sent)))
@@ -221,7 +226,7 @@ pub fn measure(
     }
 }
 
-/// From where on reports are of the context as it is: an earlier one is of another.
+/// Returns the index from which reports are about the current context: earlier ones are about another.
 fn fresh_from(path: &[Arc<Entry>], active: &ActivePath<'_>) -> usize {
     let is_rewrite = |entry: &Arc<Entry>| {
         matches!(

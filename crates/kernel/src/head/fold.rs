@@ -1,7 +1,8 @@
 //! How each entry of a session changes its head.
 //!
-//! Invariants: the head after an entry is a function of the head before it and of the entry; what the session's actors
-//! decide besides (that a run began, to which window) they set in the draft, which is appended with the entry.
+//! Invariants: the head after an entry is a function of the head before it and of the entry; other decisions
+//! of the session's actors (that a run began, the window) are set in the draft, which is appended with the
+//! entry.
 
 use std::sync::Arc;
 
@@ -14,12 +15,12 @@ use crate::message::{Block, Message, blocks_text};
 use crate::path::is_message;
 use crate::usage::size_after;
 
-/// How many characters of a session's first message its head has.
+/// The maximum length of the opening in the head, in characters.
 const OPENING_CHARS_MAX: usize = 80;
 
 impl Head {
-    /// Adds the session's next entry, which was recorded here: the leaf moves to it where it stands on the path, and what
-    /// it says was spent is on the bill.
+    /// Adds the session's next entry, which was recorded here: the leaf moves to it if it is on the path, and
+    /// its cost is added to the bill.
     pub(crate) fn record(&mut self, entry: &Entry, cost: CallCost) {
         if entry.kind.is_on_path() {
             self.leaf = Some(entry.id);
@@ -31,7 +32,7 @@ impl Head {
         }
     }
 
-    /// Adds an entry of another session's log. It was paid for there, and nobody works for a copy.
+    /// Adds an entry of another session's log. It was billed there, and a copy has no running work.
     pub(crate) fn import(&mut self, entry: &Entry) {
         self.follow(entry);
         self.open_children.clear();
@@ -109,7 +110,7 @@ impl Head {
         {
             self.opening = opening(content);
         }
-        // A foreign or mistaken report is judged as the tracker judges it.
+        // A foreign or wrong report is judged as the tracker judges it.
         match size_after(entry, self.context_tokens) {
             Some(reported) => self.context_tokens = reported,
             None => self.add_tokens(entry),
@@ -145,13 +146,13 @@ impl Head {
         self.agent = Some(hand_off.to.clone());
         match hand_off.sees {
             Sees::All => {}
-            // It sees what the context holds now, and what comes.
+            // It sees the current content of the context, and later messages.
             Sees::Summary | Sees::Last(_) => self.hidden_before = self.hidden_before.max(self.active_from),
         }
     }
 }
 
-/// How a message begins: its first line that says something, cut to what fits into a list.
+/// Returns the opening of a message: its first non-empty line, truncated for lists.
 fn opening(content: &[Block]) -> Option<String> {
     let text = blocks_text(content);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;

@@ -1,4 +1,4 @@
-//! What of a drawn path is sent, and in which order.
+//! The messages that are sent for drawn paths, and their order.
 
 use super::*;
 use crate::message::{Image, ToolStatus};
@@ -9,7 +9,7 @@ fn check(drawing: &str, sent: &str) {
     assert_eq!(drawn(&project(&path(drawing), &[])), sent, "of {drawing}");
 }
 
-/// With the entries that `p@` pins given as pinned.
+/// As `check`, with the entries that `p@` pins as pinned ones.
 #[track_caller]
 fn check_pinned(drawing: &str, sent: &str) -> Vec<Arc<Message>> {
     let path = path(drawing);
@@ -36,7 +36,7 @@ fn a_projection_is_the_summary_and_what_follows_the_first_kept_entry() {
     check("u a C u", "S u");
     check("u a C@99 u", "S u");
     check("u a C@3 u", "S u");
-    // What is never sent.
+    // Entries that are never sent.
     check("u l a n x u", "u a u");
     check("s m b a", "u u u a");
 }
@@ -49,11 +49,11 @@ fn undo_brings_back_the_exact_context_from_before_several_steps_deep() {
         drawn(&project(&path(&format!("u:9 c r a u a u c2 r r a C@6 u a C@13 u C@15 u a {undo}")), &[]))
     };
     let (after_first, after_second) = (context(14), context(16));
-    // What was said since stays; everything else is as it was.
+    // Later messages stay; everything else is as before.
     assert_eq!(undone("U@16"), format!("{after_second} u a"));
     assert_eq!(undone("U@16 U@14"), format!("{after_first} u u a"));
     assert_eq!(undone("U@16 U@14 U@11"), format!("{} u a u u a", context(11)));
-    // Undoing an older one changes nothing while a newer one counts.
+    // Undoing an older one changes nothing while a newer one is active.
     assert_eq!(undone("U@11 U@14"), format!("{} u a", context(17)));
     // Compacted again after an undo.
     check("u a u C@2 U@3 a C@4 u", "S a u");
@@ -76,12 +76,12 @@ fn every_call_has_exactly_one_result_directly_after_it() {
     check("u c=x,x r=x r=x a", "u c=x r=x a");
     // A message between a call and its result waits.
     check("u c=x u r=x s a", "u c=x r=x u u a");
-    // An id used again belongs to the nearest call before.
+    // A reused id belongs to the nearest earlier call.
     check("u c=x r=x c=x r=x a", "u c=x r=x c=x r=x a");
     check("u c=x c=x r=x a", "u c=x r=x! c=x r=x a");
-    // A result too late is not one.
+    // A result that comes too late does not count.
     check("u c=x a r=x", "u c=x r=x! a");
-    // Empty messages are none, and do not part a call from its result.
+    // Empty messages are dropped, and do not separate a call from its result.
     check("u e a", "u a");
     check("u c=x e r=x a", "u c=x r=x a");
 }
@@ -97,7 +97,7 @@ fn empty_messages_are_not_sent() {
     let user = |text: &str| Arc::new(Message::user(text));
     let empty = Arc::new(Message::User(Vec::new()));
     assert_eq!(pair(&[user(""), user(" \n"), empty, user("a")]), vec![user("a")]);
-    // Nor do they part a call from its result.
+    // Nor do they separate a call from its result.
     let call = Arc::new(Message::Assistant(crate::notation::calls(&["x"])));
     let answer = Arc::new(Message::ToolResult(result("x", "ok")));
     assert_eq!(pair(&[call.clone(), user(" "), answer.clone()]), [call, answer]);
@@ -114,11 +114,11 @@ fn pins_stand_verbatim_before_the_summary() {
     check_pinned("u a p@0 u C@3 a", "u S u a");
     // Still active: once.
     check_pinned("u a u p@2 C@2 a", "S u a");
-    // Before any compaction they stand where they are.
+    // Before any compaction they stay in place.
     check_pinned("u a p@0", "u a");
     // Nothing is active.
     check_pinned("u a p@0 C", "u S");
-    // A result without its call is told, not dropped; a call without its result is not told to have failed.
+    // A result without its call becomes a user message; a call without its result is not reported as failed.
     let sent = check_pinned("u c=x r=x:9 a p@2 C@3", "u S a");
     assert!(sent[0].text().contains("m2. word"), "{sent:?}");
     check_pinned("u c=x:9 r=x a p@1 C@3", "a S a");
@@ -177,7 +177,7 @@ fn active_counts_what_the_model_is_sent() {
     assert_eq!(active("u a u C@2 U@3 a"), (0, None, 4));
 }
 
-/// What must hold of every request.
+/// Checks the invariants of every request.
 fn assert_paired(messages: &[Arc<Message>], seed: u64) {
     let mut open: Vec<String> = Vec::new();
     for message in messages {
@@ -295,7 +295,7 @@ fn images_are_left_out_from_the_oldest_on_and_what_the_next_answer_is_about_come
     check_media(many, Media::All, 20, many, 0);
     check_media(many, Media::All, 19, "u- a ri uii a ri", 0);
     check_media(many, Media::All, 8, "u- a r- u!! a ri", 2);
-    // The newest prompt's, and those of what no answer has followed.
+    // Those of the newest prompt, and of results that no answer has followed.
     check_media(many, Media::Newest, 100, "u- a r- uii a ri", 0);
     check_media(many, Media::Newest, 8, "u- a r- u!! a ri", 2);
     check_media("ui a u", Media::Newest, 100, "u- a u", 0);

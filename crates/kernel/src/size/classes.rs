@@ -1,21 +1,21 @@
-//! The default estimator: one walk over the text, by character class.
+//! The default estimator: one pass over the text, by character class.
 //!
-//! The text is cut where o200k's own pre-tokenizer cuts it: a word with the one character before it, up to
-//! three digits, a run of punctuation with the line ends after it, a run of white space. No token crosses such
-//! a cut, so what is left to estimate is how many tokens one short piece becomes. For words in Latin letters
-//! that is read from a table of letter pairs (`SEAMS`), which tells English from hashes and base64 without
-//! knowing any word; for other scripts from a cost per word and per letter.
+//! The text is split as o200k's own pre-tokenizer splits it: a word with the one character before it, up to
+//! three digits, a run of punctuation with the line ends after it, a run of white space. No token crosses
+//! such a boundary, so it remains to estimate how many tokens one short piece becomes. For words in Latin
+//! letters that is read from a table of letter pairs (`SEAMS`), which distinguishes English from hashes and
+//! base64 without a dictionary; for other scripts from a cost per word and per letter.
 //!
 //! The constants were fitted, by least relative error, to o200k's counts of 8 KiB messages: code, JSON,
 //! listings, logs, prose, dumps and some twenty languages. Costs are in 1/64 token.
 //!
-//! Invariants: deterministic, linear in the text, no allocation; nothing counts 0, anything else at least 1;
-//! cutting a text in two changes the estimate by a few tokens at most, wherever the cut falls.
+//! Invariants: deterministic, linear in the text, no allocation; an empty text counts 0, any other at least
+//! 1; splitting a text in two changes the estimate by a few tokens at most, wherever it is split.
 
 /// Cost units in a token.
 const TOKEN: u64 = 64;
 
-/// A word in Latin letters, by what stands before it: part of a longer name (`fooBar`) or after a bracket.
+/// A word in Latin letters, by the text before it: part of a longer name (`fooBar`) or after a bracket.
 const WORD_BARE: u64 = 46;
 /// A word after a space, which its first token includes.
 const WORD_SPACE: u64 = 47;
@@ -38,8 +38,8 @@ const SEAM_CAPITALS: u64 = 12;
 const SEAM_SAME: u64 = 1;
 /// Added per letter of a word with an accent: no English word, so longer in tokens than its pairs say.
 const ACCENTED: u64 = 11;
-/// Letters of one word that [`ACCENTED`] is added for at most, and what an accent beyond them costs: so a word
-/// without end is neither free nor much dearer whole than in two.
+/// The maximum number of letters of one word for [`ACCENTED`], and the cost of an accent beyond them: so an
+/// endless word is neither free nor much more expensive whole than in two.
 const ACCENTED_MAX: u64 = 16;
 const ACCENT_BEYOND: u64 = 32;
 
@@ -49,7 +49,8 @@ const PUNCTUATION: u64 = 69;
 const PUNCTUATION_CHANGE: u64 = 25;
 /// A run of spaces or tabs. It costs less than a token as short ones are joined to what follows.
 const BLANKS: u64 = 55;
-/// Spaces that one token holds, and likewise other white space, and one repeated punctuation character.
+/// The number of spaces that one token holds, and likewise of other white space, and of one repeated
+/// punctuation character.
 const SPACES_PER_TOKEN: usize = 128;
 const BREAKS_PER_TOKEN: usize = 16;
 const SAME_PER_TOKEN: u64 = 64;
@@ -141,7 +142,7 @@ const TRADITIONAL: [char; 59] = [
     '這', '錄', '錯', '關', '顯', '馬', '體', '點',
 ];
 
-/// The estimated tokens of `text`: 0 only when it is empty.
+/// Returns the estimated tokens of `text`: 0 only when it is empty.
 pub fn tokens(text: &str) -> u64 {
     if text.is_empty() {
         return 0;
@@ -153,7 +154,7 @@ pub fn tokens(text: &str) -> u64 {
     ((walk.cost + TOKEN / 2) / TOKEN).max(1)
 }
 
-/// What a character outside ASCII counts as.
+/// The class of a character outside ASCII.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Script {
     /// Accented Latin letters and combining accents.
@@ -212,7 +213,7 @@ impl Script {
     }
 }
 
-/// The walk: everything before `at` is in `cost`. `at` is always between two characters.
+/// The pass: everything before `at` is in `cost`. `at` is always between two characters.
 struct Walk<'a> {
     text: &'a str,
     bytes: &'a [u8],
@@ -221,7 +222,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// One piece, from `at`, which is before the end.
+    /// Counts one piece, from `at`, which is before the end.
     fn piece(&mut self) {
         let first = self.bytes[self.at];
         if first.is_ascii_digit() {
@@ -263,12 +264,12 @@ impl Walk<'_> {
         self.text.get(at..)?.chars().next()
     }
 
-    /// The script of the character at `at`; none for ASCII and at the end.
+    /// Returns the script of the character at `at`; `None` for ASCII and at the end.
     fn script_at(&self, at: usize) -> Option<Script> {
         self.char_at(at).filter(|c| !c.is_ascii()).map(Script::of)
     }
 
-    /// A word from `at`; `lead` is its cost in Latin letters, which says what stands before it.
+    /// Counts a word from `at`; `lead` is its cost in Latin letters, which depends on the text before it.
     fn word(&mut self, lead: u64) {
         if self.bytes[self.at].is_ascii() {
             return self.latin_word(lead);
@@ -279,7 +280,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Capitals, then small letters, as o200k cuts `HTTPServer|Error`.
+    /// Counts capitals, then small letters, as o200k splits `HTTPServer|Error`.
     fn latin_word(&mut self, lead: u64) {
         let start = self.at;
         let (mut letters, mut accents) = (0, 0);
@@ -315,10 +316,12 @@ impl Walk<'_> {
         }
     }
 
-    /// The ASCII letters of one case from `at` on, of a word from `start`, each with the seam before it. Gives how many.
+    /// Counts the ASCII letters of one case from `at` on, of a word from `start`, each with the seam before
+    /// it. Returns how many there are.
     fn letters(&mut self, start: usize, weight: u64, is_of_case: impl Fn(&u8) -> bool) -> u64 {
         let (from, bytes) = (self.at, self.bytes);
-        // Where nothing is before, or no ASCII, that is 0, which has no seams in the table and is no letter.
+        // At the start, or after a non-ASCII character, that is 0, which has no seams in the table and is not
+        // a letter.
         let mut before = if from > start && bytes[from - 1].is_ascii() { bytes[from - 1] } else { 0 };
         let mut before_that = if from > start + 1 { bytes[from - 2] } else { 0 };
         let mut tenths = 0;
@@ -333,7 +336,7 @@ impl Walk<'_> {
         (self.at - from) as u64
     }
 
-    /// A run of one script other than Latin.
+    /// Counts a run of one script other than Latin.
     fn other_word(&mut self, script: Script, lead: u64) {
         let spaced = lead == WORD_SPACE;
         let bare = matches!(lead, WORD_BARE | WORD_LINE);
@@ -379,7 +382,7 @@ impl Walk<'_> {
         }
     }
 
-    /// One symbol outside ASCII, with the line ends after it.
+    /// Counts one symbol outside ASCII, with the line ends after it.
     fn symbol(&mut self) {
         let Some(c) = self.char_at(self.at) else { return };
         let start = self.at;
@@ -402,7 +405,7 @@ impl Walk<'_> {
         self.line_ends(b'\n');
     }
 
-    /// A run of ASCII punctuation, with a space before it and the line ends and slashes after it.
+    /// Counts a run of ASCII punctuation, with a space before it and the line ends and slashes after it.
     fn punctuation(&mut self) {
         self.at += usize::from(self.bytes[self.at] == b' ');
         self.cost += PUNCTUATION;
@@ -420,7 +423,7 @@ impl Walk<'_> {
         self.line_ends(b'/');
     }
 
-    /// Line ends, and `or`, that belong to the piece before them.
+    /// Skips line ends, and `or`, that belong to the piece before them.
     fn line_ends(&mut self, or: u8) {
         let rest = &self.bytes[self.at..];
         let count = rest.iter().take_while(|&&b| matches!(b, b'\n' | b'\r') || b == or).count();
@@ -428,8 +431,8 @@ impl Walk<'_> {
         self.cost += (count / BREAKS_PER_TOKEN) as u64 * TOKEN;
     }
 
-    /// White space: up to its last line end if there is one, else all but the last blank, which goes with what
-    /// follows it; a blank before a digit is a token of its own.
+    /// Counts white space: up to its last line end if there is one, otherwise all but the last blank, which
+    /// belongs to the next piece; a blank before a digit is a separate token.
     fn white_space(&mut self) {
         let rest = &self.bytes[self.at..];
         let run = &rest[..rest.iter().take_while(|&&b| is_white(b)).count()];
@@ -446,7 +449,7 @@ impl Walk<'_> {
     }
 }
 
-/// The white space of ASCII.
+/// Whether a byte is ASCII white space.
 fn is_white(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }

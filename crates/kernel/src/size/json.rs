@@ -1,8 +1,8 @@
-//! JSON as JavaScript's `JSON.stringify` writes it: compact, keys in the order in which they came, numbers as
+//! JSON as JavaScript's `JSON.stringify` writes it: compact, keys in their original order, numbers as
 //! JavaScript prints them.
 //!
-//! Invariants: the arguments of a tool call, brought to this form, are as long here as in the systems that we
-//! compare with, whatever white space, escapes or number notation they were written with.
+//! Invariants: the arguments of a tool call, in this form, are as long here as in the systems that we compare
+//! with, in any white space, escapes or number notation.
 
 use serde_json::{Number, Value};
 
@@ -12,7 +12,7 @@ mod tests;
 /// The largest integer up to which JavaScript's numbers are exact.
 const SAFE_INTEGER: u64 = 1 << 53;
 
-/// `value` as `JSON.stringify` writes it.
+/// Returns `value` as `JSON.stringify` writes it.
 pub fn stringify(value: &Value) -> String {
     let mut out = String::new();
     write_value(value, &mut out);
@@ -57,8 +57,8 @@ fn number_text(number: &Number) -> String {
     number.as_f64().filter(|float| float.is_finite()).map_or_else(|| "null".to_owned(), float_text)
 }
 
-/// A number as JavaScript's `String(number)` writes it: the shortest digits that read back as the same number,
-/// as a plain decimal from 1e-6 up to 1e21, else with an exponent.
+/// Returns a number as JavaScript's `String(number)` writes it: the shortest digits that read back as the
+/// same number, as a plain decimal from 1e-6 up to 1e21, otherwise with an exponent.
 fn float_text(float: f64) -> String {
     if float == 0.0 {
         return "0".into();

@@ -1,4 +1,4 @@
-//! How large a context is, from reports and estimates.
+//! The size of a context, from reports and estimates.
 
 use super::*;
 use crate::entry::EntryId;
@@ -6,7 +6,7 @@ use crate::message::StopReason;
 use crate::notation::{Random, Sketch, path, says, usage};
 use crate::reasoning::ResentReasoning;
 
-/// The path, with these reports (input, output) on the entries with these ids.
+/// Returns the path, with these reports (input, output) on the entries with these ids.
 fn reporting(drawing: &str, reports: &[(u64, u64, u64)]) -> Vec<Arc<Entry>> {
     let mut path = path(drawing);
     for (id, input, output) in reports {
@@ -34,16 +34,16 @@ fn the_size_is_the_last_report_and_what_came_since() {
     let check = |drawing: &str, reports: &[(u64, u64, u64)], expect: (u64, u64)| {
         assert_eq!(measured(&reporting(drawing, reports), 100), expect, "of {drawing}");
     };
-    // Nothing reported: all is estimated, with the fixed part.
+    // Without a report everything is estimated, including the fixed part.
     check("", &[], (0, 100));
     check("u:10 a:5 l s:3", &[], (0, 118));
     // The completion is in the next prompt.
     check("u:10 a:5 u:7", &[(1, 100, 50)], (150, 7));
     check("u:10 a:5 u:7 a:1 u:2", &[(1, 100, 50), (3, 210, 9)], (219, 2));
     check("u:10 c:5 r:30 r:4", &[(1, 100, 50)], (150, 34));
-    // Zero is no report.
+    // A report of zero is ignored.
     check("u:10 a:5 u:7 a:3", &[(1, 100, 50), (3, 0, 0)], (150, 10));
-    // Nor is one that our own count contradicts, as another harness or a gateway may have recorded it.
+    // So is one that our own count contradicts, as another harness or a gateway may have recorded it.
     check("u:10 a:5 u:7 a:3", &[(1, 100, 50), (3, 1_100, 50)], (150, 10));
     check("u:10 a:5 u:7 a:3", &[(1, 1_000, 50), (3, u64::MAX, 50)], (0, 125));
     check("u:2000 a:500 u:7", &[(1, 6_300, 50)], (6_800, 7));
@@ -123,7 +123,7 @@ fn a_ratio_is_learned_smoothly_within_its_limits() {
     close(one.learn(399, 2_000), 1.0);
     close(one.learn(400, 800), 1.3);
     close(one.learn(1_000, 0), 1.0);
-    // One wild sample moves it no further than the limits allow.
+    // One extreme sample moves it no further than the limits allow.
     close(one.learn(1_000, 1_000_000), 0.7 + 0.3 * 3.0);
     let mut ratio = one;
     for _ in 0..100 {
@@ -140,7 +140,7 @@ fn a_ratio_is_learned_smoothly_within_its_limits() {
     assert_eq!(Ratio::new(3.0).apply(u64::MAX), u64::MAX);
 }
 
-/// An answer that was reported on.
+/// Returns an answer with a report.
 fn answer(input: u64, output: u64, reasoning: u64) -> Message {
     let mut answer = says("done");
     answer.usage = usage(input, output);
@@ -158,18 +158,18 @@ fn tracker(overhead: u64) -> Tracker {
     Tracker::open(&[], frame(overhead), Ratio::default())
 }
 
-/// An entry of this size, whose reasoning has that size.
+/// Returns an entry of this size, with reasoning of that size.
 fn entry(message: Message, tokens: u64, reasoning_tokens: u64) -> Entry {
     let kind = EntryKind::message(message);
     Entry { id: EntryId(0), parent: None, at_ms: 0, tokens, reasoning_tokens, origin: None, kind }
 }
 
-/// A message of the user of this size joins the context.
+/// Adds a user message of this size to the context.
 fn grow(tracker: &mut Tracker, tokens: u64) {
     tracker.appended(&entry(Message::user("more"), tokens, 0));
 }
 
-/// An answer of this size joins the context, with its report.
+/// Adds an answer of this size with its report to the context.
 fn report(tracker: &mut Tracker, answer: Message, tokens: u64) -> Trust {
     tracker.appended(&entry(answer, tokens, 0))
 }
@@ -184,7 +184,7 @@ fn a_tracker_follows_one_message_at_a_time() {
     grow(&mut tracker, 40);
     let ratio = tracker.ratio();
     assert_eq!(tracker.measured(), Measured { usage_tokens: 1_690, trailing_tokens: ratio.apply(40) });
-    // A report of nothing changes nothing.
+    // An empty report changes nothing.
     assert_eq!(report(&mut tracker, answer(0, 0, 0), 10), Trust::Unusable);
     assert_eq!(report(&mut tracker, Message::user("hi"), 10), Trust::Unusable);
     assert_eq!(tracker.measured().usage_tokens, 1_690);
@@ -196,7 +196,7 @@ fn reasoning_counts_only_where_it_is_sent_back() {
         let Message::Assistant(answer) = answer else { panic!("it is an answer") };
         ResentReasoning { readable_of: Some(answer.provider.clone()), dialect: None }
     };
-    // Whether it is sent back, what of the output the report says that it was, and what the next request has of it.
+    // Whether reasoning is sent back, the reasoning in the reported output, and its part of the next request.
     for (resends, told, usage_tokens) in
         [(false, 80, 1_020), (true, 80, 1_100), (false, 0, 1_020), (true, 0, 1_100)]
     {
@@ -209,7 +209,7 @@ fn reasoning_counts_only_where_it_is_sent_back() {
         assert_eq!(tracker.measured().usage_tokens, usage_tokens, "sent back: {resends}, reported: {told}");
         assert_eq!(tracker.counted(), usage_tokens);
     }
-    // More reasoning than output is a provider's slip, and takes no more than the output away.
+    // More reasoning than output is a provider's error, and subtracts no more than the output.
     let mut tracker = tracker(1_000);
     report(&mut tracker, answer(1_000, 100, 8_000), 0);
     assert_eq!(tracker.measured().usage_tokens, 1_000);
@@ -217,10 +217,10 @@ fn reasoning_counts_only_where_it_is_sent_back() {
 
 #[test]
 fn a_report_is_believed_within_half_and_three_times_our_count() {
-    // Reported, counted, believed. The first rows are the numbers that brought sessions down.
+    // Reported, counted, believed. The first rows are the numbers that broke real sessions.
     let mut table = vec![
         (682_078, 682_078, true),
-        // Counted twice, as on a window of a million; and as by a gateway on what has 14 tokens.
+        // Counted twice, as on a window of a million; and as by a gateway on a context of 14 tokens.
         (1_364_156, 682_078, true),
         (1_364_156, 14, false),
         (1_364_156, 100_000, false),
@@ -260,30 +260,30 @@ fn a_report_that_our_count_contradicts_is_never_used_however_often_it_comes() {
                 assert_eq!(tracker.measured(), measured, "{lie}");
                 assert_eq!(tracker.ratio(), Ratio::default(), "{lie}: nothing is learned from it");
             }
-            // A sane one is used at once, and the next lie does not replace it.
+            // A plausible one is used at once, and the next false one does not replace it.
             assert_eq!(report(&mut tracker, answer(100, 5, 0), 3), Trust::Used);
             let again = report(&mut tracker, answer(lie, output, 0), 20);
             assert!(matches!(again, Trust::Contradicted { is_first: false, .. }), "{again:?}");
             assert_eq!(tracker.measured(), Measured { usage_tokens: 105, trailing_tokens: 20 });
-            // Another model is another matter.
+            // Another model is judged separately.
             tracker.switch_model(Ratio::default());
             let again = report(&mut tracker, answer(lie, output, 0), 20);
             assert!(matches!(again, Trust::Contradicted { is_first: true, .. }), "{again:?}");
         }
     }
-    // Too low is as wrong as too high, and is said once too.
+    // Too low is as wrong as too high, and is reported once too.
     let mut tracker = tracker(1_000);
     grow(&mut tracker, 99_000);
     let low = report(&mut tracker, answer(49_999, 10, 0), 0);
     assert_eq!(low, Trust::Contradicted { reported: 49_999, counted: 100_000, is_first: true });
     let low = report(&mut tracker, answer(49_999, 10, 0), 0);
     assert_eq!(low, Trust::Contradicted { reported: 49_999, counted: 100_000, is_first: false });
-    // What was learned widens no range: by our own count, the tenfold is the tenfold.
+    // A learned ratio does not widen the range: by our own count, tenfold is tenfold.
     for _ in 0..40 {
         assert_eq!(report(&mut tracker, answer(300_000, 10, 0), 0), Trust::Used);
     }
     assert!(matches!(report(&mut tracker, answer(300_001, 10, 0), 0), Trust::Contradicted { .. }));
-    // Small contexts are not worth a doubt.
+    // Reports on small contexts are not checked.
     let mut tracker = self::tracker(10);
     assert_eq!(report(&mut tracker, answer(300, 10, 0), 0), Trust::Used);
 }
@@ -302,7 +302,7 @@ fn output_that_nobody_showed_us_is_not_in_the_context() {
 fn the_ratio_is_learned_from_what_was_added() {
     let mut tracker = tracker(1_000);
     grow(&mut tracker, 1_000);
-    // The first sample is all but the fixed part; the next ones are what came since.
+    // The first sample is everything but the fixed part; the next ones are the later additions.
     report(&mut tracker, answer(2_500, 0, 0), 0);
     assert!((tracker.ratio().value() - (0.7 + 0.3 * 1.5)).abs() < 1e-9);
     grow(&mut tracker, 1_000);
@@ -323,7 +323,7 @@ fn after_a_rewrite_no_earlier_report_counts() {
     tracker.rewritten(&path("u:99999 a:50000 u:7 C@2:2000"));
     let expect = 1_000 + ratio.apply(2_007);
     assert_eq!(tracker.measured(), Measured { usage_tokens: 0, trailing_tokens: expect });
-    // Nor does what was learned from begin there: the first sample after it is the whole new context.
+    // Nor does the next sample begin there: the first sample after it is the whole new context.
     let mut learning = tracker.clone();
     let input = 1_000 + 2_007 * 3 / 2;
     report(&mut learning, answer(input, 0, 0), 0);
@@ -369,7 +369,7 @@ fn a_tracker_that_opens_a_session_is_where_one_that_lived_through_it_is() {
 
 #[test]
 fn following_costs_the_same_however_long_the_session() {
-    // A million messages: with anything that looks back at them this would not end.
+    // A million messages: this would not end if each looked back at the others.
     let mut tracker = tracker(1_000);
     let mut expected = 1_000;
     for run in 0..250_000u64 {
@@ -395,7 +395,7 @@ fn a_limit_is_believed_where_nothing_speaks_against_it() {
         // A number of messages, or of something else.
         (52, evidence(130_000, 0, None), false),
         (0, evidence(130_000, 0, Some(0)), false),
-        // A server that was started with less: it says so again.
+        // A server that was restarted with less: it repeats the limit.
         (8_192, evidence(20_000, 19_000, None), false),
         (8_192, evidence(20_000, 19_000, Some(4_096)), false),
         (8_192, evidence(20_000, 19_000, Some(8_192)), true),
@@ -405,7 +405,7 @@ fn a_limit_is_believed_where_nothing_speaks_against_it() {
     }
 }
 
-/// A report beyond belief is recorded with its answer; whoever opens the session later believes it as little.
+/// An implausible report is recorded with its answer; reopening the session does not make it believed.
 #[test]
 fn a_report_that_was_contradicted_is_so_after_opening_too() {
     let mut sketch = Sketch::default();
@@ -414,7 +414,7 @@ fn a_report_that_was_contradicted_is_so_after_opening_too() {
     let open = |sketch: &Sketch| Tracker::open(&sketch.path, frame(500), Ratio::default());
     let expect = Measured { usage_tokens: 0, trailing_tokens: 3_700 };
     assert_eq!(open(&sketch).measured(), expect);
-    // Said twice, it is not true either, and the user was told.
+    // A repetition does not make it true, and the user was told.
     sketch.add_all("u:100 a:200");
     change_answer(&mut sketch.path, 3, |answer| answer.usage = usage(3_000_300, 200));
     let mut opened = open(&sketch);
@@ -423,7 +423,7 @@ fn a_report_that_was_contradicted_is_so_after_opening_too() {
     assert!(matches!(again, Trust::Contradicted { is_first: false, .. }), "{again:?}");
 }
 
-/// Some providers count a repeated context for less.
+/// Some providers count a repeated context as less.
 #[test]
 fn a_report_below_the_one_before_teaches_nothing_of_what_was_added() {
     let mut tracker = tracker(1_000);

@@ -1,7 +1,7 @@
 //! Follows a session's context size, one message at a time.
 //!
-//! Invariants: a report is weighed against our count of the very request that it is about, reasoning included as far as
-//! that request carried it; and everything is O(1) per message.
+//! Invariants: a report is weighed against our count of exactly the request that it is about, including the
+//! reasoning that the request carried; and everything is O(1) per message.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::message::Message;
 use crate::path::{ActivePath, as_sent, entry_message, is_message};
 use crate::reasoning::ResentReasoning;
 
-/// What every request of a session has in common.
+/// The common properties of every request of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestFrame {
     /// The fixed part of every request, in estimated tokens: system prompt, tools, instructions, pins.
     pub overhead: u64,
     /// Which reasoning of earlier answers it carries.
     pub resent: ResentReasoning,
-    /// The model's window, in tokens; `None` where nothing knows it.
+    /// The model's window, in tokens; `None` if unknown.
     pub window: Option<u64>,
 }
 
@@ -29,30 +29,30 @@ pub struct Tracker {
     frame: RequestFrame,
     /// Our estimate of the active messages and the summary.
     counts: Counts,
-    /// The last report that was used.
+    /// The last report used.
     report: Option<Report>,
     ratio: Ratio,
-    /// What was learned of how the server counts.
+    /// The learned properties of the server's counting.
     server: Server,
 }
 
-/// What a provider reported of the whole context, and what we counted then.
+/// A provider's report on the whole context, and our count at that time.
 #[derive(Debug, Clone, Copy)]
 struct Report {
-    /// The context with the last answer, in the provider's tokens.
+    /// The size of the context with the last answer, in the provider's tokens.
     tokens: u64,
     /// [`Tracker::counts`] at that time.
     counts: Counts,
 }
 
-/// What a report was worth.
+/// The judgement of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
     /// It is the new base.
     Used,
-    /// It was zero, of a failed or interrupted answer, or missing; or the entry was no answer.
+    /// It was zero, of a failed or interrupted answer, or missing; or the entry was not an answer.
     Unusable,
-    /// It is too large to be true, unless the server adds a text of its own: the next report decides that.
+    /// It is too large, unless the server adds text of its own: the next report decides that.
     Suspended,
     /// Our own count contradicts it: see [`super::is_believable`].
     Contradicted {
@@ -60,14 +60,14 @@ pub enum Trust {
         reported: u64,
         /// The same input by our own count, in tokens.
         counted: u64,
-        /// Whether it is the first of this model's in this session that is too large, or the first that is too small:
-        /// the user is told once of each.
+        /// Whether it is the first of this model's in this session that is too large, or the first that is
+        /// too small: the user is told once of each.
         is_first: bool,
     },
 }
 
 impl Tracker {
-    /// Starts from a path as it was recorded, and judges its reports as when they came.
+    /// Starts from a recorded path, and judges its reports as when they arrived.
     pub fn open(path: &[Arc<Entry>], frame: RequestFrame, ratio: Ratio) -> Self {
         Self::start(path, frame, ratio, Server::default())
     }
@@ -81,7 +81,7 @@ impl Tracker {
         for (index, entry) in path.iter().enumerate().skip(active.start) {
             if index >= fresh {
                 tracker.appended(entry);
-                // It was learned when they came.
+                // It was learned when they arrived.
                 tracker.ratio = ratio;
             } else {
                 tracker.count(entry);
@@ -90,7 +90,7 @@ impl Tracker {
         tracker
     }
 
-    /// An entry joined the path. Where it is an answer, its report is judged.
+    /// Adds an entry to the path. If it is an answer, its report is judged.
     pub fn appended(&mut self, entry: &Entry) -> Trust {
         let before = self.counts;
         let answered = self.count(entry);
@@ -115,20 +115,22 @@ impl Tracker {
             return Answered::default();
         }
         let resent = self.frame.resent.tokens(entry);
-        // Everything that is no answer and no result is sent in the user's role.
+        // Everything except answers and results is sent in the user's role.
         let is_of_user =
             entry_message(&entry.kind).is_some_and(|message| matches!(**message, Message::User(_)));
         self.counts.add(entry, resent, is_of_user);
         Answered { content: entry.tokens, reasoning: entry.reasoning_tokens.max(resent), resent }
     }
 
-    /// The context was rewritten (compaction, undo, branch): from here on `path` counts, and no earlier report.
+    /// Restarts after the context was rewritten (compaction, undo, branch): from here on `path` counts, and
+    /// no earlier report.
     pub fn rewritten(&mut self, path: &[Arc<Entry>]) {
         // Another branch, or an import, has reports of its own; a compacted path has none yet.
         *self = Self::start(path, self.frame.clone(), self.ratio, self.server.of_another_path());
     }
 
-    /// What requests have in common changed. Where they carry other reasoning than before, `path` is counted anew.
+    /// Changes the common properties of requests. If they carry other reasoning than before, `path` is
+    /// counted again.
     pub fn set_frame(&mut self, frame: RequestFrame, path: &[Arc<Entry>]) {
         let is_counted_anew = frame.resent != self.frame.resent;
         self.frame = frame;
@@ -144,31 +146,32 @@ impl Tracker {
         }
     }
 
-    /// The ratio as it was learned so far.
+    /// Returns the ratio learned so far.
     pub fn ratio(&self) -> Ratio {
         self.ratio
     }
 
-    /// Goes on with another model: its own ratio, and no report yet.
+    /// Continues with another model: its own ratio, and no report yet.
     pub fn switch_model(&mut self, ratio: Ratio) {
         self.ratio = ratio;
         self.report = None;
         self.server = Server::default();
     }
 
-    /// The tokens that the server adds to each request without showing them, as far as its reports have shown it.
+    /// Returns the tokens that the server adds to each request invisibly, as far as its reports have revealed
+    /// them.
     pub fn hidden(&self) -> u64 {
         self.server.hidden()
     }
 
-    /// The context's size by our own count alone, in estimated tokens: no report and no learned ratio is in it, only what
-    /// the server is known to add.
+    /// Returns the context's size by our own count alone, in estimated tokens: without reports and learned
+    /// ratio, but with the server's known additions.
     pub fn counted(&self) -> u64 {
         let fixed = self.frame.overhead.saturating_add(self.server.hidden());
         fixed.saturating_add(self.counts.of(self.server.reads()))
     }
 
-    /// The context's size now.
+    /// Returns the context's current size.
     pub fn measured(&self) -> Measured {
         let reads = self.server.reads();
         let now = self.counts.of(reads);
@@ -186,7 +189,7 @@ impl Tracker {
         }
     }
 
-    /// The size now, with its window.
+    /// Returns the current size, with its window.
     pub fn context_usage(&self, window: Window) -> ContextUsage {
         ContextUsage::new(self.measured(), window)
     }

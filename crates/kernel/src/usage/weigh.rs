@@ -1,10 +1,11 @@
-//! What a report of usage may mean, and whether it can be true.
+//! Interprets a usage report, and decides whether it is plausible.
 //!
-//! A report is compared with our count of the same request. Where the two differ, something other than a mistake may be
-//! the reason, and is looked for: the server drops reasoning that it was sent, counts cached tokens apart from the
-//! input, puts a text of its own before ours, or counts images as far less than we do.
+//! A report is compared with our count of the same request. If the two differ, there may be a reason other
+//! than an error, which is searched for: the server drops reasoning that it was sent, counts cached tokens
+//! separately from the input, adds its own text before ours, or counts images as far less than we do.
 //!
-//! Invariants: what explains a report must explain its growth too, so that no lie is believed for being repeated.
+//! Invariants: the explanation of a report must explain its growth too, so that no false report is believed
+//! because it is repeated.
 
 use super::tracker::RequestFrame;
 use super::{Ratio, SAMPLE_TOKENS, from_f64, is_believable, to_f64};
@@ -15,28 +16,29 @@ use crate::size::IMAGE_TOKENS;
 #[cfg(test)]
 mod tests;
 
-/// The most tokens that a server is believed to add of its own, and never more than half of the window: so no series of
-/// reports makes a session unusable.
+/// The most tokens that a server is believed to add by itself, and never more than half of the window: so no
+/// series of reports makes a session unusable.
 const HIDDEN_TOKENS_MAX: u64 = 32_768;
-/// The fewest tokens that must have been added between two reports before their growth shows anything.
+/// The minimum number of tokens added between two reports for their growth to be evidence.
 const GROWTH_TOKENS_MIN: i64 = 8;
-/// By which factor a report must be below what was expected before it is taken to be of a part of the request.
+/// The factor by which a report must be below the expectation to be considered a report on a part of the
+/// request.
 const CUT_FACTOR: f64 = 1.25;
 
-/// How much of the reasoning that it is sent a server puts before the model. A model's template may drop it.
+/// How much of the received reasoning a server passes to the model. A model's template may drop it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Reads {
     /// All.
     #[default]
     All,
-    /// That of the turn in progress: since the newest message in the user's role.
+    /// That of the current turn: since the newest message in the user's role.
     Turn,
     /// None.
     Nothing,
 }
 
 impl Reads {
-    /// What an answer's reasoning, sent back, counts until the next message of the user.
+    /// Returns the size of an answer's reasoning, when sent back, until the user's next message.
     pub(super) fn of(self, resent: u64) -> u64 {
         match self {
             Self::All | Self::Turn => resent,
@@ -45,16 +47,16 @@ impl Reads {
     }
 }
 
-/// What the messages of a request take, in estimated tokens.
+/// The sizes of a request's messages, in estimated tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// All but reasoning.
     content: u64,
-    /// The part of `content` that images are, which is a guess.
+    /// The part of `content` for images, which is a guess.
     images: u64,
-    /// The reasoning that is sent back, of earlier turns.
+    /// The reasoning of earlier turns that is sent back.
     earlier: u64,
-    /// The reasoning that is sent back, of the turn in progress.
+    /// The reasoning of the current turn that is sent back.
     turn: u64,
 }
 
@@ -63,7 +65,7 @@ impl Counts {
         Self { content: tokens, ..Self::default() }
     }
 
-    /// Adds an entry with the reasoning that goes back with it.
+    /// Adds an entry with the reasoning that is sent back with it.
     pub(super) fn add(&mut self, entry: &Entry, resent: u64, is_of_user: bool) {
         if is_of_user {
             self.earlier = self.earlier.saturating_add(std::mem::take(&mut self.turn));
@@ -101,17 +103,17 @@ fn images(entry: &Entry) -> u64 {
 pub(super) struct Answered {
     /// Its text and calls.
     pub(super) content: u64,
-    /// The reasoning that we were shown.
+    /// The visible reasoning.
     pub(super) reasoning: u64,
     /// The part of that reasoning that the next request carries.
     pub(super) resent: u64,
 }
 
 impl Answered {
-    /// What the answer takes in the next request, in the provider's tokens, by what it reported of the answer.
+    /// Returns the size of the answer in the next request, in the provider's tokens, by its own report.
     ///
-    /// Output includes reasoning, whether the report says so or not. Reasoning that is not sent back is no part of the
-    /// context, and what is beyond belief is reasoning that nobody shows us.
+    /// Output includes reasoning, whether or not the report states it. Reasoning that is not sent back is not
+    /// part of the context, and an implausible excess is hidden reasoning.
     pub(super) fn next_input(self, usage: &Usage, ratio: Ratio) -> u64 {
         let Self { content, reasoning, resent } = self;
         let output = usage.output_tokens;
@@ -136,15 +138,15 @@ impl Answered {
     }
 }
 
-/// The part of `tokens` that `part` is of `all`.
+/// Returns the share of `tokens` that corresponds to `part` of `all`.
 fn share(tokens: u64, part: u64, all: u64) -> u64 {
     if part == all { tokens } else { from_f64(to_f64(tokens) * to_f64(part) / to_f64(all.max(1))) }
 }
 
-/// A provider's count of the input of a request, beside ours.
+/// A provider's count of the input of a request, together with ours.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
-    /// In the provider's tokens, cached ones included.
+    /// In the provider's tokens, including cached ones.
     reported: u64,
     counts: Counts,
     /// The fixed part of the request, in estimated tokens.
@@ -152,8 +154,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// What was added since an earlier request of the same path, in the provider's tokens and by our count. `None` where
-    /// the fixed part is another one.
+    /// Returns the growth since an earlier request of the same path, in the provider's tokens and by our
+    /// count. `None` if the fixed part differs.
     fn growth(&self, before: &Self, reads: Reads) -> Option<Growth> {
         let of = |sample: &Self| signed(sample.counts.of(reads));
         let reported = signed(self.reported).saturating_sub(signed(before.reported));
@@ -162,7 +164,7 @@ impl Sample {
     }
 }
 
-/// By how much a context grew from one request to another, in tokens; it may shrink.
+/// The growth of a context from one request to another, in tokens; it may be negative.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
     reported: i64,
@@ -170,19 +172,19 @@ struct Growth {
 }
 
 impl Growth {
-    /// Whether the report may have grown by what was added: by a third of it to three times as much.
+    /// Whether the report's growth is plausible: between a third of the addition and three times as much.
     fn fits(self) -> bool {
         let most = self.reported.saturating_abs().max(self.counted.saturating_abs());
         self.distance() <= signed(SAMPLE_TOKENS).max(most / 3 * 2)
     }
 
-    /// Whether it grew by what was added, and so much was added that this shows something.
+    /// Whether it grew by the addition, and the addition was large enough to be evidence.
     fn shows_it(self) -> bool {
         let Self { reported, counted } = self;
         counted >= GROWTH_TOKENS_MIN && reported >= counted / 2 && reported <= counted.saturating_mul(3)
     }
 
-    /// Whether much less was reported than was added.
+    /// Whether the report's growth is much smaller than the addition.
     fn is_missing(self) -> bool {
         self.counted >= signed(SAMPLE_TOKENS) && self.reported.saturating_mul(3) < self.counted
     }
@@ -196,26 +198,26 @@ fn signed(tokens: u64) -> i64 {
     i64::try_from(tokens).unwrap_or(i64::MAX)
 }
 
-/// What one report is taken for.
+/// The verdict on one report.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Verdict {
     /// True: the whole input, in the provider's tokens.
     Believed { input: u64 },
-    /// Too large, unless the server adds a text of its own.
+    /// Too large, unless the server adds text of its own.
     Suspended,
     /// Not true.
     Contradicted { reported: u64, counted: u64, is_first: bool },
 }
 
-/// What was learned of how a server counts.
+/// The learned properties of a server's counting.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Server {
     reads: Reads,
-    /// The tokens that it adds to every request, without showing them.
+    /// The tokens that it adds to every request invisibly.
     hidden: u64,
-    /// The last report that was believed and had grown by what was added.
+    /// The last believed report that had grown by the addition.
     base: Option<Sample>,
-    /// The last report that was not believed, where its growth may show that it is true.
+    /// The last report that was not believed, if its growth may show that it is true.
     suspect: Option<Sample>,
     told_too_large: bool,
     told_too_small: bool,
@@ -230,12 +232,13 @@ impl Server {
         self.hidden
     }
 
-    /// What still holds where the context is another one.
+    /// Returns the properties that remain valid for another context.
     pub(super) fn of_another_path(&self) -> Self {
         Self { base: None, suspect: None, ..*self }
     }
 
-    /// Weighs a report against our count of the messages of its request, and learns the ratio from one that is believed.
+    /// Weighs a report against our count of the messages of its request, and learns the ratio from a believed
+    /// one.
     pub(super) fn weigh(
         &mut self,
         usage: &Usage,
@@ -247,11 +250,12 @@ impl Server {
         let (reads, reported) = self.meaning(usage, counts, overhead, *ratio);
         let sample = Sample { reported, counts, overhead };
         let counted = overhead.saturating_add(counts.of(reads));
-        // By our own count: what was learned widens no range.
+        // By our own count: learned properties widen no range.
         let hidden_max = frame.window.map_or(HIDDEN_TOKENS_MAX, |window| HIDDEN_TOKENS_MAX.min(window / 2));
         let may_be_hidden = reported.saturating_sub(counted) <= hidden_max;
         let suspect = self.suspect.take();
-        // What does not grow with the context is a text that the server adds, or was left out before.
+        // A difference that does not grow with the context is text added by the server, or was left out
+        // before.
         let is_confirmed =
             suspect.and_then(|before| sample.growth(&before, reads)).is_some_and(Growth::shows_it);
         if is_confirmed && may_be_hidden && reported > counted {
@@ -298,8 +302,8 @@ impl Server {
         }
     }
 
-    /// What a report most likely says: how much reasoning the server reads, and how large the whole input is. What it was
-    /// taken for before stands, unless that cannot be.
+    /// Returns the most likely meaning of a report: how much reasoning the server reads, and the size of the
+    /// whole input. The previous meaning is kept unless it is impossible.
     fn meaning(&self, usage: &Usage, counts: Counts, overhead: u64, ratio: Ratio) -> (Reads, u64) {
         let apart = usage.input_tokens.saturating_add(usage.cached_tokens);
         let apart = apart.saturating_add(usage.cache_write_tokens);
@@ -327,7 +331,8 @@ impl Server {
         sample.growth(self.base.as_ref()?, reads)
     }
 
-    /// Whether a report can be true of what we count. Images may count far less than we think, or be left out.
+    /// Whether a report is compatible with our count. Images may count far less than we think, or be left
+    /// out.
     fn can_be(&self, sample: Sample, counted: u64) -> bool {
         let reported = sample.reported.saturating_sub(self.hidden);
         let without_images = counted.saturating_sub(sample.counts.images);
@@ -336,7 +341,7 @@ impl Server {
             || (reported < without_images && is_believable(reported, without_images))
     }
 
-    /// Whether a report stayed so far behind what was added that the server seems to leave out a part of what it is sent.
+    /// Whether a report fell so far behind the additions that the server seems to drop a part of the request.
     fn is_cut(&self, sample: Sample, reads: Reads, ratio: Ratio) -> bool {
         let (Some(base), Some(growth)) = (self.base, self.growth(sample, reads)) else { return false };
         let added = u64::try_from(growth.counted).map_or(0, |added| ratio.apply(added));

@@ -1,10 +1,10 @@
-//! The estimator against o200k's own counts, and what holds for any text.
+//! The estimator against o200k's own counts, and properties for any text.
 
 use proptest::prelude::*;
 
 use super::{SEAMS, tokens};
 
-/// Short texts with the number of tokens that o200k makes of them.
+/// Short texts with their number of tokens in o200k.
 const MEASURED: &[(&str, u64)] = &[
     ("hello", 1),
     ("Hello, world!", 4),
@@ -49,7 +49,7 @@ const MEASURED: &[(&str, u64)] = &[
     ("├── src\n│   └── main.rs\n", 12),
 ];
 
-/// The estimate is within 30 % of `measured`, and one token.
+/// Checks that the estimate is within 30 % of `measured`, plus one token.
 fn check(text: &str, measured: u64) {
     let estimate = tokens(text);
     let allowed = 1 + measured * 3 / 10;
@@ -70,7 +70,7 @@ fn together_the_short_texts_are_within_six_percent() {
     assert!(estimated.abs_diff(measured) * 100 <= measured * 6, "estimated {estimated}, measured {measured}");
 }
 
-/// Counts that hang on the rules, not on the fitted costs.
+/// Counts that follow from the rules, not from the fitted costs.
 #[test]
 fn exact_by_rule() {
     for (text, expected) in [
@@ -114,7 +114,7 @@ fn repeated_characters_stay_near_what_they_cost() {
         let mib = tokens(&unit.repeat(1 << 20));
         assert!(mib <= per_kib * 1024 * 4, "{unit:?}: {mib}");
         assert!(mib * 4 >= per_kib * 1024, "{unit:?}: {mib}");
-        // Sixteen times the text is sixteen times the estimate: no part of it is walked twice or left out.
+        // Sixteen times the text is sixteen times the estimate: no part of it is counted twice or left out.
         assert!(mib.abs_diff(part * 16) <= 16 * CUT_TOKENS, "{unit:?}: {part} per 64 KiB, {mib} per MiB");
     }
 }
@@ -129,7 +129,7 @@ fn every_seam_is_a_digit() {
     assert!(SEAMS.iter().all(|row| row.iter().all(u8::is_ascii_digit)));
 }
 
-/// Cutting a text anywhere changes the estimate by this many tokens at most.
+/// Splitting a text anywhere changes the estimate by this many tokens at most.
 const CUT_TOKENS: u64 = 10;
 
 fn check_cut(a: &str, b: &str) -> Result<(), TestCaseError> {

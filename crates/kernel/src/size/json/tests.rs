@@ -1,4 +1,5 @@
-//! What `JSON.stringify(JSON.parse(text))` gives, by the rules of ECMAScript's `Number::toString` and `QuoteJSONString`.
+//! The results of `JSON.stringify(JSON.parse(text))`, by the rules of ECMAScript's `Number::toString` and
+//! `QuoteJSONString`.
 
 use super::stringify;
 

@@ -1,4 +1,4 @@
-//! Reports that our own count seems to contradict, and what makes them true.
+//! Reports that our own count seems to contradict, and their explanations.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn user(tokens: u64) -> Entry {
     entry(Message::user("more"), tokens, 0)
 }
 
-/// An answer of 20 tokens with what the server reports.
+/// Returns an answer of 20 tokens with what the server reports.
 fn answer(usage: Usage) -> Entry {
     entry(Message::Assistant(AssistantMessage { usage: Some(usage), ..assistant(vec![]) }), 20, 0)
 }
@@ -33,7 +33,7 @@ fn tracker(window: Option<u64>) -> Tracker {
     Tracker::open(&[], frame, Ratio::default())
 }
 
-/// The measured size is within a tenth of this.
+/// Checks that the measured size is within a tenth of this.
 #[track_caller]
 fn assert_near(tracker: &Tracker, truth: u64, what: &str) {
     let measured = tracker.measured();
@@ -58,10 +58,10 @@ fn a_text_that_the_server_adds_is_found_by_its_second_report_however_small_the_c
                 assert_near(&tracker, truth, &what);
             }
         }
-        // Where the small context makes it no more than three times as much, it is believed at once.
+        // If the small context makes it no more than three times as much, it is believed at once.
         assert!(matches!(trusts[0], Trust::Suspended), "{what}: {trusts:?}");
         assert!(trusts[1..].iter().all(|trust| *trust == Trust::Used), "{what}: {trusts:?}");
-        // A compaction does not remove it, and nobody has to report it again.
+        // A compaction does not remove it, and it need not be reported again.
         tracker.rewritten(&path("u:100 a:5 u:7 C@2:40"));
         assert_near(&tracker, OVERHEAD + hidden + 47, &format!("{what}, compacted"));
         assert_eq!(tracker.counted(), tracker.measured().tokens());
@@ -73,7 +73,7 @@ fn a_text_that_the_server_adds_is_found_by_its_second_report_however_small_the_c
 
 #[test]
 fn what_a_hidden_text_does_not_explain_is_a_lie_and_is_said_once() {
-    // What is reported of the true size, and the window.
+    // The report for the true size, and the window.
     type Lie = (&'static str, fn(u64) -> u64, Option<u64>);
     let lies: [Lie; 5] = [
         ("always the same", |_| 9_000, Some(16_000 * 4)),
@@ -102,7 +102,7 @@ fn what_a_hidden_text_does_not_explain_is_a_lie_and_is_said_once() {
 
 #[test]
 fn cached_tokens_that_are_counted_apart_belong_to_the_input() {
-    // How much of the input is cached, in percent, request after request.
+    // The cached share of the input, in percent, request after request.
     let shares = [0, 95, 90, 60, 99, 0, 50, 95, 30, 97, 90, 80];
     for is_apart in [true, false] {
         let mut tracker = tracker(Some(128_000));
@@ -133,7 +133,7 @@ fn what_a_server_cuts_in_silence_stays_counted_and_is_said_once() {
             let trust = tracker.appended(&answer(input(truth.min(server_takes))));
             warned += u32::from(matches!(trust, Trust::Contradicted { is_first: true, .. }));
             truth += 20;
-            // Until the report stays a fifth behind what was added, it may be another way to count.
+            // Until the report stays a fifth behind the additions, it may be another way of counting.
             let measured = tracker.measured().tokens();
             assert!(measured * 10 >= truth * 7, "{measured} of {truth}, {server_takes} taken");
             assert!(measured <= truth + truth / 10, "{measured} of {truth}, {server_takes} taken");
@@ -150,7 +150,7 @@ fn a_server_that_counts_in_another_way_from_some_point_on_is_believed_again() {
     for prompt in 0..20 {
         tracker.appended(&user(900));
         truth += 900;
-        // As behind a gateway that goes on with another tokenizer.
+        // As behind a gateway that switches to another tokenizer.
         let told = if prompt < 10 { truth } else { truth * 13 / 20 };
         used += u32::from(tracker.appended(&answer(input(told))) == Trust::Used);
         truth += 20;
@@ -177,7 +177,7 @@ fn images_may_count_for_little() {
     }
 }
 
-/// What a server reads of the reasoning that it is sent: all, that of the turn, none.
+/// The part of the received reasoning that a server reads: all, that of the turn, none.
 #[test]
 fn reasoning_that_a_template_drops_is_found_out_and_dropped_from_the_count() {
     const THOUGHT: u64 = 1_600;
@@ -195,7 +195,7 @@ fn reasoning_that_a_template_drops_is_found_out_and_dropped_from_the_count() {
                 let resent = ResentReasoning { readable_of: Some(provider.clone()), dialect: None };
                 let frame = RequestFrame { overhead, resent, window: Some(400_000) };
                 let mut tracker = Tracker::open(&[], frame, Ratio::default());
-                // What the server counts of everything, and of the thoughts of the turn in progress.
+                // The server's count of everything, and of the reasoning of the current turn.
                 let (mut truth, mut of_turn) = (overhead, 0);
                 for turn in 0..40 {
                     truth -= if kept_after { 0 } else { of_turn };
@@ -210,7 +210,7 @@ fn reasoning_that_a_template_drops_is_found_out_and_dropped_from_the_count() {
                         assert_eq!(trust, Trust::Used, "{what}, turn {turn}, step {step}");
                         truth += 20 + if kept_in_turn { THOUGHT } else { 0 };
                         of_turn += if kept_in_turn { THOUGHT } else { 0 };
-                        // What it drops shows in a report first.
+                        // Dropped reasoning first shows in a report.
                         if turn > 0 && (turn, step) != (1, 0) {
                             assert_near(&tracker, truth, &format!("{what}, turn {turn}, step {step}"));
                         }
@@ -228,7 +228,7 @@ fn reasoning_that_a_template_drops_is_found_out_and_dropped_from_the_count() {
     assert_eq!(cases, 12);
 }
 
-/// The reasoning that goes back changes with the agent's settings: the path is counted anew.
+/// The reasoning that is sent back changes with the agent's settings: the path is counted again.
 #[test]
 fn another_rule_counts_the_path_anew() {
     let provider = assistant(vec![]).provider;
