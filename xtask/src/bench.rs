@@ -66,7 +66,7 @@ pub(crate) fn bench(arguments: impl Iterator<Item = String>) -> Result<()> {
         }
         let news = figures::of_output(&said)?;
         if news.is_empty() {
-            bail!("the benchmark `{name}` gave no figure");
+            bail!("the benchmark `{name}` printed no figure");
         }
         if asked.is_quick {
             continue;
@@ -110,12 +110,12 @@ impl Options {
                     asked.minutes = Some(minutes.context("--minutes needs a number")?);
                 }
                 flag if flag.starts_with('-') => {
-                    bail!("bench has no flag `{flag}`; it has --quick, --minutes N, --page and --list")
+                    bail!("unknown flag `{flag}`; bench takes --quick, --minutes N, --page and --list")
                 }
                 name if BENCHES.iter().chain(LONG).any(|(known, _)| *known == name) => {
                     asked.names.push(argument);
                 }
-                name => bail!("there is no benchmark `{name}`: `cargo xtask bench --list` shows them"),
+                name => bail!("unknown benchmark `{name}`; `cargo xtask bench --list` lists them"),
             }
         }
         if asked.names.is_empty() && !only_page {

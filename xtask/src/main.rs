@@ -21,17 +21,16 @@ use steps::{Outcome, STEPS, Step};
 const HELP: &str = "\
 cargo xtask ci [--only STEP]... [--skip STEP]...   run all checks, or some of them
 cargo xtask steps                                  list the checks
-cargo xtask simulate --seed N                      a simulated life, with its trace
-cargo xtask simulate --runs N [--from N]           many of them
-cargo xtask kills [--runs N]                       a real process, killed N times (2,000)
-cargo xtask sleeps [--runs N]                      100,000 prompts to sessions that fall asleep, N times (10)
-cargo xtask mutations [--runs N]                   a store, damaged N times (10,000)
-cargo xtask bench [NAME]... [--quick]              measures, and writes docs/performance.md; `--list` names the
-                                                   benchmarks, `--page` only writes the page anew
-cargo xtask record                                 plays a chat in tmux, and writes its pictures: docs/chat.svg and
-                                                   docs/chat-short.svg
-cargo xtask mutants [FILE]...                      what no test notices when these files are changed; by hand, since
-                                                   it takes hours; needs `cargo install cargo-mutants --locked`";
+cargo xtask simulate --seed N                      run one simulated life and print its trace
+cargo xtask simulate --runs N [--from N]           run many simulated lives
+cargo xtask kills [--runs N]                       kill a real process N times (2,000)
+cargo xtask sleeps [--runs N]                      send 100,000 prompts to sessions that fall asleep, N times (10)
+cargo xtask mutations [--runs N]                   damage a store N times (10,000)
+cargo xtask bench [NAME]... [--quick]              run benchmarks and update docs/performance.md; `--list` lists the
+                                                   benchmarks, `--page` only updates the page
+cargo xtask record                                 record a chat in tmux: docs/chat.svg and docs/chat-short.svg
+cargo xtask mutants [FILE]...                      test mutations of these files; run by hand, since it takes hours;
+                                                   needs `cargo install cargo-mutants --locked`";
 
 fn main() -> ExitCode {
     match dispatch(std::env::args().skip(1).collect()) {
@@ -64,7 +63,7 @@ fn dispatch(arguments: Vec<String>) -> Result<()> {
             println!("{HELP}");
             Ok(())
         }
-        Some(other) => bail!("there is no command `{other}`\n{HELP}"),
+        Some(other) => bail!("unknown command `{other}`\n{HELP}"),
     }
 }
 
@@ -75,13 +74,13 @@ fn selection(mut flags: impl Iterator<Item = String>) -> Result<Vec<&'static Ste
         let list = match flag.as_str() {
             "--only" => &mut only,
             "--skip" => &mut skip,
-            other => bail!("there is no flag `{other}`\n{HELP}"),
+            other => bail!("unknown flag `{other}`\n{HELP}"),
         };
         let names = flags.next().unwrap_or_default();
         for name in names.split(',') {
             match STEPS.iter().find(|step| step.name == name) {
                 Some(step) => list.push(step.name),
-                None => bail!("there is no step `{name}`: `cargo xtask steps` lists them"),
+                None => bail!("unknown step `{name}`; `cargo xtask steps` lists them"),
             }
         }
     }

@@ -20,7 +20,7 @@ pub(crate) fn mutants(files: impl Iterator<Item = String>) -> Result<()> {
     // is not a library; its unit tests are in it.
     let tests = if package == "greenroom-cli" { "--bins" } else { "--lib" };
     arguments.extend(["--minimum-test-timeout", "60", "--", tests]);
-    Cargo::new(&arguments).run().context("no test notices some mutants: see mutants.out/missed.txt")?;
+    Cargo::new(&arguments).run().context("some mutants were not caught: see mutants.out/missed.txt")?;
     Ok(())
 }
 
@@ -35,7 +35,7 @@ fn package(files: &[String]) -> Result<String> {
         bail!("`{first}` is not a file of a crate, such as crates/kernel/src/plan.rs");
     };
     if let Some(other) = files.iter().find(|file| folder(file).as_ref() != Some(&name)) {
-        bail!("`{other}` is of another crate than `{first}`: mutate one crate at a time");
+        bail!("`{other}` is not in the same crate as `{first}`: mutate one crate at a time");
     }
     Ok(if name == "greenroom" { name } else { format!("greenroom-{name}") })
 }

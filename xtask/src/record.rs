@@ -154,10 +154,10 @@ const LONG: Recording = Recording {
 /// Makes the recordings.
 pub(crate) fn record(mut arguments: impl Iterator<Item = String>) -> Result<()> {
     if let Some(argument) = arguments.next() {
-        bail!("record takes no argument, and not `{argument}`");
+        bail!("record takes no arguments, but got `{argument}`");
     }
     if !Command::new("tmux").arg("-V").output().is_ok_and(|output| output.status.success()) {
-        bail!("tmux is not installed; it is what the chat is recorded in");
+        bail!("tmux is not installed; recordings require it");
     }
     Cargo::new(&["build", "--quiet", "-p", "greenroom-cli"]).run()?;
     for recording in [&SHORT, &LONG] {
@@ -290,7 +290,7 @@ fn wait(stage: &Stage, text: &str, take: &mut impl FnMut(&Stage) -> Result<Strin
             return Ok(());
         }
         if began.elapsed() > PATIENCE {
-            bail!("{text:?} is not seen:\n{}", svg::text(&picture));
+            bail!("{text:?} did not appear:\n{}", svg::text(&picture));
         }
         pause(PICTURE);
     }

@@ -14,7 +14,7 @@ pub(crate) fn simulate(mut flags: impl Iterator<Item = String>) -> Result<()> {
             "--seed" => "GREENROOM_SEED",
             "--runs" => "GREENROOM_RUNS",
             "--from" => "GREENROOM_FIRST_SEED",
-            other => bail!("simulate has no flag `{other}`; it has --seed N, or --runs N and --from N"),
+            other => bail!("unknown flag `{other}`; simulate takes --seed N, or --runs N and --from N"),
         };
         cargo = cargo.env(name, &number(&flag, flags.next())?.to_string());
     }
@@ -45,7 +45,7 @@ fn runs(command: &str, mut flags: impl Iterator<Item = String>, unless_said: u64
     match flags.next().as_deref() {
         None => Ok(unless_said),
         Some("--runs") => number("--runs", flags.next()),
-        Some(other) => bail!("{command} has no flag `{other}`; it has --runs N"),
+        Some(other) => bail!("unknown flag `{other}`; {command} takes --runs N"),
     }
 }
 
@@ -61,5 +61,5 @@ fn optimised(target: &[&str], test: &str) -> Cargo {
 
 fn number(flag: &str, text: Option<String>) -> Result<u64> {
     let text = text.with_context(|| format!("{flag} needs a number"))?;
-    text.parse().with_context(|| format!("{flag} needs a number, and {text:?} is none"))
+    text.parse().with_context(|| format!("{flag} needs a number, but got {text:?}"))
 }

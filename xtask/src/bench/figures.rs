@@ -47,7 +47,7 @@ impl Figures {
         for line in text.lines().skip(1) {
             let fields: Vec<&str> = line.split('\t').collect();
             let [name, value, unit, ratio, date, machine, load] = fields[..] else {
-                anyhow::bail!("a line has seven fields, and not `{line}`");
+                anyhow::bail!("a line must have seven fields: `{line}`");
             };
             let figure = figure(value, unit, ratio)?;
             let run = Run { date: date.to_owned(), machine: machine.to_owned(), load: load.to_owned() };
@@ -90,7 +90,7 @@ pub(crate) fn of_output(said: &str) -> Result<Vec<(String, Figure)>> {
         .map(|line| {
             let fields: Vec<&str> = line.split('\t').collect();
             let [name, value, unit, ratio] = fields[..] else {
-                anyhow::bail!("a figure has four fields, and not `{line}`");
+                anyhow::bail!("a figure must have four fields: `{line}`");
             };
             Ok((name.to_owned(), figure(value, unit, ratio)?))
         })
