@@ -20,6 +20,9 @@ use serde_json::json;
 
 use crate::support::{agent, builder, drain, quiet_injected_panics, runtime, simulator};
 
+mod in_runs;
+mod narrowed;
+
 /// Returns the answering agent, by its instructions.
 fn who(request: &SeenRequest) -> String {
     request.system.clone().unwrap_or_default()

@@ -12,7 +12,7 @@ fn call(arguments: &str) -> ToolCall {
 
 fn output(text: &str, status: ToolStatus) -> ToolOutput {
     let touched = vec![Touched { path: "a".into(), touch: Touch::Modified }];
-    ToolOutput { status, touched, ..ToolOutput::text(text) }
+    ToolOutput::new(ToolOutput::text(text).content, status, touched)
 }
 
 /// What became of a call, in words.

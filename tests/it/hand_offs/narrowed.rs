@@ -1,0 +1,200 @@
+//! What the other agent sees of the conversation: its summary, its last messages, or what is left without a summary.
+//!
+//! Invariants: what is not to be seen is in the log, and in no request; a compaction's entry says what was left out.
+
+use std::sync::atomic::AtomicBool;
+
+use greenroom_kernel::entry::{Compaction, Entry};
+use greenroom_simulator::{Fault, Script};
+
+use super::*;
+
+/// What stands in the place of what the agent `refunds` is not to see.
+const HIDDEN: &str = "What was said before is not for refunds to see.";
+
+fn keeping(agent: Agent, tokens: u64) -> Agent {
+    agent.compaction(CompactionSettings { keep_recent_tokens: Some(tokens), ..CompactionSettings::default() })
+}
+
+/// Two agents that keep so many tokens of the newest conversation.
+fn keepers(sees: Sees, tokens: u64) -> Team {
+    let triage = agent(100_000).instructions("triage").hand_off_to("refunds", "Pays back.", sees);
+    Team::new("triage", keeping(triage, tokens))
+        .member("refunds", keeping(agent(100_000).instructions("refunds"), tokens))
+}
+
+/// A model whose summaries fail while this is set.
+fn failing(fails: &Arc<AtomicBool>) -> Simulator {
+    let fails = Arc::clone(fails);
+    let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
+        if fails.load(Ordering::SeqCst) {
+            Said::fault(Fault::ServerError(500))
+        } else {
+            Summariser::Obedient.reply(request, info)
+        }
+    });
+    simulator(ByPurpose::new(Function(script), summaries), 100_000)
+}
+
+fn texts(model: &Simulator) -> Vec<String> {
+    model.requests().last().unwrap().request.messages.iter().map(|message| message.text()).collect()
+}
+
+fn has(texts: &[String], part: &str) -> bool {
+    texts.iter().any(|text| text.contains(part))
+}
+
+fn summaries(model: &Simulator) -> usize {
+    model.requests().iter().filter(|asked| asked.request.purpose == Purpose::Summary).count()
+}
+
+async fn newest_compaction(runtime: &Runtime) -> (EntryId, Compaction) {
+    let log = runtime.entries("s", EntryId(0)).await.unwrap();
+    let newest = log.iter().rev().find_map(|entry| Some((entry.id, entry.kind.as_compaction()?.clone())));
+    newest.unwrap()
+}
+
+/// The newest prompt's entry, and its size in tokens.
+async fn newest_prompt(runtime: &Runtime) -> (EntryId, u64) {
+    let log = runtime.entries("s", EntryId(0)).await.unwrap();
+    let is_prompt = |entry: &&Entry| entry.kind.as_message().is_some_and(|said| said.role() == "user");
+    log.iter().rev().find(is_prompt).map(|entry| (entry.id, entry.tokens)).unwrap()
+}
+
+/// The entry of what was left out says what that was, and what it was worth.
+#[tokio::test(start_paused = true)]
+async fn what_the_last_messages_leave_out_is_recorded() {
+    let model = model();
+    let runtime = runtime(&model).await;
+    // Both have instructions of the same size, and no tools.
+    let team = Team::new("triage", agent(100_000).instructions("a triage"))
+        .member("refunds", agent(100_000).instructions("a refund"));
+    let session = runtime.open("s", &team).await.unwrap();
+    for word in 0..4 {
+        session.prompt(format!("{word} {}", "long ".repeat(2_000))).await.unwrap();
+    }
+    let compacted =
+        session.compact(CompactOptions { force: true, ..CompactOptions::default() }).await.unwrap();
+    session.prompt("five").await.unwrap();
+    session.prompt("six").await.unwrap();
+    let (before, context) = (session.state().await.unwrap(), session.context().await.unwrap());
+    session.hand_off("refunds", Sees::Last(2)).await.unwrap();
+    let (id, said) = newest_compaction(&runtime).await;
+    assert!(compacted.entry_id.is_some() && Some(id) > compacted.entry_id);
+    assert_eq!((said.base, said.previous), (compacted.entry_id, compacted.entry_id));
+    assert_eq!(said.summary, HIDDEN);
+    assert!(said.truncated && said.from_hook, "no model wrote it, and something is lost");
+    assert_eq!(said.tokens_before, before.context.tokens);
+    assert_eq!(said.messages_before, context.len() as u64);
+    // The summary is replaced, and is no message that was said.
+    assert_eq!(said.messages_removed, context.len() as u64 - 3);
+    assert!(said.first < said.last && said.last < said.first_kept, "{said:?}");
+    let after = session.state().await.unwrap();
+    assert_eq!(session.context().await.unwrap().len(), 3);
+    assert_eq!(after.context.tokens, said.tokens_after);
+    assert!(said.tokens_after > 0 && said.tokens_after < said.tokens_before, "{said:?}");
+    // What is measured for the next request begins with that size.
+    let reply = session.prompt("who?").await.unwrap();
+    assert_eq!(reply.text, "a refund saw 4");
+    assert!(reply.context.tokens < before.context.tokens, "{:?}", reply.context);
+    model.assert_clean();
+}
+
+/// The other agent sees the summary that was made for it, and with it all that this left.
+#[tokio::test(start_paused = true)]
+async fn what_is_summarised_is_seen_as_its_summary() {
+    for by_model in [false, true] {
+        let model = failing(&Arc::default());
+        let runtime = runtime(&model).await;
+        // The newest turn is larger than what is to be kept, and is kept whole.
+        let session = runtime.open("s", &keepers(Sees::Summary, 900)).await.unwrap();
+        for word in 0..4 {
+            session.prompt(format!("{word} {}", "long ".repeat(2_000))).await.unwrap();
+        }
+        session.prompt(format!("newest {}", "long ".repeat(1_200))).await.unwrap();
+        let (newest, tokens) = newest_prompt(&runtime).await;
+        assert!((901..1_250).contains(&tokens), "{tokens}");
+        let text = if by_model {
+            session.prompt("to refunds").await.unwrap().text
+        } else {
+            session.hand_off("refunds", Sees::Summary).await.unwrap();
+            session.prompt("who?").await.unwrap().text
+        };
+        assert!(text.starts_with("refunds"), "{text}");
+        assert_eq!(summaries(&model), 1);
+        let (_, said) = newest_compaction(&runtime).await;
+        assert_eq!(said.first_kept, Some(newest), "by model: {by_model}");
+        let texts = texts(&model);
+        assert!(has(&texts, &said.summary) && !has(&texts, HIDDEN), "by model: {by_model}: {texts:?}");
+        assert!(has(&texts, "newest long"), "by model: {by_model}: {texts:?}");
+        model.assert_clean();
+    }
+}
+
+/// However little there is to summarise: it was asked for.
+#[tokio::test(start_paused = true)]
+async fn a_conversation_that_would_be_kept_whole_is_summarised_for_the_other() {
+    let model = failing(&Arc::default());
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &keepers(Sees::Summary, 30_000)).await.unwrap();
+    for word in ["one", "two"] {
+        session.prompt(format!("{word} {}", "long ".repeat(2_000))).await.unwrap();
+    }
+    session.prompt("to refunds").await.unwrap();
+    assert_eq!(summaries(&model), 1);
+    let texts = texts(&model);
+    assert!(!texts.iter().any(|text| text.starts_with("one ")) && !has(&texts, HIDDEN), "{texts:?}");
+    model.assert_clean();
+}
+
+/// Where the summary fails, the newest messages are left that fit into what is to be kept, and no other's summary.
+#[tokio::test(start_paused = true)]
+async fn without_a_summary_the_newest_messages_are_seen_that_are_kept() {
+    /// The prompt, the call, its result, and of the turn before the answer and the prompt.
+    const KEPT: usize = 5;
+    let hand_over = async |keep: Option<u64>| {
+        let model = failing(&Arc::new(AtomicBool::new(true)));
+        let runtime = runtime(&model).await;
+        let team = keep.map_or_else(|| team(Sees::Summary), |keep| keepers(Sees::Summary, keep));
+        let session = runtime.open("s", &team).await.unwrap();
+        for word in ["one", "two", "three"] {
+            session.prompt(word).await.unwrap();
+        }
+        let text = session.prompt("to refunds").await.unwrap().text;
+        let log = runtime.entries("s", EntryId(0)).await.unwrap();
+        let messages = log.iter().filter(|entry| entry.kind.as_message().is_some());
+        // The newest is the answer of the other.
+        let tokens: Vec<u64> = messages.rev().skip(1).map(|entry| entry.tokens).collect();
+        model.assert_clean();
+        (text, tokens)
+    };
+    let (text, tokens) = hand_over(None).await;
+    assert_eq!(text, "refunds saw 9", "all of it is recent");
+    let kept: u64 = tokens.iter().take(KEPT).sum();
+    for (keep, seen) in [(kept, KEPT + 1), (kept - 1, KEPT), (kept + 1, KEPT + 1), (1, 4)] {
+        assert_eq!(hand_over(Some(keep)).await.0, format!("refunds saw {seen}"), "{keep} of {tokens:?}");
+    }
+}
+
+/// A summary that was made before the hand-off was asked for was not made for the other.
+#[tokio::test(start_paused = true)]
+async fn an_older_summary_is_not_the_one_that_was_asked_for() {
+    let fails = Arc::new(AtomicBool::new(false));
+    let model = failing(&fails);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &keepers(Sees::Summary, 900)).await.unwrap();
+    for word in 0..4 {
+        session.prompt(format!("{word} {}", "long ".repeat(2_000))).await.unwrap();
+    }
+    let _ = session.compact(CompactOptions { force: true, ..CompactOptions::default() }).await.unwrap();
+    let (_, older) = newest_compaction(&runtime).await;
+    session.prompt(format!("secret {}", "long ".repeat(1_000))).await.unwrap();
+    session.prompt("five").await.unwrap();
+    assert!(has(&texts(&model), &older.summary) && has(&texts(&model), "secret"));
+    fails.store(true, Ordering::SeqCst);
+    session.prompt("to refunds").await.unwrap();
+    let texts = texts(&model);
+    assert!(has(&texts, HIDDEN) && has(&texts, "five"), "{texts:?}");
+    assert!(!has(&texts, &older.summary) && !has(&texts, "secret"), "{texts:?}");
+    model.assert_clean();
+}

@@ -1,0 +1,230 @@
+//! A key whose prompt was left: by its process, by a disk that failed, or by the conversation, which went on without it.
+//!
+//! Invariants: it gets its own reply and nobody else's, and it is said no more often than it takes.
+
+use greenroom::{Question, Status};
+use greenroom_kernel::EntryId;
+use greenroom_simulator::{CallInfo, SeenRequest, Simulator};
+use greenroom_store::StoreOptions;
+use greenroom_store::faults::{ENOSPC, Fault as DiskFault, FaultyFiles, MemoryFiles};
+use greenroom_tools::{ToolContext, tool};
+
+use super::*;
+
+fn of(name: &str) -> Agent {
+    agent(100_000).instructions(name).fingerprint(name)
+}
+
+/// The reply, or a panic where none comes.
+async fn soon<R>(what: &str, reply: impl IntoFuture<Output = R>) -> R {
+    let reply = tokio::time::timeout(Duration::from_secs(3_600), reply).await;
+    reply.unwrap_or_else(|_| panic!("{what}: it hangs"))
+}
+
+fn refused() -> Said {
+    Said::text("x").with_fault(Fault::Http { status: 401, headers: Vec::new(), body: "{}".into() })
+}
+
+/// Says who answers what.
+fn answers() -> Simulator {
+    let answer = |request: &SeenRequest, _: CallInfo| {
+        let name = request.system.clone().unwrap_or_default();
+        Said::text(format!("{name} answers {}", request.last_user_text()))
+    };
+    simulator(Function(answer), 100_000)
+}
+
+/// What an earlier process left in the inbox begins when it is said again to an agent like that to which it was said: that
+/// prompt alone.
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_is_held_back_begins_when_it_is_said_again_to_its_agent() {
+    let store = Store::memory();
+    let stuck = simulator(Function(|_: &_, _| Said::text("late").after_ms(3_600_000)), 100_000);
+    let first = builder(&stuck).store(store.clone()).start().await.unwrap();
+    let session = first.open("once", &of("ada")).await.unwrap();
+    let mut entries = Vec::new();
+    for text in ["before", "one", "two"] {
+        let mut run = session.prompt(text).once(text).start().await.unwrap();
+        entries.push(run.recorded().await.unwrap());
+        std::mem::forget(run);
+    }
+    std::mem::forget((session, first));
+
+    let model = answers();
+    let runtime = builder(&model).store(store).start().await.unwrap();
+    let his = runtime.join("once", of("bob")).await.unwrap();
+    assert_eq!(his.state().await.unwrap().held_back, 2);
+    let refused = soon("his", his.prompt("one").once("one")).await;
+    assert!(matches!(refused, Err(Error::HeldBack { .. })), "{refused:?}");
+    let hers = his.clone().with_agent(of("ada"));
+    let mut run = hers.prompt("one").once("one").start().await.unwrap();
+    assert_eq!(soon("its entry", run.recorded()).await.unwrap(), entries[1]);
+    assert_eq!(soon("hers", run.reply()).await.unwrap().text, "ada answers one");
+    assert_eq!(his.state().await.unwrap().held_back, 1, "the other one still is");
+    assert_eq!(soon("hers", hers.prompt("two").once("two")).await.unwrap().text, "ada answers two");
+    model.assert_clean();
+}
+
+/// A run that waits for a person is taken up by the agent that it is of, and by no other; what was answered before it is
+/// there for everybody.
+#[tokio::test(start_paused = true)]
+async fn the_key_of_a_run_that_waits_for_a_person_takes_it_up() {
+    let asking = |name: &str| {
+        let deploy = tool("deploy", |_: Nothing, context: ToolContext| async move {
+            let answer = context.ask(Question::text("Really?")).await?.value;
+            Ok(answer.as_str().unwrap_or_default().to_owned())
+        });
+        of(name).add_tool(deploy.resumable())
+    };
+    let script = |request: &SeenRequest, _: CallInfo| match request
+        .messages
+        .last()
+        .map(|last| (last.role(), last.text()))
+    {
+        Some(("user", text)) if text == "ask" => Said::call("deploy", &json!({})),
+        last => Said::text(format!("after {}", last.map(|(_, text)| text).unwrap_or_default())),
+    };
+    let (model, store) = (simulator(Function(script), 100_000), Store::memory());
+    let first = builder(&model).store(store.clone()).start().await.unwrap();
+    let session = first.open("once", &asking("ada")).await.unwrap();
+    let old = session.prompt("hello").once("old").await.unwrap();
+    let mut run = session.prompt("ask").once("k").start().await.unwrap();
+    let entry = run.recorded().await.unwrap();
+    while session.questions().await.unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    first.close("once").await.unwrap();
+    drop((run, first));
+
+    let runtime = builder(&model).store(store).start().await.unwrap();
+    let his = runtime.join("once", of("bob")).await.unwrap();
+    assert_eq!(his.state().await.unwrap().status, Status::Waiting);
+    assert_eq!(soon("old", his.prompt("hello").once("old")).await.unwrap(), old);
+    let refused = soon("his", his.prompt("ask").once("k")).await;
+    assert!(matches!(refused, Err(Error::HeldBack { .. })), "{refused:?}");
+    let hers = his.clone().with_agent(asking("ada"));
+    let mut run = hers.prompt("ask").once("k").start().await.unwrap();
+    assert_eq!(soon("its entry", run.recorded()).await.unwrap(), entry);
+    let question = hers.questions().await.unwrap()[0].id;
+    hers.answer(question, "yes").await.unwrap();
+    assert_eq!(soon("hers", run.reply()).await.unwrap().text, "after yes");
+    model.assert_clean();
+}
+
+/// One that was taken out of the inbox has no run, and is said when it is said again.
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_was_withdrawn_is_said_under_its_key() {
+    let script = vec![Said::text("one").after_ms(60_000), Said::text("two"), Said::text("three")];
+    let model = simulator(Sequence(script), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("once", &agent(100_000)).await.unwrap();
+    let running = session.prompt("a").start().await.unwrap();
+    let mut waiting = session.prompt("b").once("b").start().await.unwrap();
+    waiting.recorded().await.unwrap();
+    assert_eq!(session.clear_inbox().await.unwrap(), 1);
+    let withdrawn = soon("withdrawn", waiting.reply()).await;
+    assert!(matches!(withdrawn, Err(Error::Withdrawn { .. })), "{withdrawn:?}");
+    running.reply().await.unwrap();
+    let reply = soon("again", session.prompt("b").once("b")).await.unwrap();
+    assert_eq!(reply.text, "two");
+    assert_eq!(soon("its reply", session.prompt("b").once("b")).await.unwrap(), reply);
+    assert_eq!(said(&session).await, ["a", "one", "b", "two"]);
+    model.assert_clean();
+}
+
+/// The newest prompt has no answer either, and is not the one that goes on.
+#[tokio::test(start_paused = true)]
+async fn a_key_does_not_go_on_with_the_prompt_of_another() {
+    let script = vec![refused(), refused(), Said::text("one"), refused(), Said::text("two")];
+    let model = simulator(Sequence(script), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("once", &agent(100_000)).await.unwrap();
+    assert!(session.prompt("k?").once("k").await.is_err());
+    assert!(session.prompt("other").await.is_err());
+    assert_eq!(soon("again", session.prompt("k?").once("k")).await.unwrap().text, "one");
+    assert_eq!(said(&session).await, ["k?", "other", "k?", "one"]);
+    // Where nothing was said since, it goes on where it stands, and its entry is the first one's.
+    let mut failing = session.prompt("n?").once("n").start().await.unwrap();
+    let entry = failing.recorded().await.unwrap();
+    assert!(soon("refused", failing.reply()).await.is_err());
+    for what in ["it goes on", "it has its reply"] {
+        let mut again = session.prompt("n?").once("n").start().await.unwrap();
+        assert_eq!(soon(what, again.recorded()).await.unwrap(), entry, "{what}");
+        assert_eq!(soon(what, again.reply()).await.unwrap().text, "two", "{what}");
+    }
+    model.assert_clean();
+}
+
+/// Two that were left behind are said again, each under its own key.
+#[tokio::test(start_paused = true)]
+async fn each_key_has_the_reply_of_its_own_words() {
+    let script = vec![
+        Said::text("zero"),
+        refused(),
+        refused(),
+        Said::text("one"),
+        Said::text("two"),
+        Said::text("three"),
+    ];
+    let model = simulator(Sequence(script), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("once", &agent(100_000)).await.unwrap();
+    session.prompt("begin").await.unwrap();
+    for key in ["a", "b"] {
+        assert!(session.prompt(key).once(key).await.is_err());
+    }
+    session.prompt("other").await.unwrap();
+    for _ in 0..2 {
+        for (key, reply) in [("a", "two"), ("b", "three")] {
+            assert_eq!(soon(key, session.prompt(key).once(key)).await.unwrap().text, reply);
+        }
+    }
+    assert_eq!(said(&session).await, ["begin", "zero", "a", "b", "other", "one", "a", "two", "b", "three"]);
+    model.assert_clean();
+}
+
+/// What judges the answer when it is said again are the functions that judged it first, which have no name.
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_is_said_again_is_judged_as_it_was() {
+    let has_rain = |answer: greenroom::ProposedAnswer| async move {
+        if answer.text.contains("rain") { Ok(()) } else { Err("it says nothing of rain") }
+    };
+    let script = vec![refused(), Said::text("other"), Said::text("Sun."), Said::text("It rains.")];
+    let model = simulator(Sequence(script), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("once", &agent(100_000)).await.unwrap();
+    assert!(session.prompt("weather?").once("k").validate(has_rain).await.is_err());
+    session.prompt("other").await.unwrap();
+    let lacks = soon("lacks", session.prompt("weather?").once("k")).await;
+    assert!(matches!(lacks, Err(Error::NoValidator { unnamed: 1, .. })), "{lacks:?}");
+    let reply = soon("judged", session.prompt("weather?").once("k").validate(has_rain)).await.unwrap();
+    assert_eq!((reply.text.as_str(), model.calls()), ("It rains.", 4));
+    model.assert_clean();
+}
+
+/// Whatever the disk refused of its run, it is recorded once, and said again until it has its reply.
+#[tokio::test]
+async fn a_prompt_whose_run_was_given_up_for_the_disk_goes_on_under_its_key() {
+    let mut refused = 0;
+    for at in 1..=8 {
+        let model = answers();
+        let files = FaultyFiles::new(Arc::new(MemoryFiles::new()));
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { files: Arc::new(files.clone()), ..StoreOptions::new(dir.path()) };
+        let runtime = Runtime::builder().provider(model.provider()).store_options(options);
+        let runtime = runtime.start().await.unwrap();
+        let session = runtime.open("once", &of("ada")).await.unwrap();
+        session.prompt("hello").await.unwrap();
+        files.set(DiskFault::FailOnce { at, errno: ENOSPC });
+        let ended = soon("the disk", session.prompt("k?").once("k")).await;
+        refused += usize::from(ended.is_err());
+        files.set(DiskFault::None);
+        let reply = soon("again", session.prompt("k?").once("k")).await.unwrap();
+        assert_eq!(reply.text, "ada answers k?", "{at}");
+        let log = runtime.entries("once", EntryId(0)).await.unwrap();
+        let said = log.iter().filter_map(|entry| entry.kind.as_message());
+        assert_eq!(said.filter(|message| message.text() == "k?").count(), 1, "{at}");
+        runtime.shutdown().await.unwrap();
+    }
+    assert!(refused >= 4, "{refused}");
+}
