@@ -1,4 +1,4 @@
-//! Long sessions, generated without a model: many older entries, a compaction over them, and a live part.
+//! Long sessions, made without a model: many older entries, a compaction over them, and a live part.
 //!
 //! Invariants: the same numbers give the same entries, and two sessions with the same live part differ only
 //! in the part that the compaction replaced.
