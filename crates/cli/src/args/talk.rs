@@ -1,0 +1,113 @@
+//! Flags of the commands that talk with an agent: `chat`, `run`, `resume`, `compact`, `demo`.
+//!
+//! Invariants: a flag is explained once, as its help.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::ModelArgs;
+
+/// `resume`.
+#[derive(Debug, Args)]
+pub(crate) struct ResumeArgs {
+    /// The session, or the beginning of its id [default: the newest one of this folder]
+    #[arg(value_name = "ID")]
+    pub(crate) id: Option<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// `compact`.
+#[derive(Debug, Args)]
+pub(crate) struct CompactArgs {
+    /// The session, or the beginning of its id
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// What the summary is to dwell on
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) focus: Option<String>,
+    /// How much of the newest conversation to keep, in tokens [default: the configuration's, else a quarter]
+    #[arg(long, visible_alias = "keep", value_name = "TOKENS")]
+    pub(crate) keep_recent: Option<u64>,
+    /// Also where everything is recent enough to keep: then all but the last two messages
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print JSON: how it ended
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// `demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// The simulated model's window, in tokens
+    #[arg(long, default_value_t = 32_000, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(4_000..=2_000_000))]
+    pub(crate) window: u64,
+    /// How many compactions to wait for
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) compactions: u64,
+    /// The folder that the agent reads in
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    pub(crate) workspace: PathBuf,
+    /// Without the pauses that make it watchable
+    #[arg(long)]
+    pub(crate) fast: bool,
+}
+
+/// `chat`.
+#[derive(Debug, Args)]
+pub(crate) struct ChatArgs {
+    /// The session to go on with, or to begin under this name
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    /// Go on with the newest session of this folder
+    #[arg(short = 'c', long = "continue", conflicts_with = "session")]
+    pub(crate) goes_on: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// `run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// What to say; what is piped in on standard input follows it
+    #[arg(short, long, value_name = "TEXT")]
+    pub(crate) prompt: Option<String>,
+    /// Print JSON: one event a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The session to go on with, or to begin under this name
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    /// Go on with the newest session of this folder
+    #[arg(short = 'c', long = "continue", conflicts_with = "session")]
+    pub(crate) goes_on: bool,
+    /// An image that goes with the prompt: PNG, JPEG, GIF or WebP; may be given several times
+    #[arg(long = "image", value_name = "FILE")]
+    pub(crate) images: Vec<PathBuf>,
+    /// A JSON schema that the answer must fit: a file, or the schema itself. One that does not is sent back to the model
+    /// with what is wrong; the value is printed as JSON, and nothing else
+    #[arg(long, value_name = "FILE|JSON")]
+    pub(crate) output_schema: Option<String>,
+    /// The most that this run may cost, in US dollars, as far as prices are known; the first call is held to it too
+    #[arg(long, value_name = "USD", value_parser = dollars, allow_hyphen_values = true)]
+    pub(crate) max_cost: Option<f64>,
+    /// How long it may take, in seconds; after that it is aborted, and what had come is kept
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
+    pub(crate) timeout: Option<u64>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+fn dollars(text: &str) -> Result<f64, String> {
+    let usd = text.trim_start_matches('$').parse::<f64>().ok().filter(|usd| usd.is_finite() && *usd >= 0.0);
+    usd.ok_or_else(|| "give an amount of US dollars, such as 0.50".to_owned())
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse::<u64>().ok().filter(|seconds| *seconds > 0);
+    seconds.ok_or_else(|| "give a whole number of seconds, at least 1".to_owned())
+}
