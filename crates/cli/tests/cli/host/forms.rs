@@ -16,7 +16,7 @@ const CITY: &str =
 async fn hosted() -> Hosted {
     Hosted::of(Function(|request: &SeenRequest, _: CallInfo| {
         let is_nonsense = request.messages.iter().any(|message| message.text() == "nonsense");
-        let is_second = request.last_user_text().contains("it is no JSON");
+        let is_second = request.last_user_text().contains("not valid JSON");
         match request.output_schema.is_some() {
             true if is_second && !is_nonsense => Answer::text(r#"{"name":"Bergen"}"#),
             _ => Answer::text("It is Bergen."),
