@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use greenroom::futures_util::{FutureExt, StreamExt, stream};
 use greenroom::prelude::*;
-use greenroom::provider::{
-    AssistantMessage, BoxFuture, Failure, FailureClass, Part, Provider, ProviderError, ReplyEvent,
-    ReplyStream, Request, StopReason, Usage,
-};
+use greenroom::provider::{BoxFuture, Provider, ProviderError, ReplyEvent, ReplyStream, Request};
+use greenroom::{AssistantMessage, Failure, FailureClass, Part, StopReason, Usage};
 use greenroom_simulator::conformance;
 
 #[derive(Default)]

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use greenroom::event::EventKind;
+use greenroom::EventKind;
 use greenroom::prelude::*;
 use greenroom::{RuntimeBuilder, SettingsChange, SharedProvider, Status};
 use greenroom_simulator::{

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom::event::Delta;
+use greenroom::Delta;
 use greenroom::prelude::*;
 use greenroom::{InProgress, ToolContext};
 use greenroom_simulator::{Answer as Said, Echo, Fault, Pace, Point, Sequence};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use greenroom::event::Delta;
+use greenroom::Delta;
 use greenroom::prelude::*;
 use greenroom_simulator::{Answer as Said, Pace, Sequence};
 use serde_json::json;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greenroom::event::EventKind;
+use greenroom::EventKind;
 use greenroom::prelude::*;
 use greenroom::{
     Answer, AskError, EntryId, EntryKind, PendingQuestion, QuestionEnd, RuntimeBuilder, Subscription,

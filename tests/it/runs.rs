@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom::event::EventKind;
+use greenroom::EventKind;
 use greenroom::prelude::*;
 use greenroom_kernel::StopReason;
 use greenroom_simulator::{Answer as Said, Sequence};

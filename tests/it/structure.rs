@@ -228,6 +228,52 @@ fn examples_and_guide_need_no_other_crate_of_ours() {
     }
 }
 
+/// A user of `greenroom` reads these names. All of them are named in `lib.rs`, each at one place; the prelude repeats some.
+#[test]
+fn the_library_has_few_names_and_each_has_one_path() {
+    const NAMES_MAX: usize = 200;
+    let text = read(&root().join("crates/greenroom/src/lib.rs"));
+    let (mut module, mut item) = (String::new(), None::<String>);
+    let mut names: Vec<(String, String)> = Vec::new();
+    for (number, line) in code_lines(&text) {
+        assert!(!line.contains("::*"), "lib.rs:{number}: a glob hides how many names there are");
+        let trimmed = line.trim();
+        if let Some(name) = trimmed.strip_prefix("pub mod ") {
+            module = name.trim_end_matches([' ', '{', ';']).to_owned();
+            names.push((String::new(), module.clone()));
+            assert!(
+                trimmed.ends_with('{'),
+                "lib.rs:{number}: the names of a module in a file are not seen here"
+            );
+        } else if line == "}" && item.is_none() {
+            module.clear();
+        } else if let Some(rest) = trimmed.strip_prefix("pub use ") {
+            item = Some(rest.to_owned());
+        } else if let Some(item) = &mut item {
+            item.push_str(trimmed);
+        }
+        if item.as_ref().is_some_and(|item| item.ends_with(';')) {
+            let item = item.take().unwrap_or_default();
+            let leaves =
+                item.trim_end_matches(';').rsplit_once('{').map_or(item.as_str(), |(_, leaves)| leaves);
+            let leaves = leaves.split([',', '}', ';']).map(str::trim).filter(|leaf| !leaf.is_empty());
+            let name = |leaf: &str| {
+                let leaf = leaf.rsplit(" as ").next().unwrap_or(leaf);
+                leaf.rsplit("::").next().unwrap_or(leaf).to_owned()
+            };
+            names.extend(leaves.map(|leaf| (module.clone(), name(leaf))));
+        }
+    }
+    let seen: Vec<_> =
+        names.iter().filter(|(module, name)| module != "internal" && name != "internal").collect();
+    assert!(seen.len() > 100, "only {} names were found", seen.len());
+    assert!(seen.len() <= NAMES_MAX, "{} public names; at most {NAMES_MAX}", seen.len());
+    let mut once = BTreeSet::new();
+    for (module, name) in seen.iter().filter(|(module, _)| module != "prelude") {
+        assert!(once.insert(name), "`{name}` has another path than `{module}`");
+    }
+}
+
 /// A test may import all of the prelude and all of the test kit.
 #[test]
 fn the_test_kit_and_the_prelude_share_no_name() {

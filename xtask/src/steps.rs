@@ -31,6 +31,7 @@ pub(crate) enum Outcome {
 pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", about: "the code is formatted", run: fmt },
     Step { name: "clippy", about: "no warnings in any target", run: clippy },
+    Step { name: "features", about: "the library builds without its optional parts", run: features },
     Step { name: "test", about: "unit and integration tests", run: test },
     Step { name: "doctest", about: "the examples in the documentation", run: doctest },
     Step { name: "doc", about: "the documentation builds without warnings", run: doc },
@@ -45,6 +46,11 @@ pub(crate) const STEPS: &[Step] = &[
 
 fn fmt() -> Result<Outcome> {
     Cargo::new(&["fmt", "--all", "--check"]).run()?;
+    passed()
+}
+
+fn features() -> Result<Outcome> {
+    Cargo::new(&["clippy", "-p", "greenroom", "--no-default-features", "--", "-D", "warnings"]).run()?;
     passed()
 }
 

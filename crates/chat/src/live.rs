@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use greenroom::event::{EventKind, Record};
 use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, Status as SessionStatus};
+use greenroom::{EventKind, Record};
 use greenroom_kernel::question::Question;
 use greenroom_server::operations::{ListQuestions, Sent, WaitingInput};
 use greenroom_server::{Client, ClientError, Events, Received};

@@ -43,7 +43,7 @@ pub(crate) fn data_dir(global: &Global) -> Result<PathBuf> {
     let dir = match &global.data_dir {
         Some(dir) => dir.clone(),
         // It knows the variable, and takes an empty one for none.
-        None => greenroom::env::data_dir()?,
+        None => greenroom::internal::data_dir()?,
     };
     // A folder that is not there yet has no sessions; one that cannot be there is a mistake.
     let source = match dir.metadata() {

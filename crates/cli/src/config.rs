@@ -92,7 +92,7 @@ pub(crate) struct Config {
 impl Default for Config {
     fn default() -> Self {
         let openai = ProviderConfig {
-            base_url: greenroom::provider::openai::OPENAI_BASE_URL.parse().ok(),
+            base_url: greenroom::provider::OPENAI_BASE_URL.parse().ok(),
             api_key_env: Some(OPENAI_KEY.to_owned()),
             ..ProviderConfig::default()
         };

@@ -5,10 +5,10 @@
 //! Invariants: what is here turns a call into a message and waits for the answer. It decides nothing.
 
 pub(crate) mod children;
-pub mod deletion;
-pub mod env;
+pub(crate) mod deletion;
+pub(crate) mod env;
 pub(crate) mod models;
-pub mod questions;
+pub(crate) mod questions;
 pub(crate) mod request;
 pub(crate) mod resume;
 pub(crate) mod run_stream;

@@ -6,6 +6,6 @@
 
 pub(crate) mod activity;
 pub(crate) mod bus;
-pub mod event;
+pub(crate) mod event;
 pub(crate) mod pairs;
 pub(crate) mod run_link;

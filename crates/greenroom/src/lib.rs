@@ -1,11 +1,7 @@
 //! Greenroom: an actor-based agent runtime.
 //!
-//! A program spawns agents in-process, supervises many sessions at once, and subscribes to what they broadcast.
-//! Each session's conversation lives in an append-only log and never outgrows its model's window: the older part
-//! is replaced, in the model's view, by a summary.
-//!
-//! The one key decision: **each session is a few actors that only exchange messages**, and the deciding is done
-//! in `greenroom-kernel`, which knows none of them. This is the only crate that knows ractor.
+//! A program defines agents, opens sessions, and prompts them. The runtime supervises many sessions at once, records each
+//! conversation in an append-only log, and replaces the older part by a summary when the model's window fills up.
 //!
 //! ```
 //! use greenroom::prelude::*;
@@ -25,9 +21,52 @@
 //! # }
 //! ```
 //!
-//! Where to begin: [`Runtime`] and [`SessionHandle`] are what a program holds, [`Agent`] and [`tool`] what it defines,
-//! [`RunRequest`], [`Run`] and [`RunStream`] what it asks and watches, [`Event`] and [`Subscription`] what it hears, and
-//! [`Error`] what may go wrong. The [`prelude`] has what most programs need.
+//! The [`prelude`] has what most programs need.
+//!
+//! # Runtime and sessions
+//!
+//! [`Runtime`] holds the sessions, and [`RuntimeBuilder`] configures it. [`SessionHandle`] is one session. [`SessionQuery`]
+//! lists [`SessionSummary`]s, [`State`] is the state of one session, [`LiveSession`] and [`Activity`] what it is doing now.
+//! [`ResumeAll`] finishes the work that the end of a process interrupted.
+//!
+//! # Agents
+//!
+//! [`Agent`] is the definition: model, instructions, tools, limits, hooks. [`tool`] makes a tool of a function; [`Tool`] is
+//! the trait behind it, and [`ToolContext`] what a call is given. [`sub_agent`] makes a tool of an agent, and [`Team`] a
+//! group of agents that hand a conversation over to one another.
+//!
+//! # Requests
+//!
+//! [`RunRequest`] is a prompt with its options: [`Typed`] answers, timeouts, limits, idempotency keys. [`Run`] is a started
+//! run, [`RunStream`] gives its [`RunItem`]s as they arrive, and [`Reply`] is the result. A dropped request is cancelled.
+//!
+//! # Events
+//!
+//! [`Subscription`] delivers [`Event`]s, chosen by a [`Filter`]; [`EventKind`] lists them.
+//!
+//! # Hooks, guards and validators
+//!
+//! [`BeforeTool`], [`AfterTool`], [`BeforeModel`], [`InputVerdict`] and [`Rejection`] are their verdicts.
+//!
+//! # Questions to people
+//!
+//! A tool asks a [`Question`], and [`SessionHandle::answer`] takes the [`Answer`]. [`PendingQuestion`] is one that is open.
+//!
+//! # Compaction
+//!
+//! [`CompactionSettings`] configures it, [`CompactOptions`] a single one, and [`Compacted`] is the result.
+//!
+//! # Errors
+//!
+//! [`Error`] is what can go wrong; [`Error::is_retryable`] says whether to try again.
+//!
+//! # Features
+//!
+//! | feature | on by default | what it adds |
+//! |---|---|---|
+//! | `openai` | yes | the provider for OpenAI-compatible servers, and `Runtime::from_env` |
+//!
+//! A program with a provider of its own (see [`provider`]) can leave it out.
 
 // The rooms, from the top: each may touch only those below it (`tests/it/structure.rs` holds it).
 mod api;
@@ -80,15 +119,12 @@ pub use values::hook::{HookAction, HookPoint};
 pub use values::prompt::{CallView, Prompt, Reply, Typed};
 pub use values::state::{State, Status};
 
-pub use api::{deletion, env, questions};
-pub use events::event;
-
 pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::entry::{CompactionOutcome, Sees};
 pub use greenroom_kernel::question::{Answer, Asker, Question, QuestionEnd, QuestionKind};
 pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FailureClass, Image, ImageError, RunId, RunOutcome};
-pub use greenroom_provider::{ModelSettings, Purpose, ReasoningEffort, Request, ToolChoice};
+pub use greenroom_provider::{ModelSettings, ReasoningEffort, ToolChoice};
 
 pub use greenroom_store::{Notice, Store, StoreError, StoreOptions};
 pub use greenroom_tools::{
@@ -109,15 +145,36 @@ pub use greenroom_kernel::{
 /// `#[serde(crate = "greenroom::serde")]` and `#[schemars(crate = "greenroom::schemars")]`.
 pub use {futures_util, schemars, serde, serde_json};
 
-/// Model providers: OpenAI-compatible servers, and what it takes to write one of one's own.
+/// Model providers: what it takes to write one, and the one for OpenAI-compatible servers.
+///
+/// A provider implements [`Provider`](provider::Provider). The messages of a request, and what an answer is made of, are at
+/// the crate's root: [`Message`], [`AssistantMessage`], [`Part`], [`Block`]. The example program `own_provider` is a whole one.
 pub mod provider {
     pub use futures_util::future::BoxFuture;
     pub use futures_util::stream::BoxStream;
-    pub use greenroom_kernel::{
-        AssistantMessage, Block, Failure, FailureClass, Message, Part, StopReason, ToolCall, ToolResult,
-        ToolSpec, ToolStatus, Usage,
+    pub use greenroom_kernel::ToolSpec;
+    pub use greenroom_provider::retry_after::retry_after_ms;
+    pub use greenroom_provider::{
+        Catalog, ModelInfo, OutputSchema, Provider, ProviderError, Purpose, ReplyEvent, ReplyStream, Request,
+        ResendReasoning, ResentReasoning, Served, ServedModel, SettingError, classify, sendable_arguments,
     };
-    pub use greenroom_provider::*;
+
+    pub use greenroom_provider::catalog::Prices;
+
+    #[cfg(feature = "openai")]
+    pub use greenroom_provider::{
+        ApiKey, BaseUrl, BaseUrlError, MaxTokensField, OPENAI_BASE_URL, OpenAi, OpenAiOptions, OptionsError,
+        Proxies,
+    };
+}
+
+/// What only the other crates of Greenroom use. It may change with any version.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::api::deletion::delete_stored;
+    pub use crate::api::env::data_dir;
+    pub use crate::api::questions::list_stored;
+    pub use crate::events::event::of_entries;
 }
 
 /// What most programs need.

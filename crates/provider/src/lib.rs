@@ -8,11 +8,14 @@
 //!
 //! A provider with another wire format can use [`classify()`], [`retry_after`] and [`catalog`]. It cannot use the
 //! OpenAI-compatible provider's reading of event streams, idle timeouts and body limits: those are private to
-//! [`openai`] and written against reqwest's responses.
+//! [`openai`] and written against reqwest's responses. Without the feature `openai`, which is on by default, there is no
+//! HTTP client in the crate.
 
+#[cfg(feature = "openai")]
 mod base_url;
 pub mod catalog;
 pub mod classify;
+#[cfg(feature = "openai")]
 pub mod openai;
 mod output_schema;
 pub mod retry_after;
@@ -22,15 +25,17 @@ pub mod settings;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+#[cfg(feature = "openai")]
 pub use self::base_url::{BaseUrl, BaseUrlError};
 pub use self::catalog::{Catalog, ModelInfo};
 pub use self::classify::classify;
+#[cfg(feature = "openai")]
 pub use self::openai::{
-    ApiKey, MaxTokensField, OpenAi, OpenAiOptions, OptionsError, Proxies, ResendReasoning,
+    ApiKey, MaxTokensField, OPENAI_BASE_URL, OpenAi, OpenAiOptions, OptionsError, Proxies,
 };
 pub use self::output_schema::OutputSchema;
 pub use self::served::{Served, ServedModel};
-pub use self::settings::{ModelSettings, ReasoningEffort, SettingError, ToolChoice};
+pub use self::settings::{ModelSettings, ReasoningEffort, ResendReasoning, SettingError, ToolChoice};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::BoxStream;
 pub use greenroom_kernel::reasoning::ResentReasoning;

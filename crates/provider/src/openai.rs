@@ -25,11 +25,13 @@ use async_openai::config::Config;
 use futures_util::future::{BoxFuture, FutureExt};
 use http::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use secrecy::SecretString;
-use serde::{Deserialize, Serialize};
 
 use self::template::Template;
 pub(crate) use self::transport::ERROR_BODY_BYTES_MAX;
-use crate::{BaseUrl, ModelSettings, Provider, ProviderError, ReplyStream, Request, ResentReasoning, Served};
+use crate::{
+    BaseUrl, ModelSettings, Provider, ProviderError, ReplyStream, Request, ResendReasoning, ResentReasoning,
+    Served,
+};
 
 /// The base URL of OpenAI's own API.
 pub const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
@@ -71,34 +73,6 @@ pub enum MaxTokensField {
     MaxTokens,
     /// `max_completion_tokens`: the name that OpenAI's reasoning models require.
     MaxCompletionTokens,
-}
-
-/// Whether the reasoning of earlier answers is sent back, and in which field. Configurations write the field's name, or
-/// `never`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[non_exhaustive]
-pub enum ResendReasoning {
-    /// Reasoning is not sent back, which is what most servers expect.
-    #[default]
-    #[serde(rename = "never")]
-    Never,
-    /// Reasoning is sent as `reasoning_content`, only to the provider that it came from.
-    #[serde(rename = "reasoning_content")]
-    AsReasoningContent,
-    /// Reasoning is sent as `reasoning`, only to the provider that it came from.
-    #[serde(rename = "reasoning")]
-    AsReasoning,
-}
-
-impl ResendReasoning {
-    /// Which reasoning a request to this provider carries. Chat completions have no place for opaque blocks.
-    pub fn rule(self, provider: &str) -> ResentReasoning {
-        let readable_of = match self {
-            Self::Never => None,
-            Self::AsReasoningContent | Self::AsReasoning => Some(provider.to_owned()),
-        };
-        ResentReasoning { readable_of, dialect: None }
-    }
 }
 
 /// Through which proxies servers are reached. An address may hold a user's name and password.

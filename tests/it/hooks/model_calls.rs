@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use greenroom::prelude::*;
-use greenroom::{BeforeModel, HookAction, HookPoint, Message, Purpose};
+use greenroom::provider::Purpose;
+use greenroom::{BeforeModel, HookAction, HookPoint, Message};
 use greenroom_simulator::{Answer as Said, ByPurpose, Echo, Fault, Sequence, Summariser};
 use serde_json::json;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use greenroom::event::EventKind;
+use greenroom::EventKind;
 use greenroom::prelude::*;
 use greenroom::{EntryId, EntryKind, QuestionEnd, RunOutcome};
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator};

@@ -358,7 +358,7 @@ async fn without_a_session_the_overflow_is_the_caller_s() {
         system: None,
         messages: vec![Arc::new(user(text("much", 500)))],
         tools: Arc::from([]),
-        settings: greenroom::provider::ModelSettings::default(),
+        settings: greenroom::ModelSettings::default(),
         output_schema: None,
         purpose: greenroom::provider::Purpose::Step,
         session: String::new(),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use greenroom::event;
+use greenroom::internal::of_entries;
 use greenroom::prelude::*;
 use greenroom_kernel::RunId;
 
@@ -29,8 +29,7 @@ impl Stream {
                 let entry = entry.unwrap_or_else(|| panic!("published before it was durable: {event:?}"));
                 // Later entries determine which run an entry belongs to: see `check_told`.
                 let entries = std::slice::from_ref(entry);
-                let says =
-                    event::of_entries(&event.session, None, event.session_created_at_ms, entries, event.run);
+                let says = of_entries(&event.session, None, event.session_created_at_ms, entries, event.run);
                 assert_eq!(says.collect::<Vec<_>>(), [(**event).clone()], "not what its entry says");
                 self.0.push(Arc::clone(event));
             }

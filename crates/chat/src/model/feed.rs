@@ -1,6 +1,6 @@
 //! Events of the session.
 
-use greenroom::event::{Delta, EventKind, MessageView, Record};
+use greenroom::{Delta, EventKind, MessageView, Record};
 use greenroom::{EntryId, Event, Role};
 use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::usage::ContextUsage;

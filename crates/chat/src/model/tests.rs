@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use greenroom::event::{Delta, EventKind, MessageView, Record};
+use greenroom::{Delta, EventKind, MessageView, Record};
 use greenroom::{Event, Role, RunOutcome};
 use greenroom_kernel::usage::ContextUsage;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::provider::catalog::Prices;
+use greenroom::provider::Prices;
 use greenroom::provider::{BaseUrl, Catalog, OpenAi, OpenAiOptions, Proxies};
 use greenroom_tools::origin;
 

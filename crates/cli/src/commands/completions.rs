@@ -233,7 +233,7 @@ fn beginning_with(current: &OsStr, names: impl IntoIterator<Item = String>) -> V
 fn store() -> Option<Store> {
     let dir = match said("--data-dir") {
         Some(dir) => expanded(&dir),
-        None => greenroom::env::data_dir().ok()?,
+        None => greenroom::internal::data_dir().ok()?,
     };
     // Opening one for reading makes nothing, but says why it is not there.
     let options = StoreOptions { is_read_only: true, ..StoreOptions::new(dir) };

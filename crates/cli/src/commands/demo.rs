@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use greenroom::event::EventKind;
+use greenroom::EventKind;
 use greenroom::{Agent, Event, RunItem, Runtime, SessionHandle};
 use greenroom_kernel::ToolStatus;
 use greenroom_kernel::usage::ContextUsage;

@@ -6,7 +6,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use greenroom::event::EventKind;
+use greenroom::EventKind;
 use greenroom::{EntryId, Error, Event, Reply, RunId, RunItem, RunStream};
 use greenroom_server::operations::{Abort, Accepted, Operation, PromptOutcome};
 use greenroom_server::{Client, ClientError, Problem, Received};

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal as _;
 
 use anyhow::Result;
-use greenroom::deletion::delete_stored;
+use greenroom::internal::delete_stored;
 use greenroom_server::Client;
 use greenroom_server::operations::{DeleteSession, ListSessions};
 use greenroom_store::StoreError;

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use greenroom::event::{Delta, EventKind};
+use greenroom::{Delta, EventKind};
 use greenroom::{Event, Role, RunItem};
 use greenroom_kernel::{FailureClass, ToolStatus};
 use greenroom_terminal::screen::one_line;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::questions::list_stored;
+use greenroom::internal::list_stored;
 use greenroom::{LoggedWork, Order, PendingQuestion, SessionSummary, State, Status};
 use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_server::operations::{

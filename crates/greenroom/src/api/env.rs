@@ -1,13 +1,17 @@
 //! A runtime from the environment: the one place in this crate that reads it.
 
 use std::path::PathBuf;
+#[cfg(feature = "openai")]
 use std::sync::Arc;
 
+#[cfg(feature = "openai")]
 use greenroom_provider::{OpenAi, OpenAiOptions};
 
+#[cfg(feature = "openai")]
 use crate::api::runtime::{Runtime, RuntimeBuilder};
 use crate::values::error::{ConfigError, Result};
 
+#[cfg(feature = "openai")]
 impl Runtime {
     /// A runtime as the environment says: `OPENAI_API_KEY` and `OPENAI_BASE_URL` for the provider,
     /// `GREENROOM_DATA_DIR` for the store; else the user's data directory.
@@ -19,6 +23,7 @@ impl Runtime {
     }
 }
 
+#[cfg(feature = "openai")]
 impl RuntimeBuilder {
     /// As [`Runtime::from_env`], to be changed before it is started.
     ///

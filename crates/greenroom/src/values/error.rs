@@ -7,7 +7,9 @@ use greenroom_kernel::plan::NothingToCompact;
 use greenroom_kernel::question::QuestionEnd;
 use greenroom_kernel::settings::SettingsError;
 use greenroom_kernel::{Failure, FailureClass};
-use greenroom_provider::{OptionsError, SettingError};
+#[cfg(feature = "openai")]
+use greenroom_provider::OptionsError;
+use greenroom_provider::SettingError;
 use greenroom_store::StoreError;
 
 /// A failed request to the runtime.
@@ -491,11 +493,13 @@ pub enum ConfigError {
         reason: String,
     },
     /// Options that no provider can be made with.
+    #[cfg(feature = "openai")]
     #[error("{0}")]
     Provider(OptionsError),
 }
 
 impl ConfigError {
+    #[cfg(feature = "openai")]
     pub(crate) fn variable(name: &'static str, error: &impl ToString) -> Self {
         Self::Variable { name, reason: error.to_string() }
     }
@@ -698,6 +702,7 @@ impl From<SettingError> for Error {
     }
 }
 
+#[cfg(feature = "openai")]
 impl From<OptionsError> for Error {
     fn from(error: OptionsError) -> Self {
         Self::Config(ConfigError::Provider(error))

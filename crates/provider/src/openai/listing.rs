@@ -14,7 +14,8 @@ use super::Server;
 use super::transport::root_cause;
 use crate::ProviderError;
 use crate::classify::{classify, one_line};
-use crate::served::{Served, read_list};
+use crate::served::Served;
+use crate::served::list::read_list;
 
 /// How long each page may take.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{MorePage, Served, ServedModel, read_list};
+use super::list::{MorePage, read_list};
+use super::{Served, ServedModel};
 use crate::catalog::Prices;
 
 /// Window, trained window and output limit of the model `m` after these pages.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use greenroom::event::EventKind;
+use greenroom::EventKind;
 use greenroom::provider::Provider;
 use greenroom::{Agent, Event, Runtime};
 use greenroom_simulator::{Answer, Function, Pace, SeenRequest, Simulator, SimulatorOptions};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greenroom::event::EventKind;
+use greenroom::EventKind;
 use greenroom::{Agent, Runtime, SharedProvider};
 use greenroom_simulator::{Answer, Function, Pace, SeenRequest, Simulator, SimulatorOptions};
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 //! Invariants: an outcome follows every event that was published before it, and that of a compaction the event of its
 //! end; each promised outcome is sent, whatever happens to the session.
 
-use greenroom::event::EventKind;
+use greenroom::EventKind;
 use greenroom::{Delivery, Event, Subscription};
 use greenroom_kernel::EntryId;
 use serde_json::json;

@@ -136,7 +136,7 @@ async fn a_picture_goes_with_a_steer_and_with_a_follow_up() {
 #[tokio::test(start_paused = true)]
 async fn an_interrupt_right_behind_a_prompt_is_not_lost() {
     use greenroom::RunOutcome;
-    use greenroom::event::{EventKind, Record};
+    use greenroom::{EventKind, Record};
     use greenroom_server::Received;
     use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions};
 

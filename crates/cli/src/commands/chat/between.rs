@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use greenroom::event::EventKind;
+use greenroom::EventKind;
 use greenroom::{Event, EventType};
 use greenroom_server::{Events, Received};
 

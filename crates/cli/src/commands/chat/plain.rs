@@ -5,7 +5,7 @@
 use std::io::IsTerminal;
 
 use anyhow::Result;
-use greenroom::event::{EventKind, Record};
+use greenroom::{EventKind, Record};
 use greenroom::{Error, ModelSettings, RunItem, State};
 use greenroom_chat::commands::{self, Command};
 use greenroom_chat::{Backend, HELD_COLUMNS, HowToCompact, NEXT_HOST, figures};

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use greenroom::event::{Delta, EventKind};
+use greenroom::{Delta, EventKind};
 use greenroom::{Event, LiveSession, Role, Status};
 use greenroom_kernel::ToolStatus;
 use greenroom_terminal::format;

@@ -1,6 +1,6 @@
 //! Clients that share a host: what becomes of their runs.
 
-use greenroom::event::EventKind;
+use greenroom::EventKind;
 use greenroom_server::Received;
 use greenroom_server::operations::{ClientKind, PromptSession, SessionState, StartSession};
 use rustix::process::Signal;
