@@ -1,7 +1,7 @@
-//! A model hands the conversation over in its run: beside other calls, where it cannot be done, and while the team changes.
+//! Hand-offs by the model in a run: together with other calls, hand-offs that fail, and teams that change meanwhile.
 //!
-//! Invariants: the first hand-off of an answer counts, after all its calls have ended; one that fails leaves the run with
-//! the agent that began it.
+//! Invariants: the first hand-off of an answer counts, after all its calls have ended; after a hand-off that fails, the
+//! agent that began the run continues it.
 
 use greenroom::Subscription;
 use greenroom_store::StoreOptions;
@@ -20,7 +20,7 @@ fn looks(agent: Agent) -> Agent {
     })
 }
 
-/// The names of the tools whose results are the newest messages, and who says so.
+/// Returns the answering agent and the results that it reads, newest first.
 fn results(request: &SeenRequest) -> String {
     let of_call = request.messages.iter().rev().take_while(|message| message.role() == "tool");
     let texts: Vec<String> = of_call.map(|message| message.text()).collect();
@@ -40,7 +40,7 @@ fn warnings(events: &mut Subscription) -> Vec<String> {
     drain(events).into_iter().filter_map(warning).collect()
 }
 
-/// The hand-offs and the changes of the model since this entry, in the log.
+/// The hand-offs and model changes in the log from this entry on.
 async fn recorded(runtime: &Runtime, from: u64) -> Vec<String> {
     let said = |kind: &EntryKind| match kind {
         EntryKind::HandOff(hand_off) => Some(format!("to {}", hand_off.to)),
@@ -75,12 +75,12 @@ async fn the_first_of_several_hand_offs_counts_after_all_calls_of_the_answer() {
         reply(&session, "go").await.unwrap().text,
         "refunds read seen / The conversation goes on with sales. / The conversation goes on with refunds."
     );
-    // The model is the same.
+    // Both use the same model, so no change of the model is recorded.
     assert_eq!(recorded(&runtime, 0).await, ["to refunds"]);
     model.assert_clean();
 }
 
-/// A change of the model is recorded with the hand-off in a run, and with the next prompt between runs.
+/// In a run, the change of the model is recorded with the hand-off; between runs, with the next prompt.
 #[tokio::test(start_paused = true)]
 async fn another_model_is_recorded_where_it_begins_to_answer() {
     let model = model();
@@ -96,7 +96,7 @@ async fn another_model_is_recorded_where_it_begins_to_answer() {
     model.assert_clean();
 }
 
-/// The agent that begins the run goes on in it, and is told by nobody that it is another's.
+/// The run continues with its agent, and a warning gives the reason.
 #[tokio::test(start_paused = true)]
 async fn a_hand_off_that_cannot_be_made_leaves_the_run_with_its_agent() {
     let script = |request: &SeenRequest, info: CallInfo| {
@@ -106,7 +106,7 @@ async fn a_hand_off_that_cannot_be_made_leaves_the_run_with_its_agent() {
     let model = simulator(Function(script), 100_000);
     let runtime = runtime(&model).await;
     let triage = agent(100_000).instructions("triage").hand_off_to("refunds", "Pays back.", Sees::All);
-    // Nothing that is said would have room beside its instructions.
+    // Its instructions leave no room for messages in the window.
     let refunds = agent(100_000).instructions("rule ".repeat(100_000));
     let session = runtime.open("s", &Team::new("triage", triage).member("refunds", refunds)).await.unwrap();
     let mut events = session.subscribe();
@@ -122,7 +122,7 @@ async fn a_hand_off_that_cannot_be_made_leaves_the_run_with_its_agent() {
     model.assert_clean();
 }
 
-/// Whichever write of it the disk refuses, the caller is told that it was the disk.
+/// Whichever write fails, the caller gets the store's error.
 #[tokio::test]
 async fn a_disk_that_refuses_a_hand_off_ends_the_run() {
     let mut refused = 0;
@@ -149,8 +149,8 @@ async fn a_disk_that_refuses_a_hand_off_ends_the_run() {
     assert!(refused >= 8, "{refused}");
 }
 
-/// Who opens the session with another team while the run is in progress gets a member of that one; where that has none of
-/// the name, the run's own team has.
+/// When the session gets another team during the run, the hand-off goes to the new team's member. If the new team has no
+/// member with that name, it goes to the member of the run's own team.
 #[tokio::test(start_paused = true)]
 async fn a_hand_off_goes_to_the_newest_team_that_has_the_agent() {
     let script = |request: &SeenRequest, _: CallInfo| {
@@ -181,7 +181,7 @@ async fn a_hand_off_goes_to_the_newest_team_that_has_the_agent() {
         tokio::time::sleep(Duration::from_secs(5)).await;
         session.set_agent(new).await.unwrap();
         assert_eq!(run.reply().await.unwrap().text, expect);
-        // It does not go back to whoever was to answer from the run's end on.
+        // The definition that was set during the run does not replace it at the run's end.
         assert_eq!(reply(&session, "who?").await.unwrap().text, expect);
         model.assert_clean();
     }

@@ -1,6 +1,7 @@
-//! What the other agent sees of the conversation: its summary, its last messages, or what is left without a summary.
+//! The part of the conversation that the other agent sees: a summary, the last messages, or what is kept when the summary
+//! fails.
 //!
-//! Invariants: what is not to be seen is in the log, and in no request; a compaction's entry says what was left out.
+//! Invariants: hidden messages stay in the log and are in no request; the compaction's entry describes what is hidden.
 
 use std::sync::atomic::AtomicBool;
 
@@ -9,14 +10,14 @@ use greenroom_simulator::{Fault, Script};
 
 use super::*;
 
-/// What stands in the place of what the agent `refunds` is not to see.
+/// Replaces the messages that the agent `refunds` does not see.
 const HIDDEN: &str = "What was said before is not for refunds to see.";
 
 fn keeping(agent: Agent, tokens: u64) -> Agent {
     agent.compaction(CompactionSettings { keep_recent_tokens: Some(tokens), ..CompactionSettings::default() })
 }
 
-/// Two agents that keep so many tokens of the newest conversation.
+/// Two agents whose compactions keep this many tokens of recent messages.
 fn keepers(sees: Sees, tokens: u64) -> Team {
     let triage = agent(100_000).instructions("triage").hand_off_to("refunds", "Pays back.", sees);
     Team::new("triage", keeping(triage, tokens))
@@ -61,7 +62,7 @@ async fn newest_prompt(runtime: &Runtime) -> (EntryId, u64) {
     log.iter().rev().find(is_prompt).map(|entry| (entry.id, entry.tokens)).unwrap()
 }
 
-/// The entry of what was left out says what that was, and what it was worth.
+/// The compaction's entry has the hidden range and the sizes before and after.
 #[tokio::test(start_paused = true)]
 async fn what_the_last_messages_leave_out_is_recorded() {
     let model = model();
@@ -83,30 +84,29 @@ async fn what_the_last_messages_leave_out_is_recorded() {
     assert!(compacted.entry_id.is_some() && Some(id) > compacted.entry_id);
     assert_eq!((said.base, said.previous), (compacted.entry_id, compacted.entry_id));
     assert_eq!(said.summary, HIDDEN);
-    assert!(said.truncated && said.from_hook, "no model wrote it, and something is lost");
+    assert!(said.truncated && said.from_hook, "no model wrote it, and content is lost");
     assert_eq!(said.tokens_before, before.context.tokens);
     assert_eq!(said.messages_before, context.len() as u64);
-    // The summary is replaced, and is no message that was said.
+    // Two messages are kept; the older summary is replaced, and does not count as a message.
     assert_eq!(said.messages_removed, context.len() as u64 - 3);
     assert!(said.first < said.last && said.last < said.first_kept, "{said:?}");
     let after = session.state().await.unwrap();
     assert_eq!(session.context().await.unwrap().len(), 3);
     assert_eq!(after.context.tokens, said.tokens_after);
     assert!(said.tokens_after > 0 && said.tokens_after < said.tokens_before, "{said:?}");
-    // What is measured for the next request begins with that size.
     let reply = session.prompt("who?").await.unwrap();
     assert_eq!(reply.text, "a refund saw 4");
     assert!(reply.context.tokens < before.context.tokens, "{:?}", reply.context);
     model.assert_clean();
 }
 
-/// The other agent sees the summary that was made for it, and with it all that this left.
+/// The other agent sees the summary and every message that the summary does not cover.
 #[tokio::test(start_paused = true)]
 async fn what_is_summarised_is_seen_as_its_summary() {
     for by_model in [false, true] {
         let model = failing(&Arc::default());
         let runtime = runtime(&model).await;
-        // The newest turn is larger than what is to be kept, and is kept whole.
+        // The newest turn is larger than the limit, and the compaction keeps it whole.
         let session = runtime.open("s", &keepers(Sees::Summary, 900)).await.unwrap();
         for word in 0..4 {
             session.prompt(format!("{word} {}", "long ".repeat(2_000))).await.unwrap();
@@ -131,7 +131,7 @@ async fn what_is_summarised_is_seen_as_its_summary() {
     }
 }
 
-/// However little there is to summarise: it was asked for.
+/// The summary is forced: it is made even if the conversation is smaller than what a compaction keeps.
 #[tokio::test(start_paused = true)]
 async fn a_conversation_that_would_be_kept_whole_is_summarised_for_the_other() {
     let model = failing(&Arc::default());
@@ -147,10 +147,10 @@ async fn a_conversation_that_would_be_kept_whole_is_summarised_for_the_other() {
     model.assert_clean();
 }
 
-/// Where the summary fails, the newest messages are left that fit into what is to be kept, and no other's summary.
+/// When the summary fails, the other agent sees the newest messages within `keep_recent_tokens`.
 #[tokio::test(start_paused = true)]
 async fn without_a_summary_the_newest_messages_are_seen_that_are_kept() {
-    /// The prompt, the call, its result, and of the turn before the answer and the prompt.
+    /// The prompt, the call and its result, and the turn before them.
     const KEPT: usize = 5;
     let hand_over = async |keep: Option<u64>| {
         let model = failing(&Arc::new(AtomicBool::new(true)));
@@ -163,7 +163,7 @@ async fn without_a_summary_the_newest_messages_are_seen_that_are_kept() {
         let text = session.prompt("to refunds").await.unwrap().text;
         let log = runtime.entries("s", EntryId(0)).await.unwrap();
         let messages = log.iter().filter(|entry| entry.kind.as_message().is_some());
-        // The newest is the answer of the other.
+        // The newest message is the other agent's answer.
         let tokens: Vec<u64> = messages.rev().skip(1).map(|entry| entry.tokens).collect();
         model.assert_clean();
         (text, tokens)
@@ -176,7 +176,7 @@ async fn without_a_summary_the_newest_messages_are_seen_that_are_kept() {
     }
 }
 
-/// A summary that was made before the hand-off was asked for was not made for the other.
+/// A summary from before the hand-off does not count as its summary.
 #[tokio::test(start_paused = true)]
 async fn an_older_summary_is_not_the_one_that_was_asked_for() {
     let fails = Arc::new(AtomicBool::new(false));

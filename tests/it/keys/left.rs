@@ -1,6 +1,6 @@
-//! A key whose prompt was left: by its process, by a disk that failed, or by the conversation, which went on without it.
+//! Keys of prompts without a reply: their process ended, the disk failed, or the conversation continued without them.
 //!
-//! Invariants: it gets its own reply and nobody else's, and it is said no more often than it takes.
+//! Invariants: a key gets the reply to its own prompt; the prompt is recorded again only if the conversation has continued.
 
 use greenroom::{Question, Status};
 use greenroom_kernel::EntryId;
@@ -15,7 +15,7 @@ fn of(name: &str) -> Agent {
     agent(100_000).instructions(name).fingerprint(name)
 }
 
-/// The reply, or a panic where none comes.
+/// Returns the reply, or panics if there is none.
 async fn soon<R>(what: &str, reply: impl IntoFuture<Output = R>) -> R {
     let reply = tokio::time::timeout(Duration::from_secs(3_600), reply).await;
     reply.unwrap_or_else(|_| panic!("{what}: it hangs"))
@@ -25,7 +25,7 @@ fn refused() -> Said {
     Said::text("x").with_fault(Fault::Http { status: 401, headers: Vec::new(), body: "{}".into() })
 }
 
-/// Says who answers what.
+/// Answers with the agent's name and the prompt.
 fn answers() -> Simulator {
     let answer = |request: &SeenRequest, _: CallInfo| {
         let name = request.system.clone().unwrap_or_default();
@@ -34,8 +34,7 @@ fn answers() -> Simulator {
     simulator(Function(answer), 100_000)
 }
 
-/// What an earlier process left in the inbox begins when it is said again to an agent like that to which it was said: that
-/// prompt alone.
+/// Repeating a held-back prompt with an agent of its fingerprint releases that prompt alone.
 #[tokio::test(start_paused = true)]
 async fn a_prompt_that_is_held_back_begins_when_it_is_said_again_to_its_agent() {
     let store = Store::memory();
@@ -65,8 +64,8 @@ async fn a_prompt_that_is_held_back_begins_when_it_is_said_again_to_its_agent() 
     model.assert_clean();
 }
 
-/// A run that waits for a person is taken up by the agent that it is of, and by no other; what was answered before it is
-/// there for everybody.
+/// A repeated key continues a run that waits for a person only with an agent of the run's fingerprint. Earlier replies are
+/// available with every agent.
 #[tokio::test(start_paused = true)]
 async fn the_key_of_a_run_that_waits_for_a_person_takes_it_up() {
     let asking = |name: &str| {
@@ -111,7 +110,7 @@ async fn the_key_of_a_run_that_waits_for_a_person_takes_it_up() {
     model.assert_clean();
 }
 
-/// One that was taken out of the inbox has no run, and is said when it is said again.
+/// A prompt that was withdrawn from the inbox has no run; its repetition is a new prompt.
 #[tokio::test(start_paused = true)]
 async fn a_prompt_that_was_withdrawn_is_said_under_its_key() {
     let script = vec![Said::text("one").after_ms(60_000), Said::text("two"), Said::text("three")];
@@ -132,7 +131,7 @@ async fn a_prompt_that_was_withdrawn_is_said_under_its_key() {
     model.assert_clean();
 }
 
-/// The newest prompt has no answer either, and is not the one that goes on.
+/// The newest prompt has no answer either, and is not resumed for this key.
 #[tokio::test(start_paused = true)]
 async fn a_key_does_not_go_on_with_the_prompt_of_another() {
     let script = vec![refused(), refused(), Said::text("one"), refused(), Said::text("two")];
@@ -143,7 +142,7 @@ async fn a_key_does_not_go_on_with_the_prompt_of_another() {
     assert!(session.prompt("other").await.is_err());
     assert_eq!(soon("again", session.prompt("k?").once("k")).await.unwrap().text, "one");
     assert_eq!(said(&session).await, ["k?", "other", "k?", "one"]);
-    // Where nothing was said since, it goes on where it stands, and its entry is the first one's.
+    // Without a later prompt, the run is resumed, and the entry is the first prompt's.
     let mut failing = session.prompt("n?").once("n").start().await.unwrap();
     let entry = failing.recorded().await.unwrap();
     assert!(soon("refused", failing.reply()).await.is_err());
@@ -155,7 +154,7 @@ async fn a_key_does_not_go_on_with_the_prompt_of_another() {
     model.assert_clean();
 }
 
-/// Two that were left behind are said again, each under its own key.
+/// Two prompts that the conversation left behind are repeated.
 #[tokio::test(start_paused = true)]
 async fn each_key_has_the_reply_of_its_own_words() {
     let script = vec![
@@ -183,7 +182,7 @@ async fn each_key_has_the_reply_of_its_own_words() {
     model.assert_clean();
 }
 
-/// What judges the answer when it is said again are the functions that judged it first, which have no name.
+/// A repetition needs the validators of the first prompt.
 #[tokio::test(start_paused = true)]
 async fn a_prompt_that_is_said_again_is_judged_as_it_was() {
     let has_rain = |answer: greenroom::ProposedAnswer| async move {
@@ -202,7 +201,7 @@ async fn a_prompt_that_is_said_again_is_judged_as_it_was() {
     model.assert_clean();
 }
 
-/// Whatever the disk refused of its run, it is recorded once, and said again until it has its reply.
+/// Whichever write of the run fails, the prompt is recorded once and its repetition gets a reply.
 #[tokio::test]
 async fn a_prompt_whose_run_was_given_up_for_the_disk_goes_on_under_its_key() {
     let mut refused = 0;
