@@ -263,18 +263,21 @@ pub(crate) fn drawn(messages: &[Arc<Message>]) -> String {
     out.trim_start().to_owned()
 }
 
-/// A seeded generator of numbers.
+/// A seeded generator of numbers (xorshift). The conversations of the random tests depend on its sequence.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(crate::random::Random);
+pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(crate::random::Random::new(seed))
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
     /// Returns a number below `limit`.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0.below(limit)
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
     }
 
     /// Returns `true` once in `n` times.

@@ -277,8 +277,8 @@ fn a_tree_keeps_its_branches_and_continues_from_its_newest_entry() {
         imported.warnings,
         [
             "a line of the unknown type `unheard_of` was left out",
-            "an entry with a duplicate id was skipped",
             "an entry whose parent does not precede it was imported as a root (2 times)",
+            "an entry with a duplicate id was skipped",
         ]
     );
 }

@@ -88,7 +88,7 @@ async fn a_provider_that_breaks_a_promise_is_caught_and_the_promise_is_named() {
         (How::PieceLost, "the pieces of the text", "the pieces are"),
         (How::DoneTwice, "exactly one `Done`", "followed `Done`"),
         (How::NoDone, "exactly one `Done`", "neither"),
-        (How::OtherModel, "the model that was asked for", "another"),
+        (How::OtherModel, "the requested model", "another"),
         (How::SameIds, "a tool call is whole", "id"),
     ] {
         let simulator = Simulator::new(SimulatorOptions::new(Function(obey)));
