@@ -203,13 +203,11 @@ impl Agents {
             }
         });
         let kept = Kept { _simulated: made.simulated, looking: looking.abort_handle() };
-        let provider = self.lane(made.provider.options(), &made.provider_config, || {
-            Arc::clone(&made.provider) as Arc<dyn Provider>
+        let provider = || Arc::clone(&made.provider) as Arc<dyn Provider>;
+        let agent = self.on_lane(made.provider.options(), &made.provider_config, provider, |provider| {
+            let agent = made.agent.own_provider(provider).fingerprint(fingerprint);
+            agent.live_settings(move || source.change()).state(kept)
         });
-        let agent = made.agent.own_provider(&provider).fingerprint(fingerprint);
-        let agent = agent.live_settings(move || source.change()).state(kept);
-        let agent = Arc::new(agent);
-        self.use_lane(&provider, &agent);
         let known = Known {
             flags,
             surroundings,
@@ -250,35 +248,36 @@ impl Agents {
         Some(Defined { agent, labels, warnings, news: Some(same.news.subscribe()) })
     }
 
-    /// The queue of this server for this key.
-    fn lane(
+    /// Makes an agent with the queue of this server for this key. The lock is held until the queue has the agent as its
+    /// user: a queue without users is dropped, and a client that comes meanwhile would get another one.
+    fn on_lane(
         &self,
         options: &OpenAiOptions,
         limits: &ProviderConfig,
         provider: impl FnOnce() -> Arc<dyn Provider>,
-    ) -> SharedProvider {
+        agent: impl FnOnce(&SharedProvider) -> Agent,
+    ) -> Arc<Agent> {
         let mut lanes = self.0.lanes.lock();
-        lanes.retain(|lane| lane.users.iter().any(|user| user.strong_count() > 0));
-        if let Some(lane) = lanes.iter().find(|lane| lane.options == *options && lane.limits == *limits) {
-            return lane.provider.clone();
-        }
-        // The provider's own limits are the nearer ones; this one holds for what they do not see.
-        let silence_s = limits.first_event_timeout_s.max(limits.idle_timeout_s);
-        let shared = SharedProvider::new(provider())
-            .in_flight_max(limits.max_in_flight)
-            .tokens_per_minute(limits.tokens_per_minute.unwrap_or(0))
-            .silence_max(Duration::from_secs(silence_s));
-        let (options, limits) = (options.clone(), limits.clone());
-        lanes.push(Lane { options, limits, provider: shared.clone(), users: Vec::new() });
-        shared
-    }
-
-    fn use_lane(&self, provider: &SharedProvider, agent: &Arc<Agent>) {
-        let mut lanes = self.0.lanes.lock();
-        if let Some(lane) = lanes.iter_mut().find(|lane| lane.provider == *provider) {
+        for lane in lanes.iter_mut() {
             lane.users.retain(|user| user.strong_count() > 0);
-            lane.users.push(Arc::downgrade(agent));
         }
+        lanes.retain(|lane| !lane.users.is_empty());
+        let known = lanes.iter().position(|lane| lane.options == *options && lane.limits == *limits);
+        let at = known.unwrap_or_else(|| {
+            // The provider's own limits are the nearer ones; this one holds for what they do not see.
+            let silence_s = limits.first_event_timeout_s.max(limits.idle_timeout_s);
+            let provider = SharedProvider::new(provider())
+                .in_flight_max(limits.max_in_flight)
+                .tokens_per_minute(limits.tokens_per_minute.unwrap_or(0))
+                .silence_max(Duration::from_secs(silence_s));
+            let (options, limits) = (options.clone(), limits.clone());
+            lanes.push(Lane { options, limits, provider, users: Vec::new() });
+            lanes.len() - 1
+        });
+        let lane = &mut lanes[at];
+        let agent = Arc::new(agent(&lane.provider));
+        lane.users.push(Arc::downgrade(&agent));
+        agent
     }
 }
 

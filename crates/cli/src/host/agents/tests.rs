@@ -159,41 +159,71 @@ async fn clients_that_say_the_same_have_the_same_agent_as_long_as_it_would_be_ma
     assert!(refused.message.starts_with("the definition: "), "{refused:?}");
 }
 
+/// Returns the queue and the agent of a client of this server.
+fn come(agents: &Agents, options: &OpenAiOptions, limits: &ProviderConfig) -> (SharedProvider, Arc<Agent>) {
+    let mut queue = None;
+    let agent = agents.on_lane(
+        options,
+        limits,
+        || Arc::new(Nobody),
+        |provider| {
+            assert!(agents.0.lanes.try_lock().is_none(), "another client sees a queue without an agent");
+            queue = Some(provider.clone());
+            Agent::new("m")
+        },
+    );
+    (queue.unwrap(), agent)
+}
+
 #[tokio::test]
 async fn a_server_and_a_key_have_one_queue_as_long_as_an_agent_uses_it() {
     let agents = agents(Path::new("/no"));
     let lanes = || agents.0.lanes.lock().len();
-    let lane = |key: &str, in_flight: usize| {
+    let come = |key: &str, in_flight: usize| {
         let options = OpenAiOptions { api_key: Some(key.into()), ..OpenAiOptions::default() };
         let limits = ProviderConfig { max_in_flight: in_flight, ..ProviderConfig::default() };
-        agents.lane(&options, &limits, || Arc::new(Nobody))
+        come(&agents, &options, &limits)
     };
-    let user = |lane: &SharedProvider| {
-        let agent = Arc::new(Agent::new("m"));
-        agents.use_lane(lane, &agent);
-        agent
-    };
-    let first = lane("a", 1);
-    let of_first = user(&first);
-    let other_key = lane("b", 1);
-    let of_key = user(&other_key);
-    let other_limit = lane("a", 2);
-    let of_limit = user(&other_limit);
+    let (first, of_first) = come("a", 1);
+    let (other_key, of_key) = come("b", 1);
+    let (other_limit, of_limit) = come("a", 2);
     assert!(first != other_key && first != other_limit && other_key != other_limit);
     assert_eq!(lanes(), 3);
-    assert!(lane("a", 1) == first && lane("b", 1) == other_key && lane("a", 2) == other_limit);
-    // The last of its users is gone.
-    let second = user(&first);
+    let (same, second) = come("a", 1);
+    assert!(same == first && come("b", 1).0 == other_key && come("a", 2).0 == other_limit);
+    // A lane is dropped with the last of its agents.
     drop((of_first, of_key));
-    assert!(lane("a", 1) == first, "it has another user");
+    assert!(come("a", 1).0 == first, "it has another agent");
     assert_eq!(lanes(), 2);
-    assert!(lane("b", 1) != other_key);
-    // Those who are gone are not counted.
+    assert!(come("b", 1).0 != other_key);
+    // Agents that are gone are not counted.
     drop(second);
-    let _third = user(&first);
-    let users = |at: usize| agents.0.lanes.lock()[at].users.len();
-    assert_eq!(users(0), 1);
+    let _third = come("a", 2);
+    let users: Vec<usize> = agents.0.lanes.lock().iter().map(|lane| lane.users.len()).collect();
+    assert_eq!(users, [2]);
     drop(of_limit);
+}
+
+/// The queue is not dropped between its making and its first agent.
+#[test]
+fn clients_that_come_at_once_share_the_queue_of_their_server_and_key() {
+    const CLIENTS: usize = 4;
+    let options = OpenAiOptions { api_key: Some("a".into()), ..OpenAiOptions::default() };
+    let limits = ProviderConfig::default();
+    for round in 0..100 {
+        let agents = agents(Path::new("/no"));
+        let begin = std::sync::Barrier::new(CLIENTS);
+        let come = || {
+            begin.wait();
+            come(&agents, &options, &limits)
+        };
+        let came: Vec<(SharedProvider, Arc<Agent>)> = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(come)).collect();
+            clients.into_iter().map(|client| client.join().unwrap()).collect()
+        });
+        assert!(came.iter().all(|(provider, _)| *provider == came[0].0), "round {round}");
+        assert_eq!(agents.0.lanes.lock()[0].users.len(), CLIENTS, "round {round}");
+    }
 }
 
 #[tokio::test]
