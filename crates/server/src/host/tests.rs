@@ -379,6 +379,7 @@ async fn who_looks_on_changes_nothing() {
 /// It is refused what it asks, with the reason.
 async fn refused<O: Operation<Outcome = Nothing>>(watcher: &Client, operation: O) {
     let refused = watcher.call(operation).await.map(|_| ()).unwrap_err();
-    let is_clear = matches!(&refused, ClientError::Parameters(text) if text.contains("this client is read-only"));
+    let is_clear =
+        matches!(&refused, ClientError::Parameters(text) if text.contains("this client is read-only"));
     assert!(is_clear, "{}: {refused}", O::METHOD);
 }

@@ -5,8 +5,8 @@
 use std::io::IsTerminal;
 
 use anyhow::Result;
-use greenroom::{EventKind, Record};
 use greenroom::{Error, ModelSettings, RunItem, State};
+use greenroom::{EventKind, Record};
 use greenroom_chat::commands::{self, Command};
 use greenroom_chat::{Backend, HELD_COLUMNS, HowToCompact, NEXT_HOST, figures};
 use greenroom_kernel::entry::Trigger;

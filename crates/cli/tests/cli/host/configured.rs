@@ -23,7 +23,10 @@ async fn a_named_file_stands_instead_of_the_users_own_where_a_host_is_started() 
     let second = hosted.run(&arguments("b"));
     let first: Ran = first.end();
     assert_eq!((first.code, first.stdout.matches("word").count()), (Some(0), 40), "{first:?}");
-    assert!(second.code != Some(0) && second.stderr.contains("1 inputs are in progress or waiting"), "{second:?}");
+    assert!(
+        second.code != Some(0) && second.stderr.contains("1 inputs are in progress or waiting"),
+        "{second:?}"
+    );
     // By itself, a host reads what it is to use.
     let refused = hosted.run(&["host", "--idle", "1"]);
     assert!(refused.code == Some(2) && refused.stderr.contains("limitz"), "{refused:?}");
