@@ -135,7 +135,7 @@ async fn who_joins_a_session_that_sleeps_is_told_how_far_its_log_is() {
     let runtime = builder(&model).store(store.clone()).start().await.unwrap();
     let session = runtime.open("s", agent(100_000)).await.unwrap();
     let empty = session.in_progress().await.unwrap();
-    assert_eq!(empty.seq, None, "nothing was said yet");
+    assert_eq!(empty.seq, None, "no messages yet");
     session.prompt("hello").await.unwrap();
     let first = runtime.replay("s", 0).await.unwrap().remove(0);
     assert!(!empty.contains(&first), "the first entry came later");

@@ -151,7 +151,7 @@ async fn an_answer_fits_a_schema_or_is_sent_back_with_the_place() {
     assert_eq!(typed.value, json!([{ "name": "Bergen", "rain": 2250 }]));
     assert_eq!(typed.reply.steps, 3);
     let told: Vec<String> = session.context().await.unwrap().iter().map(|message| message.text()).collect();
-    assert!(told[2].contains("it does not fit the schema \"cities\": it is no JSON"), "{told:?}");
+    assert!(told[2].contains("it does not fit the schema \"cities\": not valid JSON"), "{told:?}");
     assert!(told[4].contains("at `/0/rain`"), "{told:?}");
     let sent = model.requests()[0].request.output_schema.clone().unwrap();
     assert!(sent.is_strict() && sent.schema["required"] == json!(["value"]), "{sent:?}");

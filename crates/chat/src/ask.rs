@@ -137,7 +137,7 @@ impl Ask {
             Form::Json(editor) => match serde_json::from_str(&editor.text()) {
                 Ok(value) => Asked::Answered(value),
                 Err(error) => {
-                    self.problem = Some(format!("that is no JSON: {error}"));
+                    self.problem = Some(format!("not valid JSON: {error}"));
                     Asked::Waits
                 }
             },
@@ -189,7 +189,7 @@ impl Ask {
                 let by = answer.by.as_ref().map(|by| format!(" (by {by})")).unwrap_or_default();
                 format!("{value}{by}")
             }
-            QuestionEnd::Expired => "nobody answered in time".to_owned(),
+            QuestionEnd::Expired => "no answer in time".to_owned(),
             QuestionEnd::Withdrawn | _ => "withdrawn".to_owned(),
         };
         rows.extend(Row::new(&text, Look::PLAIN).wrap(width, &Row::new("  → ", Look::GOOD), &indent));

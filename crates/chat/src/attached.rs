@@ -49,7 +49,7 @@ fn describe(path: &str, content: &str) -> String {
         out.push_str(", long lines cut");
     }
     if content.contains('\u{fffd}') {
-        out.push_str(", with bytes that are no UTF-8");
+        out.push_str(", with bytes that are not UTF-8");
     }
     out
 }

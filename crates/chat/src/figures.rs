@@ -94,7 +94,7 @@ pub fn stands_still(state: &State) -> Option<&'static str> {
              what you say here is answered with yours",
         ),
         (Status::Idle | Status::Compacting, true, false) => {
-            Some("its newest prompt has no complete answer: /continue goes on with it")
+            Some("its newest prompt has no complete answer: /continue resumes it")
         }
         _ => None,
     }
@@ -107,7 +107,7 @@ pub fn window(context: &ContextUsage) -> String {
     let source = match context.window_source {
         WindowSource::CompactionSetting | WindowSource::Setting => "as configured",
         WindowSource::Catalog => "from the model catalogue",
-        WindowSource::Learned => "as the provider said when it refused a larger request",
+        WindowSource::Learned => "named by the provider when it refused a larger request",
         WindowSource::Server => "as the server says",
         WindowSource::Trained => "as the server says of the model; it may take less",
         WindowSource::Assumed => "assumed: nothing knows this model; --window says it",

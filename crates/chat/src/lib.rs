@@ -37,7 +37,7 @@ pub use self::live::{Ended, Opened, open, talk};
 pub use self::program::{Place, Program, Reconnected, Silence};
 
 /// What is said where the host has ended, by itself, stopped or killed.
-pub const NEXT_HOST: &str = "the host has ended; another one is started, and this session goes on there";
+pub const NEXT_HOST: &str = "the host exited; starting another one, where this session continues";
 /// How long a host may say nothing before that is said.
 pub const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// How much is shown of an input that waits from before, in columns.

@@ -523,7 +523,7 @@ impl Live {
                 )
             });
             let compacted = format::count(state.compactions, "compaction");
-            self.model.note(Look::DIM, &format!("session {} goes on; {compacted}", self.backend.id()));
+            self.model.note(Look::DIM, &format!("resumed session {}; {compacted}", self.backend.id()));
         }
         match state.status {
             _ if !going_on.is_empty() => {

@@ -43,31 +43,31 @@ pub(crate) struct Options {
     pub(crate) command: Command,
 }
 
-/// Flags of every command.
+/// Global flags.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where sessions are kept [env: GREENROOM_DATA_DIR] [default: greenroom in the user's data directory]
+    /// Directory for stored sessions [env: GREENROOM_DATA_DIR] [default: greenroom in the user's data directory]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// A configuration file, instead of ./greenroom.yaml and the user's own
+    /// Configuration file to use instead of ./greenroom.yaml and the user's own
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// A setting of the configuration, such as compaction.threshold=0.7; may be given several times
+    /// Override a setting of the configuration, e.g. compaction.threshold=0.7 (repeatable)
     #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
-    /// Keep all in this process: use no host, and start none
+    /// Run in-process: don't connect to a host or start one
     #[arg(long, global = true)]
     pub(crate) no_host: bool,
-    /// Tell what happens inside, on standard error; -vv tells more. A host tells it in host.log beside the store
+    /// Log to standard error (repeat for more detail); a host logs to host.log beside the store
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Whether to use colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    /// When to use colours: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(long, global = true, value_parser = color_choice(), default_value = "auto", value_name = "WHEN", hide_possible_values = true)]
     pub(crate) color: ColorChoice,
 }
 
-/// How `--color` is read.
+/// The parser of `--color`.
 fn color_choice() -> impl TypedValueParser<Value = ColorChoice> {
     PossibleValuesParser::new(["auto", "always", "never"]).map(|when| match when.as_str() {
         "always" => ColorChoice::Always,
@@ -79,73 +79,73 @@ fn color_choice() -> impl TypedValueParser<Value = ColorChoice> {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Watch an agent's context fill and shrink, with no key and no server
+    /// Watch an agent's context fill and shrink; needs no key and no server
     #[command(after_help = help::DEMO_EXAMPLES)]
     Demo(DemoArgs),
-    /// Talk with an agent in the terminal
+    /// Chat with an agent in the terminal
     #[command(after_help = help::CHAT_EXAMPLES)]
     Chat(ChatArgs),
-    /// Give one prompt and print the answer, for scripts
+    /// Run one prompt and print the answer, for scripts
     #[command(after_help = help::RUN_EXAMPLES)]
     Run(RunArgs),
     /// List the stored sessions
     #[command(after_help = help::SESSIONS_EXAMPLES)]
     Sessions(SessionsArgs),
-    /// Watch all live sessions of a host: what each does, its context, tokens and cost
+    /// Monitor the live sessions of a host: activity, context, tokens and cost
     #[command(after_help = help::TOP_EXAMPLES)]
     Top(TopArgs),
-    /// Show a stored session: what was said, and what was compacted
+    /// Show a stored session: its messages and compactions
     #[command(after_help = help::SHOW_EXAMPLES)]
     Show(ShowArgs),
     /// Show the branches of a stored session
     #[command(after_help = help::TREE_EXAMPLES)]
     Tree(TreeArgs),
-    /// Go on with a session in chat: the newest one of this folder, or the one that is named
+    /// Resume a session in chat: the newest one of this folder, or the given one
     #[command(after_help = help::RESUME_EXAMPLES)]
     Resume(ResumeArgs),
-    /// Replace the older part of a session by a summary, now
+    /// Replace the older part of a session by a summary now
     #[command(after_help = help::COMPACT_EXAMPLES)]
     Compact(CompactArgs),
-    /// Show what a compaction would do, without doing it
+    /// Show what a compaction would do, without performing it
     #[command(after_help = help::PLAN_EXAMPLES)]
     Plan(PlanArgs),
     /// Import session files of other systems into the store
     #[command(after_help = help::IMPORT_EXAMPLES)]
     Import(ImportArgs),
-    /// List the questions that tools ask and that wait for an answer
+    /// List the open questions of tools to people
     #[command(after_help = help::QUESTIONS_EXAMPLES)]
     Questions(QuestionsArgs),
-    /// Answer a question; its run goes on when its program opens the session
+    /// Answer a question; its run continues when its program opens the session
     #[command(after_help = help::ANSWER_EXAMPLES)]
     Answer(AnswerArgs),
-    /// Write a stored session as a file for other systems
+    /// Export a stored session for other systems
     #[command(after_help = help::EXPORT_EXAMPLES)]
     Export(ExportArgs),
-    /// Delete a stored session and all its entries, and the sessions of the agents that it called
+    /// Delete a stored session, its entries, and the sessions of its sub-agents
     #[command(after_help = help::DELETE_EXAMPLES)]
     Delete(DeleteArgs),
-    /// Look for damage in the store, and accept what is lost
+    /// Check the store for damage, and accept losses
     #[command(subcommand, after_help = help::STORE_HELP)]
     Store(StoreCommand),
-    /// Serve other programs over HTTP, behind a token
+    /// Serve an HTTP API, protected by a token
     #[command(after_help = help::SERVE_HELP)]
     Serve(ServeArgs),
-    /// Serve other programs: JSON-RPC 2.0, one line a message, on standard input and output
+    /// Serve JSON-RPC 2.0 on standard input and output, one message per line
     #[command(after_help = help::RPC_EXAMPLES)]
     Rpc(RpcArgs),
-    /// Hold the store for all terminals, in the background; `chat` and `run` start it by themselves
+    /// Run the background process that shares the store between terminals; `chat` and `run` start it automatically
     #[command(after_help = help::HOST_EXAMPLES)]
     Host(HostArgs),
-    /// Serve a simulated model over HTTP, for tests of programs in any language that talk to an OpenAI-compatible API
+    /// Serve a simulated model over an OpenAI-compatible HTTP API, for tests
     #[command(after_help = help::SIMULATE_EXAMPLES)]
     Simulate(SimulateArgs),
-    /// List the provider's models with their windows, output limits and prices, and where each comes from
+    /// List the provider's models: windows, output limits, prices, and the source of each
     #[command(after_help = help::MODELS_HELP)]
     Models(ModelsArgs),
-    /// Show the configuration that holds here and where each value comes from; get, set or unset one
+    /// Show the effective configuration and the source of each value; get, set or unset one
     #[command(after_help = help::CONFIG_EXAMPLES)]
     Config(ConfigArgs),
-    /// Print a script that completes commands and flags in your shell
+    /// Print a shell completion script
     #[command(after_help = help::COMPLETIONS_HELP)]
     Completions(CompletionsArgs),
 }

@@ -118,9 +118,11 @@ pub fn fill(context: &ContextUsage) -> String {
 pub fn branched(to: Option<EntryId>) -> String {
     match to {
         Some(entry) => format!(
-            "the next prompt goes on after entry {entry}; what came after it, if anything did, is a branch: /tree"
+            "the next prompt continues after entry {entry}; later entries, if any, are a branch: /tree"
         ),
-        None => "the next prompt begins the conversation anew; what was said is a branch: /tree".to_owned(),
+        None => {
+            "the next prompt starts the conversation over; its messages so far are a branch: /tree".to_owned()
+        }
     }
 }
 

@@ -26,7 +26,7 @@ mod tests;
 #[non_exhaustive]
 pub enum AskError {
     /// Nobody answered in time.
-    #[error("nobody answered in time")]
+    #[error("no answer in time")]
     Expired,
     /// The run was aborted, or the call is over.
     #[error("the question was withdrawn, since its run or its call ended")]

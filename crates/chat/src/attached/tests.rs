@@ -16,7 +16,7 @@ fn files_behind_a_prompt_are_told_from_the_words() {
     let wanted = [
         "a.txt, 2 lines",
         "b c.txt, lines 1 to 1900 of 5000",
-        "d, 2 lines, long lines cut, with bytes that are no UTF-8",
+        "d, 2 lines, long lines cut, with bytes that are not UTF-8",
     ];
     assert_eq!(files, wanted);
 }

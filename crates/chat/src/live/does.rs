@@ -37,7 +37,7 @@ impl From<ClientError> for Problem {
     fn from(error: ClientError) -> Self {
         // A session has no log before something is said in it.
         if error.kind() == Some(ProblemKind::NoSession) {
-            return Self("nothing was said in this session yet".to_owned());
+            return Self("this session has no messages yet".to_owned());
         }
         Self(error.to_string())
     }
@@ -332,7 +332,7 @@ async fn sessions(backend: &Backend) -> Outcome {
     let found = backend.sessions(list).await?.sessions;
     let now = time::now_ms();
     let items = found.into_iter().map(|session| {
-        let title = session.shown_title().unwrap_or("nothing was said yet");
+        let title = session.shown_title().unwrap_or("no messages yet");
         let title = screen::one_line(title, 60);
         let here = if session.id == backend.id() { ", this one" } else { "" };
         let detail = format!(
@@ -377,7 +377,7 @@ async fn branch(backend: &Backend, entry: u64, summary: bool) -> Outcome {
 async fn show_tree(backend: &Backend, width: usize) -> Outcome {
     let branches = backend.tree().await?.branches;
     if branches.is_empty() {
-        return note(Look::DIM, "nothing was said yet");
+        return note(Look::DIM, "no messages yet");
     }
     let row = |branch: &Branch| {
         let look = if branch.is_current { Look::BOLD } else { Look::DIM };
@@ -385,8 +385,11 @@ async fn show_tree(backend: &Backend, width: usize) -> Outcome {
     };
     let mut out: Vec<Row> = branches.iter().map(row).collect();
     out.push(
-        Row::new("  /branch N goes on after entry N; with --summary, what is left is summarised", Look::DIM)
-            .cut(width),
+        Row::new(
+            "  /branch N continues after entry N; with --summary, the branch that is left is summarised",
+            Look::DIM,
+        )
+        .cut(width),
     );
     rows(out)
 }

@@ -176,7 +176,7 @@ impl Local {
             }
             let Ok(metadata) = std::fs::metadata(&place) else { return Ok(None) };
             if !metadata.is_file() {
-                return Err(format!("{path} is no file"));
+                return Err(format!("{path} is not a file"));
             }
             if metadata.len() > IMAGE_BYTES_MAX {
                 return Err(format!("{path} is larger than {} MB", IMAGE_BYTES_MAX / 1024 / 1024));

@@ -119,10 +119,7 @@ impl Model {
         self.past_ends();
         self.is_interrupting = false;
         self.give_back(|_| true);
-        self.note(
-            Look::BAD,
-            "this session was deleted, so nothing more can be said in it; /new begins another one",
-        );
+        self.note(Look::BAD, "this session was deleted; /new begins another one");
     }
 
     /// An event of before this chat began: what is told of its calls is in the messages alone.
@@ -194,7 +191,7 @@ impl Model {
                 (Some(_), trigger) if trigger > 0 && trigger <= context.tokens => {
                     "it is compacted next".to_owned()
                 }
-                (_, 0) => "it is not compacted by itself; /compact makes room".to_owned(),
+                (_, 0) => "automatic compaction is off; /compact makes room".to_owned(),
                 _ => "/compact makes room".to_owned(),
             };
             self.note(look_of(percent), &format!("the context is {percent:.0} % full; {when}"));
@@ -247,7 +244,7 @@ impl Model {
             self.put(Last::Answer, rows);
             self.note(
                 Look::WARN,
-                "✗ the answer broke off: what is above does not count, and it is asked for again",
+                "✗ the answer broke off: the text above is discarded, and the model is asked again",
             );
         }
     }
@@ -351,14 +348,12 @@ impl Model {
         self.is_interrupting = false;
         match outcome {
             RunOutcome::Aborted => {
-                self.note(Look::WARN, "interrupted; what had come is kept. /continue goes on with it");
+                self.note(Look::WARN, "interrupted; partial output is kept. /continue resumes it");
             }
             RunOutcome::Failed(failure) => self.note(Look::BAD, &format!("it failed: {failure}")),
-            RunOutcome::Interrupted => {
-                self.note(Look::WARN, "the run was cut off; /continue goes on with it")
-            }
+            RunOutcome::Interrupted => self.note(Look::WARN, "the run was cut off; /continue resumes it"),
             RunOutcome::Stopped { reason } => {
-                self.note(Look::WARN, &format!("stopped: {reason}. /continue goes on with it"));
+                self.note(Look::WARN, &format!("stopped: {reason}. /continue resumes it"));
             }
             RunOutcome::Completed | RunOutcome::Unknown | _ => {}
         }

@@ -333,7 +333,7 @@ impl Model {
         let item = |text: String| Item { label: one_line(&text, 200), detail: String::new(), value: text };
         let items: Vec<Item> = prompts.map(item).collect();
         if items.is_empty() {
-            self.hint = Some("  nothing was said yet".to_owned());
+            self.hint = Some("  no messages yet".to_owned());
             return;
         }
         let mut picker = Picker::new(Purpose::History, "Earlier prompts", items);

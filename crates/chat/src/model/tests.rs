@@ -383,7 +383,7 @@ fn where_nothing_compacts_by_itself_it_is_not_promised() {
     let context = ContextUsage { tokens: 120_000, window: Some(100_000), ..chat.model.status.context };
     chat.model.context(context);
     let above = chat.above().join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(above.contains("it is not compacted by itself; /compact makes room"), "{above}");
+    assert!(above.contains("automatic compaction is off; /compact makes room"), "{above}");
     assert!(!chat.region().join("\n").contains('┆'));
 }
 

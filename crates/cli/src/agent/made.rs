@@ -186,7 +186,7 @@ async fn shell(surroundings: &Surroundings, warnings: &mut Vec<String>) -> Resul
     }
     let helper = Helper::this_program();
     if let Err(error) = &helper {
-        warnings.push(format!("commands keep all of your rights, and go on if greenroom is killed: {error}"));
+        warnings.push(format!("commands keep all of your rights, and survive a killed greenroom: {error}"));
     }
     let containment = tokio::task::spawn_blocking(Containment::detect).await?;
     if containment == Containment::ProcessTree {

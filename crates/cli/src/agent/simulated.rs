@@ -167,7 +167,7 @@ impl Known {
                 }
             }
             "read" => {
-                let rest = text.lines().last().and_then(|line| line.rsplit_once("go on with offset "));
+                let rest = text.lines().last().and_then(|line| line.rsplit_once("continue with offset "));
                 let offset = rest.and_then(|(_, offset)| offset.trim_end_matches(']').parse().ok());
                 self.unfinished = offset.map(|offset| (path.clone(), offset));
                 self.read.insert(path.clone());

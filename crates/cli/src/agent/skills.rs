@@ -233,7 +233,7 @@ fn skill(path: &Path, project: Option<&Path>) -> Result<Option<(String, Skill)>,
     }
     let metadata = path.metadata().map_err(|error| error.to_string())?;
     if !metadata.is_file() {
-        return Err("it is no file".to_owned());
+        return Err("not a file".to_owned());
     }
     if !is_trustworthy(&metadata) {
         return Err("another user owns it, or everybody may write it".to_owned());

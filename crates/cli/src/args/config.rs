@@ -17,11 +17,11 @@ pub(crate) struct CompletionsArgs {
 /// `models`.
 #[derive(Debug, Args)]
 pub(crate) struct ModelsArgs {
-    /// Only models whose name holds this text
+    /// Only models whose name contains this text
     pub(crate) filter: Option<String>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Forget the limit that the server named for this model when it refused a request
+    /// Forget the limit that the server named for this model in a refusal
     #[arg(long, value_name = "MODEL", conflicts_with = "filter")]
     pub(crate) forget: Option<String>,
     /// Print JSON
@@ -32,7 +32,7 @@ pub(crate) struct ModelsArgs {
 /// `config`.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
-    /// Print the defaults instead, as a file to begin with
+    /// Print the defaults instead, as a starting point for a file
     #[arg(long, conflicts_with_all = ["schema", "json"])]
     pub(crate) default: bool,
     /// Print the JSON schema of the file instead, for editors
@@ -45,35 +45,35 @@ pub(crate) struct ConfigArgs {
     pub(crate) command: Option<ConfigCommand>,
 }
 
-/// What is done with a single setting.
+/// An action on one setting.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print the value that holds here
+    /// Print the effective value
     Get {
-        /// The setting, such as compaction.threshold
+        /// The setting, e.g. compaction.threshold
         key: String,
         /// Print JSON: the value and its source
         #[arg(long)]
         json: bool,
     },
-    /// Set it in your own file (or the one that --config names); comments and order stay
+    /// Set a value in your own file (or the one named by --config); comments and order are kept
     Set {
-        /// The setting, such as compaction.threshold or providers.local.base_url
+        /// The setting, e.g. compaction.threshold or providers.local.base_url
         key: String,
-        /// Its value, as it would stand in the file
+        /// The value, as in the file
         #[arg(allow_hyphen_values = true)]
         value: String,
-        /// In ./greenroom.yaml instead, which can choose and tighten
+        /// Use ./greenroom.yaml instead, which can only choose and tighten
         #[arg(long)]
         project: bool,
     },
-    /// Confirm the address that a file has for a provider: it gets no key before that
+    /// Confirm a provider's address from a file: it receives no key before that
     Trust(ServerArgs),
-    /// Take it out of your own file (or the one that --config names), so that what stands below holds again
+    /// Remove a value from your own file (or the one named by --config), so that the next lower layer applies
     Unset {
         /// The setting
         key: String,
-        /// Of ./greenroom.yaml instead
+        /// Use ./greenroom.yaml instead
         #[arg(long)]
         project: bool,
     },

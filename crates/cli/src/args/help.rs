@@ -1,19 +1,19 @@
-//! The ends of the helps: examples, and what a flag's line has no room for.
+//! The text after the options in each command's help: examples and details.
 //!
 //! Invariants: each example can be typed as it stands.
 
-/// The end of the first help: how a script tells what happened.
+/// The end of the main help: exit codes for scripts.
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
   0    done
   1    failed: the model could not be asked, or gave no usable answer
   2    the command line, the configuration or the workspace is not usable
   3    the store is not usable: in use, full, damaged, or without that session
-       (what is given of a damaged session lacks what is lost; standard error
+       (the output for a damaged session omits its losses; standard error
        says so)
   4    stopped by a guard, a budget or a time limit
-  5    the session waits for the answer to a question, and is left to the
-       program whose tool asks
+  5    the session waits for the answer to a question, which the program of
+       the asking tool resumes
   130  interrupted
 
 Start with `greenroom demo`: it needs no key and no server.";
@@ -33,18 +33,18 @@ Examples:
   greenroom run -p \"What does this project do?\"
   git diff | greenroom run -p \"Review this.\" --no-tools
   greenroom run -p \"Fix the failing test.\" --allow-write --allow-shell
-  greenroom run -p \"Go on.\" -c                the newest session of this folder
-  greenroom run -p \"Go on.\" --session fix-the-test
+  greenroom run -p \"Continue.\" -c                the newest session of this folder
+  greenroom run -p \"Continue.\" --session fix-the-test
   greenroom run -p \"What is wrong?\" --image a.png --max-cost 0.10 --timeout 60
   greenroom run -p \"Which files are dead?\" --output-schema '{\"type\":\"array\"}'
   greenroom run -p \"Look around.\" --simulate --json | jq .type
 
-The answer goes to standard output, as it comes at a terminal and whole to a pipe; progress goes to standard error, \
-only where that is a terminal.
+The answer goes to standard output: streamed at a terminal, whole to a pipe. Progress goes to standard error, \
+if that is a terminal.
 With --json each line is one event with `type`, `seq` and `session_id`; the last line is `run_end`, or \
 `error` with `class`, `status`, `message`, `limit`, `requested` and `retryable`. With --output-schema `run_end` has the \
 answer's `value`.
-The first Ctrl-C ends the run and keeps what had come; the second ends the process at once.
+The first Ctrl-C ends the run and keeps partial output; the second ends the process at once.
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 store, 4 stopped by a guard, a budget or a time limit, \
 5 waiting for an answer, 130 interrupted";
@@ -53,10 +53,10 @@ pub(super) const CHAT_EXAMPLES: &str = "\
 Examples:
   greenroom chat                          OpenAI, with OPENAI_API_KEY
   greenroom chat --base-url http://localhost:11434/v1 --model qwen3
-  greenroom chat --session umbrella       goes on with a session, or begins it
+  greenroom chat --session umbrella       resumes a session, or creates it
   greenroom chat --simulate               no key, no server
 
-Ctrl-C interrupts the run and keeps what had come; at the prompt Ctrl-D leaves, and so does Ctrl-C twice. `/help` lists the \
+Ctrl-C interrupts the run and keeps partial output; at the prompt Ctrl-D leaves, and so does Ctrl-C twice. `/help` lists the \
 commands.";
 
 pub(super) const MODELS_HELP: &str = "\
@@ -64,16 +64,16 @@ Examples:
   greenroom models gpt-5
   greenroom models --provider local --json | jq -r '.models[].id'
 
-The window is the first that is known: your settings; what the server says that it takes; the model catalogue; what the \
-server says that the model was made for; else an assumption. A limit that the server named when it refused a request \
-lowers all but your settings. It is doubted when the server says more, and where the server says nothing after a day.";
+Sources of the window, in this order: your settings; the limit that the server reports; the model catalogue; the \
+model's trained length that the server reports; a default. A limit that the server named in a refusal lowers all of \
+them but your settings, until the server reports a larger one, or for a day if it reports none.";
 
 pub(super) const PLAN_EXAMPLES: &str = "\
 Examples:
   greenroom plan session.jsonl            a session file of another system
   greenroom plan demo-20260102-030405     a stored session
   greenroom plan session.jsonl --keep-recent 10000 --json
-  greenroom plan session.jsonl --cut nearest --estimator char4     as others do
+  greenroom plan session.jsonl --cut nearest --estimator char4     like other systems
 
 Nothing is changed. The exit code is 0 also when there is nothing to compact.";
 
@@ -82,15 +82,15 @@ Examples:
   greenroom serve                         for programs on this machine
   greenroom serve --listen 0.0.0.0:7878 --host-name build.example
 
-Each request must bear the token, which is made at the first start and kept in `token` in the store's directory:
+Requests must present the token, which is created at the first start in the file `token` of the store's directory:
   token=$(cat ~/.local/share/greenroom/token)
   curl -H \"Authorization: Bearer $token\" http://127.0.0.1:7878/sessions
 
-There is no TLS. Ctrl-C and SIGTERM interrupt what runs, and it ends within 10 seconds.";
+There is no TLS. Ctrl-C and SIGTERM interrupt runs in progress and exit within 10 seconds.";
 
 pub(super) const SIMULATE_EXAMPLES: &str = "\
 Examples:
-  greenroom simulate                      a free port; it says what it is told
+  greenroom simulate                      a free port; the model echoes its input
   greenroom simulate --listen 127.0.0.1:8080 --say Hello --say Goodbye
   greenroom simulate --script answers.yaml
 
@@ -106,8 +106,8 @@ The first line on standard output is the base URL, for OPENAI_BASE_URL. A script
       after_ms: 300                    # before it begins; between_ms, pieces
       expect_tool_result: { tool: weather, contains: rain }
 
-A call beyond the script is refused with 400. Ctrl-C ends it: with exit code 1 where answers were left, a call was \
-beyond the script, an expectation was not met, or a request broke a rule of the protocol; standard error says which.";
+A call beyond the script is refused with 400. Ctrl-C exits: with code 1 if answers were left over, a call was \
+beyond the script, an expectation was not met, or a request broke the protocol; standard error says which.";
 
 pub(super) const COMPLETIONS_HELP: &str = "\
 Examples:
@@ -118,25 +118,25 @@ Examples:
   greenroom completions fish > ~/.config/fish/completions/greenroom.fish
   source <(greenroom completions bash)    for this shell only
 
-They hold from the next shell on. Commands, flags, stored sessions, models, providers and settings are completed; the \
-script asks greenroom while you type, so it need not be made anew.";
+They apply to new shells. Commands, flags, stored sessions, models, providers and settings are completed; the \
+script calls greenroom while you type, so it never needs an update.";
 
 pub(super) const STORE_HELP: &str = "\
-A session that lost entries with a damaged disk takes no prompts until its loss is accepted. Before that, put a backup \
-of the whole store in its place, or keep what is left: `greenroom export ID`. Where the lost entries belong to the \
-newest part of the conversation, accepting the loss also gives up what came after them.";
+A session that lost entries to a damaged disk accepts no prompts until its loss is accepted. Before that, restore a \
+backup of the whole store, or save the rest with `greenroom export ID`. If the lost entries belong to the \
+newest part of the conversation, accepting the loss also drops the entries after them.";
 
 pub(super) const SESSIONS_EXAMPLES: &str = "\
 Examples:
-  greenroom sessions --here               those that were begun in this folder
-  greenroom sessions --unfinished         what was left undone
+  greenroom sessions --here               sessions of this folder
+  greenroom sessions --unfinished         sessions with unfinished work
   greenroom sessions --label tenant=x --json | jq -r '.[].id'
 
-Nothing is started or changed by looking, also while a program has the store open.";
+Listing starts and changes nothing, even while a program has the store open.";
 
 pub(super) const SHOW_EXAMPLES: &str = "\
 Examples:
-  greenroom show demo-2026                the beginning of an id is enough
+  greenroom show demo-2026                a prefix of an id is enough
   greenroom show demo-2026 --json | jq -r '.conversation[].text'";
 
 pub(super) const TREE_EXAMPLES: &str = "\
@@ -147,23 +147,23 @@ Examples:
 pub(super) const RESUME_EXAMPLES: &str = "\
 Examples:
   greenroom resume                        the newest session of this folder
-  greenroom resume fix-the                the one whose id begins like that";
+  greenroom resume fix-the                the session with this prefix";
 
 pub(super) const COMPACT_EXAMPLES: &str = "\
 Examples:
   greenroom compact fix-the-test
   greenroom compact fix-the-test --focus \"the failing test\" --keep-recent 8000
 
-Nothing is lost: the log keeps what was replaced, and `greenroom show` prints it. The exit code is 0 also where there is \
-nothing to compact. Ctrl-C leaves the conversation as it was.";
+Nothing is lost: the log keeps the replaced messages, and `greenroom show` prints them. The exit code is 0 even if \
+there is nothing to compact. Ctrl-C leaves the conversation unchanged.";
 
 pub(super) const IMPORT_EXAMPLES: &str = "\
 Examples:
   greenroom import session.jsonl
   greenroom import ~/.pi/agent/sessions/*/*.jsonl --json | jq -r .session_id
 
-A file becomes one session, all of it or nothing; a session that is there is never changed. Where a file cannot be \
-taken, the others are, and the exit code says so.";
+Each file becomes one session, as a whole or not at all; existing sessions are never changed. If a file cannot be \
+imported, the others still are, and the exit code is not 0.";
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -175,7 +175,7 @@ Examples:
   greenroom questions
   greenroom questions --json | jq -r '\"\\(.session_id) \\(.question_id) \\(.text)\"'
 
-They are listed also while the program that asks has the store open.";
+The list works even while the asking program has the store open.";
 
 pub(super) const ANSWER_EXAMPLES: &str = "\
 Examples:
@@ -183,16 +183,16 @@ Examples:
   greenroom answer order-7 12 '[\"tests\",\"docs\"]'         several choices
   greenroom answer order-7 12 '{\"seats\":2}' --by ada     a form
 
-A question is answered once. Where a host or a program has the store open, it takes the answer.";
+A question is answered once. If a host or a program has the store open, the answer is sent to it.";
 
 pub(super) const DELETE_EXAMPLES: &str = "\
 Examples:
   greenroom delete demo-20260102-030405
-  greenroom delete demo-2026              the beginning of an id is enough
+  greenroom delete demo-2026              a prefix of an id is enough
   greenroom delete demo-20260102-030405 --json
 
-It cannot be undone: `greenroom export` keeps a copy. Nothing is asked where ID is whole, or a beginning of at least 4 \
-characters; a shorter one is asked about at a terminal, and needs --yes elsewhere.";
+This cannot be undone; `greenroom export` saves a copy. A whole id, or a prefix of at least 4 characters, needs no \
+confirmation; a shorter prefix is confirmed at a terminal, and needs --yes elsewhere.";
 
 pub(super) const STORE_CHECK_EXAMPLES: &str = "\
 Examples:
@@ -209,12 +209,12 @@ Examples:
   greenroom rpc --simulate
   echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"session/list\"}' | greenroom rpc
 
-docs/protocol.md has the methods, docs/schema/operations.json their schemas. When the input ends, what runs is \
-interrupted and the process ends.";
+docs/protocol.md has the methods, docs/schema/operations.json their schemas. At the end of the input, runs in progress \
+are interrupted and the process exits.";
 
 pub(super) const CONFIG_EXAMPLES: &str = "\
 Examples:
-  greenroom config                        what holds here, and from where
+  greenroom config                        effective values and their sources
   greenroom config get compaction.threshold
   greenroom config set compaction.threshold 0.7
   greenroom config set --project model gpt-5.5-mini
@@ -227,15 +227,15 @@ Examples:
   greenroom top --sort cost
   greenroom top --json | jq -r '.[] | select(.status == \"working\") | .id'
 
-Enter looks at one session closely: what it says and does, as it happens. From there, and from the list, a session can be \
-aborted and compacted; that is asked first. What is no terminal gets one table.";
+Enter opens a session and shows its output as it happens. Sessions can be aborted and compacted from there and from \
+the list, after a confirmation. Without a terminal, the table is printed once.";
 
 pub(super) const HOST_EXAMPLES: &str = "\
 Examples:
-  greenroom host                          while it is used, and a minute longer
-  greenroom host --idle 3600              while it is used, and an hour longer
+  greenroom host                          until a minute after its last use
+  greenroom host --idle 3600              until an hour after its last use
   greenroom host --stop                   end this store's host, if it is idle
-  greenroom host --stop --force           end it in any case
+  greenroom host --stop --force           end it even if it is busy
 
-The host is the process that has the store open. Other commands reach it by a socket beside the store, which only you \
-can use; `run`, `chat` and `resume` start one where there is none. Its log is host.log in the store's directory.";
+The host is the process that has the store open. Other commands connect to its socket beside the store, which only you \
+can use; `run`, `chat` and `resume` start a host if there is none. Its log is host.log in the store's directory.";

@@ -11,10 +11,10 @@ use super::help;
 /// `questions`.
 #[derive(Debug, Args)]
 pub(crate) struct QuestionsArgs {
-    /// Only those of this session: its id, or the beginning of it
+    /// Only the questions of this session: its id or a prefix
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
-    /// Print JSON: one question a line
+    /// Print JSON: one question per line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -22,19 +22,19 @@ pub(crate) struct QuestionsArgs {
 /// `answer`.
 #[derive(Debug, Args)]
 pub(crate) struct AnswerArgs {
-    /// The session, or the beginning of its id
+    /// The session's id or a prefix
     #[arg(value_name = "SESSION")]
     pub(crate) session: String,
-    /// The question's number, as `greenroom questions` lists it
+    /// The question's number, as listed by `greenroom questions`
     #[arg(value_name = "QUESTION")]
     pub(crate) question: u64,
     /// The answer: a text or a choice; several choices and forms as JSON
     #[arg(value_name = "VALUE")]
     pub(crate) value: String,
-    /// Who answers, for the log [default: $USER]
+    /// Name of the person who answers, for the log [default: $USER]
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
-    /// Print JSON: which question was answered
+    /// Print JSON: the answered question
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -42,10 +42,10 @@ pub(crate) struct AnswerArgs {
 /// `tree`.
 #[derive(Debug, Args)]
 pub(crate) struct TreeArgs {
-    /// The session, or the beginning of its id
+    /// The session's id or a prefix
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-    /// Print JSON: each place where a branch begins or ends
+    /// Print JSON: the branches
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -53,19 +53,19 @@ pub(crate) struct TreeArgs {
 /// `sessions`.
 #[derive(Debug, Args)]
 pub(crate) struct SessionsArgs {
-    /// Show at most so many, the newest; 0 for all
+    /// Show at most this many, newest first; 0 for all
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
     pub(crate) limit: usize,
-    /// Show only those with this label; given again: with all of these labels
+    /// Show only sessions with this label (repeatable: all must match)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// Show only those with work that was left undone
+    /// Show only sessions with unfinished work
     #[arg(long)]
     pub(crate) unfinished: bool,
-    /// Show only those of this folder
+    /// Show only sessions of this folder
     #[arg(long)]
     pub(crate) here: bool,
-    /// Show the sessions of sub-agents, too, each under the session that called it
+    /// Show sessions of sub-agents too, below their callers
     #[arg(long)]
     pub(crate) all: bool,
     /// Print JSON
@@ -78,7 +78,7 @@ fn label(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Only the form of the output.
+/// The output format.
 #[derive(Debug, Args)]
 pub(crate) struct JsonArgs {
     /// Print JSON
@@ -89,10 +89,10 @@ pub(crate) struct JsonArgs {
 /// `show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// The session, or the beginning of its id; `greenroom sessions` lists them
+    /// The session's id or a prefix; `greenroom sessions` lists them
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-    /// Print JSON: what is known of it, and the conversation
+    /// Print JSON: the session's summary and its conversation
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -100,7 +100,7 @@ pub(crate) struct ShowArgs {
 /// `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// A session file of another system, or a stored session's id or its beginning
+    /// A session file of another system, or a stored session's id or a prefix
     #[arg(value_name = "FILE|ID")]
     pub(crate) source: String,
     /// How much of the newest conversation to keep, in tokens [default: the configuration's, else a quarter]
@@ -110,14 +110,15 @@ pub(crate) struct PlanArgs {
     /// near that point, if there is one) [default: the configuration's]
     #[arg(long, value_enum, value_name = "RULE", hide_possible_values = true)]
     pub(crate) cut: Option<Cut>,
-    /// How sizes are estimated: char4 (a token for four characters) or classes (by classes of characters: nearer to what
-    /// models count) [default: the configuration's]
+    /// Token estimator: char4 (four characters per token) or classes (by classes of characters, closer to real
+    /// tokenizers) [default: the configuration's]
     #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true)]
     pub(crate) estimator: Option<Estimator>,
-    /// The entry at which the path ends [default: the newest]
+    /// The last entry of the path [default: the newest]
     #[arg(long, value_name = "ID")]
     pub(crate) leaf: Option<String>,
-    /// The window to plan for, in tokens [default: the configuration's, else the session's or its model's, else 128000]
+    /// Context window to plan for, in tokens [default: the configuration's, else the session's or its model's, else
+    /// 128000]
     #[arg(long, value_name = "TOKENS")]
     pub(crate) window: Option<u64>,
     /// Print JSON
@@ -125,7 +126,7 @@ pub(crate) struct PlanArgs {
     pub(crate) json: bool,
 }
 
-/// Which messages a plan may cut at.
+/// The messages at which a plan may cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Cut {
     /// The first legal cut at or after the point where enough is kept
@@ -135,25 +136,25 @@ pub(crate) enum Cut {
     TurnFirst,
 }
 
-/// How sizes are estimated.
+/// The token estimator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Estimator {
-    /// A token for four characters
+    /// Four characters per token
     Char4,
-    /// By classes of characters: nearer to what models count
+    /// By classes of characters: closer to real tokenizers
     Classes,
 }
 
 /// `delete`.
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArgs {
-    /// Print JSON: what was deleted
+    /// Print JSON: the deleted sessions
     #[arg(long)]
     pub(crate) json: bool,
-    /// Delete it without a question, also where ID is a short beginning
+    /// Delete without confirmation, also if ID is a short prefix
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// The session, or the beginning of its id; one of fewer than 4 characters needs --yes, or an answer at the terminal
+    /// The session's id or a prefix; a prefix of fewer than 4 characters needs --yes, or confirmation at the terminal
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 }
@@ -161,10 +162,10 @@ pub(crate) struct DeleteArgs {
 /// `store`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Read every entry of every session, and list what is damaged; exit code 3 if anything is
+    /// Read every entry of every session and list damage; exit code 3 if there is any
     #[command(after_help = help::STORE_CHECK_EXAMPLES)]
     Check(JsonArgs),
-    /// Let a damaged session go on without what it lost, and say what that is
+    /// Let a damaged session continue without its lost entries, and list them
     #[command(after_help = help::ACCEPT_LOSS_EXAMPLES)]
     AcceptLoss(AcceptLossArgs),
 }
@@ -172,13 +173,13 @@ pub(crate) enum StoreCommand {
 /// `store accept-loss`.
 #[derive(Debug, Args)]
 pub(crate) struct AcceptLossArgs {
-    /// The session, or the beginning of its id
+    /// The session's id or a prefix
     #[arg(value_name = "ID", required_unless_present = "segment", conflicts_with = "segment")]
     pub(crate) id: Option<String>,
-    /// A damaged segment of which nobody knows what it held, as `greenroom store check` names it
+    /// A damaged segment of unknown content, as named by `greenroom store check`
     #[arg(long, value_name = "NUMBER")]
     pub(crate) segment: Option<u64>,
-    /// Print JSON: what was accepted
+    /// Print JSON: the accepted losses
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -186,10 +187,10 @@ pub(crate) struct AcceptLossArgs {
 /// `import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// Session files; the format is recognised (pi, versions 1 to 3)
+    /// Session files; the format is detected (pi, versions 1 to 3)
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Print JSON: one object a file
+    /// Print JSON: one object per file
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -197,21 +198,21 @@ pub(crate) struct ImportArgs {
 /// `export`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// The session, or the beginning of its id
+    /// The session's id or a prefix
     #[arg(value_name = "ID")]
     pub(crate) session: String,
     /// The format: pi (JSON Lines as pi writes them, version 3, with a line for each compaction)
     #[arg(long, value_enum, default_value_t = ExportFormat::Pi, value_name = "FORMAT", hide_possible_values = true)]
     pub(crate) format: ExportFormat,
-    /// Where to write it, instead of standard output
+    /// Output file, instead of standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Overwrite the file
+    /// Overwrite an existing file
     #[arg(long, requires = "output")]
     pub(crate) force: bool,
 }
 
-/// What `export` writes.
+/// The format of `export`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
     /// pi's session file, version 3.

@@ -11,7 +11,7 @@ use super::ModelArgs;
 /// `resume`.
 #[derive(Debug, Args)]
 pub(crate) struct ResumeArgs {
-    /// The session, or the beginning of its id [default: the newest one of this folder]
+    /// The session's id or a prefix [default: the newest one of this folder]
     #[arg(value_name = "ID")]
     pub(crate) id: Option<String>,
     #[command(flatten)]
@@ -21,19 +21,19 @@ pub(crate) struct ResumeArgs {
 /// `compact`.
 #[derive(Debug, Args)]
 pub(crate) struct CompactArgs {
-    /// The session, or the beginning of its id
+    /// The session's id or a prefix
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-    /// What the summary is to dwell on
+    /// Topic for the summary to focus on
     #[arg(long, value_name = "TEXT")]
     pub(crate) focus: Option<String>,
     /// How much of the newest conversation to keep, in tokens [default: the configuration's, else a quarter]
     #[arg(long, visible_alias = "keep", value_name = "TOKENS")]
     pub(crate) keep_recent: Option<u64>,
-    /// Also where everything is recent enough to keep: then all but the last two messages
+    /// Compact even if everything is recent enough to keep: all but the last two messages
     #[arg(long)]
     pub(crate) force: bool,
-    /// Print JSON: how it ended
+    /// Print JSON: the outcome
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -43,13 +43,13 @@ pub(crate) struct CompactArgs {
 /// `demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// The simulated model's window, in tokens
+    /// Context window of the simulated model, in tokens
     #[arg(long, default_value_t = 32_000, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(4_000..=2_000_000))]
     pub(crate) window: u64,
-    /// How many compactions to wait for
+    /// Number of compactions to wait for
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) compactions: u64,
-    /// The folder that the agent reads in
+    /// Folder that the agent reads
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub(crate) workspace: PathBuf,
     /// Without the pauses that make it watchable
@@ -60,10 +60,10 @@ pub(crate) struct DemoArgs {
 /// `chat`.
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
-    /// The session to go on with, or to begin under this name
+    /// Session to resume, or to create under this name
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
-    /// Go on with the newest session of this folder
+    /// Resume the newest session of this folder
     #[arg(short = 'c', long = "continue", conflicts_with = "session")]
     pub(crate) goes_on: bool,
     #[command(flatten)]
@@ -73,29 +73,29 @@ pub(crate) struct ChatArgs {
 /// `run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// What to say; what is piped in on standard input follows it
+    /// Prompt text; standard input, if piped, is appended to it
     #[arg(short, long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
-    /// Print JSON: one event a line
+    /// Print JSON: one event per line
     #[arg(long)]
     pub(crate) json: bool,
-    /// The session to go on with, or to begin under this name
+    /// Session to resume, or to create under this name
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
-    /// Go on with the newest session of this folder
+    /// Resume the newest session of this folder
     #[arg(short = 'c', long = "continue", conflicts_with = "session")]
     pub(crate) goes_on: bool,
-    /// An image that goes with the prompt: PNG, JPEG, GIF or WebP; may be given several times
+    /// Image to send with the prompt: PNG, JPEG, GIF or WebP (repeatable)
     #[arg(long = "image", value_name = "FILE")]
     pub(crate) images: Vec<PathBuf>,
-    /// A JSON schema that the answer must fit: a file, or the schema itself. One that does not is sent back to the model
-    /// with what is wrong; the value is printed as JSON, and nothing else
+    /// JSON schema for the answer: a file, or the schema itself. An invalid answer is sent back to the model with the
+    /// error; the value is printed as JSON, and nothing else
     #[arg(long, value_name = "FILE|JSON")]
     pub(crate) output_schema: Option<String>,
-    /// The most that this run may cost, in US dollars, as far as prices are known; the first call is held to it too
+    /// Cost limit in US dollars, as far as prices are known; it bounds the first call too
     #[arg(long, value_name = "USD", value_parser = dollars, allow_hyphen_values = true)]
     pub(crate) max_cost: Option<f64>,
-    /// How long it may take, in seconds; after that it is aborted, and what had come is kept
+    /// Time limit in seconds; after it the run is aborted, and partial output is kept
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) timeout: Option<u64>,
     #[command(flatten)]

@@ -180,7 +180,7 @@ async fn read_lines(
 
 fn say_how_to_go_on(global: &Global, args: &ModelArgs, id: &str) -> Result<u8> {
     let (model, dir) = (model_flags(global, args), data_dir_flag(global));
-    let line = format!("`greenroom chat --session {id}{model}{dir}` goes on with this conversation.");
+    let line = format!("`greenroom chat --session {id}{model}{dir}` resumes this conversation.");
     Screen::stdout(global.color).line(line)?;
     Ok(0)
 }

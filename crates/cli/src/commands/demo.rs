@@ -365,7 +365,7 @@ impl Show {
                 Some("That took long enough: there is little to read in this folder.".to_owned())
             }
             End::Interrupted => Some("Interrupted. What had come is kept.".to_owned()),
-            End::Failed => Some("The demo could not go on.".to_owned()),
+            End::Failed => Some("The demo could not continue.".to_owned()),
         };
         if let Some(word) = word {
             let word = Row::styled(Look::WARN, &word);
@@ -411,7 +411,7 @@ impl Show {
         let dir = chat::data_dir_flag(global);
         self.screen.line("")?;
         self.screen.line(format!(
-            "The session is kept in {}. Look at it, or go on with it:",
+            "The session is kept in {}. Show or resume it:",
             agent::data_dir(global)?.display()
         ))?;
         self.screen.line(format!("  greenroom sessions{dir}"))?;

@@ -37,7 +37,7 @@ pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
         }
     }
     if questions.is_empty() && !args.json {
-        screen.line("Nothing is asked.")?;
+        screen.line("No open questions.")?;
     }
     Ok(code)
 }
@@ -45,10 +45,8 @@ pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
 /// How the run goes on that was answered where nobody works on it.
 fn goes_on(state: &State, id: &str) -> String {
     match ask_user::is_all_that_waits(state) {
-        true => format!("Answered. The run goes on in a chat at a terminal: `greenroom resume {id}`."),
-        false => {
-            "Answered. The run goes on when the program that has its tools opens the session.".to_owned()
-        }
+        true => format!("Answered. The run continues in a chat at a terminal: `greenroom resume {id}`."),
+        false => "Answered. The run continues when the program with its tools opens the session.".to_owned(),
     }
 }
 
@@ -100,7 +98,7 @@ async fn answer_at(
     if args.json {
         screen.pretty_json(&json!({ "session_id": session_id, "question_id": args.question }))?;
     } else {
-        screen.line("Answered. The run goes on, at once where the program that has its tools is at work.")?;
+        screen.line("Answered. The run continues, at once if the program with its tools is running.")?;
     }
     Ok(0)
 }

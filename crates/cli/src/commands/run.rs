@@ -214,7 +214,7 @@ fn output_schema(given: &str) -> Result<Value> {
         (String::from_utf8_lossy(&bytes).into_owned(), format!("--output-schema {given}"))
     };
     let schema: Value = serde_json::from_str(&text)
-        .map_err(|error| error::usage(format!("{what}: it is no JSON: {error}")))?;
+        .map_err(|error| error::usage(format!("{what}: not valid JSON: {error}")))?;
     ValueSchema::new(&schema).map_err(|reason| error::usage(format!("{what}: {reason}")))?;
     Ok(schema)
 }
@@ -262,7 +262,7 @@ async fn standard_input(may_do_without: bool) -> Result<Vec<u8>> {
     });
     if may_do_without && tokio::time::timeout(PATIENCE, has_begun).await.is_err() {
         let mut notes = Screen::stderr(ColorChoice::Never);
-        notes.line("greenroom: nothing came on standard input for 3 s; going on without it")?;
+        notes.line("greenroom: no standard input for 3 s; continuing without it")?;
         return Ok(Vec::new());
     }
     reading.await?.map_err(|error| error::usage(format!("read standard input: {error}")))

@@ -222,7 +222,7 @@ fn conversation(screen: &mut Screen, stored: &Stored) -> Result<()> {
     if summary.has_open_run && summary.questions == 0 && !stored.used.goes_on() {
         screen.line("")?;
         let text = format!(
-            "Its newest prompt has no complete answer: /continue in `greenroom chat --session {id}` goes on."
+            "Its newest prompt has no complete answer: /continue in `greenroom chat --session {id}` resumes it."
         );
         let text = Row::styled(Look::WARN, &text);
         screen.line(text)?;

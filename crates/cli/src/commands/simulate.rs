@@ -146,8 +146,7 @@ pub(crate) async fn run(global: &Global, args: &SimulateArgs) -> Result<u8> {
     if answers.is_empty() {
         let mut options = SimulatorOptions::new(Echo);
         change(&mut options);
-        serve(global, args.listen, &Simulator::new(options), "it answers with what it is told", &interrupts)
-            .await?;
+        serve(global, args.listen, &Simulator::new(options), "it echoes its input", &interrupts).await?;
         return Ok(0);
     }
     let about =
@@ -186,8 +185,7 @@ fn read_script(path: &Path) -> Result<ScriptFile> {
     let shown = path.display();
     let bytes =
         files::read(path, SCRIPT_BYTES_MAX).map_err(|error| usage(format!("--script {shown}: {error}")))?;
-    let text =
-        String::from_utf8(bytes).map_err(|_| usage(format!("--script {shown}: it is no UTF-8 text")))?;
+    let text = String::from_utf8(bytes).map_err(|_| usage(format!("--script {shown}: not valid UTF-8")))?;
     let file: ScriptFile =
         serde_norway::from_str(&text).map_err(|error| usage(format!("--script {shown}: {error}")))?;
     if file.answers.is_empty() {

@@ -27,7 +27,7 @@ pub(crate) async fn run(global: &Global, args: &TreeArgs) -> Result<u8> {
             screen.line(Row::styled(style, figures::branch(branch)))?;
         }
         if branches.is_empty() {
-            screen.line("Nothing was said yet.")?;
+            screen.line("No messages yet.")?;
         }
     }
     stored.say_losses(global)

@@ -19,7 +19,7 @@ use crate::commands::questions;
 const QUICK_MS: u64 = 500;
 
 /// What is said of text that was shown and does not count.
-const VOID: &str = "  ✗ the answer broke off: what is above does not count, and it is asked for again";
+const VOID: &str = "  ✗ the answer broke off: the text above is discarded, and the model is asked again";
 
 /// Where a run is shown.
 #[derive(Debug)]

@@ -69,7 +69,9 @@ impl Overrides {
                 .filter(|(likeness, _)| *likeness > 0.9)
                 .map(|(_, known)| format!("; there is {known}"));
             let hint = similar.unwrap_or_default();
-            found.warnings.push(format!("the variable {name} sets nothing: there is no setting {key}{hint}"));
+            found
+                .warnings
+                .push(format!("the variable {name} has no effect: there is no setting {key}{hint}"));
         }
         for flag in flags {
             found.settings.push(of_flag(flag, &surroundings.path(""))?);
@@ -152,7 +154,7 @@ pub(crate) fn read(origin: &str, parts: &[&str], text: &str, folder: &Path) -> R
     }
     fits(serde_norway::from_str(text).map_err(|error| {
         let error = error.to_string();
-        usage(format!("{origin}: it is no YAML: {}", error.split(" at line ").next().unwrap_or_default()))
+        usage(format!("{origin}: not valid YAML: {}", error.split(" at line ").next().unwrap_or_default()))
     })?)
 }
 

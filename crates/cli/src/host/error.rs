@@ -48,12 +48,10 @@ impl Unreached {
     /// That all hosts ended as they started. `last_words` is what the newest one said in its log.
     pub(super) fn died(last_words: Option<&str>) -> Self {
         let told = match last_words {
-            Some(words) => format!("the last one said in {LOG_FILE} beside the store: {words}"),
-            None => format!("{LOG_FILE} beside the store may say why"),
+            Some(words) => format!("the last line of {LOG_FILE} beside the store is: {words}"),
+            None => format!("see {LOG_FILE} beside the store"),
         };
-        let reason = format!(
-            "the hosts that were started in the background ended at once; {told}; --no-host does without one"
-        );
+        let reason = format!("background hosts exited on startup; {told}; use --no-host to run without one");
         Self::refused(error::FAILED, &reason)
     }
 }

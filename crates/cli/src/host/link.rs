@@ -316,7 +316,7 @@ pub(crate) async fn resolve_known(client: &Client, given: &str) -> Result<String
 fn answered(session: &str, by_chat: bool) -> CliError {
     let text = if by_chat {
         format!(
-            "the run of session {session} was answered, and goes on in a chat at a terminal: `greenroom resume {session}`"
+            "the run of session {session} was answered, and continues in a chat at a terminal: `greenroom resume {session}`"
         )
     } else {
         format!(

@@ -75,7 +75,7 @@ fn own_folder() -> Result<PathBuf> {
     }
     let folder = folder.display();
     Err(usage(format!(
-        "{folder} must be a folder of yours that nobody else can write: remove it, or set XDG_RUNTIME_DIR"
+        "{folder} must be your own folder, not writable by others: remove it, or set XDG_RUNTIME_DIR"
     )))
 }
 
@@ -196,7 +196,7 @@ fn note(link: &Path, path: &Path) -> Result<()> {
 
 fn in_the_way(path: &Path) -> anyhow::Error {
     let shown = path.display();
-    usage(format!("{shown} is no socket, and in the way of the one of the host; move it away"))
+    usage(format!("{shown} exists and is not a socket; move it so that the host can listen there"))
 }
 
 fn bind(path: PathBuf, link: Option<PathBuf>) -> Result<(UnixListener, Place)> {

@@ -74,7 +74,7 @@ fn what_is_typed_is_edited_and_answered() {
     assert!(screen.contains("`greenroom chat --session mine --base-url "), "{screen}");
     // In the next chat, too.
     let again = chat(&place, &model, SIZE, &[]);
-    again.shows("session mine goes on");
+    again.shows("resumed session mine");
     again.shows("heard hello");
     again.press("Up");
     again.until("the prompt is found in the history", |screen| screen.matches("› hello world!").count() == 2);
@@ -160,7 +160,7 @@ fn an_interrupt_keeps_what_came_and_gives_back_what_was_typed_ahead() {
     assert!(!screen.contains("interrupted"), "{screen}");
     // How long it takes is measured by a benchmark, and that it waits for nothing is shown on a paused clock.
     terminal.press("Escape");
-    terminal.shows("interrupted; what had come is kept");
+    terminal.shows("interrupted; partial output is kept");
     let screen = terminal.shows("› then this");
     assert!(screen.contains("  and that"), "both are in the editor: {screen}");
     assert!(screen.contains("word5 "), "{screen}");
@@ -253,9 +253,9 @@ fn what_a_branch_leaves_is_summarised_where_that_is_asked_for_and_esc_ends_it() 
     terminal.shows("summarising the branch that is left");
     terminal.press("Escape");
     terminal.shows("the summary of the branch cancelled");
-    assert!(!terminal.screen().contains("the next prompt goes on"), "{}", terminal.screen());
+    assert!(!terminal.screen().contains("the next prompt continues"), "{}", terminal.screen());
     terminal.says("/branch 1 --summary");
-    let screen = terminal.shows("the next prompt goes on after entry 1");
+    let screen = terminal.shows("the next prompt continues after entry 1");
     let line = screen.lines().find(|line| line.contains("summarised what was left: ")).unwrap();
     assert!(!line.contains("undo"), "{line}");
     terminal.says("four");
@@ -526,7 +526,7 @@ async fn a_new_session_begins_and_the_one_before_is_found_again() {
         terminal.says(command);
         terminal.until(&format!("{command} says that nothing was said"), |screen| {
             let said = screen.split_once(&format!("  {command}")).map(|(_, after)| after.to_owned());
-            said.is_some_and(|after| after.contains("nothing was said"))
+            said.is_some_and(|after| after.contains("no messages yet"))
         });
     }
     terminal.says("/new");
@@ -542,7 +542,7 @@ async fn a_new_session_begins_and_the_one_before_is_found_again() {
     terminal.types("alpha");
     terminal.until("the first one alone is offered", |screen| screen.contains("1 of 1"));
     terminal.press("Enter");
-    terminal.shows("goes on; 0 compactions");
+    terminal.shows("; 0 compactions");
     terminal.press("C-d");
     terminal.shows("ended with 0");
     let sessions = hosted.run(&["sessions", "--here"]).stdout;
@@ -574,7 +574,7 @@ async fn a_session_of_another_folder_says_where_its_tools_work_when_a_chat_turns
             terminal.says(&format!("/resume {id}"));
             terminal.shows(&format!("session {id}"));
             terminal.until("it goes on", |screen| {
-                screen.matches("goes on; 0 compactions").count() == if id == "away" { 1 } else { 2 }
+                screen.matches("; 0 compactions").count() == if id == "away" { 1 } else { 2 }
             });
         }
         let screen = words(&terminal.all());
@@ -611,7 +611,7 @@ async fn two_terminals_share_a_session_and_live_through_the_death_of_their_host(
     hosted.kill_host();
     for terminal in [&one, &two] {
         terminal.shows("the host has ended; another one is started");
-        terminal.shows("/continue goes on with it");
+        terminal.shows("/continue resumes it");
     }
     // Both go on with the same session, in the new host.
     one.press("C-u");
@@ -620,8 +620,8 @@ async fn two_terminals_share_a_session_and_live_through_the_death_of_their_host(
     two.shows("Esc interrupts");
     two.press("C-u");
     two.press("Escape");
-    one.shows("interrupted; what had come is kept");
-    two.shows("interrupted; what had come is kept");
+    one.shows("interrupted; partial output is kept");
+    two.shows("interrupted; partial output is kept");
 }
 
 /// Highlighted code costs more than words: what is typed is seen all the same while it streams in.
@@ -650,7 +650,7 @@ fn what_is_typed_is_seen_while_much_code_streams_in() {
     assert!(screen.contains("Enter steers"), "it came to an end before the key was seen: {screen}");
     terminal.press("C-u");
     terminal.press("Escape");
-    terminal.shows("interrupted; what had come is kept");
+    terminal.shows("interrupted; partial output is kept");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -106,7 +106,7 @@ fn resume_goes_on_in_chat() {
         &["chat", "-c", "--base-url", &url],
     ] {
         let mut chat = place.start(arguments);
-        chat.wait_for("Session mine goes on");
+        chat.wait_for("Resumed session mine");
         chat.close_input();
         assert_eq!(chat.end().code, Some(0));
     }

@@ -383,7 +383,7 @@ async fn hosts_that_die_as_they_start_are_replaced_a_few_times_and_that_is_said(
     }
     let ended = running.end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("ended at once") && ended.stderr.contains("host.log"), "{ended:?}");
+    assert!(ended.stderr.contains("exited on startup") && ended.stderr.contains("host.log"), "{ended:?}");
     assert_eq!(killed.len(), 4);
 }
 

@@ -130,7 +130,7 @@ fn a_question_is_listed_answered_once_and_its_program_goes_on() {
     assert_eq!(place.run(&["questions"]).stdout, listed.stdout, "what was refused changes nothing");
 
     check(&place.run(&["answer", "order", &id, "yes", "--by", "ada"]), 0, "Answered.");
-    check(&place.run(&["questions"]), 0, "Nothing is asked.");
+    check(&place.run(&["questions"]), 0, "No open questions.");
     assert_eq!(place.run(&["questions", "--json"]).stdout, "");
     check(&place.run(&["answer", "order-7", &id, "no"]), 2, "yes");
     assert_eq!(told(&place, "order-7", yes_or_no()), "It says: told yes");
@@ -182,7 +182,7 @@ fn questions_are_listed_beside_the_program_that_asks() {
     let question = EntryId(id.parse().unwrap());
     program.tokio.block_on(session.answer(question, "yes")).unwrap();
     assert_eq!(program.reply("order-7"), "It says: told yes");
-    check(&place.run(&["questions"]), 0, "Nothing is asked.");
+    check(&place.run(&["questions"]), 0, "No open questions.");
     program.end();
 }
 
@@ -226,7 +226,7 @@ fn a_session_that_waits_is_left_to_its_program() {
 #[test]
 fn where_nothing_is_stored_nothing_is_asked() {
     let place = Place::new();
-    check(&place.run(&["questions"]), 0, "Nothing is asked.");
+    check(&place.run(&["questions"]), 0, "No open questions.");
     check(&place.run(&["questions", "--session", "order-7"]), 3, "`greenroom sessions` lists them");
     check(&place.run(&["answer", "order-7", "3", "yes"]), 3, "`greenroom sessions` lists them");
     assert!(!exists(&place.store()), "looking makes nothing");

@@ -266,7 +266,7 @@ fn an_input_that_says_nothing_is_not_waited_for() {
     let run = place.start(&["run", "-p", "How is it?", "--base-url", &model.url()]);
     let ran = run.end();
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "All is well.\n"), "{ran:?}");
-    assert!(ran.stderr.contains("going on without it"), "{ran:?}");
+    assert!(ran.stderr.contains("continuing without it"), "{ran:?}");
 }
 
 /// A file, a model's own section and flags, in this order; the server reads what is left.

@@ -34,7 +34,7 @@ fn an_answer_of_a_schema_is_printed_as_json_alone() {
         let requests = model.simulator.requests();
         assert_eq!(requests.len(), 3);
         assert!(requests.iter().all(|logged| logged.request.output_schema.as_ref().unwrap().is_strict()));
-        assert!(requests[1].request.last_user_text().contains("it is no JSON"));
+        assert!(requests[1].request.last_user_text().contains("not valid JSON"));
         assert!(requests[2].request.last_user_text().contains("at `/rain`"));
         model.simulator.assert_clean();
     }

@@ -56,7 +56,7 @@ async fn the_live_sessions_of_a_host_are_seen_and_a_run_is_aborted_from_there() 
         terminal.press("Enter");
         terminal.shows("word word word");
         terminal.press("a");
-        terminal.shows("Abort what goes on in mine? What had come is kept. y/n");
+        terminal.shows("Abort the work in mine? Partial output is kept. y/n");
         terminal.press("n");
         terminal.until("the question is gone", |screen| !screen.contains("y/n"));
         assert!(!run.has_ended(), "a no is a no");

@@ -60,6 +60,8 @@ pub(super) struct Body {
     utf8: Utf8,
     is_over: bool,
     was_done: bool,
+    /// The `Content-Encoding`, if its bodies cannot be told by their beginning.
+    declared: Option<String>,
 }
 
 impl Body {
@@ -85,6 +87,7 @@ impl Body {
             utf8: Utf8::default(),
             is_over: false,
             was_done: false,
+            declared: None,
         }
     }
 
@@ -165,10 +168,18 @@ impl Body {
         self.was_done
     }
 
-    /// How the body is compressed, if there was no event in it and it begins like a compressed one.
-    pub(super) fn compression(&mut self) -> Option<&'static str> {
+    /// With the `Content-Encoding` of the response. It counts only if the body cannot be read: some proxies leave the header
+    /// of a body that they have decompressed.
+    pub(super) fn declared(mut self, encoding: Option<String>) -> Self {
+        let has_magic = |name: &str| ["identity", "gzip", "x-gzip", "zstd"].contains(&name);
+        self.declared = encoding.filter(|name| !has_magic(&name.to_ascii_lowercase()));
+        self
+    }
+
+    /// How a body is compressed that cannot be read: by its beginning, or as the response declares.
+    pub(super) fn compression(&mut self) -> Option<String> {
         self.add_sample();
-        compression(&self.sample)
+        compression(&self.sample).map(str::to_owned).or_else(|| self.declared.clone())
     }
 
     /// Whether the body had bytes that are not UTF-8 and were replaced.

@@ -120,7 +120,7 @@ impl Stream for Reader {
                     Ok(None) => continue,
                     Err(_) if reader.assembler.finish_reason().is_some() => reader.finish(),
                     // Plain text, or JSON of an unknown shape.
-                    Err(_) => Err(error_in_stream(&data)),
+                    Err(_) => Err(reader.unreadable(&data)),
                 },
                 Poll::Pending if !reader.is_late(context) => return Poll::Pending,
                 // Only usage can follow the finish reason, and the answer is complete without it.
@@ -271,7 +271,7 @@ impl Reader {
         }
         let text: String = sample.lines().filter(|line| !is_frame_only(line)).collect::<Vec<_>>().join("\n");
         if let Some(encoding) = self.body.compression() {
-            return compressed(&self.server.endpoint.base, encoding);
+            return compressed(&self.server.endpoint.base, &one_line(&encoding));
         }
         if text.is_empty() {
             let failure =
@@ -279,6 +279,14 @@ impl Reader {
             return ProviderError { empty_stream: true, ..ProviderError::new(failure, "") };
         }
         error_in_stream(&text)
+    }
+
+    /// The failure of an answer whose data is not a chunk.
+    fn unreadable(&mut self, data: &str) -> ProviderError {
+        match self.body.compression().filter(|_| !self.has_chunk) {
+            Some(encoding) => compressed(&self.server.endpoint.base, &one_line(&encoding)),
+            None => error_in_stream(data),
+        }
     }
 
     /// The failure of an answer that ended too early. `how` is the beginning of its message.

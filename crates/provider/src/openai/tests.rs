@@ -556,6 +556,7 @@ async fn compressed_answers() {
     let head = |more: &str| format!("HTTP/1.1 200 OK\r\nconnection: close\r\n{more}\r\n");
     let cases = [
         (head("content-type: text/event-stream\r\ncontent-encoding: br\r\n"), &b"\x0b\x02\x80"[..], "(br)"),
+        (head("content-type: application/json\r\ncontent-encoding: br\r\n"), b"\x0b\x02\x80", "(br)"),
         (head("content-type: application/json\r\ncontent-encoding: gzip\r\n"), b"\x1f\x8b\x08", "(gzip)"),
         // The header is missing.
         (head("content-type: text/event-stream\r\n"), b"\x1f\x8b\x08\x00\x00\x00", "(gzip)"),
@@ -568,9 +569,12 @@ async fn compressed_answers() {
         assert_eq!(error.failure.class, FailureClass::Other, "the next answer would be compressed too");
         assert!(error.failure.message.contains(encoding), "{error}");
     }
-    let plain = head("content-type: application/json\r\ncontent-encoding: identity\r\n");
+    // A proxy may leave the header of a body that it has decompressed.
     let body = r#"{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}"#;
-    assert_eq!(answer(format!("{plain}{body}")).await.text(), "hi");
+    for encoding in ["identity", "gzip", "br"] {
+        let plain = head(&format!("content-type: application/json\r\ncontent-encoding: {encoding}\r\n"));
+        assert_eq!(answer(format!("{plain}{body}")).await.text(), "hi", "{encoding}");
+    }
 }
 
 /// Reasoning that stands in the text of an answer, streamed and whole.

@@ -74,9 +74,7 @@ impl Server {
             return Err(TransportError::Status { status: status.as_u16(), headers, body });
         }
         let encoding = response.headers().get(CONTENT_ENCODING).and_then(|value| value.to_str().ok());
-        if let Some(encoding) = encoding.filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
-            return Err(TransportError::Compressed { encoding: encoding.to_owned() });
-        }
+        let encoding = encoding.map(str::to_owned);
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().to_ascii_lowercase();
         if content_type.contains("html") {
@@ -89,10 +87,10 @@ impl Server {
             let body = whole_body(response, limit_bytes).await?;
             return match compression(&body) {
                 Some(encoding) => Err(TransportError::Compressed { encoding: encoding.to_owned() }),
-                None => Ok(Body::whole(&body)),
+                None => Ok(Body::whole(&body).declared(encoding)),
             };
         }
-        Ok(Body::events(response.bytes_stream(), limit_bytes))
+        Ok(Body::events(response.bytes_stream(), limit_bytes).declared(encoding))
     }
 }
 

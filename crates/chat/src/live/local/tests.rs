@@ -48,7 +48,7 @@ async fn files_come_from_the_workspace_and_pictures_from_where_the_user_says() {
     // What is no file, such as a pipe that nobody writes to, is not waited for.
     std::fs::create_dir(root.join("folder.png")).unwrap();
     let problem = local.with_files("see @folder.png", "see @folder.png", true).await.unwrap_err();
-    assert_eq!(problem, "folder.png is no file");
+    assert_eq!(problem, "folder.png is not a file");
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ fn what_is_no_skill_is_not_offered_and_nothing_beside_it_is_read() {
     let reasons = [
         ("bad-name", "its name \"a b\""),
         ("bad-yaml", "its head: "),
-        ("folder", "it is no file"),
+        ("folder", "not a file"),
         ("no-description", "its head has no description"),
         ("no-head", "does not begin with a head"),
     ];

@@ -203,7 +203,7 @@ impl Chat {
         self.shown.note(Look::BOLD, &line)?;
         if state.entries > 0 {
             let line = format!(
-                "Session {} goes on: {}, {}.",
+                "Resumed session {}: {}, {}.",
                 state.id,
                 format::fill(&state.context),
                 format::count(state.compactions, "compaction"),
@@ -363,11 +363,11 @@ impl Chat {
         match played.reply {
             Ok(_) => {}
             Err(_) if is_cut_off => {
-                let text = "  The host ended before the answer was whole; finished steps are kept. /continue goes on with it.";
+                let text = "  The host exited before the answer was complete; finished steps are kept. /continue resumes it.";
                 return view.note(Look::WARN, text);
             }
             Err(error) if played.is_interrupted && error.kind() == Some(ProblemKind::Aborted) => {
-                let text = "  Interrupted; what had come is kept. /continue goes on with it.";
+                let text = "  Interrupted; partial output is kept. /continue resumes it.";
                 view.note(Look::WARN, text)?;
             }
             Err(error) => return Err(error.into()),

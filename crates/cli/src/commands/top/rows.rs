@@ -157,7 +157,7 @@ fn close_up(model: &Model, close: &Close, size: Size) -> Vec<Row> {
 fn bottom(model: &Model, width: usize) -> Row {
     if let Some(question) = &model.question {
         let text = match question {
-            Question::Abort(id) => format!("Abort what goes on in {id}? What had come is kept. y/n"),
+            Question::Abort(id) => format!("Abort the work in {id}? Partial output is kept. y/n"),
             Question::Compact(id) => format!("Replace the older part of {id} by a summary, now? y/n"),
         };
         return Row::new(&text, Look { bold: true, ..Look::WARN });

@@ -83,10 +83,10 @@ fn what_cannot_be_used_or_started_is_said_with_its_code() {
     let dir = tempfile::tempdir().unwrap();
     let died = Unreached::died(spawn::last_words(dir.path()).as_deref());
     assert!(died.failure.code == error::FAILED && !is_silent(&died.clone().into()));
-    assert!(died.to_string().contains("host.log beside the store may say why"), "{died}");
+    assert!(died.to_string().contains("see host.log beside the store"), "{died}");
     std::fs::write(dir.path().join(LOG_FILE), "0.1 error: no room\n").unwrap();
     let died = Unreached::died(spawn::last_words(dir.path()).as_deref()).to_string();
-    assert!(died.contains("the last one said in host.log beside the store: error: no room;"), "{died}");
+    assert!(died.contains("the last line of host.log beside the store is: error: no room;"), "{died}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -182,7 +182,7 @@ async fn a_chat_that_meets_a_host_that_dies_is_served_by_the_next_one() {
         stop(host);
         let playing = play(&hosted, death);
         kill_process(host, Signal::KILL).unwrap();
-        terminal.shows(&format!("session {id} goes on"));
+        terminal.shows(&format!("resumed session {id}"));
         playing.await.unwrap();
         assert!(!is_greenroom(host));
         terminal.says("two");
@@ -266,7 +266,7 @@ async fn a_socket_that_was_removed_is_made_again() {
         }
         let refused = hosted.say("a", "two");
         assert_eq!(refused.code, Some(2), "{refused:?}");
-        assert!(refused.stderr.contains("is no socket"), "{refused:?}");
+        assert!(refused.stderr.contains("is not a socket"), "{refused:?}");
     }
 }
 

@@ -16,7 +16,7 @@ async fn branch(hosted: &Hosted, entry_id: Option<u64>) {
     other.close().await;
 }
 
-const BRANCHED: &str = "the next prompt goes on after entry 0";
+const BRANCHED: &str = "the next prompt continues after entry 0";
 const ANEW: &str = "the next prompt begins the conversation anew";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -39,7 +39,7 @@ async fn a_chat_is_told_of_a_branch_and_of_the_deletion_of_its_session() {
     terminal.says("/branch 0");
     terminal.until("it is told", |screen| screen.matches(BRANCHED).count() == 2);
     assert_eq!(hosted.run(&["delete", "a"]).code, Some(0));
-    terminal.shows("this session was deleted, so nothing more can be said in it; /new begins another one");
+    terminal.shows("this session was deleted; /new begins another one");
     terminal.says("two");
     terminal.shows("was deleted");
     assert_eq!(terminal.screen().matches(BRANCHED).count(), 2);
@@ -67,7 +67,7 @@ async fn a_chat_in_a_pipe_is_told_and_ends_with_its_session() {
     let ended = chat.end();
     assert_eq!(ended.code, Some(3), "{ended:?}");
     assert!(ended.stderr.contains("session a was deleted"), "{ended:?}");
-    assert!(!ended.stdout.contains("goes on with this conversation"), "{ended:?}");
+    assert!(!ended.stdout.contains("resumes this conversation"), "{ended:?}");
 }
 
 /// Ends the host of a chat, as another terminal does.
@@ -78,7 +78,7 @@ fn end_host(hosted: &Hosted, is_told: bool) {
     }
 }
 
-const ENDED: &str = "the host has ended; another one is started, and this session goes on there";
+const ENDED: &str = "the host exited; starting another one, where this session continues";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chat_says_that_its_host_was_stopped_and_what_it_does_about_it() {
@@ -100,7 +100,7 @@ async fn a_chat_says_that_its_host_was_stopped_and_what_it_does_about_it() {
             end_host(&hosted, is_told);
             let screen = terminal.shows(ENDED);
             assert!(!screen.contains("the runtime is shut down"), "{screen}");
-            terminal.shows("session a goes on");
+            terminal.shows("resumed session a");
             terminal.press("C-d");
             terminal.shows("ended with 0");
         }

@@ -91,7 +91,7 @@ async fn what_is_printed_is_the_same_with_a_host_and_without_one() {
     // `resume` finds it by its folder, and so does `-c`; a wrong id is refused as ever.
     for arguments in [&["resume"][..], &["chat", "-c"], &["resume", "talk-b"]] {
         let mut chat = start(&hosted, arguments);
-        chat.wait_for("Session talk-b goes on");
+        chat.wait_for("Resumed session talk-b");
         chat.close_input();
         assert_eq!(chat.end().code, Some(0));
     }
@@ -111,7 +111,7 @@ async fn two_of_them_and_a_chat_at_a_terminal_work_beside_each_other() {
     first.wait_for("heard one");
     first.wait_for(" tokens in all");
     let mut second = start(&hosted, &["resume", "shared", "--window", "100000"]);
-    second.wait_for("Session shared goes on");
+    second.wait_for("Resumed session shared");
     let third = terminal.work(PromptSession::new("shared", "two")).await.unwrap().outcome().await.unwrap();
     assert_eq!(third.reply.text, "heard two");
     second.say("three");
@@ -156,10 +156,12 @@ async fn it_goes_on_with_another_host_where_its_own_dies() {
     let other = hosted.client(ClientKind::Chat, json!({})).await;
     drop(other.work(PromptSession::new("cut", "behind it")).await.unwrap());
     hosted.kill_host();
-    chat.wait_for("The host ended before the answer was whole; finished steps are kept. /continue goes on");
+    chat.wait_for(
+        "The host exited before the answer was complete; finished steps are kept. /continue resumes",
+    );
     let calls = hosted.simulator.calls();
     chat.say("/status");
-    chat.wait_for("Its newest prompt has no complete answer: /continue goes on with it.");
+    chat.wait_for("Its newest prompt has no complete answer: /continue resumes it.");
     chat.wait_for("It waits from before: behind it");
     chat.wait_for("session cut, ");
     assert_eq!(hosted.simulator.calls(), calls, "nothing goes on unasked");
@@ -186,7 +188,7 @@ async fn it_goes_on_with_what_was_interrupted() {
     chat.say("slow");
     wait_until("its run is under way", || hosted.simulator.in_flight() == 1);
     chat.signal(rustix::process::Signal::INT);
-    chat.wait_for("Interrupted; what had come is kept. /continue goes on with it.");
+    chat.wait_for("Interrupted; partial output is kept. /continue resumes it.");
     let other = hosted.client(ClientKind::Chat, json!({})).await;
     let state = other.call(SessionState { session_id: "mine".to_owned() }).await.unwrap();
     assert_eq!((state.status.to_string().as_str(), state.is_unanswered), ("idle", true));
