@@ -355,7 +355,7 @@ pub struct AskedQuestion {
 pub enum QuestionEnd {
     /// A person answered.
     Answered(Answer),
-    /// Nobody answered in time.
+    /// No answer in time.
     Expired,
     /// Its call ended without an answer: its run was aborted, or it asks no more.
     Withdrawn,
@@ -526,7 +526,7 @@ pub fn cut_off<'a>(call: &ToolCall, asked: impl IntoIterator<Item = &'a KnownQue
         let question = &known.asked.question.text;
         let end = match &known.end {
             Some(QuestionEnd::Answered(answer)) => format!("The answer was: {answer}"),
-            Some(QuestionEnd::Expired) => "Nobody answered in time.".to_owned(),
+            Some(QuestionEnd::Expired) => "No answer in time.".to_owned(),
             Some(QuestionEnd::Withdrawn) | None => "Nobody answered.".to_owned(),
         };
         text = format!("{text}\nThe question was: {question}\n{end}");

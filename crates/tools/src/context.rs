@@ -94,7 +94,7 @@ impl ToolContext {
     /// ```
     ///
     /// # Errors
-    /// [`AskError`]: nobody answered in time, the run was aborted, or the question cannot be asked.
+    /// [`AskError`]: no answer in time, the run was aborted, or the question cannot be asked.
     pub async fn ask(&self, question: impl Into<Question>) -> Result<Answer, AskError> {
         self.questions.ask(question.into()).await
     }

@@ -25,7 +25,7 @@ mod tests;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// Nobody answered in time.
+    /// No answer in time.
     #[error("no answer in time")]
     Expired,
     /// The run was aborted, or the call is over.

@@ -316,7 +316,7 @@ async fn after_a_restart_a_question_expires_at_its_time() {
     assert_eq!(world.session.state().await.unwrap().status, Status::Waiting);
     tokio::time::sleep(Duration::from_secs(700)).await;
     assert_eq!(ends(&world.runtime, "s").await, [QuestionEnd::Expired]);
-    assert!(world.until_idle().await.contains("Nobody answered in time"));
+    assert!(world.until_idle().await.contains("No answer in time"));
     assert!(world.session.answer(question.id, "late").await.is_err());
 }
 

@@ -610,7 +610,7 @@ async fn two_terminals_share_a_session_and_live_through_the_death_of_their_host(
     // The host dies in the middle of it.
     hosted.kill_host();
     for terminal in [&one, &two] {
-        terminal.shows("the host has ended; another one is started");
+        terminal.shows("the host exited; starting another one");
         terminal.shows("/continue resumes it");
     }
     // Both go on with the same session, in the new host.
@@ -665,7 +665,7 @@ async fn a_model_that_was_chosen_stays_chosen_when_the_host_dies() {
     terminal.says("/model another");
     terminal.shows("from the next prompt on: another");
     hosted.kill_host();
-    terminal.shows("the host has ended; another one is started");
+    terminal.shows("the host exited; starting another one");
     terminal.until("the session is opened again", |screen| screen.matches("/help lists").count() == 2);
     terminal.says("hello");
     terminal.shows("word word");

@@ -168,7 +168,7 @@ async fn a_socket_elsewhere_is_noted_in_the_store() {
     assert_eq!(noted(), Some(elsewhere.clone()));
     fs::remove_file(&link).unwrap();
     fs::write(&link, "mine").unwrap();
-    assert!(place.renewed().unwrap_err().to_string().contains("in the way"));
+    assert!(place.renewed().unwrap_err().to_string().contains("is not a socket"));
     assert_eq!(fs::read_to_string(&link).unwrap(), "mine");
     // A link to another one is left where it is.
     fs::remove_file(&link).unwrap();
@@ -188,7 +188,7 @@ async fn what_is_left_of_a_host_is_replaced_and_a_file_is_not() {
     let socket = folder.join(NAME);
     fs::write(&socket, "mine").unwrap();
     let error = listen(&folder).map(drop).unwrap_err();
-    assert!(error.to_string().contains("is no socket, and in the way"), "{error}");
+    assert!(error.to_string().contains("is not a socket"), "{error}");
     assert_eq!((crate::error::exit_code(&error), fs::read_to_string(&socket).unwrap().as_str()), (2, "mine"));
     fs::remove_file(&socket).unwrap();
     // The socket of a host that was killed, and the link of a store that had a longer path.

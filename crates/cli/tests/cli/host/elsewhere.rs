@@ -17,7 +17,7 @@ async fn branch(hosted: &Hosted, entry_id: Option<u64>) {
 }
 
 const BRANCHED: &str = "the next prompt continues after entry 0";
-const ANEW: &str = "the next prompt begins the conversation anew";
+const ANEW: &str = "the next prompt starts the conversation over";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chat_is_told_of_a_branch_and_of_the_deletion_of_its_session() {

@@ -142,7 +142,7 @@ async fn it_goes_on_with_another_host_where_its_own_dies() {
     // Between two lines.
     hosted.kill_host();
     chat.say("two");
-    chat.wait_for("the host has ended; another one is started");
+    chat.wait_for("the host exited; starting another one");
     chat.wait_for("heard two");
     chat.wait_for(" tokens in all");
     chat.say("/quit");

@@ -61,10 +61,7 @@ fn a_question_takes_the_place_of_the_keys() {
     let mut model = model(Sort::Id);
     model.question = Some(Question::Abort("a".into()));
     let screen = text(&model, 80, 10);
-    assert_eq!(
-        screen.last().map(String::as_str),
-        Some("Abort what goes on in a? What had come is kept. y/n")
-    );
+    assert_eq!(screen.last().map(String::as_str), Some("Abort the work in a? Partial output is kept. y/n"));
 }
 
 #[test]
