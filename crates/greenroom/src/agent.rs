@@ -256,7 +256,7 @@ impl Agent {
 
     /// A hook before every model call: it may refuse the call, change its settings or its messages' text, or answer in the
     /// model's place. It sees each attempt of a step, and the calls that write summaries, which
-    /// [`Request::purpose`](crate::Request) tells apart: so nothing is sent that it did not see. Several are asked in
+    /// [`Request::purpose`](crate::provider::Request) tells apart: so nothing is sent that it did not see. Several are asked in
     /// order. One that panics or takes longer than [`Self::hook_timeout`] has refused, which ends the run.
     ///
     /// ```
