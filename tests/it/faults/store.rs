@@ -178,7 +178,7 @@ async fn an_answer_and_the_end_of_its_run_are_there_together_or_not_at_all() {
 #[tokio::test]
 async fn an_answer_that_could_not_be_recorded_compacts_nothing() {
     let mut lost = 0;
-    for at in 1..=8 {
+    for at in 1..=12 {
         let talk = Function(|_: &SeenRequest, info: CallInfo| {
             let words = if info.session_call == 2 { 2_000 } else { 900 };
             Said::text("word ".repeat(words))

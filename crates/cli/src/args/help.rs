@@ -33,7 +33,7 @@ Examples:
   greenroom run -p \"What does this project do?\"
   git diff | greenroom run -p \"Review this.\" --no-tools
   greenroom run -p \"Fix the failing test.\" --allow-write --allow-shell
-  greenroom run -p \"Continue.\" -c                the newest session of this folder
+  greenroom run -p \"Continue.\" -c             the newest session of this folder
   greenroom run -p \"Continue.\" --session fix-the-test
   greenroom run -p \"What is wrong?\" --image a.png --max-cost 0.10 --timeout 60
   greenroom run -p \"Which files are dead?\" --output-schema '{\"type\":\"array\"}'
@@ -73,7 +73,7 @@ Examples:
   greenroom plan session.jsonl            a session file of another system
   greenroom plan demo-20260102-030405     a stored session
   greenroom plan session.jsonl --keep-recent 10000 --json
-  greenroom plan session.jsonl --cut nearest --estimator char4     like other systems
+  greenroom plan session.jsonl --cut nearest --estimator char4     as others do
 
 Nothing is changed. The exit code is 0 also when there is nothing to compact.";
 

@@ -91,7 +91,7 @@ fn what_stands_over_the_files_is_checked_and_named() {
     let ran = with_variables(&place, &["config"], &[("GREENROOM_CONTXT_WINDOW", "9")]);
     assert_eq!(ran.code, Some(0));
     assert!(
-        ran.stderr.contains("GREENROOM_CONTXT_WINDOW sets nothing")
+        ran.stderr.contains("GREENROOM_CONTXT_WINDOW has no effect")
             && ran.stderr.contains("GREENROOM_CONTEXT_WINDOW")
     );
 }
