@@ -90,7 +90,7 @@ There is no TLS. Ctrl-C and SIGTERM interrupt runs in progress and exit within 1
 
 pub(super) const SIMULATE_EXAMPLES: &str = "\
 Examples:
-  greenroom simulate                      a free port; the model echoes its input
+  greenroom simulate                      a free port; the model echoes input
   greenroom simulate --listen 127.0.0.1:8080 --say Hello --say Goodbye
   greenroom simulate --script answers.yaml
 
