@@ -37,6 +37,7 @@ impl Provider for Parrot {
             model: request.model,
             usage: Some(usage),
             stop: StopReason::Stop,
+            stop_raw: None,
             error: None,
         };
         let done = Ok(ReplyEvent::Done(Box::new(whole)));

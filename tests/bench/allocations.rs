@@ -177,6 +177,7 @@ fn assistant(part: Part) -> Message {
         model: "bench".to_owned(),
         usage: None,
         stop: StopReason::Stop,
+        stop_raw: None,
         error: None,
     })
 }

@@ -21,6 +21,7 @@ impl Provider for Canned {
             model: request.model,
             usage: None,
             stop: StopReason::Stop,
+            stop_raw: None,
             error: None,
         };
         let events = [Ok(ReplyEvent::Text(text)), Ok(ReplyEvent::Done(Box::new(message)))];

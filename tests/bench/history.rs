@@ -94,6 +94,7 @@ fn message(number: usize) -> EntryKind {
             model: "bench".to_owned(),
             usage: None,
             stop: StopReason::Stop,
+            stop_raw: None,
             error: None,
         })
     })

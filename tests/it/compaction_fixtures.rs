@@ -44,6 +44,7 @@ fn answer(content: Vec<Part>, stop: StopReason) -> Message {
         model: "simulated".into(),
         usage: None,
         stop,
+        stop_raw: None,
         error: None,
     })
 }

@@ -103,6 +103,7 @@ fn counted(model: &Simulator, way: Way, answer: &str) -> u64 {
         model: String::new(),
         usage: None,
         stop: StopReason::Stop,
+        stop_raw: None,
         error: None,
     });
     let kept = if way.keeps_thoughts() { tokens::count(&thought) } else { 0 };

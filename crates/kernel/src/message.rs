@@ -96,6 +96,8 @@ pub struct AssistantMessage {
     pub usage: Option<Usage>,
     /// Why the answer ended.
     pub stop: StopReason,
+    /// The provider's own name for why the answer ended; `None` if it gave none, or none was recorded.
+    pub stop_raw: Option<String>,
     /// The error's text if `stop` is [`StopReason::Error`].
     pub error: Option<String>,
 }
@@ -107,7 +109,10 @@ impl AssistantMessage {
             .iter()
             .filter_map(|part| match part {
                 Part::Text(text) => Some(text.as_str()),
-                Part::Reasoning(_) | Part::OpaqueReasoning { .. } | Part::ToolCall(_) => None,
+                Part::Reasoning(_)
+                | Part::OpaqueReasoning { .. }
+                | Part::OpaqueBlock { .. }
+                | Part::ToolCall(_) => None,
             })
             .collect::<Vec<_>>()
             .join("")
@@ -127,17 +132,17 @@ impl AssistantMessage {
     pub fn reasoning_chars(&self) -> usize {
         let chars = |part: &Part| match part {
             Part::Reasoning(text) => text.chars().count(),
-            Part::Text(_) | Part::OpaqueReasoning { .. } | Part::ToolCall(_) => 0,
+            Part::Text(_) | Part::OpaqueReasoning { .. } | Part::OpaqueBlock { .. } | Part::ToolCall(_) => 0,
         };
         self.content.iter().map(chars).sum()
     }
 
-    /// Whether it has neither text nor calls. (Reasoning alone is still empty.)
+    /// Whether it has neither text, nor calls, nor opaque content. (Reasoning alone is still empty.)
     pub fn is_empty(&self) -> bool {
         self.content.iter().all(|part| match part {
             Part::Text(text) => text.trim().is_empty(),
             Part::Reasoning(_) | Part::OpaqueReasoning { .. } => true,
-            Part::ToolCall(_) => false,
+            Part::ToolCall(_) | Part::OpaqueBlock { .. } => false,
         })
     }
 }
@@ -150,8 +155,17 @@ pub enum Part {
     Text(String),
     /// Reasoning as readable text.
     Reasoning(String),
-    /// A provider's own reasoning block (signed or encrypted), which must be sent back unchanged.
+    /// Data that a provider wants back unchanged, and that is no content by itself: a signed or encrypted
+    /// reasoning block, or the signature, id or citations of the readable part directly before it.
     OpaqueReasoning {
+        /// The dialect; only a provider that uses it sends the data back.
+        dialect: String,
+        /// The data as received, usually JSON text.
+        data: String,
+    },
+    /// Content without a readable form, which must be sent back unchanged: the call or the result of a tool that
+    /// the provider runs itself, or a block of a kind that this version does not know.
+    OpaqueBlock {
         /// The dialect; only a provider that uses it sends the block back.
         dialect: String,
         /// The block as received, usually JSON text.
@@ -166,7 +180,9 @@ impl Part {
     pub fn as_tool_call(&self) -> Option<&ToolCall> {
         match self {
             Self::ToolCall(call) => Some(call),
-            Self::Text(_) | Self::Reasoning(_) | Self::OpaqueReasoning { .. } => None,
+            Self::Text(_) | Self::Reasoning(_) | Self::OpaqueReasoning { .. } | Self::OpaqueBlock { .. } => {
+                None
+            }
         }
     }
 }
@@ -250,6 +266,8 @@ pub enum StopReason {
     Aborted,
     /// The provider failed in the middle.
     Error,
+    /// The provider paused a long turn of its own tools. The answer continues once it is sent back as it is.
+    Paused,
     /// What this version does not know: a newer program wrote it. It is read, and never recorded.
     #[serde(other)]
     #[schemars(skip)]
@@ -262,7 +280,12 @@ impl StopReason {
     pub fn is_partial(self) -> bool {
         match self {
             Self::Aborted | Self::Error => true,
-            Self::Stop | Self::Length | Self::ToolCalls | Self::ContentFilter | Self::Unknown => false,
+            Self::Stop
+            | Self::Length
+            | Self::ToolCalls
+            | Self::ContentFilter
+            | Self::Paused
+            | Self::Unknown => false,
         }
     }
 
@@ -276,7 +299,7 @@ impl StopReason {
             Self::ContentFilter => {
                 Some("the answer was cut off by the provider's content filter; what came is kept")
             }
-            Self::Stop | Self::ToolCalls | Self::Aborted | Self::Error | Self::Unknown => None,
+            Self::Stop | Self::ToolCalls | Self::Aborted | Self::Error | Self::Paused | Self::Unknown => None,
         }
     }
 }
@@ -290,6 +313,9 @@ pub struct Usage {
     pub cached_tokens: u64,
     /// The part of the input that was written to the provider's cache.
     pub cache_write_tokens: u64,
+    /// The part of `cache_write_tokens` that is kept for an hour, at a higher price.
+    #[serde(default, skip_serializing_if = "is_no_count")]
+    pub cache_write_hour_tokens: u64,
     /// All output tokens, reasoning included.
     pub output_tokens: u64,
     /// The part of the output that was reasoning.
@@ -314,24 +340,24 @@ impl Usage {
     /// Returns the difference to an earlier state of the same sum.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        Self {
-            input_tokens: self.input_tokens.saturating_sub(earlier.input_tokens),
-            cached_tokens: self.cached_tokens.saturating_sub(earlier.cached_tokens),
-            cache_write_tokens: self.cache_write_tokens.saturating_sub(earlier.cache_write_tokens),
-            output_tokens: self.output_tokens.saturating_sub(earlier.output_tokens),
-            reasoning_tokens: self.reasoning_tokens.saturating_sub(earlier.reasoning_tokens),
-            estimated_tokens: self.estimated_tokens.saturating_sub(earlier.estimated_tokens),
-        }
+        self.zip(earlier, u64::saturating_sub)
     }
 
     /// Adds another call's counts, for bills.
     pub fn add(&mut self, other: &Self) {
-        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
-        self.cached_tokens = self.cached_tokens.saturating_add(other.cached_tokens);
-        self.cache_write_tokens = self.cache_write_tokens.saturating_add(other.cache_write_tokens);
-        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
-        self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
-        self.estimated_tokens = self.estimated_tokens.saturating_add(other.estimated_tokens);
+        *self = self.zip(other, u64::saturating_add);
+    }
+
+    fn zip(&self, other: &Self, each: fn(u64, u64) -> u64) -> Self {
+        Self {
+            input_tokens: each(self.input_tokens, other.input_tokens),
+            cached_tokens: each(self.cached_tokens, other.cached_tokens),
+            cache_write_tokens: each(self.cache_write_tokens, other.cache_write_tokens),
+            cache_write_hour_tokens: each(self.cache_write_hour_tokens, other.cache_write_hour_tokens),
+            output_tokens: each(self.output_tokens, other.output_tokens),
+            reasoning_tokens: each(self.reasoning_tokens, other.reasoning_tokens),
+            estimated_tokens: each(self.estimated_tokens, other.estimated_tokens),
+        }
     }
 }
 

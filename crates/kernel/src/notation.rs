@@ -179,6 +179,7 @@ pub(crate) fn assistant(content: Vec<Part>) -> AssistantMessage {
         model: "test-1".into(),
         usage: None,
         stop: StopReason::Stop,
+        stop_raw: None,
         error: None,
     }
 }

@@ -279,7 +279,7 @@ fn stand_alone(messages: impl Iterator<Item = Arc<Message>>) -> Vec<Arc<Message>
                 alone.content.retain(|part| match part {
                     Part::Text(_) => true,
                     // It led to the text, which is what was pinned.
-                    Part::Reasoning(_) | Part::OpaqueReasoning { .. } => false,
+                    Part::Reasoning(_) | Part::OpaqueReasoning { .. } | Part::OpaqueBlock { .. } => false,
                     Part::ToolCall(call) => kept_calls.contains(call.id.as_str()),
                 });
                 out.push(Arc::new(Message::Assistant(alone)));
@@ -375,7 +375,9 @@ fn with_unique_calls(message: &Arc<Message>) -> Arc<Message> {
         let mut kept = HashSet::new();
         assistant.content.retain(|part| match part {
             Part::ToolCall(call) => kept.insert(call.id.clone()),
-            Part::Text(_) | Part::Reasoning(_) | Part::OpaqueReasoning { .. } => true,
+            Part::Text(_) | Part::Reasoning(_) | Part::OpaqueReasoning { .. } | Part::OpaqueBlock { .. } => {
+                true
+            }
         });
     }
     Arc::new(copy)

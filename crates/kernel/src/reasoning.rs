@@ -18,7 +18,8 @@ mod tests;
 pub struct ResentReasoning {
     /// The provider whose answers are sent back with their readable reasoning; `None`: no answer is.
     pub readable_of: Option<String>,
-    /// The dialect whose opaque blocks are sent back; `None`: none is.
+    /// The dialect whose opaque data is sent back, together with the readable reasoning of the answers that have
+    /// such data; `None`: none is.
     pub dialect: Option<String>,
 }
 
@@ -27,14 +28,28 @@ impl ResentReasoning {
     pub fn carries(&self, answer: &AssistantMessage, part: &Part) -> bool {
         match part {
             Part::Text(_) | Part::ToolCall(_) => true,
-            Part::Reasoning(_) => self.readable_of.as_ref() == Some(&answer.provider),
-            Part::OpaqueReasoning { dialect, .. } => self.dialect.as_ref() == Some(dialect),
+            Part::Reasoning(_) => {
+                self.readable_of.as_ref() == Some(&answer.provider)
+                    || answer.content.iter().any(|part| self.knows(part))
+            }
+            Part::OpaqueReasoning { .. } | Part::OpaqueBlock { .. } => self.knows(part),
+        }
+    }
+
+    /// Whether it is opaque data of the provider's dialect.
+    fn knows(&self, part: &Part) -> bool {
+        match part {
+            Part::OpaqueReasoning { dialect, .. } | Part::OpaqueBlock { dialect, .. } => {
+                self.dialect.as_ref() == Some(dialect)
+            }
+            Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => false,
         }
     }
 
     /// Returns the size of the reasoning that a request carries with this entry, in estimated tokens.
     ///
-    /// An answer without text and without a call is not sent, and neither is its reasoning.
+    /// An answer without content is not sent, and neither is its reasoning. Signed or encrypted data holds the
+    /// reasoning that is readable beside it, so the larger of the two counts.
     pub fn tokens(&self, entry: &Entry) -> u64 {
         let Some(Message::Assistant(answer)) = entry.kind.as_message().map(|message| &**message) else {
             return 0;
@@ -43,16 +58,15 @@ impl ResentReasoning {
             return 0;
         }
         let is_carried = |part: &&Part| self.carries(answer, part);
-        let mut is_readable = false;
-        let mut tokens = 0u64;
+        let (mut is_readable, mut opaque) = (false, 0u64);
         for part in answer.content.iter().filter(is_carried) {
             match part {
                 Part::Reasoning(_) => is_readable = true,
-                Part::OpaqueReasoning { data, .. } => tokens = tokens.saturating_add(opaque_tokens(data)),
-                Part::Text(_) | Part::ToolCall(_) => {}
+                Part::OpaqueReasoning { data, .. } => opaque = opaque.saturating_add(opaque_tokens(data)),
+                Part::Text(_) | Part::OpaqueBlock { .. } | Part::ToolCall(_) => {}
             }
         }
-        tokens.saturating_add(if is_readable { entry.reasoning_tokens } else { 0 })
+        opaque.max(if is_readable { entry.reasoning_tokens } else { 0 })
     }
 
     /// Returns an entry's size in a request, in estimated tokens: the entry, and the reasoning that is sent

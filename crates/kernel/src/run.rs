@@ -285,8 +285,9 @@ enum Phase {
     FallingBack,
     /// The program judges the answer.
     Validating,
-    /// A rejected answer is being recorded, with the reason.
-    Rejecting,
+    /// An answer is being recorded after which the next step follows: a rejected one with the reason, or a paused
+    /// one.
+    Continuing,
     Tools,
     Ending,
     Over,
@@ -552,13 +553,14 @@ impl Run {
                 | StopReason::ToolCalls
                 | StopReason::Aborted
                 | StopReason::Error
+                | StopReason::Paused
                 | StopReason::Unknown
                     if is_wordless =>
                 {
                     let failure = Failure::new(FailureClass::Malformed, "the model answered nothing");
                     self.failed(failure, true, None, jitter)
                 }
-                StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error | StopReason::Unknown => self.retry(
+                StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error | StopReason::Paused | StopReason::Unknown => self.retry(
                     Failure::new(FailureClass::Malformed, match answer.reasoning_chars() {
                         0 => "the model answered nothing".to_owned(),
                         chars => format!(
@@ -582,6 +584,17 @@ impl Run {
         self.calls.excesses = if excess.is_some() { self.calls.excesses + 1 } else { 0 };
         let cut = || cut_call(&answer).map(|call| (call.clone(), CUT_OFF.to_owned()));
         self.calls.refused = excess.or_else(cut);
+        if calls.is_empty() && answer.stop == StopReason::Paused {
+            let answer = Message::Assistant(answer);
+            if let Some(reason) = self.out_of_steps() {
+                effects.extend(self.end(vec![answer], RunOutcome::Stopped { reason }));
+                return effects;
+            }
+            self.phase = Phase::Continuing;
+            self.records_pending += 1;
+            effects.push(Effect::Record { messages: vec![answer], boundary: Boundary::Steps });
+            return effects;
+        }
         if calls.is_empty() && self.validation.is_on {
             self.phase = Phase::Validating;
             effects.push(Effect::Validate { text: answer.text(), rejections: self.validation.rejections });
@@ -649,7 +662,7 @@ impl Run {
             }
             Verdict::Rejected { reason } => {
                 self.validation.rejections += 1;
-                self.phase = Phase::Rejecting;
+                self.phase = Phase::Continuing;
                 self.records_pending += 1;
                 let messages = vec![answer, Message::user(correction(&reason))];
                 vec![Effect::Record { messages, boundary: Boundary::Steps }]
@@ -664,7 +677,7 @@ impl Run {
                 Some(cause) => self.end(Vec::new(), cause.outcome()),
                 None => self.next_step(),
             },
-            Phase::Rejecting => self.next_step(),
+            Phase::Continuing => self.next_step(),
             // No input was waiting: the record ended the run.
             Phase::Ending => {
                 self.phase = Phase::Over;

@@ -63,6 +63,7 @@ pub fn message_tokens(message: &Message, estimator: Estimator) -> u64 {
                 match part {
                     Part::Text(text) => count.text(text),
                     Part::Reasoning(text) | Part::OpaqueReasoning { data: text, .. } => count.reasoning(text),
+                    Part::OpaqueBlock { data, .. } => count.extra(opaque_tokens(data)),
                     Part::ToolCall(call) => {
                         count.text(&call.name);
                         count.json(&call.arguments);
@@ -81,12 +82,12 @@ pub fn reasoning_tokens(message: &Message) -> u64 {
     let Message::Assistant(answer) = message else { return 0 };
     let tokens = |part: &Part| match part {
         Part::Reasoning(text) => classes::tokens(text),
-        Part::Text(_) | Part::OpaqueReasoning { .. } | Part::ToolCall(_) => 0,
+        Part::Text(_) | Part::OpaqueReasoning { .. } | Part::OpaqueBlock { .. } | Part::ToolCall(_) => 0,
     };
     answer.content.iter().map(tokens).sum()
 }
 
-/// Returns the estimated tokens of an opaque block of reasoning. A signed or encrypted block is base64; its
+/// Returns the estimated tokens of opaque data. A signed or encrypted block is base64; its
 /// content is about a quarter of it.
 pub fn opaque_tokens(data: &str) -> u64 {
     (data.len() as u64).div_ceil(4)

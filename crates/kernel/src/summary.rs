@@ -241,7 +241,7 @@ fn message_transcript(message: &Message) -> Option<String> {
                         let _ = write!(calls, "\n  {}({})", escape_tags(&call.name), escape_tags(&arguments));
                     }
                     // Reasoning led to the text and the actions; it is not needed beside them.
-                    Part::Reasoning(_) | Part::OpaqueReasoning { .. } => {}
+                    Part::Reasoning(_) | Part::OpaqueReasoning { .. } | Part::OpaqueBlock { .. } => {}
                 }
             }
             let mut out = String::new();
@@ -409,7 +409,9 @@ pub fn accept(
         StopReason::Length => return Err(Rejected::CutOff),
         StopReason::ToolCalls => return Err(Rejected::ToolCalls),
         StopReason::ContentFilter => return Err(Rejected::Filtered),
-        StopReason::Aborted | StopReason::Error | StopReason::Unknown => return Err(Rejected::Incomplete),
+        StopReason::Aborted | StopReason::Error | StopReason::Paused | StopReason::Unknown => {
+            return Err(Rejected::Incomplete);
+        }
     }
     let text = answer.text();
     let text = if check_headings { from_first_heading(&text, kind) } else { text.trim() };

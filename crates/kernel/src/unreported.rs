@@ -70,7 +70,7 @@ impl Sent<'_> {
         carried
             .map(|part| match part {
                 Part::Reasoning(text) => text_tokens(text, Estimator::Classes),
-                Part::OpaqueReasoning { data, .. } => opaque_tokens(data),
+                Part::OpaqueReasoning { data, .. } | Part::OpaqueBlock { data, .. } => opaque_tokens(data),
                 Part::Text(_) | Part::ToolCall(_) => 0,
             })
             .fold(0, u64::saturating_add)

@@ -210,12 +210,16 @@ impl ModelInfo {
         let prices = self.prices_of(input)?;
         let cached = usage.cached_tokens.min(input);
         let written = usage.cache_write_tokens.min(input.saturating_sub(cached));
+        let written_hour = usage.cache_write_hour_tokens.min(written);
+        let write_price = prices.cache_write.unwrap_or(prices.input);
         let fresh = input.saturating_sub(cached).saturating_sub(written);
         let reasoning = usage.reasoning_tokens.min(output);
         let parts = [
             (fresh, prices.input),
             (cached, prices.cache_read.unwrap_or(prices.input)),
-            (written, prices.cache_write.unwrap_or(prices.input)),
+            (written.saturating_sub(written_hour), write_price),
+            // An entry that is kept for an hour costs twice the input's price, and the usual one 1.25 times.
+            (written_hour, write_price.saturating_mul(8) / 5),
             (output.saturating_sub(reasoning), prices.output),
             (reasoning, prices.reasoning.unwrap_or(prices.output)),
         ];

@@ -168,6 +168,8 @@ struct Answered {
     provider: String,
     model: String,
     stop: StopReason,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stop_raw: Option<String>,
     usage: Option<Usage>,
     error: Option<String>,
     content: Vec<Content>,
@@ -179,6 +181,7 @@ enum Content {
     Text(String),
     Reasoning(String),
     OpaqueReasoning { dialect: String, data: String },
+    OpaqueBlock { dialect: String, data: String },
     ToolCall { id: String, name: String, arguments: String },
 }
 
@@ -430,6 +433,7 @@ impl From<&ReplyEvent> for Piece {
                 provider: answer.provider.clone(),
                 model: answer.model.clone(),
                 stop: answer.stop,
+                stop_raw: answer.stop_raw.clone(),
                 usage: answer.usage,
                 error: answer.error.clone(),
                 content: answer.content.iter().map(Content::from).collect(),
@@ -446,9 +450,17 @@ impl From<Piece> for ReplyEvent {
             Piece::Text(text) => Self::Text(text),
             Piece::Reasoning(text) => Self::Reasoning(text),
             Piece::ToolCall { index, name, arguments } => Self::ToolCall { index, name, arguments },
-            Piece::Done(Answered { provider, model, stop, usage, error, content }) => {
+            Piece::Done(Answered { provider, model, stop, stop_raw, usage, error, content }) => {
                 let content = content.into_iter().map(Part::from).collect();
-                Self::Done(Box::new(AssistantMessage { content, provider, model, usage, stop, error }))
+                Self::Done(Box::new(AssistantMessage {
+                    content,
+                    provider,
+                    model,
+                    usage,
+                    stop,
+                    stop_raw,
+                    error,
+                }))
             }
         }
     }
@@ -461,6 +473,9 @@ impl From<&Part> for Content {
             Part::Reasoning(text) => Self::Reasoning(text.clone()),
             Part::OpaqueReasoning { dialect, data } => {
                 Self::OpaqueReasoning { dialect: dialect.clone(), data: data.clone() }
+            }
+            Part::OpaqueBlock { dialect, data } => {
+                Self::OpaqueBlock { dialect: dialect.clone(), data: data.clone() }
             }
             Part::ToolCall(ToolCall { id, name, arguments }) => {
                 Self::ToolCall { id: id.clone(), name: name.clone(), arguments: arguments.clone() }
@@ -477,6 +492,7 @@ impl From<Content> for Part {
             Content::Text(text) => Self::Text(text),
             Content::Reasoning(text) => Self::Reasoning(text),
             Content::OpaqueReasoning { dialect, data } => Self::OpaqueReasoning { dialect, data },
+            Content::OpaqueBlock { dialect, data } => Self::OpaqueBlock { dialect, data },
             Content::ToolCall { id, name, arguments } => Self::ToolCall(ToolCall { id, name, arguments }),
         }
     }

@@ -100,6 +100,7 @@ fn answer(part: Part, stop: StopReason) -> Message {
         model: "simulated".to_owned(),
         usage: None,
         stop,
+        stop_raw: None,
         error: None,
     })
 }

@@ -297,7 +297,7 @@ impl Gathered {
         };
         content.extend(self.calls.into_iter().map(Part::ToolCall));
         let (provider, model, usage) = (self.provider, self.model, self.usage);
-        let message = AssistantMessage { content, provider, model, usage, stop, error: None };
+        let message = AssistantMessage { content, provider, model, usage, stop, stop_raw: None, error: None };
         Ok(ReplyEvent::Done(Box::new(message)))
     }
 }

@@ -371,6 +371,7 @@ impl WireMessage {
             model: model.to_owned(),
             usage: None,
             stop: if has_calls { StopReason::ToolCalls } else { StopReason::Stop },
+            stop_raw: None,
             error: None,
         }
     }

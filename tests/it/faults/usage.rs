@@ -128,6 +128,7 @@ fn recorded(report: Usage) -> Vec<Arc<Entry>> {
             model: "gpt-4o".into(),
             usage: Some(report),
             stop: StopReason::Stop,
+            stop_raw: None,
             error: None,
         })
     });

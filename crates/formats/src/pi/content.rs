@@ -73,6 +73,7 @@ fn assistant(message: &Value, tools: &mut Tools) -> AssistantMessage {
             None if calls().next().is_some() => StopReason::ToolCalls,
             None => StopReason::Stop,
         },
+        stop_raw: None,
         error: str_of(message, "errorMessage").map(str::to_owned),
         content,
     }

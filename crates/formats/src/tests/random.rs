@@ -340,6 +340,7 @@ fn extend_with_calls(path: &mut Vec<Arc<Entry>>, calls: usize) {
             model: String::new(),
             usage: None,
             stop: StopReason::ToolCalls,
+            stop_raw: None,
             error: None,
         };
         for message in [Message::Assistant(answer), Message::ToolResult(result)] {

@@ -79,6 +79,7 @@ pub(crate) fn answered(provider: &str, model: &str, text: String) -> AssistantMe
         model: model.to_owned(),
         usage: None,
         stop: StopReason::Stop,
+        stop_raw: None,
         error: None,
     }
 }

@@ -66,6 +66,11 @@ impl Run {
             let times = self.calls.excesses;
             return Some(format!("{times} answers in a row called more tools than one answer may"));
         }
+        self.out_of_steps()
+    }
+
+    /// Returns why the run may take no further step; `None` if it may.
+    pub(super) fn out_of_steps(&self) -> Option<String> {
         (self.steps >= self.limits.steps_max)
             .then(|| format!("the run reached its limit of {} steps", self.limits.steps_max))
     }

@@ -1048,6 +1048,27 @@ fn step(call: Input, record: &'static str, run: &'static str, id: &str) -> Vec<(
 }
 
 #[test]
+fn a_paused_answer_is_recorded_and_continued() {
+    let paused = || answered(AssistantMessage { stop: StopReason::Paused, ..says("so far") });
+    check_asked(vec![
+        (paused(), "record (a) steps"),
+        (recorded(0), "measure"),
+        (size(10), "ask"),
+        (text(), "record (a) end"),
+        (recorded(0), ""),
+    ]);
+    // It cannot go on without end.
+    let limits = RunLimits { steps_max: 2, ..RunLimits::default() };
+    let table = vec![
+        (paused(), "record (a) steps"),
+        (recorded(0), "measure"),
+        (size(10), "ask"),
+        (paused(), "end stopped (a)"),
+    ];
+    check_run(Run::new(limits, true, None), begun(table));
+}
+
+#[test]
 fn guards_end_a_turn_and_answer_its_calls() {
     let same = || step(tools(&["x"]), "record (c=x) none", "run x", "x");
     let stopped = "end stopped (c=x r=x)";

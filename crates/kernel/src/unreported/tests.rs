@@ -14,6 +14,7 @@ fn answer(content: Vec<Part>) -> AssistantMessage {
         model: "m".to_owned(),
         usage: None,
         stop: StopReason::Stop,
+        stop_raw: None,
         error: None,
     }
 }

@@ -287,6 +287,7 @@ impl Assembler {
             model: model.to_owned(),
             usage: self.usage,
             stop,
+            stop_raw: None,
             error: None,
         }
     }

@@ -134,6 +134,8 @@ pub enum LoggedKind {
         model: String,
         usage: Option<Usage>,
         stop: StopReason,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stop_raw: Option<String>,
         error: Option<String>,
     },
     /// A tool gave a result.
@@ -235,11 +237,18 @@ pub enum LoggedPart {
     Text(String),
     /// Reasoning.
     Reasoning(String),
-    /// Reasoning that only its provider can read.
+    /// Data that a provider wants back unchanged, and that is no content by itself: encrypted reasoning, a signature.
     OpaqueReasoning {
-        /// The provider's form.
+        /// The dialect of the provider.
         dialect: String,
-        /// The data.
+        /// The data as received.
+        data: String,
+    },
+    /// Content that only its provider can read.
+    OpaqueBlock {
+        /// The dialect of the provider.
+        dialect: String,
+        /// The block as received.
         data: String,
     },
     /// A call.
@@ -460,20 +469,29 @@ impl LoggedKind {
     fn of_message(message: &Message, inbox: Option<EntryId>, is_steer: bool) -> Self {
         match message.clone() {
             Message::User(content) => Self::User { content: logged_blocks(&content), inbox, is_steer },
-            Message::Assistant(AssistantMessage { content, provider, model, usage, stop, error }) => {
+            Message::Assistant(AssistantMessage {
+                content,
+                provider,
+                model,
+                usage,
+                stop,
+                stop_raw,
+                error,
+            }) => {
                 let part = |part| match part {
                     Part::Text(text) => Some(LoggedPart::Text(text)),
                     Part::Reasoning(text) => Some(LoggedPart::Reasoning(text)),
                     Part::OpaqueReasoning { dialect, data } => {
                         Some(LoggedPart::OpaqueReasoning { dialect, data })
                     }
+                    Part::OpaqueBlock { dialect, data } => Some(LoggedPart::OpaqueBlock { dialect, data }),
                     Part::ToolCall(ToolCall { id, name, arguments }) => {
                         Some(LoggedPart::ToolCall { id, name, arguments })
                     }
                     _ => None,
                 };
                 let content = content.into_iter().filter_map(part).collect();
-                Self::Assistant { content, provider, model, usage, stop, error }
+                Self::Assistant { content, provider, model, usage, stop, stop_raw, error }
             }
             Message::ToolResult(ToolResult { call_id, tool_name, content, status, touched }) => {
                 let touch =
@@ -490,11 +508,12 @@ impl LoggedKind {
                 let message = Arc::new(Message::User(blocks(content)));
                 EntryKind::Message { message, inbox, steer: is_steer }
             }
-            Self::Assistant { content, provider, model, usage, stop, error } => {
+            Self::Assistant { content, provider, model, usage, stop, stop_raw, error } => {
                 let part = |part| match part {
                     LoggedPart::Text(text) => Part::Text(text),
                     LoggedPart::Reasoning(text) => Part::Reasoning(text),
                     LoggedPart::OpaqueReasoning { dialect, data } => Part::OpaqueReasoning { dialect, data },
+                    LoggedPart::OpaqueBlock { dialect, data } => Part::OpaqueBlock { dialect, data },
                     LoggedPart::ToolCall { id, name, arguments } => {
                         Part::ToolCall(ToolCall { id, name, arguments })
                     }
@@ -506,6 +525,7 @@ impl LoggedKind {
                     model,
                     usage,
                     stop,
+                    stop_raw,
                     error,
                 }))
             }

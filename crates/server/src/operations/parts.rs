@@ -142,17 +142,16 @@ impl Parts {
                 self.add(ContextCategory::ToolResults, 1, total.saturating_sub(images));
             }
             Message::Assistant(answer) => {
-                let mut rest = total;
+                let (mut rest, mut readable, mut opaque) = (total, 0, 0);
                 for part in &answer.content {
                     let (category, tokens) = match part {
                         // The context has only the reasoning that is sent back. It is counted beside the message.
                         Part::OpaqueReasoning { data, .. } => {
-                            self.add(ContextCategory::Reasoning, 1, opaque_tokens(data));
+                            opaque += opaque_tokens(data);
                             continue;
                         }
                         Part::Reasoning(reasoning) => {
-                            let tokens = text_tokens(reasoning, Estimator::Classes);
-                            self.add(ContextCategory::Reasoning, 1, tokens);
+                            readable += text_tokens(reasoning, Estimator::Classes);
                             continue;
                         }
                         Part::ToolCall(call) => {
@@ -168,6 +167,9 @@ impl Parts {
                     }
                 }
                 self.add(ContextCategory::Assistant, 1, rest);
+                if readable.max(opaque) > 0 {
+                    self.add(ContextCategory::Reasoning, 1, readable.max(opaque));
+                }
             }
         }
     }

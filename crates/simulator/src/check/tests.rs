@@ -40,6 +40,7 @@ fn request(notation: &str) -> SeenRequest {
                     model: String::new(),
                     usage: None,
                     stop: StopReason::Stop,
+                    stop_raw: None,
                     error: None,
                 })));
             }

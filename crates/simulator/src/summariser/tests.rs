@@ -158,6 +158,7 @@ fn check_accepted(kind: Summariser, what: SummaryKind, text: &str, cap: u64, is_
         model: String::new(),
         usage: None,
         stop: reply.finish.unwrap_or(StopReason::Stop),
+        stop_raw: None,
         error: None,
     };
     let result = accept(&answer, what, cap, true);

@@ -53,6 +53,7 @@ fn reasoning_is_free_and_calls_are_not() {
             model: String::new(),
             usage: None,
             stop: greenroom_kernel::StopReason::Stop,
+            stop_raw: None,
             error: None,
         })
     };

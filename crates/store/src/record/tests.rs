@@ -38,6 +38,7 @@ fn usage() -> Usage {
         input_tokens: 1,
         cached_tokens: 2,
         cache_write_tokens: 3,
+        cache_write_hour_tokens: 0,
         output_tokens: 300,
         reasoning_tokens: 70_000,
         estimated_tokens: 4,
@@ -58,6 +59,7 @@ fn assistant(stop: StopReason) -> Message {
             Part::Text("t".to_owned()),
             Part::Reasoning("r".to_owned()),
             Part::OpaqueReasoning { dialect: "d".to_owned(), data: "{}".to_owned() },
+            Part::OpaqueBlock { dialect: "d".to_owned(), data: "[]".to_owned() },
             Part::ToolCall(ToolCall {
                 id: "c".to_owned(),
                 name: "n".to_owned(),
@@ -68,6 +70,7 @@ fn assistant(stop: StopReason) -> Message {
         model: "m".to_owned(),
         usage: Some(usage()),
         stop,
+        stop_raw: (stop == StopReason::Paused).then(|| "pause_turn".to_owned()),
         error: Some("e".to_owned()),
     })
 }
@@ -223,6 +226,7 @@ fn kinds() -> Vec<EntryKind> {
             StopReason::ContentFilter,
             StopReason::Aborted,
             StopReason::Error,
+            StopReason::Paused,
         ]
         .map(|stop| message(assistant(stop))),
     );

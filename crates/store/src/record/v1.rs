@@ -184,6 +184,7 @@ stored_struct!(V1: AssistantMessage {
     model: String,
     usage: Option<Usage>,
     stop: StopReason,
+    stop_raw: Option<String>,
     error: Option<String>,
 });
 
@@ -193,7 +194,8 @@ stored_enum!(V1: StopReason {
     2 = ToolCalls,
     3 = ContentFilter,
     4 = Aborted,
-    5 = Error;
+    5 = Error,
+    6 = Paused;
     _
 });
 
@@ -201,7 +203,8 @@ stored_enum!(V1: Part {
     0 = Text(text: String),
     1 = Reasoning(text: String),
     2 = OpaqueReasoning { dialect: String, data: String },
-    3 = ToolCall(call: ToolCall);
+    3 = ToolCall(call: ToolCall),
+    4 = OpaqueBlock { dialect: String, data: String };
     _
 });
 
@@ -225,6 +228,7 @@ stored_struct!(V1: Usage {
     input_tokens: u64,
     cached_tokens: u64,
     cache_write_tokens: u64,
+    cache_write_hour_tokens: u64,
     output_tokens: u64,
     reasoning_tokens: u64,
     estimated_tokens: u64,

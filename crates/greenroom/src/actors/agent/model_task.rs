@@ -109,6 +109,7 @@ impl ModelTask {
             model,
             usage: None,
             stop: StopReason::Aborted,
+            stop_raw: None,
             error: None,
         }
     }

@@ -18,6 +18,7 @@ fn answer(content: Vec<Part>) -> Arc<Message> {
         model: "m".into(),
         usage: None,
         stop: StopReason::Stop,
+        stop_raw: None,
         error: None,
     }))
 }

@@ -422,7 +422,8 @@ impl Told {
 
     /// Whether the newest answer is whole, and calls no tool.
     pub(super) fn is_whole(&self) -> bool {
-        self.stop.is_some_and(|stop| !stop.is_partial() && stop != StopReason::ToolCalls)
+        let is_open = |stop| matches!(stop, StopReason::ToolCalls | StopReason::Paused);
+        self.stop.is_some_and(|stop| !stop.is_partial() && !is_open(stop))
     }
 
     /// The reply, when the run has ended with a context of this size.

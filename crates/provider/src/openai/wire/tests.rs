@@ -72,6 +72,7 @@ fn assistant(content: Vec<Part>) -> Message {
         model: "m".to_owned(),
         usage: None,
         stop: StopReason::Stop,
+        stop_raw: None,
         error: None,
     })
 }

@@ -36,6 +36,7 @@ fn kinds() -> Vec<EntryKind> {
         model: "m".to_owned(),
         usage: Some(usage()),
         stop: StopReason::ToolCalls,
+        stop_raw: None,
         error: Some("late".to_owned()),
     };
     let result = ToolResult {

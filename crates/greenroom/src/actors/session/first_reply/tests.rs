@@ -38,6 +38,7 @@ fn answer(text: &str, stop: StopReason) -> EntryKind {
         model: "m".to_owned(),
         usage: None,
         stop,
+        stop_raw: None,
         error: None,
     }))
 }

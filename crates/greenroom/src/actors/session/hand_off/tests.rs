@@ -17,6 +17,7 @@ fn path(drawn: &str) -> Vec<Arc<Entry>> {
             model: String::new(),
             usage: None,
             stop: StopReason::Stop,
+            stop_raw: None,
             error: None,
         })),
         't' => EntryKind::message(Message::ToolResult(ToolResult::synthetic(&call, ToolStatus::Ok, "t"))),

@@ -23,6 +23,7 @@ fn log(words: &str) -> Log {
                 model: model.into(),
                 usage: None,
                 stop,
+                stop_raw: None,
                 error: None,
             })
         };

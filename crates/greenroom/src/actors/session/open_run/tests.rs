@@ -40,6 +40,7 @@ fn answer(text: &str, stop: StopReason) -> Message {
         model: "m".into(),
         usage: Some(Usage { input_tokens: 10, output_tokens: 2, ..Usage::default() }),
         stop,
+        stop_raw: None,
         error: None,
     })
 }
