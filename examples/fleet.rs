@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use greenroom::prelude::*;
-use greenroom::provider::{OpenAi, OpenAiOptions};
+use greenroom::provider::{HttpProvider, ServerOptions};
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use tokio::sync::oneshot;
 
@@ -22,7 +22,7 @@ async fn main() -> anyhow::Result<()> {
     let slow = Function(|_: &SeenRequest, _: CallInfo| Said::text("It is on page seven.").after_ms(200));
     let model = Simulator::new(SimulatorOptions::new(slow));
     let server = model.serve().await?;
-    let provider = OpenAi::new(OpenAiOptions { base_url: server.base_url(), ..Default::default() })?;
+    let provider = HttpProvider::new(ServerOptions { base_url: server.base_url(), ..Default::default() })?;
     let dir = tempfile::tempdir()?;
     let runtime = Runtime::builder()
         .provider_with(Arc::new(provider), 64)

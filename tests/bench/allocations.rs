@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use greenroom::prelude::*;
-use greenroom::provider::{OpenAi, OpenAiOptions, Provider, Purpose, Request};
+use greenroom::provider::{HttpProvider, Provider, Purpose, Request, ServerOptions};
 use greenroom_kernel::{
     AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus,
 };
@@ -63,7 +63,8 @@ fn main() {
 async fn row(messages: usize) {
     let server = MockServer::start(PIECES, Duration::ZERO, Ids::One);
     let base_url = server.base_url.parse().expect("a URL");
-    let provider = OpenAi::new(OpenAiOptions { base_url, ..OpenAiOptions::default() }).expect("a provider");
+    let provider =
+        HttpProvider::new(ServerOptions { base_url, ..ServerOptions::default() }).expect("a provider");
     let client = bare::client(1);
     let url = format!("{}/chat/completions", server.base_url);
     let conversation = conversation(messages);
@@ -114,7 +115,8 @@ async fn run(way: &str) -> (usize, usize) {
         return (counts.0 / runs, counts.1 / runs / 1024);
     }
     let base_url = server.base_url.parse().expect("a URL");
-    let provider = OpenAi::new(OpenAiOptions { base_url, ..OpenAiOptions::default() }).expect("a provider");
+    let provider =
+        HttpProvider::new(ServerOptions { base_url, ..ServerOptions::default() }).expect("a provider");
     let dir = tempfile::tempdir().expect("a folder");
     let builder = Runtime::builder().provider(Arc::new(provider)).idle_after(Duration::ZERO);
     let builder = if way == "disk" { builder.data_dir(dir.path()) } else { builder.in_memory() };
@@ -182,7 +184,7 @@ fn assistant(part: Part) -> Message {
     })
 }
 
-async fn answer(provider: &OpenAi, messages: Vec<Arc<Message>>) {
+async fn answer(provider: &HttpProvider, messages: Vec<Arc<Message>>) {
     let request = Request {
         model: "bench".to_owned(),
         system: None,

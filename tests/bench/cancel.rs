@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greenroom::prelude::*;
-use greenroom::provider::{OpenAi, OpenAiOptions};
+use greenroom::provider::{HttpProvider, ServerOptions};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions,
 };
@@ -83,12 +83,12 @@ async fn ordinary_runs(dir: &std::path::Path, runs: usize) -> Vec<Duration> {
 async fn cancelled(dir: &std::path::Path, prompt: &str, event: &str, cancels: usize) -> Vec<Duration> {
     let model = model();
     let server = model.serve().await.expect("a port");
-    let options = OpenAiOptions {
+    let options = ServerOptions {
         base_url: server.base_url(),
         prompt_cache_key: Some(true),
-        ..OpenAiOptions::default()
+        ..ServerOptions::default()
     };
-    let provider = Arc::new(OpenAi::new(options).expect("a provider"));
+    let provider = Arc::new(HttpProvider::new(options).expect("a provider"));
     let runtime = Runtime::builder().provider(provider).data_dir(dir).start().await.expect("a runtime");
     let workspace = Workspace::open(std::env::temp_dir()).expect("a folder");
     let agent = Agent::new("simulated")

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use futures_util::stream;
 use greenroom::CompactOptions;
 use greenroom::prelude::*;
-use greenroom::provider::{OpenAi, OpenAiOptions, Provider};
+use greenroom::provider::{HttpProvider, Provider, ServerOptions};
 use greenroom_store::Store;
 use greenroom_tests::history;
 use greenroom_tests::measure::{
@@ -39,7 +39,7 @@ async fn measure() {
 
 fn provider(server: &MockServer) -> Arc<dyn Provider> {
     let base_url = server.base_url.parse().expect("a URL");
-    Arc::new(OpenAi::new(OpenAiOptions { base_url, ..OpenAiOptions::default() }).expect("a provider"))
+    Arc::new(HttpProvider::new(ServerOptions { base_url, ..ServerOptions::default() }).expect("a provider"))
 }
 
 /// Runs with many subscribers, half of which never read.

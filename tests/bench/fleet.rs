@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use greenroom::prelude::*;
-use greenroom::provider::{OpenAi, OpenAiOptions};
+use greenroom::provider::{HttpProvider, ServerOptions};
 use greenroom_tests::measure::{
     argument, cpu_s, figure, in_own_process, middle, ratio, rss_mib, scaled, title,
 };
@@ -197,13 +197,13 @@ async fn measured(way: &str, in_flight: usize, agents: usize) -> Figures {
 /// Runs the fleet through the runtime; returns the memory with all sessions alive.
 async fn fleet(server: &MockServer, in_flight: usize, agents: usize, on_disk: bool, stream: bool) -> f64 {
     let dir = tempfile::tempdir().expect("a folder");
-    let options = OpenAiOptions {
+    let options = ServerOptions {
         base_url: server.base_url.parse().expect("a URL"),
         prompt_cache_key: Some(true),
         stream,
-        ..OpenAiOptions::default()
+        ..ServerOptions::default()
     };
-    let provider = Arc::new(OpenAi::new(options).expect("a provider"));
+    let provider = Arc::new(HttpProvider::new(options).expect("a provider"));
     let builder = Runtime::builder().provider_with(provider, in_flight).idle_after(Duration::ZERO);
     let builder = if on_disk { builder.data_dir(dir.path()) } else { builder.in_memory() };
     let runtime = builder.start().await.expect("a runtime");

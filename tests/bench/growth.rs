@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use greenroom::prelude::*;
-use greenroom::provider::{OpenAi, OpenAiOptions};
+use greenroom::provider::{HttpProvider, ServerOptions};
 use greenroom_tests::measure::{argument, figure, is_measuring, open_descriptors, ratio, rss_mib, title};
 use mock_server::{Ids, MockServer};
 
@@ -59,9 +59,9 @@ async fn measure() {
     let server = MockServer::start(22, PAUSE, Ids::One);
     let dir = tempfile::tempdir().expect("a folder");
     let options =
-        OpenAiOptions { base_url: server.base_url.parse().expect("a URL"), ..OpenAiOptions::default() };
+        ServerOptions { base_url: server.base_url.parse().expect("a URL"), ..ServerOptions::default() };
     let runtime = Runtime::builder()
-        .provider_with(Arc::new(OpenAi::new(options).expect("a provider")), IN_FLIGHT)
+        .provider_with(Arc::new(HttpProvider::new(options).expect("a provider")), IN_FLIGHT)
         .data_dir(dir.path())
         .idle_after(Duration::from_millis(500))
         .start()

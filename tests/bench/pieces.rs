@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream;
 use greenroom::prelude::*;
-use greenroom::provider::{OpenAi, OpenAiOptions, Provider, Purpose, ReplyEvent, Request};
+use greenroom::provider::{HttpProvider, Provider, Purpose, ReplyEvent, Request, ServerOptions};
 use greenroom_kernel::Message;
 use greenroom_tests::measure::{cpu_s, figure, ratio, scaled, title};
 use mock_server::{Ids, MockServer};
@@ -55,7 +55,8 @@ async fn table(row: &str, pause: Duration, ids: Ids, answers: usize) {
     let server = MockServer::start(PIECES, pause, ids);
     let client = bare::client(IN_FLIGHT);
     let base_url = server.base_url.parse().expect("a URL");
-    let provider = OpenAi::new(OpenAiOptions { base_url, ..OpenAiOptions::default() }).expect("a provider");
+    let provider =
+        HttpProvider::new(ServerOptions { base_url, ..ServerOptions::default() }).expect("a provider");
     let runtime = Runtime::builder()
         .provider_with(Arc::new(provider.clone()), IN_FLIGHT)
         .in_memory()
@@ -130,7 +131,7 @@ async fn bare_answer(client: &reqwest::Client, url: &str) {
     std::hint::black_box(answer);
 }
 
-async fn provider_answer(provider: &OpenAi) {
+async fn provider_answer(provider: &HttpProvider) {
     let request = Request {
         model: "bench".to_owned(),
         system: None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use greenroom::prelude::*;
-use greenroom::provider::{OpenAi, OpenAiOptions, Provider, ResendReasoning};
+use greenroom::provider::{HttpProvider, Provider, ResendReasoning, ServerOptions};
 use greenroom_kernel::{AssistantMessage, Message, Part, StopReason};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Counting, Fault, Function, ReadsReasoning, Script, SeenRequest,
@@ -71,9 +71,9 @@ async fn started(way: Way, model: &Simulator, window: u64) -> (Runtime, Agent, i
     let provider: Arc<dyn Provider> = if way.over_http {
         let server = model.serve().await.unwrap();
         let resend_reasoning = if way.is_setting { ResendReasoning::Never } else { way.resend };
-        let options = OpenAiOptions { base_url: server.base_url(), resend_reasoning, ..Default::default() };
+        let options = ServerOptions { base_url: server.base_url(), resend_reasoning, ..Default::default() };
         served = Some(server);
-        Arc::new(OpenAi::new(options).unwrap())
+        Arc::new(HttpProvider::new(options).unwrap())
     } else {
         model.provider()
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use greenroom::ConfigError;
 use greenroom::prelude::*;
-use greenroom::provider::{OpenAi, OpenAiOptions};
+use greenroom::provider::{HttpProvider, ServerOptions};
 use greenroom_simulator::{Answer as Said, ByPurpose, Echo, Fault, Sequence, Summariser};
 use serde_json::json;
 
@@ -23,7 +23,8 @@ fn looker(agent: Agent) -> Agent {
 async fn they_are_merged_and_come_to_the_server_as_it_knows_them() {
     let model = simulator(Sequence(vec![Said::text("one"), Said::text("two")]), 100_000);
     let server = model.serve().await.unwrap();
-    let provider = OpenAi::new(OpenAiOptions { base_url: server.base_url(), ..Default::default() }).unwrap();
+    let provider =
+        HttpProvider::new(ServerOptions { base_url: server.base_url(), ..Default::default() }).unwrap();
     let runtime = Runtime::builder()
         .provider(Arc::new(provider))
         .in_memory()
@@ -128,7 +129,8 @@ async fn a_setting_that_a_provider_refuses_is_named() {
     let refused = Fault::Http { status: 400, headers: Vec::new(), body: body.to_string() };
     let model = simulator(Sequence(vec![Said::text("x").with_fault(refused), Said::text("fine")]), 100_000);
     let server = model.serve().await.unwrap();
-    let provider = OpenAi::new(OpenAiOptions { base_url: server.base_url(), ..Default::default() }).unwrap();
+    let provider =
+        HttpProvider::new(ServerOptions { base_url: server.base_url(), ..Default::default() }).unwrap();
     let runtime = Runtime::builder().provider(Arc::new(provider)).in_memory().start().await.unwrap();
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
     let error = session.prompt("a").settings(ModelSettings::new().temperature(0.2)).await.unwrap_err();

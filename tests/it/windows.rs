@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom_kernel::usage::WindowSource;
-use greenroom_provider::{OpenAi, OpenAiOptions};
+use greenroom_provider::{HttpProvider, ServerOptions};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Echo, Fault, Function, ListForm, Point, Script, SeenRequest,
     Simulator, SimulatorOptions, SimulatorServer, Summariser,
@@ -22,13 +22,13 @@ async fn served(list: ListForm) -> (Simulator, SimulatorServer) {
 }
 
 async fn runtime(server: &SimulatorServer, store: &Store) -> Runtime {
-    let options = OpenAiOptions {
+    let options = ServerOptions {
         name: "rig".to_owned(),
         base_url: server.base_url(),
         prompt_cache_key: Some(true),
-        ..OpenAiOptions::default()
+        ..ServerOptions::default()
     };
-    let provider = Arc::new(OpenAi::new(options).unwrap());
+    let provider = Arc::new(HttpProvider::new(options).unwrap());
     Runtime::builder().provider(provider).store(store.clone()).start().await.unwrap()
 }
 
@@ -130,11 +130,11 @@ async fn a_limit_belongs_to_its_server_and_is_doubted_when_the_list_says_more() 
 async fn a_server_that_does_not_answer_delays_nobody_for_long() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
-    let options = OpenAiOptions {
+    let options = ServerOptions {
         base_url: format!("http://{address}/v1").parse().unwrap(),
-        ..OpenAiOptions::default()
+        ..ServerOptions::default()
     };
-    let provider = Arc::new(OpenAi::new(options).unwrap());
+    let provider = Arc::new(HttpProvider::new(options).unwrap());
     let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
     let opened = tokio::time::timeout(Duration::from_secs(30), runtime.open("s", simulated())).await;
     assert_eq!(window(&opened.unwrap().unwrap()).await, (Some(128_000), WindowSource::Assumed));

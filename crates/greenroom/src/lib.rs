@@ -161,10 +161,10 @@ pub mod provider {
 
     pub use greenroom_provider::catalog::Prices;
 
-    #[cfg(feature = "openai")]
+    #[cfg(feature = "http")]
     pub use greenroom_provider::{
-        ApiKey, BaseUrl, BaseUrlError, MaxTokensField, OPENAI_BASE_URL, OpenAi, OpenAiOptions, OptionsError,
-        Proxies,
+        ApiKey, BaseUrl, BaseUrlError, HttpProvider, MaxTokensField, OPENAI_BASE_URL, OptionsError, Proxies,
+        ServerOptions,
     };
 }
 

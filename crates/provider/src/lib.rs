@@ -1,41 +1,47 @@
-//! Model providers: the trait, the OpenAI-compatible implementation, the model catalogue and the error classifier.
+//! Model providers: the trait, the provider for servers that are reached by HTTP, the model catalogue and the error
+//! classifier.
 //!
-//! The one key decision: **a provider is shaped by what must be kept, not by one API.** Opaque reasoning is
-//! sent back unchanged, usage distinguishes cached from fresh tokens, and an error keeps its status and body.
+//! The one key decision: **a provider is shaped by what must be kept, not by one API.** What a provider wants back
+//! exactly as it sent it is kept beside the readable text, usage distinguishes cached from fresh tokens, and an error
+//! keeps its status and body.
 //!
 //! Invariants: this is the only crate that knows async-openai, and none of its types are public; a call is one HTTP
 //! request, because the run decides about retries; and nothing here knows of sessions, actors or compaction.
 //!
-//! A provider with another wire format can use [`classify()`], [`retry_after`] and [`catalog`]. It cannot use the
-//! OpenAI-compatible provider's reading of event streams, idle timeouts and body limits: those are private to
-//! [`openai`] and written against reqwest's responses. Without the feature `openai`, which is on by default, there is no
-//! HTTP client in the crate.
+//! [`transport`] reaches servers, and has a dialect for each API ([`Api`]): an encoder of requests and a decoder of
+//! answers. A provider of your own, with a transport of its own, can use [`classify()`], [`retry_after`] and
+//! [`catalog`]. Without the feature `http`, which is on by default, there is no HTTP client in the crate.
 
-#[cfg(feature = "openai")]
+#[cfg(feature = "http")]
 mod base_url;
 pub mod catalog;
 pub mod classify;
-#[cfg(feature = "openai")]
-pub mod openai;
+#[cfg(feature = "http")]
+mod dialect;
 mod output_schema;
 pub mod retry_after;
 pub mod served;
 pub mod settings;
+#[cfg(feature = "http")]
+pub mod transport;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-#[cfg(feature = "openai")]
+#[cfg(feature = "http")]
 pub use self::base_url::{BaseUrl, BaseUrlError};
 pub use self::catalog::{Catalog, ModelInfo};
 pub use self::classify::classify;
-#[cfg(feature = "openai")]
-pub use self::openai::{
-    ApiKey, MaxTokensField, OPENAI_BASE_URL, OpenAi, OpenAiOptions, OptionsError, Proxies,
-};
+#[cfg(feature = "http")]
+pub use self::dialect::Api;
+#[cfg(feature = "http")]
 pub use self::output_schema::OutputSchema;
 pub use self::served::{Served, ServedModel};
 pub use self::settings::{ModelSettings, ReasoningEffort, ResendReasoning, SettingError, ToolChoice};
+#[cfg(feature = "http")]
+pub use self::transport::{
+    ApiKey, HttpProvider, MaxTokensField, OPENAI_BASE_URL, OptionsError, Proxies, ServerOptions,
+};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::BoxStream;
 pub use greenroom_kernel::reasoning::ResentReasoning;

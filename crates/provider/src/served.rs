@@ -4,7 +4,7 @@
 
 use crate::catalog::Prices;
 
-#[cfg(feature = "openai")]
+#[cfg(feature = "http")]
 pub(crate) mod list;
 
 /// A model, as described by its server.
@@ -56,5 +56,5 @@ impl Served {
     }
 }
 
-#[cfg(all(test, feature = "openai"))]
+#[cfg(all(test, feature = "http"))]
 mod tests;

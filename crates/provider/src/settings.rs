@@ -10,12 +10,12 @@ use greenroom_kernel::reasoning::ResentReasoning;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-#[cfg(feature = "openai")]
+#[cfg(feature = "http")]
 mod refusal;
-#[cfg(all(test, feature = "openai"))]
+#[cfg(all(test, feature = "http"))]
 mod tests;
 
-#[cfg(feature = "openai")]
+#[cfg(feature = "http")]
 pub(crate) use self::refusal::refuses_stream;
 
 /// How a model should answer. Every setting is optional.

@@ -39,12 +39,12 @@ const DIFFERENCES_MAX: usize = 3;
 /// # use greenroom::prelude::*;
 /// use std::sync::Arc;
 ///
-/// use greenroom::provider::{OpenAi, OpenAiOptions};
+/// use greenroom::provider::{HttpProvider, ServerOptions};
 /// use greenroom_simulator::Cassette;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// // Once, with a key; then the test uses `Cassette::replay("tests/weather.jsonl")?`.
-/// let real = Arc::new(OpenAi::new(OpenAiOptions::default())?);
+/// let real = Arc::new(HttpProvider::new(ServerOptions::default())?);
 /// let provider = Cassette::record(real, "tests/weather.jsonl")?;
 /// let runtime = Runtime::builder().provider(provider).in_memory().start().await?;
 /// # Ok(()) }

@@ -10,7 +10,7 @@ use greenroom::provider::Purpose;
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::settings::UnknownWindow;
-use greenroom_provider::{OpenAi, OpenAiOptions};
+use greenroom_provider::{HttpProvider, ServerOptions};
 use greenroom_simulator::{
     Answer as Said, CallInfo, Echo, ErrorDialect, Fault, Function, ListForm, RetryAfter, Script, SeenRequest,
     Simulator, SimulatorOptions, Summariser,
@@ -56,7 +56,7 @@ fn harms() -> Vec<(&'static str, Said)> {
                 r#"{"error":{"message":"max_tokens is too large: 1600. This model supports at most 16 completion tokens"}}"#,
             ),
         ),
-        ("overflow", Said::fault(Fault::Overflow(ErrorDialect::OpenAi))),
+        ("overflow", Said::fault(Fault::Overflow(ErrorDialect::HttpProvider))),
         ("500", Said::fault(Fault::ServerError(500))),
         ("cut stream", Said::fault(Fault::EofBeforeFinish)),
         ("empty stream", Said::fault(Fault::EmptyStream)),
@@ -239,13 +239,13 @@ async fn a_summary_has_no_more_output_than_the_server_says() {
         });
         let model = Simulator::new(SimulatorOptions { window: 8_192, list, ..SimulatorOptions::new(script) });
         let server = model.serve().await.unwrap();
-        let options = OpenAiOptions {
+        let options = ServerOptions {
             name: "rig".to_owned(),
             base_url: server.base_url(),
             prompt_cache_key: Some(true),
-            ..OpenAiOptions::default()
+            ..ServerOptions::default()
         };
-        let provider = Arc::new(OpenAi::new(options).unwrap());
+        let provider = Arc::new(HttpProvider::new(options).unwrap());
         let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
         // The user's setting of the window: the reserve follows from it.
         let session = opened(&runtime, "s", &agent(100_000), chat(8, 280)).await;

@@ -12,7 +12,7 @@ use greenroom_kernel::FailureClass::{
     RateLimited, Timeout,
 };
 use greenroom_kernel::run::RunLimits;
-use greenroom_provider::{OpenAi, OpenAiOptions};
+use greenroom_provider::{HttpProvider, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -413,15 +413,15 @@ struct Anything {}
 /// Returns how the case differs from the expectation; nothing if it does not.
 async fn play(case: Case) -> Option<String> {
     let (url, requests) = serve(&case).await;
-    let options = OpenAiOptions {
+    let options = ServerOptions {
         name: "hostile".into(),
         base_url: url.parse().unwrap(),
         api_key: Some("secret-key-123".into()),
         first_event_timeout: std::time::Duration::from_secs(4),
         idle_timeout: std::time::Duration::from_secs(3),
-        ..OpenAiOptions::default()
+        ..ServerOptions::default()
     };
-    let provider = OpenAi::new(options).unwrap();
+    let provider = HttpProvider::new(options).unwrap();
     let runtime = Runtime::builder().provider(Arc::new(provider)).in_memory().start().await.unwrap();
     let limits = RunLimits { retries_max: 0, ..RunLimits::default() };
     let agent = agent(50_000).limits(limits).tool("note", |_: Anything| async { Ok("noted".to_owned()) });

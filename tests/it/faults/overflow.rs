@@ -6,7 +6,7 @@ use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::path::is_message;
 use greenroom_kernel::usage::WindowSource;
 use greenroom_kernel::{Entry, EntryId, FailureClass, Usage};
-use greenroom_provider::{OpenAi, OpenAiOptions, Purpose};
+use greenroom_provider::{HttpProvider, Purpose, ServerOptions};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, ErrorDialect, Fault, Function, SeenRequest, Sequence, Simulator,
     SimulatorOptions, Summariser,
@@ -40,7 +40,7 @@ fn count(events: &[std::sync::Arc<Event>], name: &str) -> usize {
 #[tokio::test(start_paused = true)]
 async fn an_overflow_in_any_words_is_recovered_at_once() {
     for (dialect, believed) in [
-        (ErrorDialect::OpenAi, 128_000),
+        (ErrorDialect::HttpProvider, 128_000),
         (ErrorDialect::LlamaServer, 128_000),
         (ErrorDialect::Vllm, 128_000),
         (ErrorDialect::LiteLlm, 128_000),
@@ -195,7 +195,7 @@ async fn a_length_without_a_word_is_an_overflow_and_with_reasoning_only_near_the
 #[tokio::test(start_paused = true)]
 async fn a_learned_limit_is_kept_and_shown() {
     let store = Store::memory();
-    let model = speaking(ErrorDialect::OpenAi);
+    let model = speaking(ErrorDialect::HttpProvider);
     let window = |runtime: Runtime| async move {
         let session = runtime.open("learned", &Agent::new("simulated")).await.unwrap();
         let context = session.state().await.unwrap().context;
@@ -312,13 +312,13 @@ async fn less_output_is_asked_for_where_the_provider_sets_the_limit() {
         ..SimulatorOptions::new(talk())
     });
     let server = model.serve().await.unwrap();
-    let options = OpenAiOptions {
+    let options = ServerOptions {
         base_url: server.base_url(),
         output_tokens_max: Some(6_000),
         prompt_cache_key: Some(true),
-        ..OpenAiOptions::default()
+        ..ServerOptions::default()
     };
-    let provider = std::sync::Arc::new(OpenAi::new(options).unwrap());
+    let provider = std::sync::Arc::new(HttpProvider::new(options).unwrap());
     let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
     let session = runtime.open("limited", &agent(WINDOW).compaction(late())).await.unwrap();
     let mut events = session.subscribe();
@@ -337,7 +337,7 @@ fn asked_output(model: &Simulator) -> Vec<u64> {
 
 #[tokio::test(start_paused = true)]
 async fn where_compaction_is_off_the_caller_gets_the_error() {
-    let model = speaking(ErrorDialect::OpenAi);
+    let model = speaking(ErrorDialect::HttpProvider);
     let settings = CompactionSettings { enabled: false, ..CompactionSettings::default() };
     let runtime = runtime(&model).await;
     let session = runtime.open("off", &agent(WINDOW).compaction(settings)).await.unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use greenroom::prelude::*;
 use greenroom_kernel::{FailureClass, ToolStatus};
-use greenroom_provider::{OpenAi, OpenAiOptions};
+use greenroom_provider::{HttpProvider, ServerOptions};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Fault, Function, Point, Script, SeenRequest, Summariser,
 };
@@ -158,15 +158,15 @@ async fn every_kind_of_fault_is_survived_over_http() {
     faults.extend([ping(Point::AfterHeaders), ping(Point::MidStream)]);
     let model = simulator(script(faults.clone()), 20_000);
     let server = model.serve().await.unwrap();
-    let options = OpenAiOptions {
+    let options = ServerOptions {
         base_url: server.base_url(),
         first_event_timeout: Duration::from_millis(2 * IDLE_MS),
         idle_timeout: Duration::from_millis(IDLE_MS),
         // The simulator distinguishes sessions by it.
         prompt_cache_key: Some(true),
-        ..OpenAiOptions::default()
+        ..ServerOptions::default()
     };
-    let provider = OpenAi::new(options).unwrap();
+    let provider = HttpProvider::new(options).unwrap();
     let runtime = Runtime::builder()
         .provider(Arc::new(provider))
         .in_flight_max(1_000)

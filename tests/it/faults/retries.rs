@@ -7,7 +7,7 @@ use greenroom::Subscription;
 use greenroom::prelude::*;
 use greenroom_kernel::FailureClass;
 use greenroom_kernel::run::RunLimits;
-use greenroom_provider::{OpenAi, OpenAiOptions};
+use greenroom_provider::{HttpProvider, ServerOptions};
 use greenroom_simulator::{
     Answer as Said, Echo, Fault, Pace, Point, RetryAfter, Sequence, Simulator, SimulatorOptions,
 };
@@ -271,7 +271,7 @@ async fn a_server_that_closes_each_connection_costs_no_retry() {
         let model = Simulator::new(options);
         let server = model.serve().await.unwrap();
         let provider =
-            OpenAi::new(OpenAiOptions { base_url: server.base_url(), ..Default::default() }).unwrap();
+            HttpProvider::new(ServerOptions { base_url: server.base_url(), ..Default::default() }).unwrap();
         let runtime =
             Runtime::builder().provider(std::sync::Arc::new(provider)).in_memory().start().await.unwrap();
         let session = runtime.open("closed", &agent(20_000)).await.unwrap();

@@ -75,7 +75,7 @@ impl Plan {
         let dialect = pick(
             random,
             &[
-                ErrorDialect::OpenAi,
+                ErrorDialect::HttpProvider,
                 ErrorDialect::LlamaServer,
                 ErrorDialect::Vllm,
                 ErrorDialect::VllmCharacters,

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::Result;
 use greenroom::Agent;
-use greenroom::provider::OpenAi;
+use greenroom::provider::HttpProvider;
 use greenroom_simulator::Pace;
 use greenroom_tools::builtin::bash::{self, Containment, Helper};
 use greenroom_tools::privacy::Hidden;
@@ -43,7 +43,7 @@ pub(crate) struct Made {
     /// The configuration, and what stands over it.
     pub(crate) settings: Arc<Settings>,
     /// The server that is asked.
-    pub(crate) provider: Arc<OpenAi>,
+    pub(crate) provider: Arc<HttpProvider>,
     /// Its limits.
     pub(crate) provider_config: ProviderConfig,
     /// What all sessions together may take.

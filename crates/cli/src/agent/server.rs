@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::provider::Prices;
-use greenroom::provider::{BaseUrl, Catalog, OpenAi, OpenAiOptions, Proxies};
+use greenroom::provider::{BaseUrl, Catalog, HttpProvider, Proxies, ServerOptions};
 use greenroom_tools::origin;
 
 use super::trust;
@@ -72,7 +72,7 @@ impl Server {
         args: &ServerArgs,
         needs_key: bool,
         data_dir: &Path,
-    ) -> Result<Arc<OpenAi>> {
+    ) -> Result<Arc<HttpProvider>> {
         if let Some(name) = &args.api_key_env {
             check_variable(name).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
         }
@@ -92,7 +92,7 @@ impl Server {
         }
         let api_key = api_key.filter(is_confirmed);
         if let Some(key_variable) = key_variable.filter(|_| api_key.is_none() && needs_key) {
-            let asks_openai = self.base_url == OpenAiOptions::default().base_url;
+            let asks_openai = self.base_url == ServerOptions::default().base_url;
             match &self.name {
                 _ if args.api_key_env.is_some() => {
                     return Err(usage(format!(
@@ -113,7 +113,7 @@ impl Server {
                 Some(_) | None => {}
             }
         }
-        let options = OpenAiOptions {
+        let options = ServerOptions {
             name: self.catalog_name(),
             base_url: self.base_url.clone(),
             api_key: api_key.map(Into::into),
@@ -122,9 +122,9 @@ impl Server {
             idle_timeout: Duration::from_secs(self.settings.idle_timeout_s),
             stream: self.settings.stream,
             resend_reasoning: self.settings.resend_reasoning,
-            ..OpenAiOptions::default()
+            ..ServerOptions::default()
         };
-        OpenAi::new(options).map(Arc::new).map_err(|error| usage(error.to_string()))
+        HttpProvider::new(options).map(Arc::new).map_err(|error| usage(error.to_string()))
     }
 }
 
@@ -132,7 +132,7 @@ impl Server {
 fn is_of_file(loaded: &Loaded, name: &str, base_url: &BaseUrl) -> bool {
     let settings = loaded.config.providers.get(name);
     let key = settings.and_then(|settings| settings.api_key_env.as_deref());
-    if *base_url == OpenAiOptions::default().base_url && key == Some(OPENAI_KEY) {
+    if *base_url == ServerOptions::default().base_url && key == Some(OPENAI_KEY) {
         return false;
     }
     let is_file = |source: &String| loaded.files.iter().any(|file| file.display().to_string() == *source);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use greenroom::provider::{OpenAi, OpenAiOptions, Purpose};
+use greenroom::provider::{HttpProvider, Purpose, ServerOptions};
 use greenroom_kernel::Message;
 use greenroom_kernel::render::SUMMARY_LEAD;
 use greenroom_simulator::summariser::recorded_steps;
@@ -45,15 +45,15 @@ impl Simulated {
     }
 
     /// A provider that talks to it over HTTP.
-    pub(crate) fn provider(&self) -> Result<Arc<OpenAi>> {
-        let options = OpenAiOptions {
+    pub(crate) fn provider(&self) -> Result<Arc<HttpProvider>> {
+        let options = ServerOptions {
             name: "simulator".to_owned(),
             base_url: self.server.base_url(),
             // The simulated model tells sessions apart by it.
             prompt_cache_key: Some(true),
-            ..OpenAiOptions::default()
+            ..ServerOptions::default()
         };
-        Ok(Arc::new(OpenAi::new(options)?))
+        Ok(Arc::new(HttpProvider::new(options)?))
     }
 
     /// The base URL of the simulated server.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::provider::{BoxFuture, OpenAiOptions, Provider, ProviderError, ReplyStream, Request};
+use greenroom::provider::{BoxFuture, Provider, ProviderError, ReplyStream, Request, ServerOptions};
 use greenroom::{Agent, SharedProvider};
 use greenroom_kernel::{Failure, FailureClass};
 use greenroom_server::operations::Task;
@@ -141,7 +141,7 @@ impl Known {
 
 /// A server that is asked.
 struct Lane {
-    options: OpenAiOptions,
+    options: ServerOptions,
     limits: ProviderConfig,
     provider: SharedProvider,
     users: Vec<Weak<Agent>>,
@@ -252,7 +252,7 @@ impl Agents {
     /// user: a queue without users is dropped, and a client that comes meanwhile would get another one.
     fn on_lane(
         &self,
-        options: &OpenAiOptions,
+        options: &ServerOptions,
         limits: &ProviderConfig,
         provider: impl FnOnce() -> Arc<dyn Provider>,
         agent: impl FnOnce(&SharedProvider) -> Agent,

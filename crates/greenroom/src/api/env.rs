@@ -1,17 +1,17 @@
 //! A runtime from the environment: the one place in this crate that reads it.
 
 use std::path::PathBuf;
-#[cfg(feature = "openai")]
+#[cfg(feature = "http")]
 use std::sync::Arc;
 
-#[cfg(feature = "openai")]
-use greenroom_provider::{OpenAi, OpenAiOptions};
+#[cfg(feature = "http")]
+use greenroom_provider::{HttpProvider, ServerOptions};
 
-#[cfg(feature = "openai")]
+#[cfg(feature = "http")]
 use crate::api::runtime::{Runtime, RuntimeBuilder};
 use crate::values::error::{ConfigError, Result};
 
-#[cfg(feature = "openai")]
+#[cfg(feature = "http")]
 impl Runtime {
     /// A runtime as the environment says: `OPENAI_API_KEY` and `OPENAI_BASE_URL` for the provider,
     /// `GREENROOM_DATA_DIR` for the store; else the user's data directory.
@@ -23,20 +23,20 @@ impl Runtime {
     }
 }
 
-#[cfg(feature = "openai")]
+#[cfg(feature = "http")]
 impl RuntimeBuilder {
     /// As [`Runtime::from_env`], to be changed before it is started.
     ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config) when a variable is not usable.
     pub fn from_env() -> Result<Self> {
-        let mut options = OpenAiOptions::default();
+        let mut options = ServerOptions::default();
         if let Some(url) = variable("OPENAI_BASE_URL") {
             options.base_url =
                 url.parse().map_err(|error| ConfigError::variable("OPENAI_BASE_URL", &error))?;
         }
         options.api_key = variable("OPENAI_API_KEY").map(Into::into);
-        let provider = OpenAi::new(options)?;
+        let provider = HttpProvider::new(options)?;
         Ok(Self::default().provider(Arc::new(provider)).data_dir(data_dir()?))
     }
 }

@@ -7,7 +7,7 @@ use greenroom_kernel::plan::NothingToCompact;
 use greenroom_kernel::question::QuestionEnd;
 use greenroom_kernel::settings::SettingsError;
 use greenroom_kernel::{Failure, FailureClass};
-#[cfg(feature = "openai")]
+#[cfg(feature = "http")]
 use greenroom_provider::OptionsError;
 use greenroom_provider::SettingError;
 use greenroom_store::StoreError;
@@ -493,13 +493,13 @@ pub enum ConfigError {
         reason: String,
     },
     /// Options that no provider can be made with.
-    #[cfg(feature = "openai")]
+    #[cfg(feature = "http")]
     #[error("{0}")]
     Provider(OptionsError),
 }
 
 impl ConfigError {
-    #[cfg(feature = "openai")]
+    #[cfg(feature = "http")]
     pub(crate) fn variable(name: &'static str, error: &impl ToString) -> Self {
         Self::Variable { name, reason: error.to_string() }
     }
@@ -702,7 +702,7 @@ impl From<SettingError> for Error {
     }
 }
 
-#[cfg(feature = "openai")]
+#[cfg(feature = "http")]
 impl From<OptionsError> for Error {
     fn from(error: OptionsError) -> Self {
         Self::Config(ConfigError::Provider(error))

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use greenroom_kernel::ToolSpec;
-use greenroom_provider::{ApiKey, ModelSettings, OpenAi, OpenAiOptions};
+use greenroom_provider::{ApiKey, HttpProvider, ModelSettings, ServerOptions};
 
 use super::*;
 use crate::fault::{Fault, RetryAfter};
@@ -49,8 +49,8 @@ async fn what_was_recorded_over_http_is_played_again_piece_by_piece_and_no_key_i
     let server = model.serve().await.unwrap();
     let with_key = |key: &str| -> Arc<dyn Provider> {
         let api_key = Some(ApiKey::from(key));
-        let options = OpenAiOptions { base_url: server.base_url(), api_key, ..OpenAiOptions::default() };
-        Arc::new(OpenAi::new(options).unwrap())
+        let options = ServerOptions { base_url: server.base_url(), api_key, ..ServerOptions::default() };
+        Arc::new(HttpProvider::new(options).unwrap())
     };
     let dir = std::env::temp_dir().join(format!("greenroom-cassette-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();

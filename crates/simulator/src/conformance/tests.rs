@@ -3,7 +3,7 @@
 
 use futures_util::future::BoxFuture;
 use futures_util::stream;
-use greenroom_provider::{OpenAi, OpenAiOptions, ReplyStream};
+use greenroom_provider::{HttpProvider, ReplyStream, ServerOptions};
 
 use super::*;
 
@@ -11,8 +11,8 @@ use super::*;
 async fn our_openai_provider_conforms() {
     for stream in [true, false] {
         let report = check_openai(|base_url| async move {
-            let options = OpenAiOptions { base_url, stream, ..OpenAiOptions::default() };
-            Arc::new(OpenAi::new(options).unwrap()) as Arc<dyn Provider>
+            let options = ServerOptions { base_url, stream, ..ServerOptions::default() };
+            Arc::new(HttpProvider::new(options).unwrap()) as Arc<dyn Provider>
         })
         .await
         .unwrap();

@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use greenroom_kernel::{
     AssistantMessage, Block, FailureClass, Message, StopReason, ToolResult, ToolSpec, ToolStatus,
 };
-use greenroom_provider::{OpenAi, OpenAiOptions, Provider, Purpose, ReplyEvent};
+use greenroom_provider::{HttpProvider, Provider, Purpose, ReplyEvent, ServerOptions};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -267,7 +267,7 @@ async fn check_overflow(dialect: ErrorDialect, streamed: bool, status: u16, word
 #[tokio::test]
 async fn overflow_in_every_dialect() {
     use ErrorDialect as D;
-    check_overflow(D::OpenAi, true, 400, "context_length_exceeded").await;
+    check_overflow(D::HttpProvider, true, 400, "context_length_exceeded").await;
     check_overflow(D::LlamaServer, true, 400, "exceed_context_size_error").await;
     check_overflow(D::Vllm, true, 400, "parameter=input_tokens").await;
     check_overflow(D::VllmCharacters, true, 400, "parameter=input_text").await;
@@ -455,11 +455,11 @@ async fn ask_provider(
 async fn check_same(name: &str, options: impl Fn() -> SimulatorOptions) -> usize {
     let (inside, outside) = (Simulator::new(options()), Simulator::new(options()));
     let server = outside.serve().await.unwrap();
-    let client = OpenAi::new(OpenAiOptions {
+    let client = HttpProvider::new(ServerOptions {
         name: "simulator".to_owned(),
         base_url: server.base_url(),
         prompt_cache_key: Some(true),
-        ..OpenAiOptions::default()
+        ..ServerOptions::default()
     })
     .unwrap();
     let mut messages = vec![Arc::new(Message::user("Read a and b."))];
@@ -537,7 +537,7 @@ async fn in_process_and_over_http_through_the_real_client_are_the_same() {
     }
     assert!(faults >= 10, "{faults}");
     for dialect in [
-        ErrorDialect::OpenAi,
+        ErrorDialect::HttpProvider,
         ErrorDialect::LlamaServer,
         ErrorDialect::Vllm,
         ErrorDialect::VllmCharacters,

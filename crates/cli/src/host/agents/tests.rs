@@ -160,7 +160,7 @@ async fn clients_that_say_the_same_have_the_same_agent_as_long_as_it_would_be_ma
 }
 
 /// Returns the queue and the agent of a client of this server.
-fn come(agents: &Agents, options: &OpenAiOptions, limits: &ProviderConfig) -> (SharedProvider, Arc<Agent>) {
+fn come(agents: &Agents, options: &ServerOptions, limits: &ProviderConfig) -> (SharedProvider, Arc<Agent>) {
     let mut queue = None;
     let agent = agents.on_lane(
         options,
@@ -180,7 +180,7 @@ async fn a_server_and_a_key_have_one_queue_as_long_as_an_agent_uses_it() {
     let agents = agents(Path::new("/no"));
     let lanes = || agents.0.lanes.lock().len();
     let come = |key: &str, in_flight: usize| {
-        let options = OpenAiOptions { api_key: Some(key.into()), ..OpenAiOptions::default() };
+        let options = ServerOptions { api_key: Some(key.into()), ..ServerOptions::default() };
         let limits = ProviderConfig { max_in_flight: in_flight, ..ProviderConfig::default() };
         come(&agents, &options, &limits)
     };
@@ -208,7 +208,7 @@ async fn a_server_and_a_key_have_one_queue_as_long_as_an_agent_uses_it() {
 #[test]
 fn clients_that_come_at_once_share_the_queue_of_their_server_and_key() {
     const CLIENTS: usize = 4;
-    let options = OpenAiOptions { api_key: Some("a".into()), ..OpenAiOptions::default() };
+    let options = ServerOptions { api_key: Some("a".into()), ..ServerOptions::default() };
     let limits = ProviderConfig::default();
     for round in 0..100 {
         let agents = agents(Path::new("/no"));

@@ -4,14 +4,13 @@
 //! no other call in the conversation has.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use greenroom_kernel::{AssistantMessage, Part, StopReason, ToolCall, Usage};
 
 use super::chunk::{CallDelta, Choice, Chunk, WireUsage};
 use super::think::{Split, Think};
 use crate::ReplyEvent;
+use crate::dialect::Ids;
 
 /// An answer that is still arriving.
 #[derive(Debug, Default)]
@@ -249,7 +248,7 @@ impl Assembler {
         events: &mut impl Extend<ReplyEvent>,
     ) -> AssistantMessage {
         self.end_of_text(events);
-        let mut ids = Ids { of_conversation: used_ids, own: HashSet::new() };
+        let mut ids = Ids::new(used_ids);
         let mut content = Vec::with_capacity(self.pieces.len());
         for piece in std::mem::take(&mut self.pieces) {
             match piece {
@@ -291,30 +290,6 @@ impl Assembler {
             error: None,
         }
     }
-}
-
-/// The ids that calls have.
-struct Ids<'a> {
-    of_conversation: HashSet<&'a str>,
-    own: HashSet<String>,
-}
-
-impl Ids<'_> {
-    /// This id, or another one if it is taken or empty.
-    fn unique(&mut self, id: String) -> String {
-        let is_taken = id.is_empty() || self.of_conversation.contains(&*id) || self.own.contains(&id);
-        let id = if is_taken { generated_id() } else { id };
-        self.own.insert(id.clone());
-        id
-    }
-}
-
-/// An id for a call that came without a usable one. A counter makes it unique in this process, and the time makes it
-/// unique beyond.
-fn generated_id() -> String {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_micros());
-    format!("call_{now_us:x}_{:x}", COUNTER.fetch_add(1, Ordering::Relaxed))
 }
 
 /// The usage that the server reported; `None` if it reported none.

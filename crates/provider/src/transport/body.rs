@@ -16,7 +16,7 @@ use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use sse_core::{SseDecoder, SseEvent};
 use tokio::task::coop::poll_proceed;
 
-use super::transport::root_cause;
+use super::send::root_cause;
 
 /// How much of an answer's beginning is kept, in bytes, for the error message if there is no event in it.
 const SAMPLE_BYTES_MAX: usize = 2 * 1024;

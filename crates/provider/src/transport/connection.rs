@@ -13,14 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use async_openai::error::OpenAIError;
-use bytes::Bytes;
 use rustls::crypto::CryptoProvider;
 use rustls_platform_verifier::BuilderVerifierExt;
 
-use super::template::Template;
-use super::transport::{self, TransportError};
-use super::{OpenAiOptions, OptionsError, Server};
+use super::send::{self, TransportError};
+use super::{OptionsError, Server, ServerOptions};
 
 /// How soon a dead connection shows. After a longer time the server may have worked on the request.
 const BREAKS_WITHIN: Duration = Duration::from_secs(1);
@@ -35,7 +32,7 @@ tokio::task_local! {
 
 /// The HTTP client for a server. A client with `keeps_connections` reuses connections and notes each that it opens.
 pub(super) fn client(
-    options: &OpenAiOptions,
+    options: &ServerOptions,
     keeps_connections: bool,
 ) -> Result<reqwest::Client, OptionsError> {
     let unusable = |reason: String| OptionsError::Client { reason };
@@ -56,7 +53,7 @@ pub(super) fn client(
     if keeps_connections {
         client = client.connector_layer(NoteOpened);
     }
-    client.build().map_err(|error| unusable(transport::root_cause(&error)))
+    client.build().map_err(|error| unusable(send::root_cause(&error)))
 }
 
 /// How connections are encrypted: with the cryptography that the program has chosen for all of rustls, else with `ring`.
@@ -77,23 +74,14 @@ fn tls(is_encrypted: bool) -> Result<rustls::ClientConfig, rustls::Error> {
 }
 
 impl Server {
-    /// What all requests have in common. It is made for the first of them.
-    async fn template(&self) -> Result<&Template, OpenAIError> {
-        if let Some(template) = self.template.get() {
-            return Ok(template);
-        }
-        let made = Template::of(self.client.clone(), &self.endpoint).await?;
-        Ok(self.template.get_or_init(|| made))
-    }
-
-    /// Sends a request with this body and waits for the head of the answer.
-    pub(super) async fn execute(&self, body: Bytes) -> Result<reqwest::Response, TransportError> {
-        let template = self.template().await.map_err(TransportError::Make)?;
+    /// Sends a request and waits for the head of the answer.
+    pub(super) async fn execute(
+        &self,
+        request: impl Fn() -> reqwest::Request,
+    ) -> Result<reqwest::Response, TransportError> {
         let opened = Arc::new(AtomicBool::new(false));
-        // The body is shared, not copied.
-        let first = template.with_body(body.clone());
         let started = Instant::now();
-        let mut sent = OPENED.scope(Arc::clone(&opened), self.client.execute(first)).await;
+        let mut sent = OPENED.scope(Arc::clone(&opened), self.client.execute(request())).await;
         if sent.as_ref().is_err_and(broke_off)
             && is_stale(opened.load(Ordering::Relaxed), started.elapsed())
             && let Some(client) = self.without_pool.get_or_init(|| client(&self.options, false).ok())
@@ -102,7 +90,7 @@ impl Server {
                 base = self.endpoint.base,
                 "a reused connection was closed; the request is sent on a new one"
             );
-            sent = client.execute(template.with_body(body)).await;
+            sent = client.execute(request()).await;
         }
         sent.map_err(TransportError::Send)
     }

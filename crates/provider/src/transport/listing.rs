@@ -11,7 +11,7 @@ use greenroom_kernel::{Failure, FailureClass};
 use serde_json::Value;
 
 use super::Server;
-use super::transport::root_cause;
+use super::send::root_cause;
 use crate::ProviderError;
 use crate::classify::{classify, one_line};
 use crate::served::Served;

@@ -10,8 +10,8 @@ use greenroom_kernel::{AssistantMessage, Block, Image, Message, Part, ToolCall, 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::MaxTokensField;
 use crate::settings::ResendReasoning;
+use crate::transport::MaxTokensField;
 use crate::{ReasoningEffort, Request, ResentReasoning, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that servers accept, in bytes.

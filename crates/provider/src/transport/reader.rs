@@ -3,7 +3,7 @@
 //! Invariants: only progress of the answer resets the idle timeout, not bytes; an answer is complete only if the
 //! server gave a finish reason or sent `[DONE]`; and nothing follows `Done` or an error.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -11,18 +11,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use async_openai::error::OpenAIError;
 use futures_util::stream::{Stream, StreamExt};
-use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, StopReason};
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, ToolCall};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
-use super::assemble::Assembler;
+use super::Server;
 use super::body::{Body, Interruption, more_than};
-use super::chunk::Chunk;
-use super::pattern::Pattern;
-use super::transport::{TransportError, root_cause};
-use super::{Server, wire};
+use super::send::{TransportError, root_cause};
 use crate::classify::{classify, one_line};
+use crate::dialect::{Asked, Decoder, Progress, Taken, error_in_stream};
 use crate::retry_after::retry_after_ms;
 use crate::settings::refuses_stream;
 use crate::{ModelSettings, ProviderError, ReplyEvent, ReplyStream, Request};
@@ -60,13 +57,9 @@ fn naming_cause(mut error: ProviderError, settings: &ModelSettings, streams: boo
 pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyStream, ProviderError> {
     let limit = server.options.first_event_timeout;
     let deadline = deadline_after(limit);
-    let sent = {
-        let wire = wire::wire_request(&request, &server.wire_style());
-        let mut body = Vec::with_capacity(wire::size_hint(&request));
-        match serde_json::to_writer(&mut body, &wire) {
-            Ok(()) => timeout_at(deadline, server.send(body.into())).await,
-            Err(error) => Ok(Err(TransportError::Make(OpenAIError::InvalidArgument(error.to_string())))),
-        }
+    let sent = match server.dialect.encode(&request, &server.options) {
+        Ok(encoded) => timeout_at(deadline, server.send(encoded)).await,
+        Err(reason) => Ok(Err(TransportError::Make(reason))),
     };
     let body = match sent {
         Ok(Ok(body)) => body,
@@ -86,8 +79,7 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
 /// The state of one stream.
 struct Reader {
     body: Body,
-    assembler: Assembler,
-    pattern: Pattern,
+    decoder: Box<dyn Decoder>,
     /// Events that were not handed on yet.
     events: VecDeque<ReplyEvent>,
     /// When the next progress must have been made.
@@ -116,17 +108,14 @@ impl Stream for Reader {
             }
             let end = match reader.body.poll_next(context) {
                 Poll::Ready(Some(Ok(data))) => match reader.take_data(&data) {
-                    Ok(Some(error)) => Err(error),
-                    Ok(None) => continue,
-                    Err(_) if reader.assembler.finish_reason().is_some() => reader.finish(),
-                    // Plain text, or JSON of an unknown shape.
-                    Err(_) => Err(reader.unreadable(&data)),
+                    Some(end) => end,
+                    None => continue,
                 },
                 Poll::Pending if !reader.is_late(context) => return Poll::Pending,
-                // Only usage can follow the finish reason, and the answer is complete without it.
-                _ if reader.assembler.finish_reason().is_some() => reader.finish(),
-                // Some servers say that they are done, and not why.
-                Poll::Ready(None) if reader.body.was_done() && reader.assembler.may_be_whole() => {
+                // Only usage can follow the end of an answer, and the answer is complete without it.
+                _ if reader.decoder.progress() != Progress::Open => reader.finish(),
+                // Some servers declare that they are done without a reason.
+                Poll::Ready(None) if reader.body.was_done() && reader.decoder.may_be_whole() => {
                     reader.finish()
                 }
                 Poll::Ready(Some(Err(why))) => Err(reader.interrupted(why)),
@@ -154,8 +143,7 @@ impl Reader {
     ) -> Self {
         Self {
             body,
-            assembler: Assembler::default(),
-            pattern: Pattern::default(),
+            decoder: server.dialect.decoder(),
             events: VecDeque::new(),
             deadline,
             timer: Box::pin(sleep_until(deadline)),
@@ -185,76 +173,45 @@ impl Reader {
         false
     }
 
-    /// Adds what came to the answer. Gives the error if it is one.
-    ///
-    /// # Errors
-    /// It is no chunk.
-    fn take_data(&mut self, data: &str) -> serde_json::Result<Option<ProviderError>> {
-        let progress = if let Some(text) = self.pattern.text(data) {
-            self.assembler.take_text(text, &mut self.events)
-        } else {
-            let chunk: Chunk = serde_json::from_str(data)?;
-            self.has_chunk = true;
-            if let Some(body) = chunk.error_body() {
-                // An error after the finish reason changes nothing.
-                let is_finished = self.assembler.finish_reason().is_some();
-                return Ok((!is_finished).then(|| error_in_stream(&body)));
-            }
-            self.pattern.learn(data, &chunk);
-            self.assembler.take(chunk, &mut self.events)
-        };
-        Ok(self.taken(progress))
-    }
-
-    /// Looks at the answer with its newest piece. Returns why it cannot go on.
-    fn taken(&mut self, progress: bool) -> Option<ProviderError> {
-        if self.assembler.output_bytes() > ANSWER_BYTES_MAX {
+    /// Adds the data of an event to the answer. Returns the answer's end if this is it.
+    fn take_data(&mut self, data: &str) -> Option<Result<AssistantMessage, ProviderError>> {
+        let was_open = self.decoder.progress() == Progress::Open;
+        let taken = self.decoder.take(data, &mut self.events);
+        self.has_chunk |= taken != Taken::Unreadable;
+        match taken {
+            // What follows the end of an answer changes nothing.
+            Taken::Error(_) if !was_open => return None,
+            Taken::Unreadable if !was_open => return Some(self.finish()),
+            Taken::Error(body) => return Some(Err(error_in_stream(&body))),
+            // Plain text, or JSON of an unknown shape.
+            Taken::Unreadable => return Some(Err(self.unreadable(data))),
+            Taken::Progress | Taken::Nothing => {}
+        }
+        if self.decoder.output_bytes() > ANSWER_BYTES_MAX {
             // Otherwise these events would follow the error.
             self.events.clear();
             let what = format!("an answer of more than {ANSWER_BYTES_MAX} bytes of text");
-            return Some(too_large(&self.server.endpoint.base, &what));
+            return Some(Err(too_large(&self.server.endpoint.base, &what)));
         }
-        if progress {
-            let wait = if self.assembler.finish_reason().is_some() {
-                self.server.options.idle_timeout.min(AFTER_FINISH_TIMEOUT)
-            } else {
-                self.server.options.idle_timeout
-            };
+        let idle_timeout = self.server.options.idle_timeout;
+        let wait = match self.decoder.progress() {
+            Progress::Open => idle_timeout,
+            Progress::Ended => idle_timeout.min(AFTER_FINISH_TIMEOUT),
+            Progress::Over => return Some(self.finish()),
+        };
+        if taken == Taken::Progress {
             self.deadline = deadline_after(wait);
         }
         None
     }
 
     fn finish(&mut self) -> Result<AssistantMessage, ProviderError> {
-        let assembler = std::mem::take(&mut self.assembler);
-        let reason = assembler.finish_reason().unwrap_or_default().to_ascii_lowercase();
-        let stop = match reason.as_str() {
-            "length" | "max_tokens" | "max_output_tokens" | "model_length" => StopReason::Length,
-            "model_context_window_exceeded" | "context_length_exceeded" if assembler.has_output() => {
-                StopReason::Length
-            }
-            "model_context_window_exceeded" | "context_length_exceeded" => {
-                return Err(error_in_stream(&format!(
-                    "{{\"error\":{{\"code\":\"context_length_exceeded\",\"message\":\"the answer ended with {reason}\"}}}}"
-                )));
-            }
-            "tool_calls" | "function_call" | "tool_use" | "tool_call" => StopReason::ToolCalls,
-            "content_filter" | "safety" | "sensitive" | "refusal" | "prohibited_content" | "recitation" => {
-                StopReason::ContentFilter
-            }
-            "error" | "network_error" | "insufficient_system_resource" | "abort" => {
-                let message = format!("the provider ended the answer with {reason:?}");
-                return Err(ProviderError::new(Failure::new(FailureClass::Overloaded, message), ""));
-            }
-            // An unknown reason is a new name for a normal end.
-            _ => StopReason::Stop,
-        };
-        let used_ids = if assembler.has_calls() { call_ids(&self.messages) } else { HashSet::new() };
-        let answer =
-            assembler.finish(stop, &self.server.options.name, &self.model, used_ids, &mut self.events);
+        let decoder = std::mem::replace(&mut self.decoder, self.server.dialect.decoder());
+        let (provider, model) = (&self.server.options.name, &self.model);
+        let asked = Asked { provider, model, messages: &self.messages };
+        let answer = decoder.finish(&asked, &mut self.events)?;
         // Text with replaced bytes can still be read, but a tool must not act on such arguments.
-        let is_damaged =
-            |call: &greenroom_kernel::ToolCall| call.arguments.contains(char::REPLACEMENT_CHARACTER);
+        let is_damaged = |call: &ToolCall| call.arguments.contains(char::REPLACEMENT_CHARACTER);
         if self.body.had_invalid_utf8() && answer.tool_calls().any(is_damaged) {
             let message = "a tool call's arguments came with bytes that are not UTF-8";
             return Err(ProviderError::new(Failure::new(FailureClass::Malformed, message), ""));
@@ -291,7 +248,7 @@ impl Reader {
 
     /// The failure of an answer that ended too early. `how` is the beginning of its message.
     fn incomplete(&self, how: &str) -> ProviderError {
-        let so_far = self.assembler.output_chars();
+        let so_far = self.decoder.output_chars();
         let message = format!("{how} before the answer was complete, after {so_far} characters");
         ProviderError::new(
             Failure { status: Some(200), ..Failure::new(FailureClass::Malformed, message) },
@@ -302,7 +259,7 @@ impl Reader {
     /// The failure of an answer that made no progress in time.
     fn stalled(&self) -> ProviderError {
         let options = &self.server.options;
-        if self.assembler.has_output() {
+        if self.decoder.has_output() {
             return timed_out(format!(
                 "the answer from {} stopped: nothing new for {}",
                 self.server.endpoint.base,
@@ -330,11 +287,6 @@ impl Reader {
     }
 }
 
-/// The ids of all calls in a conversation.
-fn call_ids(messages: &[Arc<Message>]) -> HashSet<&str> {
-    messages.iter().flat_map(|message| message.tool_calls()).map(|call| call.id.as_str()).collect()
-}
-
 /// The message of the failure whose `empty_stream` is set.
 const EMPTY_STREAM: &str = "the stream ended with no event at all";
 
@@ -348,19 +300,6 @@ fn is_frame_only(line: &str) -> bool {
         || line.starts_with("id:")
         || line.starts_with("retry:")
         || data.is_some_and(|data| data.is_empty() || data == "[DONE]")
-}
-
-/// The failure that an error in the place of a chunk means: what the classifier says, or `Malformed` where the
-/// classifier does not recognise it.
-fn error_in_stream(body: &str) -> ProviderError {
-    let body = &body[..body.floor_char_boundary(super::ERROR_BODY_BYTES_MAX)];
-    let mut failure = classify(Some(200), body, None);
-    if failure.class == FailureClass::Other {
-        failure.class = FailureClass::Malformed;
-        failure.message =
-            format!("the provider sent an error in the middle of the answer: {}", one_line(&failure.message));
-    }
-    ProviderError::new(failure, body)
 }
 
 /// The failure of an answer that was given up because of its size. It is not retried: a model or a server that
@@ -399,7 +338,7 @@ fn seconds(duration: Duration) -> String {
 fn transport_error(base: &str, error: TransportError) -> ProviderError {
     match error {
         TransportError::Make(error) => {
-            let message = format!("the request could not be made: {}", one_line(&error.to_string()));
+            let message = format!("the request could not be made: {}", one_line(&error));
             ProviderError::new(Failure::new(FailureClass::Other, message), "")
         }
         TransportError::Status { status, headers, body } => {

@@ -1,15 +1,15 @@
 //! Small numbers from a seed, for tests.
 
 /// A random number generator (xorshift). Its seed must not be 0.
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// Neighbouring numbers give unlike generators.
-    pub(super) fn of(number: u64) -> Self {
+    pub(crate) fn of(number: u64) -> Self {
         Self((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    pub(super) fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

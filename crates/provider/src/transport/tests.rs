@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{OpenAi, OpenAiOptions, OptionsError};
+use super::{HttpProvider, OptionsError, ServerOptions};
 use crate::{Provider, ProviderError, Purpose, ReplyEvent, Request};
 
 /// What the server does after it has read a request.
@@ -147,14 +147,14 @@ fn refusal(status_line: &str, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status_line}\r\ncontent-length: {length}\r\n{headers}connection: close\r\n\r\n{body}")
 }
 
-fn options(base_url: &str) -> OpenAiOptions {
-    OpenAiOptions {
+fn options(base_url: &str) -> ServerOptions {
+    ServerOptions {
         name: "test".to_owned(),
         base_url: base_url.parse().expect("a base URL"),
         api_key: Some("secret-key-123".into()),
         first_event_timeout: Duration::from_millis(20_000),
         idle_timeout: Duration::from_millis(20_000),
-        ..OpenAiOptions::default()
+        ..ServerOptions::default()
     }
 }
 
@@ -174,12 +174,12 @@ fn request() -> Request {
 /// The events of one call, and its end.
 type Outcome = (Vec<ReplyEvent>, Result<AssistantMessage, ProviderError>);
 
-async fn call(options: OpenAiOptions) -> Outcome {
-    collect(&OpenAi::new(options).expect("good options")).await
+async fn call(options: ServerOptions) -> Outcome {
+    collect(&HttpProvider::new(options).expect("good options")).await
 }
 
 /// One call of a provider that may have been called before.
-async fn collect(provider: &OpenAi) -> Outcome {
+async fn collect(provider: &HttpProvider) -> Outcome {
     let mut stream = match provider.stream(request()).await {
         Ok(stream) => stream,
         Err(error) => return (Vec::new(), Err(error)),
@@ -201,7 +201,7 @@ async fn play(play: Play) -> (Outcome, Server) {
     play_with(play, |options| options).await
 }
 
-async fn play_with(play: Play, change: impl FnOnce(OpenAiOptions) -> OpenAiOptions) -> (Outcome, Server) {
+async fn play_with(play: Play, change: impl FnOnce(ServerOptions) -> ServerOptions) -> (Outcome, Server) {
     let server = serve(play).await;
     let outcome = call(change(options(&server.base_url))).await;
     assert_eq!(server.requests.load(Ordering::SeqCst), 1, "one call is one request");
@@ -257,7 +257,7 @@ async fn complete_answers() {
     // After the finish reason neither an error nor silence changes anything.
     let late = r#"{"error":{"message":"late"}}"#;
     assert_eq!(answer(stream_of(&lines(&[text, finish, late]))).await.text(), "hi");
-    let short = |options| OpenAiOptions { idle_timeout: Duration::from_millis(60), ..options };
+    let short = |options| ServerOptions { idle_timeout: Duration::from_millis(60), ..options };
     let ((_, end), _) = play_with(Play::Hang(stream_of(&lines(&[text, finish]))), short).await;
     assert_eq!(end.expect("it is whole").text(), "hi");
     // Comments are ignored.
@@ -298,8 +298,8 @@ async fn plain_json_for_a_stream() {
     assert_eq!(error.failure.class, FailureClass::ContextOverflow);
 }
 
-fn whole(options: OpenAiOptions) -> OpenAiOptions {
-    OpenAiOptions { stream: false, ..options }
+fn whole(options: ServerOptions) -> ServerOptions {
+    ServerOptions { stream: false, ..options }
 }
 
 /// The request asks for a whole answer, and whatever the server says of its type, it is read as one.
@@ -327,7 +327,7 @@ async fn an_answer_that_is_asked_for_as_a_whole() {
 
 #[tokio::test]
 async fn whole_answers_that_fail() {
-    let short = |options| OpenAiOptions { first_event_timeout: Duration::from_millis(300), ..whole(options) };
+    let short = |options| ServerOptions { first_event_timeout: Duration::from_millis(300), ..whole(options) };
     let json =
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9999\r\n\r\n{\"choices\":";
     let of = |body: &str| Play::Close(refusal("200 OK", "content-type: application/json\r\n", body));
@@ -457,7 +457,7 @@ async fn a_server_that_refuses_to_stream() {
         ("streaming is not supported", false),
     ] {
         let case = Play::Close(refusal("400 Bad Request", "", body));
-        for (change, streams) in [(whole as fn(OpenAiOptions) -> OpenAiOptions, false), (|it| it, true)] {
+        for (change, streams) in [(whole as fn(ServerOptions) -> ServerOptions, false), (|it| it, true)] {
             let error = play_with(case.clone(), change).await.0.1.expect_err("it is refused");
             let says = error.failure.message.contains(ADVICE);
             assert_eq!(says, is_about_it && streams, "{streams} {body}: {error}");
@@ -614,8 +614,8 @@ async fn stalls() {
     let nothing = r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#;
     // Long enough for the request to arrive on a busy machine.
     const WAIT: Duration = Duration::from_millis(300);
-    let first = |options| OpenAiOptions { first_event_timeout: WAIT, ..options };
-    let idle = |options| OpenAiOptions { idle_timeout: WAIT, ..options };
+    let first = |options| ServerOptions { first_event_timeout: WAIT, ..options };
+    let idle = |options| ServerOptions { idle_timeout: WAIT, ..options };
     let cases = [
         (Play::Hang(String::new()), "no answer from"),
         (Play::Hang(stream_of("")), "no answer from"),
@@ -648,12 +648,13 @@ async fn closed(server: &Server) {
 async fn dropping_the_stream_closes_the_connection() {
     let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
     let server = serve(Play::Hang(stream_of(&lines(&[text])))).await;
-    let patient = OpenAiOptions {
+    let patient = ServerOptions {
         idle_timeout: Duration::from_millis(60_000),
         first_event_timeout: Duration::from_millis(60_000),
         ..options(&server.base_url)
     };
-    let mut stream = OpenAi::new(patient).expect("good options").stream(request()).await.expect("it opens");
+    let mut stream =
+        HttpProvider::new(patient).expect("good options").stream(request()).await.expect("it opens");
     assert_eq!(stream.next().await.expect("an event").expect("text"), ReplyEvent::Text("hi".to_owned()));
     drop(stream);
     closed(&server).await;
@@ -719,11 +720,11 @@ async fn web_pages() {
 async fn floods() {
     let text = lines(&[r#"{"choices":[{"delta":{"content":"and so on "}}]}"#]);
     let long = lines(&[&format!(r#"{{"choices":[{{"delta":{{"content":"{}"}}}}]}}"#, "x".repeat(1 << 20))]);
-    let small = |options| OpenAiOptions { response_bytes_max: 100_000, ..options };
+    let small = |options| ServerOptions { response_bytes_max: 100_000, ..options };
     let large = |options| options;
     let events = stream_of("");
     let json = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n".to_owned();
-    type Change = fn(OpenAiOptions) -> OpenAiOptions;
+    type Change = fn(ServerOptions) -> ServerOptions;
     let cases: [(String, String, Change, &str, usize); 5] = [
         (events.clone(), text, small, "an answer of more than 100000 bytes", 100_000),
         (events.clone(), ": ping\n\n".to_owned(), small, "an answer of more than 100000 bytes", 100_000),
@@ -757,17 +758,17 @@ async fn an_unreachable_server() {
 
 #[test]
 fn options_are_checked_and_keep_their_secrets() {
-    let check = |options: OpenAiOptions| OpenAi::new(options).expect_err("not usable");
-    assert_eq!(OpenAiOptions::default().base_url.to_string(), super::OPENAI_BASE_URL);
-    let broken = OpenAiOptions { api_key: Some("a\nb".into()), ..options("http://x") };
+    let check = |options: ServerOptions| HttpProvider::new(options).expect_err("not usable");
+    assert_eq!(ServerOptions::default().base_url.to_string(), super::OPENAI_BASE_URL);
+    let broken = ServerOptions { api_key: Some("a\nb".into()), ..options("http://x") };
     assert_eq!(check(broken), OptionsError::ApiKey);
     let header = ("bad name".to_owned(), "x".to_owned());
     assert!(matches!(
-        check(OpenAiOptions { headers: vec![header], ..options("http://x") }),
+        check(ServerOptions { headers: vec![header], ..options("http://x") }),
         OptionsError::Header { .. }
     ));
     let header = ("x-api-key".to_owned(), "hidden-value".to_owned());
-    let provider = OpenAi::new(OpenAiOptions {
+    let provider = HttpProvider::new(ServerOptions {
         headers: vec![header],
         ..options("http://x/v1/?api-version=hidden-query")
     });
@@ -782,7 +783,7 @@ async fn a_query_and_headers_go_with_every_request() {
     let server = serve(Play::Close(stream_of(""))).await;
     let base_url = format!("{}/?api-version=1", server.base_url);
     let headers = vec![("authorization".to_owned(), "Basic x".to_owned())];
-    let provider = OpenAi::new(OpenAiOptions { headers, ..options(&base_url) }).expect("good options");
+    let provider = HttpProvider::new(ServerOptions { headers, ..options(&base_url) }).expect("good options");
     // The second request is made of the first one.
     for _ in 0..2 {
         server.last_request.lock().expect("not poisoned").clear();
@@ -883,7 +884,7 @@ async fn a_reused_connection_that_breaks_before_the_answer_costs_one_request_mor
     ];
     for (connections, is_answered, requests) in rows {
         let (base_url, seen) = serve_steps(connections).await;
-        let provider = OpenAi::new(options(&base_url)).expect("good options");
+        let provider = HttpProvider::new(options(&base_url)).expect("good options");
         assert!(collect(&provider).await.1.is_ok(), "{connections:?}");
         let second = collect(&provider).await.1;
         assert_eq!(second.is_ok(), *is_answered, "{connections:?}: {second:?}");
@@ -893,7 +894,7 @@ async fn a_reused_connection_that_breaks_before_the_answer_costs_one_request_mor
     let fresh: [&'static [&'static [Step]]; 2] = [&[&[Close], &[Answer]], &[&[Reset], &[Answer]]];
     for first in fresh {
         let (base_url, seen) = serve_steps(first).await;
-        let provider = OpenAi::new(options(&base_url)).expect("good options");
+        let provider = HttpProvider::new(options(&base_url)).expect("good options");
         assert!(collect(&provider).await.1.is_err(), "{first:?}");
         assert_eq!(*seen.lock().expect("no test panics with the lock"), [1], "{first:?}");
     }

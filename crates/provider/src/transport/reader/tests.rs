@@ -6,23 +6,23 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::poll_fn;
 use futures_util::stream::{self, Stream};
-use greenroom_kernel::{Part, ToolCall};
+use greenroom_kernel::{Part, StopReason, ToolCall};
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::openai::{OpenAi, OpenAiOptions};
+use crate::transport::{HttpProvider, ServerOptions};
 
 const FIRST: Duration = Duration::from_secs(20);
 const IDLE: Duration = Duration::from_secs(3);
 
 fn reader(chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static, first: Duration) -> Reader {
-    let options = OpenAiOptions {
+    let options = ServerOptions {
         base_url: "http://localhost/v1".parse().expect("a URL"),
         first_event_timeout: first,
         idle_timeout: IDLE,
-        ..OpenAiOptions::default()
+        ..ServerOptions::default()
     };
-    let server = OpenAi::new(options).expect("good options").server;
+    let server = HttpProvider::new(options).expect("good options").server;
     Reader::new(Body::events(chunks, usize::MAX), deadline_after(first), String::new(), Vec::new(), server)
 }
 
@@ -110,9 +110,15 @@ async fn a_call_has_no_id_that_a_call_of_the_conversation_has() {
     let end = Ok(Bytes::from_static(b"data: {\"choices\":[{\"finish_reason\":\"tool_calls\"}]}\n\n"));
     let mut reader = reader(stream::iter([call("call_0"), call("call_1"), end]), FIRST);
     let earlier = ToolCall { id: "call_0".to_owned(), name: "read".to_owned(), arguments: "{}".to_owned() };
-    let mut answer =
-        Assembler::default().finish(StopReason::ToolCalls, "test", "m", HashSet::new(), &mut Vec::new());
-    answer.content.push(Part::ToolCall(earlier));
+    let answer = AssistantMessage {
+        content: vec![Part::ToolCall(earlier)],
+        provider: "test".to_owned(),
+        model: "m".to_owned(),
+        usage: None,
+        stop: StopReason::ToolCalls,
+        stop_raw: None,
+        error: None,
+    };
     reader.messages.push(Arc::new(Message::Assistant(answer)));
     while let Some(event) = reader.next().await {
         if let ReplyEvent::Done(answer) = event.expect("an answer") {

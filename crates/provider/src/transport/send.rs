@@ -1,15 +1,14 @@
 //! Sends one request, and sorts the answers to it.
 //!
-//! async-openai's own service retries, follows redirects and drops the status of most refusals, and its reading of
-//! event streams costs more than everything else (docs/adr/0016). So it makes the request (`template`), which is sent as
-//! `connection` does. Anything but a 2xx becomes a [`TransportError`] with status, headers and body.
+//! Anything but a 2xx becomes a [`TransportError`] with status, headers and body.
 //!
-//! Invariants: a plain JSON answer, and any answer but an event stream where none was asked for, is read as a whole,
+//! Invariants: calls to one path differ in their bodies and their own headers alone; a plain JSON answer, and any answer but an event stream where none was asked for, is read as a whole,
 //! within the limits of size.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_openai::error::OpenAIError;
 use bytes::Bytes;
 use futures_util::stream::StreamExt;
 use http::HeaderMap;
@@ -17,9 +16,8 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 
 use super::Server;
 use super::body::{Body, compression};
+use crate::dialect::{ERROR_BODY_BYTES_MAX, Encoded};
 
-/// How much of a refusal's body is kept, in bytes.
-pub(crate) const ERROR_BODY_BYTES_MAX: usize = 16 * 1024;
 /// How long a refusal's body may take, in milliseconds. Its status is known already and must not be lost.
 const ERROR_BODY_TIMEOUT_MS: u64 = 5_000;
 
@@ -42,20 +40,63 @@ pub(super) enum TransportError {
     #[error("an answer of more than {limit_bytes} bytes")]
     TooLarge { limit_bytes: usize },
     /// The request could not be made.
-    #[error(transparent)]
-    Make(OpenAIError),
+    #[error("{0}")]
+    Make(String),
     /// No connection, or it broke before the answer began.
     #[error(transparent)]
     Send(reqwest::Error),
 }
 
+/// The most paths whose requests are kept. Only models are part of a path, and a server is asked for few.
+const TEMPLATES_MAX: usize = 64;
+
+/// A request without the body of a call.
+pub(super) struct Template(reqwest::Request);
+
+impl fmt::Debug for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL and the headers may carry a key.
+        f.write_str("Template")
+    }
+}
+
+impl Template {
+    /// Returns the request of one call.
+    fn with(&self, body: Bytes, headers: &HeaderMap) -> reqwest::Request {
+        let mut request = self.0.try_clone().expect("a request without a body can be cloned");
+        for (name, value) in headers {
+            request.headers_mut().entry(name).or_insert_with(|| value.clone());
+        }
+        *request.body_mut() = Some(body.into());
+        request
+    }
+}
+
 impl Server {
-    /// Sends a request with this body. Gives the answer, as far as its head has come.
+    /// Returns the request without a body to this path. It is made once.
+    pub(super) fn template(&self, path: &str) -> Result<Arc<Template>, String> {
+        let mut templates = self.templates.lock();
+        if let Some(template) = templates.get(path) {
+            return Ok(Arc::clone(template));
+        }
+        let made = self.dialect.request(&self.client, &self.endpoint, path)?;
+        let made = Arc::new(Template(made));
+        if templates.len() >= TEMPLATES_MAX {
+            templates.clear();
+        }
+        templates.insert(path.to_owned(), Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// Sends a request. Gives the answer, as far as its head has come.
     ///
     /// # Errors
     /// It could not be made, or there is no answer to it.
-    pub(super) async fn send(&self, body: Bytes) -> Result<Body, TransportError> {
-        let response = self.execute(body).await?;
+    pub(super) async fn send(&self, request: Encoded) -> Result<Body, TransportError> {
+        let template = self.template(&request.path).map_err(TransportError::Make)?;
+        // The body is shared, not copied.
+        let body = Bytes::from(request.body);
+        let response = self.execute(|| template.with(body.clone(), &request.headers)).await?;
         self.sort(response).await
     }
 

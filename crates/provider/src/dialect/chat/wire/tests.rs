@@ -8,8 +8,8 @@ use greenroom_kernel::{
 use serde_json::{Value, json};
 
 use super::{WireStyle, size_hint, wire_call_id, wire_request, wire_tool_name};
-use crate::openai::MaxTokensField;
 use crate::settings::ResendReasoning;
+use crate::transport::MaxTokensField;
 use crate::{OutputSchema, Purpose, Request};
 
 const PLAIN: WireStyle<'static> = WireStyle {

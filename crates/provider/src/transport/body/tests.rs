@@ -8,7 +8,7 @@ use futures_util::future::poll_fn;
 use futures_util::stream;
 
 use super::*;
-use crate::openai::random::Random;
+use crate::transport::random::Random;
 
 /// What a body came to: its events, how it was interrupted, and whether bytes were replaced.
 #[derive(Debug, PartialEq)]

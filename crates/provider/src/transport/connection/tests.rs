@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 
 use super::*;
-use crate::openai::OpenAi;
+use crate::transport::HttpProvider;
 use crate::{ModelSettings, Provider, Purpose, Request};
 
 #[test]
@@ -57,7 +57,7 @@ async fn server_for(calls: usize) -> (String, Arc<AtomicUsize>) {
     (base_url, connections)
 }
 
-async fn ask(provider: &OpenAi) {
+async fn ask(provider: &HttpProvider) {
     let request = Request {
         model: "m".to_owned(),
         system: None,
@@ -79,7 +79,8 @@ async fn many_calls_at_once_use_the_connections_of_those_before() {
     const CALLS: usize = 100;
     let (base_url, connections) = server_for(CALLS).await;
     let base_url = base_url.parse().expect("a URL");
-    let provider = OpenAi::new(OpenAiOptions { base_url, ..OpenAiOptions::default() }).expect("good options");
+    let provider =
+        HttpProvider::new(ServerOptions { base_url, ..ServerOptions::default() }).expect("good options");
     // A connection is free only a moment after its answer was read, so a round may still make a few. Some round makes none,
     // unless fewer are kept than there are calls: then each round makes new ones.
     for _ in 0..20 {

@@ -1,8 +1,8 @@
 //! Chunks read by a pattern, beside the same chunks parsed.
 
 use super::*;
-use crate::openai::assemble::Assembler;
-use crate::openai::random::Random;
+use crate::dialect::chat::assemble::Assembler;
+use crate::transport::random::Random;
 
 /// How servers write a chunk; `TEXT` is the JSON of the piece, `N` a number that changes with each chunk.
 const FORMS: [&str; 19] = [

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Assembler;
 use crate::ReplyEvent;
-use crate::openai::chunk::Chunk;
+use crate::dialect::chat::chunk::Chunk;
 
 /// The answer made of `chunks`, and its events.
 fn assemble(chunks: &[Value]) -> (AssistantMessage, Vec<ReplyEvent>) {

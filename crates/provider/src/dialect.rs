@@ -1,0 +1,192 @@
+//! The wire formats of model APIs: for each, an encoder of requests and a decoder of answers.
+//!
+//! Invariants: a dialect knows nothing of connections, deadlines and retries, which are the transport's; a decoder is
+//! lenient, so that a kind of event, block or field that this version does not know never fails an answer; and what an
+//! encoder writes for a stored message does not depend on the messages after it, except for marks of cache
+//! breakpoints, because providers cache, and some sign, the beginning of a request.
+
+pub(crate) mod chat;
+mod ids;
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use greenroom_kernel::{AssistantMessage, FailureClass, Message};
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::ids::Ids;
+use crate::classify::{classify, one_line};
+use crate::transport::{Endpoint, ServerOptions};
+use crate::{ModelSettings, ProviderError, ReplyEvent, Request, ResentReasoning};
+
+/// How much of a refusal's body is kept, in bytes.
+pub(crate) const ERROR_BODY_BYTES_MAX: usize = 16 * 1024;
+
+/// The API that a server offers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Api {
+    /// OpenAI's chat completions, which most gateways and local servers offer.
+    #[default]
+    Chat,
+}
+
+impl Api {
+    /// Returns the dialect of a server with these options.
+    pub(crate) fn dialect(self, options: &ServerOptions) -> Box<dyn Dialect> {
+        match self {
+            Self::Chat => Box::new(chat::Chat::new(options)),
+        }
+    }
+}
+
+/// A request in its wire format.
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    /// The path below the base URL, without a slash in front. It may have a query, which comes before that of the base
+    /// URL.
+    pub(crate) path: String,
+    /// Headers of this request alone.
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A wire format.
+pub(crate) trait Dialect: fmt::Debug + Send + Sync {
+    /// Encodes a request.
+    ///
+    /// # Errors
+    /// The reason why it cannot be sent, as a clause.
+    fn encode(&self, request: &Request, options: &ServerOptions) -> Result<Encoded, String>;
+
+    /// Creates the decoder of one answer.
+    fn decoder(&self) -> Box<dyn Decoder>;
+
+    /// Returns which reasoning and which opaque data a request with these settings carries.
+    fn resent_reasoning(&self, settings: &ModelSettings, options: &ServerOptions) -> ResentReasoning;
+
+    /// Returns the output limit, in tokens, of requests that name none.
+    fn output_tokens_max(&self, options: &ServerOptions) -> Option<u64> {
+        options.output_tokens_max
+    }
+
+    /// Returns the header that carries the API key, and its value.
+    fn key_header(&self, key: &str) -> (HeaderName, String) {
+        (AUTHORIZATION, format!("Bearer {key}"))
+    }
+
+    /// Returns the headers of all requests.
+    fn headers(&self) -> HeaderMap {
+        HeaderMap::new()
+    }
+
+    /// Makes a request without a body to this path.
+    ///
+    /// # Errors
+    /// The reason, as a clause.
+    fn request(
+        &self,
+        _client: &reqwest::Client,
+        endpoint: &Arc<Endpoint>,
+        path: &str,
+    ) -> Result<reqwest::Request, String> {
+        let url = reqwest::Url::parse(&format!("{}/{path}", endpoint.base)).map_err(|e| e.to_string())?;
+        let mut request = reqwest::Request::new(reqwest::Method::POST, url);
+        if !endpoint.query.is_empty() {
+            request.url_mut().query_pairs_mut().extend_pairs(&endpoint.query);
+        }
+        *request.headers_mut() = endpoint.headers.clone();
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Ok(request)
+    }
+}
+
+/// The effect of a piece of an answer on its decoder.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It advanced the answer.
+    Progress,
+    /// It carried nothing, such as a ping.
+    Nothing,
+    /// It is an error, with a body for the classifier.
+    Error(String),
+    /// It is not of this format.
+    Unreadable,
+}
+
+/// How far an answer has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// The answer has not ended.
+    Open,
+    /// The answer has ended; a usage report may follow.
+    Ended,
+    /// Nothing follows.
+    Over,
+}
+
+/// The call that an answer belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// The provider's name in the model catalogue.
+    pub(crate) provider: &'a str,
+    /// The model's name in the request.
+    pub(crate) model: &'a str,
+    /// The conversation that is answered.
+    pub(crate) messages: &'a [Arc<Message>],
+}
+
+impl<'a> Asked<'a> {
+    /// Returns the ids of all calls in the conversation.
+    pub(crate) fn call_ids(&self) -> HashSet<&'a str> {
+        self.messages.iter().flat_map(|message| message.tool_calls()).map(|call| call.id.as_str()).collect()
+    }
+}
+
+/// The decoder of one answer, streamed or whole.
+pub(crate) trait Decoder: Send {
+    /// Adds the data of an event, or a whole answer, and appends what it shows to `events`.
+    fn take(&mut self, data: &str, events: &mut VecDeque<ReplyEvent>) -> Taken;
+
+    /// Returns how far the answer has come.
+    fn progress(&self) -> Progress;
+
+    /// Whether an answer that the server declared over, without a reason, could be whole.
+    fn may_be_whole(&self) -> bool;
+
+    /// Whether any text, reasoning or call has arrived.
+    fn has_output(&self) -> bool;
+
+    /// Returns the size of everything that has arrived and is kept, in bytes.
+    fn output_bytes(&self) -> usize;
+
+    /// Returns the size of the text, reasoning and arguments that have arrived, in characters.
+    fn output_chars(&self) -> usize;
+
+    /// Returns the finished answer, and appends its last events to `events`.
+    ///
+    /// # Errors
+    /// The answer's end is a failure.
+    fn finish(
+        self: Box<Self>,
+        asked: &Asked<'_>,
+        events: &mut VecDeque<ReplyEvent>,
+    ) -> Result<AssistantMessage, ProviderError>;
+}
+
+/// Returns the failure that an error in place of a piece of an answer means: as classified, or `Malformed` if the
+/// classifier does not recognise it.
+pub(crate) fn error_in_stream(body: &str) -> ProviderError {
+    let body = &body[..body.floor_char_boundary(ERROR_BODY_BYTES_MAX)];
+    let mut failure = classify(Some(200), body, None);
+    if failure.class == FailureClass::Other {
+        failure.class = FailureClass::Malformed;
+        failure.message =
+            format!("the provider sent an error in the middle of the answer: {}", one_line(&failure.message));
+    }
+    ProviderError::new(failure, body)
+}

@@ -1,0 +1,171 @@
+//! The provider for servers that are reached by HTTP: connections, deadlines, limits and errors, for every dialect.
+//!
+//! Invariants: a call sends one HTTP request, and the same once more only where a reused connection turned out to be
+//! closed before an answer began (`connection`); it follows no redirect, so that the key reaches no other host; every
+//! stream ends with one `Done` or one error; dropping the future or the stream closes the connection; and no key
+//! appears in an error or in `Debug` output.
+
+mod body;
+mod connection;
+mod listing;
+mod options;
+mod reader;
+mod send;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use futures_util::future::{BoxFuture, FutureExt};
+use http::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
+use parking_lot::Mutex;
+
+pub use self::options::{ApiKey, MaxTokensField, OPENAI_BASE_URL, OptionsError, Proxies, ServerOptions};
+use self::send::Template;
+use crate::dialect::Dialect;
+use crate::{ModelSettings, Provider, ProviderError, ReplyStream, Request, ResentReasoning, Served};
+
+/// A provider for a server that is reached by HTTP. Cloning is cheap; clones share connections.
+#[derive(Debug, Clone)]
+pub struct HttpProvider {
+    server: Arc<Server>,
+}
+
+/// What all calls of a provider share.
+#[derive(Debug)]
+struct Server {
+    options: ServerOptions,
+    dialect: Box<dyn Dialect>,
+    client: reqwest::Client,
+    /// A client that reuses no connection, made when it is first needed; `None` if it cannot be made.
+    without_pool: OnceLock<Option<reqwest::Client>>,
+    endpoint: Arc<Endpoint>,
+    /// The requests without a body that were made so far, by their paths.
+    templates: Mutex<HashMap<String, Arc<Template>>>,
+}
+
+/// Where requests go, and what they all carry.
+pub(crate) struct Endpoint {
+    /// The base URL, without its query and without a slash at the end.
+    pub(crate) base: String,
+    /// The query of the base URL.
+    pub(crate) query: Vec<(String, String)>,
+    /// The headers, with the key among them.
+    pub(crate) headers: HeaderMap,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The query may carry a key too.
+        f.debug_struct("Endpoint").field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+impl HttpProvider {
+    /// Creates a provider with these options. No connection is opened.
+    ///
+    /// # Errors
+    /// Fails if no request can be made with the options: see [`OptionsError`].
+    pub fn new(options: ServerOptions) -> Result<Self, OptionsError> {
+        let dialect = options.api.dialect(&options);
+        let server = Server {
+            client: connection::client(&options, true)?,
+            without_pool: OnceLock::new(),
+            endpoint: Arc::new(endpoint(&options, &*dialect)?),
+            templates: Mutex::default(),
+            dialect,
+            options,
+        };
+        Ok(Self { server: Arc::new(server) })
+    }
+
+    /// Returns the options that the provider was made with.
+    pub fn options(&self) -> &ServerOptions {
+        &self.server.options
+    }
+}
+
+impl Provider for HttpProvider {
+    fn name(&self) -> &str {
+        &self.server.options.name
+    }
+
+    fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
+        reader::open(Arc::clone(&self.server), request).boxed()
+    }
+
+    fn address(&self) -> Option<&str> {
+        Some(&self.server.endpoint.base)
+    }
+
+    fn served(&self) -> BoxFuture<'static, Result<Served, ProviderError>> {
+        listing::served(Arc::clone(&self.server)).boxed()
+    }
+
+    fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
+        self.server.dialect.resent_reasoning(settings, &self.server.options)
+    }
+
+    fn output_tokens_max(&self) -> Option<u64> {
+        self.server.dialect.output_tokens_max(&self.server.options)
+    }
+}
+
+impl Server {
+    /// Removes the key from an error, because some servers repeat the key that they refuse.
+    fn without_key(&self, mut error: ProviderError) -> ProviderError {
+        let key = self.options.api_key.as_ref().map(|key| key.expose().trim()).unwrap_or_default();
+        if !key.is_empty() {
+            error.body = without_key(&error.body, key);
+            error.failure.message = without_key(&error.failure.message, key);
+        }
+        error
+    }
+}
+
+/// A text with `***` in place of the key. A short one may be a part of any word, so it is looked for as a whole word.
+fn without_key(text: &str, key: &str) -> String {
+    const KEY_BYTES_MIN: usize = 8;
+    if key.len() >= KEY_BYTES_MIN {
+        return text.replace(key, "***");
+    }
+    let is_in_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    let (mut out, mut from) = (String::with_capacity(text.len()), 0);
+    for (at, _) in text.match_indices(key) {
+        let end = at + key.len();
+        if !is_in_word(text[..at].chars().next_back()) && !is_in_word(text[end..].chars().next()) {
+            out.push_str(&text[from..at]);
+            out.push_str("***");
+            from = end;
+        }
+    }
+    out.push_str(&text[from..]);
+    out
+}
+
+fn endpoint(options: &ServerOptions, dialect: &dyn Dialect) -> Result<Endpoint, OptionsError> {
+    let mut headers = dialect.headers();
+    if !options.stream {
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    }
+    if let Some(key) = options.api_key.as_ref().filter(|key| !key.expose().is_empty()) {
+        let (name, value) = dialect.key_header(key.expose().trim());
+        let mut value = HeaderValue::from_str(&value).map_err(|_| OptionsError::ApiKey)?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    for (name, value) in &options.headers {
+        let unusable = || OptionsError::Header { name: name.clone() };
+        let header = HeaderName::try_from(name.as_str()).map_err(|_| unusable())?;
+        let mut value = HeaderValue::from_str(value).map_err(|_| unusable())?;
+        value.set_sensitive(true);
+        headers.insert(header, value);
+    }
+    let (base, query) = (options.base_url.to_string(), options.base_url.query());
+    Ok(Endpoint { base, query, headers })
+}
+
+#[cfg(test)]
+pub(crate) mod random;
+#[cfg(test)]
+mod tests;
