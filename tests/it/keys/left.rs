@@ -2,12 +2,14 @@
 //!
 //! Invariants: a key gets the reply to its own prompt; the prompt is recorded again only if the conversation has continued.
 
-use greenroom::{Question, Status};
+use greenroom::{Delivery, Question, Status};
 use greenroom_kernel::EntryId;
+use greenroom_kernel::entry::EntryKind;
 use greenroom_simulator::{CallInfo, SeenRequest, Simulator};
 use greenroom_store::StoreOptions;
 use greenroom_store::faults::{ENOSPC, Fault as DiskFault, FaultyFiles, MemoryFiles};
 use greenroom_tools::{ToolContext, tool};
+use tokio::sync::Semaphore;
 
 use super::*;
 
@@ -226,4 +228,69 @@ async fn a_prompt_whose_run_was_given_up_for_the_disk_goes_on_under_its_key() {
         runtime.shutdown().await.unwrap();
     }
     assert!(refused >= 4, "{refused}");
+}
+
+/// The store refuses to take a withdrawn prompt out of the inbox. Its repetition is a new prompt, whether the run before it
+/// has an answer or not.
+#[tokio::test]
+async fn a_withdrawn_prompt_that_is_still_in_the_inbox_is_said_under_its_key() {
+    let script = |request: &SeenRequest, _: CallInfo| {
+        let is_result = request.messages.last().is_some_and(|message| message.role() == "tool");
+        match request.last_user_text() {
+            text if text == "look" && !is_result => Said::call("look", &json!({})),
+            text => Said::text(format!("answers {text}")),
+        }
+    };
+    let mut left = [0, 0];
+    for (is_aborted, at) in [false, true].into_iter().flat_map(|aborted| (1..=8).map(move |at| (aborted, at)))
+    {
+        let model = simulator(Function(script), 100_000);
+        let files = FaultyFiles::new(Arc::new(MemoryFiles::new()));
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { files: Arc::new(files.clone()), ..StoreOptions::new(dir.path()) };
+        let runtime = Runtime::builder().provider(model.provider()).store_options(options);
+        let runtime = runtime.start().await.unwrap();
+        let (began, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let (begins, ends) = (Arc::clone(&began), Arc::clone(&may_end));
+        let looker = agent(100_000).tool("look", move |_: Nothing| {
+            let (begins, ends) = (Arc::clone(&begins), Arc::clone(&ends));
+            async move {
+                begins.add_permits(1);
+                let _ = ends.acquire().await;
+                Ok("it rains")
+            }
+        });
+        let session = runtime.open("once", &looker).await.unwrap();
+        let mut events = session.subscribe();
+        let running = session.prompt("look").start().await.unwrap();
+        began.acquire().await.unwrap().forget();
+        let mut waiting = session.prompt("b").once("b").start().await.unwrap();
+        waiting.recorded().await.unwrap();
+        files.set(DiskFault::FailOnce { at: 1, errno: ENOSPC });
+        drop(waiting);
+        loop {
+            let Some(Delivery::Event(event)) = events.next().await else { panic!("the session lives") };
+            if matches!(&event.kind, EventKind::Warning { message } if message.contains("inbox later")) {
+                break;
+            }
+        }
+        files.set(DiskFault::FailFrom { at, errno: ENOSPC });
+        if is_aborted {
+            session.abort()
+        } else {
+            may_end.add_permits(1)
+        }
+        let _ = soon("the run", running.reply()).await;
+        let is_waiting = session.state().await.unwrap().waiting;
+        assert_eq!(is_waiting, 0, "it never begins");
+        files.set(DiskFault::None);
+        let log = runtime.entries("once", EntryId(0)).await.unwrap();
+        let is_ended = log.iter().any(|entry| matches!(entry.kind, EntryKind::RunEnded { .. }));
+        let is_cleared = log.iter().any(|entry| matches!(entry.kind, EntryKind::InboxCleared { .. }));
+        left[usize::from(is_aborted)] += usize::from(is_ended && !is_cleared);
+        let reply = soon("again", session.prompt("b").once("b")).await.unwrap();
+        assert_eq!(reply.text, "answers b", "aborted {is_aborted}, {at}");
+        runtime.shutdown().await.unwrap();
+    }
+    assert!(left.iter().all(|left| *left > 0), "{left:?}");
 }

@@ -114,7 +114,8 @@ impl SessionState {
         if self.runs.is_left_waiting() && self.log.head().open_run == told.run {
             return self.take_up(options, reply).await;
         }
-        let is_tail = !told.is_left && (told.end.is_some() || told.run == self.log.head().open_run);
+        let is_newest = |run| told.end.is_some() || self.log.head().open_run == Some(run);
+        let is_tail = !told.is_left && told.run.is_some_and(is_newest);
         if is_tail && self.log.unanswered().is_some() {
             let _ = options.recorded.set(prompt);
             return self.resume_unanswered(options, reply).await;
@@ -171,7 +172,7 @@ impl SessionState {
     /// Whether the prompt waits, or its run is in progress.
     fn is_to_come(&self, told: &FirstRun) -> bool {
         let is_waiting = self.inbox.waiting(&self.log).any(|item| Some(item.id) == told.prompt);
-        let is_running = told.end.is_none() && told.run.is_some() && told.run == self.runs.id();
+        let is_running = told.run.is_some_and(|run| told.end.is_none() && self.runs.id() == Some(run));
         is_waiting || is_running
     }
 
