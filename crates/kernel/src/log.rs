@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::bill::{Bill, CallCost};
 use crate::entry::{ChildRecord, CompactionEnded, CompactionStarted, Delivery, Entry, EntryId, EntryKind};
 use crate::head::Head;
-use crate::message::{Block, Message, ToolCall};
+use crate::message::{Block, Message, ToolCall, ToolResult};
 use crate::path::{ActivePath, is_message, is_rewrite_undone, open_calls, project};
 use crate::question::Questions;
 use crate::terms::Terms;
@@ -163,6 +163,23 @@ impl Log {
     /// The newest answer of the model, whole or not.
     pub fn newest_answer(&self) -> Option<EntryId> {
         self.path.iter().rev().find(|entry| entry.kind.as_answer().is_some()).map(|entry| entry.id)
+    }
+
+    /// The results of the newest answer's calls, in the order in which they came, if neither a prompt nor a hand-off is newer.
+    pub fn newest_results(&self) -> Vec<(EntryId, &ToolResult)> {
+        let mut results = Vec::new();
+        for entry in self.path.iter().rev() {
+            match entry.kind.as_message().map(|message| &**message) {
+                Some(Message::ToolResult(result)) => results.push((entry.id, result)),
+                Some(Message::Assistant(_)) => break,
+                Some(Message::User(_)) if !entry.kind.is_steer() => return Vec::new(),
+                Some(Message::User(_)) => {}
+                None if matches!(entry.kind, EntryKind::HandOff(_)) => return Vec::new(),
+                None => {}
+            }
+        }
+        results.reverse();
+        results
     }
 
     /// Whether nothing was ever recorded.

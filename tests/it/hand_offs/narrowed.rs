@@ -198,3 +198,159 @@ async fn an_older_summary_is_not_the_one_that_was_asked_for() {
     assert!(!has(&texts, &older.summary) && !has(&texts, "secret"), "{texts:?}");
     model.assert_clean();
 }
+
+/// A model that answers `to …` with a transfer, other prompts with the agent's name, and whose summaries take a minute.
+fn slowly_summarising(window: u64) -> Simulator {
+    let slow =
+        |request: &SeenRequest, info: CallInfo| Summariser::Obedient.reply(request, info).after_ms(60_000);
+    simulator(ByPurpose::new(Function(script), Function(slow)), window)
+}
+
+/// Kills the agent or the session the next time that it handles a message.
+#[derive(Clone, Default)]
+struct Strikes {
+    agent: Arc<AtomicBool>,
+    session: Arc<AtomicBool>,
+}
+
+impl Strikes {
+    fn probe(&self) -> impl Fn(&str, &'static str) + Send + Sync + 'static {
+        let Self { agent, session } = self.clone();
+        move |_, at| {
+            let of = |actor: &str, order: &AtomicBool| {
+                at.starts_with(actor) && order.swap(false, Ordering::SeqCst)
+            };
+            let is_struck = of("agent/broadcast", &agent) || of("session/state", &session);
+            assert!(!is_struck, "injected at {at}");
+        }
+    }
+}
+
+/// Kills the agent, by a broadcast.
+async fn kill_agent(strikes: &Strikes, session: &SessionHandle) {
+    strikes.agent.store(true, Ordering::SeqCst);
+    session.set_title("struck").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(!strikes.agent.load(Ordering::SeqCst), "it died");
+}
+
+async fn count(runtime: &Runtime, is_meant: impl Fn(&EntryKind) -> bool) -> usize {
+    let log = runtime.entries("s", EntryId(0)).await.unwrap();
+    log.iter().filter(|entry| is_meant(&entry.kind)).count()
+}
+
+fn is_result(kind: &EntryKind) -> bool {
+    kind.as_message().is_some_and(|said| said.role() == "tool")
+}
+
+/// The summary for the other agent is being made when the agent or the session dies: the transfer is in the log, so the agent
+/// that leaves is not asked again.
+#[tokio::test(start_paused = true)]
+async fn a_death_during_the_summary_does_not_ask_the_leaving_agent_again() {
+    quiet_injected_panics();
+    for (what, kills_agent, kills_session) in [("agent", true, false), ("session", false, true)] {
+        let (model, strikes) = (slowly_summarising(100_000), Strikes::default());
+        let runtime = builder(&model).probe(strikes.probe()).start().await.unwrap();
+        let session = runtime.open("s", &team(Sees::Summary)).await.unwrap();
+        for word in 0..4 {
+            session.prompt(format!("{word} {}", "long ".repeat(2_000))).await.unwrap();
+        }
+        let run = session.prompt("to refunds").start().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(session.state().await.unwrap().status, greenroom::Status::Compacting);
+        if kills_agent {
+            kill_agent(&strikes, &session).await;
+            assert_eq!(session.state().await.unwrap().status, greenroom::Status::Compacting, "it goes on");
+        }
+        if kills_session {
+            strikes.session.store(true, Ordering::SeqCst);
+            let _ = session.state().await;
+        }
+        let reply = tokio::time::timeout(Duration::from_secs(600), run.reply()).await.expect("it ends");
+        let reply = if kills_session { session.resume().await } else { reply };
+        assert!(reply.unwrap().text.starts_with("refunds"), "{what}");
+        let asked = model.requests();
+        let by_triage = asked.iter().filter(|asked| who(&asked.request) == "triage").count();
+        assert_eq!((by_triage, count(&runtime, is_result).await), (5, 1), "{what}: asked once to transfer");
+        assert_eq!(count(&runtime, |kind| matches!(kind, EntryKind::HandOff(_))).await, 1, "{what}");
+        let texts = texts(&model);
+        assert!(
+            !texts.iter().any(|text| text.starts_with("0 ")) && !has(&texts, HIDDEN),
+            "{what}: {texts:?}"
+        );
+        model.assert_clean();
+    }
+}
+
+/// An agent that takes the place of a dead one hears of an abort while the hand-off waits for its summary, and goes on with
+/// the run if nothing comes of the hand-off.
+#[tokio::test(start_paused = true)]
+async fn the_agent_that_waits_for_a_hand_off_after_a_death_can_be_aborted_and_goes_on() {
+    quiet_injected_panics();
+    for is_aborted in [true, false] {
+        let (model, strikes) = (slowly_summarising(100_000), Strikes::default());
+        let runtime = builder(&model).probe(strikes.probe()).start().await.unwrap();
+        let triage = agent(100_000).instructions("triage");
+        let triage = triage.hand_off_to("refunds", "Pays back.", Sees::Summary);
+        // Its instructions leave no room for messages in the window.
+        let refunds = agent(100_000).instructions("rule ".repeat(100_000));
+        let session =
+            runtime.open("s", &Team::new("triage", triage).member("refunds", refunds)).await.unwrap();
+        for word in 0..4 {
+            session.prompt(format!("{word} {}", "long ".repeat(2_000))).await.unwrap();
+        }
+        let run = session.prompt("to refunds").start().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        kill_agent(&strikes, &session).await;
+        if is_aborted {
+            session.abort();
+            let ended = tokio::time::timeout(Duration::from_secs(10), run.reply()).await;
+            assert!(matches!(ended, Ok(Err(Error::Aborted))), "{ended:?}");
+            assert_eq!(session.state().await.unwrap().agent, None);
+        } else {
+            let mut events = session.subscribe();
+            let ended = tokio::time::timeout(Duration::from_secs(600), run.reply()).await;
+            // A second attempt fails too; then its prompt is summarised.
+            assert!(matches!(&ended, Ok(Ok(reply)) if reply.text.starts_with("triage")), "{ended:?}");
+            let stays = |event: Arc<Event>| matches!(&event.kind, EventKind::Warning { message } if message.contains("stays where it is"));
+            assert!(drain(&mut events).into_iter().any(stays));
+        }
+        model.assert_clean();
+    }
+}
+
+/// A compaction that is under way when the agent transfers is waited for, and its summary is the one for the other agent.
+#[tokio::test(start_paused = true)]
+async fn a_compaction_under_way_is_the_summary_for_the_other() {
+    quiet_injected_panics();
+    let (model, strikes) = (slowly_summarising(40_000), Strikes::default());
+    let runtime = builder(&model).probe(strikes.probe()).start().await.unwrap();
+    let compacts = async |enabled: bool| {
+        let settings = CompactionSettings { enabled, threshold: Some(0.5), ..CompactionSettings::default() };
+        runtime.set_compaction(settings).await.unwrap();
+    };
+    compacts(false).await;
+    let triage = agent(40_000).instructions("triage").hand_off_to("refunds", "Pays back.", Sees::Summary);
+    let team = Team::new("triage", triage).member("refunds", agent(40_000).instructions("refunds"));
+    let session = runtime.open("s", &team).await.unwrap();
+    for word in 0..7 {
+        session.prompt(format!("{word} {}", "long ".repeat(4_000))).await.unwrap();
+    }
+    compacts(true).await;
+    let run = session.prompt("to refunds").start().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(count(&runtime, is_result).await, 0, "the compaction comes first");
+    assert_eq!(session.state().await.unwrap().status, greenroom::Status::Compacting);
+    // The agent that replaces this one does not wait for the compaction.
+    compacts(false).await;
+    kill_agent(&strikes, &session).await;
+    assert_eq!(count(&runtime, is_result).await, 1, "the call was made during the compaction");
+    assert_eq!(session.state().await.unwrap().status, greenroom::Status::Compacting);
+    let reply = tokio::time::timeout(Duration::from_secs(600), run.reply()).await.expect("it goes on");
+    assert!(reply.unwrap().text.starts_with("refunds"));
+    assert_eq!((summaries(&model), count(&runtime, is_result).await), (1, 1));
+    let (_, said) = newest_compaction(&runtime).await;
+    let texts = texts(&model);
+    assert!(has(&texts, &said.summary) && !has(&texts, HIDDEN), "{texts:?}");
+    model.assert_clean();
+}

@@ -113,11 +113,12 @@ impl AgentState {
                 line.wake_up(myself.clone());
             }
             AgentMessage::Recorded { stamp, delivered, answer, is_measuring } => {
-                if let Some(running) = self.current(stamp) {
-                    running.begin.answer = answer;
-                    running.begin.is_measuring = is_measuring;
-                }
-                self.input(myself, stamp, Input::Recorded { delivered });
+                let Some(running) = self.current(stamp) else { return };
+                running.begin.answer = answer;
+                running.begin.is_measuring = is_measuring;
+                let was_held = std::mem::take(&mut running.begin.is_held);
+                let input = if was_held { Input::Begin } else { Input::Recorded { delivered } };
+                self.input(myself, stamp, input);
             }
             AgentMessage::Compacted { stamp, installed, floor, why } => {
                 self.input(
@@ -181,7 +182,7 @@ impl AgentState {
     }
 
     fn begin(&mut self, myself: &ActorRef<Mail<AgentMessage>>, begin: BeginRun) {
-        let stamp = begin.stamp;
+        let (stamp, is_held) = (begin.stamp, begin.is_held);
         let over = CancellationToken::new();
         let pauses = Pauses::within(self.shared.pauses());
         let line = AgentLine::new(&self.deps, &self.shared, myself.clone());
@@ -231,7 +232,7 @@ impl AgentState {
         if self.current(stamp).is_some_and(|running| running.begin.cancel.is_cancelled()) {
             // It was aborted before it began: nothing of it is done.
             self.abort(myself, stamp, AbortCause::Asked);
-        } else {
+        } else if !is_held {
             self.input(myself, stamp, Input::Begin);
         }
     }

@@ -575,6 +575,9 @@ pub(crate) struct BeginRun {
     pub(crate) answer: Option<EntryId>,
     /// Whether the model has answered in this context before.
     pub(crate) answered_before: bool,
+    /// Whether the run begins once the session says that something was recorded: until then its conversation may be handed
+    /// to another agent.
+    pub(crate) is_held: bool,
     /// Whether the tracker is measuring the context for the first step already.
     pub(crate) is_measuring: bool,
     pub(crate) max_request_bytes: u64,

@@ -547,6 +547,27 @@ fn what_is_unanswered_is_the_newest_message_unless_it_is_a_whole_answer() {
 }
 
 #[test]
+fn the_newest_results_are_those_that_nothing_but_steers_came_after() {
+    #[track_caller]
+    fn check(drawing: &str, results: &[u64]) {
+        let Life { log, .. } = Life::of(drawing);
+        let found: Vec<u64> = log.newest_results().iter().map(|(id, _)| id.0).collect();
+        assert_eq!(found, results, "of {drawing}");
+    }
+    check("", &[]);
+    check("u c=k", &[]);
+    check("u c=k,l r=l", &[2]);
+    check("u c=k,l r=l n r=k", &[2, 4]);
+    check("u c=k r=k a", &[]);
+    check("u c=k r=k c=l r=l", &[4]);
+    check("u c=k r=k u", &[]);
+    check("u c=k r=k t", &[2]);
+    check("u c=k r=k start C@1", &[2]);
+    check("u c=k r=k to=other", &[]);
+    check("u c=k to=other r=k", &[]);
+}
+
+#[test]
 fn calls_that_wait_for_people_outlive_whoever_works_on_them() {
     #[track_caller]
     fn check(drawing: &str, below: &[&str], asking: &str, shown: &str) {

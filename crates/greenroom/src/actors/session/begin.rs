@@ -190,6 +190,7 @@ impl SessionState {
     }
 
     fn tell_agent_to_begin(&mut self) {
+        self.wait_for_hand_off(0);
         let Some(run) = self.runs.open() else { return };
         let tracker = self.tracker.actor().clone();
         let begin = run.order(&self.shared.id, &self.definition, &self.log, self.pending_calls(), tracker);

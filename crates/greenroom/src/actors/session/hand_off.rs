@@ -3,18 +3,17 @@
 //! Life in a run: the result of a `transfer_to_…` call is recorded; a summary is made where the other agent is to see one;
 //! then the hand-off is recorded, and the run goes on with the other agent as it would after a restart, from the log.
 //!
-//! Invariants: who answers is in the log before it is asked; a hand-off that cannot be made leaves the conversation where
-//! it is; what the other agent does not see stays in the log.
+//! Invariants: who answers is in the log before it is asked; a transfer that is in the log is followed by its hand-off before
+//! a model is asked, also after a crash; a hand-off that cannot be made leaves the conversation where it is; what the other
+//! agent does not see stays in the log.
 
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{Compaction, EntryKind, HandOff, RunOutcome, Sees, Trigger};
 use greenroom_kernel::log::Draft;
-use greenroom_kernel::message::Message;
 use greenroom_kernel::path::{ActivePath, is_message, open_calls};
-use greenroom_kernel::run::Boundary;
 use greenroom_kernel::settings::{CompactionSettings, Occasion};
-use greenroom_kernel::{Entry, FileOps, Usage};
+use greenroom_kernel::{Entry, EntryId, FileOps, Usage};
 
 use super::SessionState;
 use super::definition::Definition;
@@ -39,8 +38,8 @@ pub(super) struct PendingHandOff {
     sees: Sees,
     /// How much input joined at the boundary, for the agent that goes on where nothing comes of it.
     delivered: u32,
-    /// Where the log ended when the summary was asked for.
-    asked_at: u64,
+    /// The result of the call that asks for it: a summary that was installed after it is the one for the other agent.
+    transfer: EntryId,
 }
 
 impl SessionState {
@@ -51,29 +50,26 @@ impl SessionState {
         self.record_hand_off(to, sees, true).await
     }
 
-    /// To whom these messages of the run hand the conversation: the first one counts.
-    pub(super) fn handed_to(&self, messages: &[Message]) -> Option<(String, Sees)> {
-        let to = messages.iter().find_map(|message| match message {
-            Message::ToolResult(result) => self.definition.agent.handed_to(result),
-            Message::User(_) | Message::Assistant(_) => None,
-        })?;
-        Some((to.name.clone(), to.sees))
+    /// The hand-off that the newest results ask for: the first one counts.
+    fn requested_hand_off(&self) -> Option<PendingHandOff> {
+        self.log.newest_results().into_iter().find_map(|(transfer, result)| {
+            let to = self.definition.agent.handed_to(result)?;
+            Some(PendingHandOff { to: to.name.clone(), sees: to.sees, delivered: 0, transfer })
+        })
     }
 
-    /// Lets the run wait where the conversation is to be handed on before its next step. Gives whether it waits.
-    pub(super) fn wait_for_hand_off(
-        &mut self,
-        handed: Option<(String, Sees)>,
-        boundary: Boundary,
-        delivered: u32,
-    ) -> bool {
-        let is_between_steps = boundary != Boundary::None && open_calls(self.log.path()).is_empty();
-        let asked_at = self.log.head().entries;
-        let Some(run) = self.runs.open_mut() else { return false };
-        if let Some((to, sees)) = handed {
-            run.hand_off_mut().get_or_insert(PendingHandOff { to, sees, delivered: 0, asked_at });
+    /// Lets the run, which stands between two steps unless calls are open, wait where the conversation is to be handed on
+    /// before its next step. `delivered` is how much input joined. Gives whether it waits.
+    pub(super) fn wait_for_hand_off(&mut self, delivered: u32) -> bool {
+        if !open_calls(self.log.path()).is_empty() {
+            return false;
         }
-        let Some(pending) = run.hand_off_mut().as_mut().filter(|_| is_between_steps) else { return false };
+        let requested = self.requested_hand_off();
+        let Some(run) = self.runs.open_mut() else { return false };
+        // One that an agent waited for that died stays as it was.
+        let pending = run.hand_off_mut();
+        *pending = pending.take().or(requested);
+        let Some(pending) = pending else { return false };
         pending.delivered = delivered;
         let (is_summarised, focus) = (pending.sees == Sees::Summary, team::focus(&pending.to));
         if is_summarised && self.compaction.is_idle() {
@@ -89,17 +85,16 @@ impl SessionState {
         self.runs.open_mut().is_some_and(|run| run.hand_off_mut().is_some())
     }
 
-    /// Hands the conversation on as soon as the run stands between two steps and nothing is being summarised.
+    /// Hands the conversation on as soon as nothing is being summarised.
     pub(super) async fn hand_off_if_ready(&mut self) {
-        let is_ready =
-            self.compaction.is_idle() && !self.runs.is_closing() && open_calls(self.log.path()).is_empty();
+        let is_ready = self.compaction.is_idle() && !self.runs.is_closing();
         let Some(run) = self.runs.open_mut().filter(|_| is_ready) else { return };
         let (stamp, Some(pending)) = (run.stamp(), run.hand_off_mut().take()) else { return };
         if run.count_hand_off() > HAND_OFFS_MAX {
             let reason = format!("its agents handed the conversation on {HAND_OFFS_MAX} times");
             return self.end(stamp, Vec::new(), RunOutcome::Stopped { reason }, None).await;
         }
-        let is_summarised = self.log.head().active_compaction.is_some_and(|id| id.0 >= pending.asked_at);
+        let is_summarised = self.log.head().active_compaction.is_some_and(|id| id > pending.transfer);
         match self.record_hand_off(&pending.to, pending.sees, is_summarised).await {
             Ok(()) => self.go_on_with_other_agent(),
             Err(Error::Store(error)) => self.run_broken(&Error::Store(error)),

@@ -228,7 +228,6 @@ impl OpenRun {
     /// Another agent goes on with it, as the next attempt. It was said already where the instructions changed.
     pub(super) fn go_on(&mut self, attempt: u32) {
         self.stamp.attempt = attempt;
-        self.hand_off = None;
         self.instructions.changed = None;
     }
 
@@ -304,7 +303,8 @@ impl OpenRun {
             steps: self.told.steps,
             answer: log.newest_answer(),
             answered_before: log.has_answers(),
-            is_measuring: pending.is_empty(),
+            is_held: self.hand_off.is_some(),
+            is_measuring: self.hand_off.is_none() && pending.is_empty(),
             pending,
             max_request_bytes: definition.settings.max_request_bytes,
         }

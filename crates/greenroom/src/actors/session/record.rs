@@ -40,7 +40,6 @@ impl SessionState {
         }
         let Some(run) = self.current(stamp) else { return };
         run.note(&messages);
-        let handed = self.handed_to(&messages);
         let mut draft = self.log.draft(self.deps.now_ms());
         for message in messages {
             draft.message_of_run(message, self.definition.window.tokens);
@@ -58,8 +57,8 @@ impl SessionState {
             self.runs.span().into_iter().for_each(|span| from.joins(span));
         }
         let delivered = u32::try_from(items.len()).unwrap_or(u32::MAX);
-        let is_last = boundary == Boundary::End && delivered == 0 && handed.is_none();
-        if is_last && !draft.is_empty() && !self.has_hand_off() {
+        let is_over = boundary == Boundary::End && delivered == 0;
+        if is_over && !draft.is_empty() {
             // One write for the answer and the end of the run.
             return self.start_closing(RunOutcome::Completed, draft.entries().to_vec());
         }
@@ -71,11 +70,10 @@ impl SessionState {
         if let Some(run) = self.runs.open_mut() {
             run.join(followers);
         }
-        if self.wait_for_hand_off(handed, boundary, delivered) {
+        if boundary == Boundary::Steps && self.wait_for_hand_off(delivered) {
             return;
         }
         let answer = self.log.newest_answer();
-        let is_over = boundary == Boundary::End && delivered == 0;
         let is_measuring = boundary != Boundary::None && !is_over;
         self.agent.tell(AgentMessage::Recorded { stamp, delivered, answer, is_measuring });
         if is_measuring {

@@ -1,7 +1,9 @@
 //! Where the context of the agent that takes over begins.
 
 use greenroom_kernel::EntryId;
-use greenroom_kernel::message::{AssistantMessage, Part, StopReason, ToolCall, ToolResult, ToolStatus};
+use greenroom_kernel::message::{
+    AssistantMessage, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus,
+};
 
 use super::*;
 
