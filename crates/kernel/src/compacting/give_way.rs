@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use super::{Author, Compacting, CompactionParams, Effect, Phase, PruneSegment, Rung, Segment};
+use super::install::Author;
+use super::{Compacting, CompactionParams, Effect, Phase, PruneSegment, Rung, Segment};
 use crate::compacting::summaries::to_estimate;
 use crate::due::answer_room_max;
 use crate::entry::{CompactionOutcome, Entry, EntryId, Prune, PrunedResult};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::give_way::active_tokens;
 use super::summaries::CALLS_MAX;
 use super::*;
+use crate::entry::{EntryKind, EntryRange};
 use crate::failure::FailureClass;
 
 use crate::message::{Message, Part, StopReason};
@@ -15,6 +16,7 @@ use crate::render::summary_text;
 use crate::retry::Retries;
 use crate::run::is_full;
 use crate::settings::CompactionSettings;
+use crate::size::{Estimator, entry_tokens};
 
 /// How a summariser behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
