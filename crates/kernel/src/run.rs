@@ -13,25 +13,21 @@
 
 use crate::due;
 use crate::entry::{RunOutcome, Trigger};
-use crate::failure::{Failure, FailureClass};
+use crate::failure::Failure;
 use crate::message::{AssistantMessage, Message, StopReason, ToolCall, ToolResult};
 use crate::path::Media;
-use crate::run::calls::{Calls, cut_call};
+use crate::run::calls::Calls;
 use crate::run::recovery::Recovery;
-use crate::usage;
 
 pub use crate::due::Size;
 pub use crate::run::recovery::{Fallbacks, is_full};
 
+mod answers;
 mod calls;
 mod recovery;
 
 #[cfg(test)]
 mod tests;
-
-/// Why an incomplete call is not run.
-const CUT_OFF: &str = "the answer ended in the middle of it, before its arguments were whole; send it again in full, in \
-                       smaller parts if they are long";
 
 /// The limits of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -504,172 +500,6 @@ impl Run {
         effects
     }
 
-    fn answered(&mut self, answer: AssistantMessage, jitter: u64) -> Vec<Effect> {
-        // A count that contradicts ours is not trusted here either.
-        let reported = answer.usage.map(|usage| usage.input_tokens);
-        let input_tokens =
-            reported.filter(|tokens| usage::is_believable(*tokens, self.size.counted)).unwrap_or(0);
-        let window = self.size.window.unwrap_or(u64::MAX);
-        let is_full = self.is_full() || is_full(input_tokens, window);
-        // Not a single token arrived, not even of reasoning: there was no room for one.
-        let is_wordless =
-            answer.content.is_empty() && answer.usage.is_none_or(|usage| usage.output_tokens == 0);
-        if answer.is_empty() && answer.stop == StopReason::Length && (is_full || is_wordless) {
-            // Nothing fitted beside the input: an overflow that the provider did not report as one.
-            let failure = Failure::new(
-                FailureClass::ContextOverflow,
-                "the model had no room to answer: the context fills its window",
-            );
-            let mut effects = vec![Effect::OverflowDetected];
-            // The request itself was accepted: less output would not make more room.
-            effects.extend(self.compact_for(failure));
-            return effects;
-        }
-        if answer.is_empty() {
-            return match answer.stop {
-                StopReason::ContentFilter => self.failed(
-                    Failure::new(
-                        FailureClass::ContentFilter,
-                        "the provider's content filter refused to answer",
-                    ),
-                    false,
-                    None,
-                    jitter,
-                ),
-                // Reasoning used all of it. A lower limit would be worse, so this is not handled like
-                // `OutputLimit`.
-                StopReason::Length => self.retry(
-                    Failure::new(FailureClass::OutputLimit, match answer.reasoning_chars() {
-                        0 => "the output limit was reached before any output".to_owned(),
-                        chars => format!(
-                            "the output limit was reached while the model was reasoning ({chars} characters), before \
-                             anything was said: raise the limit, or ask for less reasoning"
-                        ),
-                    }),
-                    jitter,
-                ),
-                // A gateway may convert an empty stream to an empty answer.
-                StopReason::Stop
-                | StopReason::ToolCalls
-                | StopReason::Aborted
-                | StopReason::Error
-                | StopReason::Paused
-                | StopReason::Unknown
-                    if is_wordless =>
-                {
-                    let failure = Failure::new(FailureClass::Malformed, "the model answered nothing");
-                    self.failed(failure, true, None, jitter)
-                }
-                StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error | StopReason::Paused | StopReason::Unknown => self.retry(
-                    Failure::new(FailureClass::Malformed, match answer.reasoning_chars() {
-                        0 => "the model answered nothing".to_owned(),
-                        chars => format!(
-                            "the model answered with reasoning only ({chars} characters): if that was the answer, check \
-                             the server's reasoning parser"
-                        ),
-                    }),
-                    jitter,
-                ),
-            };
-        }
-        self.steps += 1;
-        self.recovery.answered();
-        let mut effects = Vec::new();
-        if input_tokens > window {
-            self.recovery.must_compact = true;
-            effects.push(Effect::OverflowDetected);
-        }
-        let (answer, excess) = self.limits.within(answer);
-        let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
-        self.calls.excesses = if excess.is_some() { self.calls.excesses + 1 } else { 0 };
-        let cut = || cut_call(&answer).map(|call| (call.clone(), CUT_OFF.to_owned()));
-        self.calls.refused = excess.or_else(cut);
-        if calls.is_empty() && answer.stop == StopReason::Paused {
-            let answer = Message::Assistant(answer);
-            if let Some(reason) = self.out_of_steps() {
-                effects.extend(self.end(vec![answer], RunOutcome::Stopped { reason }));
-                return effects;
-            }
-            self.phase = Phase::Continuing;
-            self.records_pending += 1;
-            effects.push(Effect::Record { messages: vec![answer], boundary: Boundary::Steps });
-            return effects;
-        }
-        if calls.is_empty() && self.validation.is_on {
-            self.phase = Phase::Validating;
-            effects.push(Effect::Validate { text: answer.text(), rejections: self.validation.rejections });
-            self.validation.answer = Some(answer);
-            return effects;
-        }
-        let message = Message::Assistant(answer);
-        if calls.is_empty() {
-            effects.extend(self.conclude(message));
-            return effects;
-        }
-        if let Some(reason) = self.guard(&calls) {
-            let mut messages = vec![message];
-            messages.extend(calls.iter().map(|call| Message::ToolResult(ToolResult::not_run(call, &reason))));
-            effects.extend(self.end(messages, RunOutcome::Stopped { reason }));
-            return effects;
-        }
-        self.phase = Phase::Tools;
-        self.calls.open = calls.into_iter().enumerate().collect();
-        self.calls.are_running = false;
-        self.records_pending += 1;
-        effects.push(Effect::Record { messages: vec![message], boundary: Boundary::None });
-        // The calls run once the answer with them is durable: see `recorded`.
-        effects
-    }
-
-    /// Records the run's last answer.
-    fn conclude(&mut self, answer: Message) -> Vec<Effect> {
-        self.phase = Phase::Ending;
-        self.records_pending += 1;
-        vec![Effect::Record { messages: vec![answer], boundary: Boundary::End }]
-    }
-
-    /// Handles the verdict on an answer: it counts, or is sent back with the reason.
-    fn judged(&mut self, verdict: Verdict) -> Vec<Effect> {
-        let answer = self.validation.answer.take().expect("an answer is judged while it is held");
-        let answer = Message::Assistant(answer);
-        match verdict {
-            Verdict::Accepted => {
-                self.validation.rejections = 0;
-                self.conclude(answer)
-            }
-            Verdict::Failed { reason } => {
-                self.end(vec![answer], RunOutcome::Failed(Failure::new(FailureClass::Other, reason)))
-            }
-            Verdict::Ended { reason } => {
-                let stopped = format!("the answer was not accepted because: {reason}");
-                self.validation.ended_by = Some(reason);
-                self.end(vec![answer], RunOutcome::Stopped { reason: stopped })
-            }
-            Verdict::Rejected { reason } if self.steps >= self.limits.steps_max => {
-                self.validation.ended_by = Some(reason);
-                let reason = format!("the run reached its limit of {} steps", self.limits.steps_max);
-                self.end(vec![answer], RunOutcome::Stopped { reason })
-            }
-            Verdict::Rejected { reason } if self.validation.rejections >= self.limits.rejections_max => {
-                let stopped = match self.validation.rejections {
-                    0 => format!("the answer was not accepted because: {reason}"),
-                    before => {
-                        format!("{} answers were not accepted, the last one because: {reason}", before + 1)
-                    }
-                };
-                self.validation.ended_by = Some(reason);
-                self.end(vec![answer], RunOutcome::Stopped { reason: stopped })
-            }
-            Verdict::Rejected { reason } => {
-                self.validation.rejections += 1;
-                self.phase = Phase::Continuing;
-                self.records_pending += 1;
-                let messages = vec![answer, Message::user(correction(&reason))];
-                vec![Effect::Record { messages, boundary: Boundary::Steps }]
-            }
-        }
-    }
-
     fn recorded(&mut self, delivered: u32) -> Vec<Effect> {
         self.records_pending -= 1;
         match self.phase {
@@ -765,9 +595,4 @@ impl Run {
         effects.push(Effect::End { messages, outcome });
         effects
     }
-}
-
-/// Returns the message to the model about a rejected answer.
-fn correction(reason: &str) -> String {
-    format!("Your answer was not accepted: {reason}\nAnswer again, in full.")
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::*;
+use crate::failure::FailureClass;
 use crate::message::Part;
 use crate::notation::{Random, assistant, calls, drawn, result, says, usage};
 use crate::retry::BACKOFF_MS_MAX;
