@@ -31,21 +31,23 @@ use crate::index::Index;
 use crate::indexer::{Effect, Indexer, kind_of};
 use crate::journal::frames::Frames;
 use crate::journal::list::OpenList;
-use crate::journal::manifest::{Listed, Manifest, State, UnknownLoss};
-use crate::journal::segments::{Segments, random_seed};
-use crate::journal::{
-    Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, are_contiguous, first_chain, footer,
-};
+use crate::journal::manifest::{Manifest, State, UnknownLoss};
+use crate::journal::segments::Segments;
+use crate::journal::{Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES};
 use crate::lock::DirectoryLock;
 use crate::record::{self, StoredRecord};
 use crate::{Appended, reader};
 
+mod checks;
+mod erase_again;
 mod lists;
 mod mover;
+mod rotation;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use erase_again::EraseAgain;
 pub(crate) use mover::Mover;
 
 /// The maximum size of a group in bytes, not counting its last command.
@@ -204,31 +206,6 @@ struct Group {
     entries: HashMap<Arc<str>, u64>,
     /// The session and idempotency key of each keyed batch in the group, and the batch's first entry.
     keys: HashMap<(Arc<str>, String), EntryId>,
-}
-
-/// The most idle moments between two attempts to erase deleted data.
-const ERASE_PAUSE_MAX: u32 = 1_024;
-
-/// The schedule for retries of erasing deleted data: after a number of moments in which the writer was idle,
-/// and after twice as many if that fails too. So a disk that stays full costs little.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct EraseAgain {
-    left: u32,
-    pause: u32,
-}
-
-impl EraseAgain {
-    /// Returns the schedule after another failure.
-    pub(crate) fn after(failed: Option<Self>) -> Self {
-        let pause = failed.map_or(2, |failed| failed.pause.saturating_mul(2).min(ERASE_PAUSE_MAX));
-        Self { left: pause, pause }
-    }
-
-    /// Counts an idle moment, and returns whether a retry is due.
-    fn is_due(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        self.left == 0
-    }
 }
 
 /// The state of the writer thread.
@@ -658,206 +635,6 @@ impl Writer {
             self.list_frames();
         }
         Ok(())
-    }
-
-    /// Checks, before the write, that every frame of the group continues its session. Each append was checked
-    /// when it joined the group; this is the same check for the group as a whole.
-    fn check_group(&mut self, placed: &[EncodedFrame]) -> Result<(), StoreError> {
-        let mut entries: HashMap<&str, u64> = HashMap::new();
-        for EncodedFrame { frame, effect, .. } in placed {
-            let session = frame.session.as_ref();
-            match effect {
-                Effect::Append { head, .. } => {
-                    let known = match entries.get(session) {
-                        Some(entries) => *entries,
-                        None => self.indexer.known(session)?.map_or(0, |known| known.entries),
-                    };
-                    StoreError::ensure(frame.sequence == known, "a batch follows its session's last entry")?;
-                    let end = frame.sequence + u64::from(frame.count);
-                    StoreError::ensure(head.entries == end, "a head counts the entries of its batch")?;
-                    entries.insert(session, end);
-                }
-                Effect::Quarantined { head } | Effect::LossAccepted { head } => {
-                    let is_counted = frame.sequence == head.entries && frame.count == 0;
-                    StoreError::ensure(
-                        is_counted,
-                        "the record of a loss stands behind the entries that are left",
-                    )?;
-                }
-                Effect::Part { batch } | Effect::Commit { batch, .. } => {
-                    let begins = self.part_begins_at(session, *batch)?;
-                    StoreError::ensure(frame.sequence == begins, "a part of a batch follows the one before")?;
-                }
-                Effect::Deleted | Effect::Learned { .. } => {
-                    StoreError::ensure(frame.count == 0, "only a batch has entries")?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks, before the write, that the group continues the segment: in the file, in the list of frames,
-    /// and in the index. The group's bytes end at `buffer_end`; its frames were announced to end at
-    /// `announced_end`.
-    fn check_place(
-        &mut self,
-        placed: &[EncodedFrame],
-        buffer_end: u64,
-        announced_end: u64,
-    ) -> Result<(), StoreError> {
-        let mut frames_end = self.active.frames_end();
-        let follows = frames_end == self.active.end
-            && placed.iter().all(|EncodedFrame { frame, .. }| {
-                let is_next = frame.offset == frames_end;
-                frames_end = frame.end();
-                is_next
-            });
-        let is_whole = frames_end == buffer_end && buffer_end == announced_end;
-        let indexed = self.indexer.checkpoint;
-        let is_behind = indexed.segment != self.active.id || indexed.offset <= self.active.end;
-        let checked = StoreError::ensure(follows, "a segment's frames follow one another")
-            .and_then(|()| {
-                StoreError::ensure(is_whole, "a group has the length that its frames have together")
-            })
-            .and_then(|()| StoreError::ensure(is_behind, "the index is not ahead of the journal"));
-        if checked.is_err() {
-            self.tail = Tail::Wrong;
-        }
-        checked.and_then(|()| self.check_file_end(self.active.end))
-    }
-
-    /// Checks that the active segment's file ends at `end`.
-    fn check_file_end(&mut self, end: u64) -> Result<(), StoreError> {
-        let length = self.active.file.length();
-        let length =
-            length.map_err(|error| StoreError::io("look at", &self.segments.path(self.active.id), error));
-        let checked = length.and_then(|length| {
-            StoreError::ensure(length == end, "a segment's file ends where its last frame ends")
-        });
-        if checked.is_err() {
-            self.tail = Tail::Wrong;
-        }
-        checked
-    }
-
-    /// After a failure: makes the files match the writer's view, or begins a new segment.
-    pub(crate) fn repair(&mut self) -> Result<(), StoreError> {
-        match self.tail {
-            Tail::Empty => {}
-            Tail::Unknown => {
-                let path = self.segments.path(self.active.id);
-                let cut = self.active.file.truncate(self.active.end).and_then(|()| self.active.file.sync());
-                if let Err(error) = cut {
-                    // Perhaps only this file cannot be written any more.
-                    let error = StoreError::io("mend", &path, error);
-                    return self.rotate(Rotation::Abandon).map_err(|_| error);
-                }
-                self.tail = Tail::Empty;
-            }
-            Tail::Wrong => {
-                tracing::error!(
-                    segment = self.active.id,
-                    "a segment does not end where it should; a new one is begun"
-                );
-                return self.rotate(Rotation::Abandon);
-            }
-        }
-        if self.is_manifest_dirty {
-            self.manifest.store(self.segments.files.as_ref(), &self.segments.dir)?;
-            self.is_manifest_dirty = false;
-        }
-        Ok(())
-    }
-
-    /// Begins a new segment.
-    pub(crate) fn rotate(&mut self, rotation: Rotation) -> Result<(), StoreError> {
-        let header =
-            SegmentHeader { id: self.manifest.next_id, order: self.next_order(), seed: random_seed() };
-        self.manifest.next_id += 1;
-        let file = match self.segments.create(&header) {
-            Ok(file) => file,
-            Err(error) => {
-                // If the empty segment cannot be removed now, the next start removes it, because it is not
-                // listed.
-                drop(self.segments.files.remove(&self.segments.path(header.id)));
-                return Err(error);
-            }
-        };
-        let state = match rotation {
-            Rotation::Seal => match self.seal() {
-                Ok(state) => state,
-                Err(error) => {
-                    drop(self.segments.files.remove(&self.segments.path(header.id)));
-                    return Err(error);
-                }
-            },
-            Rotation::Abandon => State::Abandoned { length: self.active.end.max(self.active.frames_end()) },
-        };
-        let before = self.manifest.clone();
-        if let Some(listed) = self.manifest.get_mut(self.active.id) {
-            listed.state = state;
-            let header = listed.header();
-            // The record replaces the list.
-            self.list = None;
-            self.note_sessions(header, self.active.frames.iter());
-        }
-        let state = State::Active { floor: SEGMENT_HEADER_BYTES };
-        self.manifest.segments.push(Listed { id: header.id, order: header.order, seed: header.seed, state });
-        if let Err(error) = self.manifest.store(self.segments.files.as_ref(), &self.segments.dir) {
-            // Either list may be on the disk now. The old one is written again before anything else happens.
-            self.manifest = before;
-            if self.tail == Tail::Empty {
-                self.tail = Tail::Unknown;
-            }
-            self.is_manifest_dirty = true;
-            return Err(error);
-        }
-        self.tail = Tail::Empty;
-        self.is_manifest_dirty = false;
-        self.begin(header, file);
-        Ok(())
-    }
-
-    /// Writes the footer of the active segment. Returns the state to list the segment with.
-    fn seal(&mut self) -> Result<State, StoreError> {
-        let Active { end: length, chain: digest, ref frames, .. } = self.active;
-        if let Err(error) = StoreError::ensure(
-            are_contiguous(frames.iter(), length),
-            "the frames of a footer lie one after another up to the segment's end",
-        ) {
-            self.tail = Tail::Wrong;
-            return Err(error);
-        }
-        let state = State::Sealed { length, frames: to_u64(frames.len()), digest };
-        let bytes = footer(frames.iter(), length, digest);
-        let written = write_all_at(self.active.file.as_ref(), &bytes, length);
-        if let Err(error) = written.and_then(|()| self.active.file.sync()) {
-            self.tail = Tail::Unknown;
-            return Err(StoreError::io("seal", &self.segments.path(self.active.id), error));
-        }
-        Ok(state)
-    }
-
-    /// Returns the position of a new segment: behind all others.
-    fn next_order(&self) -> u64 {
-        let highest = self.manifest.segments.iter().map(|listed| listed.order).max();
-        highest.map_or(self.manifest.next_id, |order| order + 1)
-    }
-
-    /// Makes a new segment the active one.
-    fn begin(&mut self, header: SegmentHeader, file: Arc<dyn File>) {
-        self.segments.add(header.id, header.seed, Some(Arc::clone(&file)));
-        (self.list, self.listed_end) = (None, SEGMENT_HEADER_BYTES);
-        let chain = first_chain(header.id, header.seed);
-        self.indexer.begin_segment(header.id, header.order, header.seed, chain);
-        self.active = Active {
-            id: header.id,
-            seed: header.seed,
-            file,
-            end: SEGMENT_HEADER_BYTES,
-            chain,
-            frames: Frames::default(),
-        };
     }
 }
 
