@@ -35,6 +35,7 @@ mod journal;
 mod lock;
 mod memory;
 mod overlay;
+mod parts;
 mod read_only;
 mod reader;
 mod reclaim;
@@ -63,6 +64,7 @@ use index::Index;
 use journal::manifest::UnknownLoss;
 use journal::segments::Segments;
 use memory::Memory;
+use parts::{Part, PartKind};
 use record::StoredRecord;
 use writer::{AppendCommand, Command};
 
@@ -70,10 +72,6 @@ use writer::{AppendCommand, Command};
 pub const BATCH_BYTES_MAX: u64 = 32 << 20;
 /// The most entries in a batch.
 pub const BATCH_ENTRIES_MAX: u64 = 16_384;
-/// A batch that does not fit into one frame is split into parts of at most this many entries and bytes,
-/// except for an entry that is larger by itself.
-const PART_ENTRIES_MAX: usize = if cfg!(test) { 8 } else { 8_192 };
-const PART_BYTES_MAX: usize = 16 << 20;
 /// The most bytes in an idempotency key, and in the name of a learned fact.
 pub const KEY_BYTES_MAX: u64 = 512;
 /// The most bytes in a learned fact (1 MiB).
@@ -576,66 +574,6 @@ impl Store {
                 let (reply, answer) = oneshot::channel();
                 disk.ask(Command::Close { reply }, answer).await
             }
-        }
-    }
-}
-
-/// The content of one frame: a batch, or a part of one.
-struct Part {
-    kind: PartKind,
-    /// The number of entries.
-    count: usize,
-    /// The head after the entries.
-    head: Arc<Head>,
-    /// The encoded record.
-    payload: Vec<u8>,
-}
-
-/// Which part of a batch a frame holds. The numbers are those of [`StoredRecord::Part`].
-enum PartKind {
-    Whole,
-    Part(u64),
-    Last(u64),
-}
-
-impl Part {
-    /// Returns the first part of `entries` that fits into a frame: all of them if they fit. `is_begun` tells
-    /// whether other parts came before, and `head` is the head after the whole batch.
-    fn first_of(
-        entries: &[Arc<Entry>],
-        is_begun: bool,
-        batch: u64,
-        key: &Option<String>,
-        head: &Arc<Head>,
-    ) -> Result<Self, StoreError> {
-        let mut count = entries.len().min(PART_ENTRIES_MAX);
-        loop {
-            let (part, rest) = entries.split_at(count);
-            let entries = part.to_vec();
-            let (kind, head) = match (is_begun, rest.is_empty()) {
-                (false, true) => (PartKind::Whole, Arc::clone(head)),
-                (true, true) => (PartKind::Last(batch), Arc::clone(head)),
-                (_, false) => {
-                    let head = head.without_context(head.entries - rest.len() as u64);
-                    (PartKind::Part(batch), Arc::new(head))
-                }
-            };
-            let key = key.clone();
-            let record = match kind {
-                PartKind::Whole => StoredRecord::Append { key, entries, head },
-                PartKind::Part(batch) => StoredRecord::Part { batch, entries, head },
-                PartKind::Last(batch) => StoredRecord::Commit { batch, key, entries, head },
-            };
-            let encoded = record::encode(&record);
-            let fits = encoded.as_ref().is_ok_and(|payload| payload.len() <= PART_BYTES_MAX);
-            if (count <= 1 || fits)
-                && let StoredRecord::Append { head, .. }
-                | StoredRecord::Part { head, .. }
-                | StoredRecord::Commit { head, .. } = record
-            {
-                return Ok(Self { kind, count, head, payload: encoded? });
-            }
-            count = count.div_ceil(2);
         }
     }
 }

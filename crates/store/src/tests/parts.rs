@@ -6,7 +6,8 @@ use std::sync::Arc;
 use greenroom_kernel::EntryId;
 
 use crate::faults::{EIO, ENOSPC, Fault, Random};
-use crate::{Appended, Batch, Notice, PART_ENTRIES_MAX, Store, StoreError};
+use crate::parts::PART_ENTRIES_MAX;
+use crate::{Appended, Batch, Notice, Store, StoreError};
 
 use super::deletion::bytes;
 use super::world::{World, append, batch, copy_dir, keyed, texts, wait};

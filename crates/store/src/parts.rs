@@ -1,0 +1,77 @@
+//! How a batch is divided into frames.
+//!
+//! Invariants: the parts of a batch are its entries in order, each part is as large as a frame permits, and only the
+//! last one makes the batch visible.
+
+use std::sync::Arc;
+
+use greenroom_kernel::{Entry, Head};
+
+use crate::error::StoreError;
+use crate::record::{self, StoredRecord};
+
+/// A batch that does not fit into one frame is split into parts of at most this many entries and bytes,
+/// except for an entry that is larger by itself.
+pub(crate) const PART_ENTRIES_MAX: usize = if cfg!(test) { 8 } else { 8_192 };
+
+const PART_BYTES_MAX: usize = 16 << 20;
+
+/// The content of one frame: a batch, or a part of one.
+pub(crate) struct Part {
+    pub(crate) kind: PartKind,
+    /// The number of entries.
+    pub(crate) count: usize,
+    /// The head after the entries.
+    pub(crate) head: Arc<Head>,
+    /// The encoded record.
+    pub(crate) payload: Vec<u8>,
+}
+
+/// Which part of a batch a frame holds. The numbers are those of [`StoredRecord::Part`].
+pub(crate) enum PartKind {
+    Whole,
+    Part(u64),
+    Last(u64),
+}
+
+impl Part {
+    /// Returns the first part of `entries` that fits into a frame: all of them if they fit. `is_begun` tells
+    /// whether other parts came before, and `head` is the head after the whole batch.
+    pub(crate) fn first_of(
+        entries: &[Arc<Entry>],
+        is_begun: bool,
+        batch: u64,
+        key: &Option<String>,
+        head: &Arc<Head>,
+    ) -> Result<Self, StoreError> {
+        let mut count = entries.len().min(PART_ENTRIES_MAX);
+        loop {
+            let (part, rest) = entries.split_at(count);
+            let entries = part.to_vec();
+            let (kind, head) = match (is_begun, rest.is_empty()) {
+                (false, true) => (PartKind::Whole, Arc::clone(head)),
+                (true, true) => (PartKind::Last(batch), Arc::clone(head)),
+                (_, false) => {
+                    let head = head.without_context(head.entries - rest.len() as u64);
+                    (PartKind::Part(batch), Arc::new(head))
+                }
+            };
+            let key = key.clone();
+            let record = match kind {
+                PartKind::Whole => StoredRecord::Append { key, entries, head },
+                PartKind::Part(batch) => StoredRecord::Part { batch, entries, head },
+                PartKind::Last(batch) => StoredRecord::Commit { batch, key, entries, head },
+            };
+            let encoded = record::encode(&record);
+            let fits = encoded.as_ref().is_ok_and(|payload| payload.len() <= PART_BYTES_MAX);
+            if (count <= 1 || fits)
+                && let StoredRecord::Append { head, .. }
+                | StoredRecord::Part { head, .. }
+                | StoredRecord::Commit { head, .. } = record
+            {
+                return Ok(Self { kind, count, head, payload: encoded? });
+            }
+            count = count.div_ceil(2);
+        }
+    }
+}
