@@ -3,10 +3,16 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use greenroom_kernel::Head;
-use greenroom_store::Batch;
+use greenroom_kernel::entry::{ChildStage, CompactionOutcome, Delivery, RunOutcome, Sees, Trigger};
+use greenroom_kernel::files::Touch;
+use greenroom_kernel::question::{Asker, Question, QuestionEnd};
+use greenroom_kernel::usage::ContextUsage;
+use greenroom_kernel::{StopReason, ToolStatus, Usage};
+use greenroom_store::{Batch, Store};
 use serde_json::json;
 
 use super::*;
+use crate::operations::EntryPage;
 
 fn usage() -> Usage {
     Usage { input_tokens: 9, cached_tokens: 1, cache_write_tokens: 2, output_tokens: 3, ..Usage::default() }
