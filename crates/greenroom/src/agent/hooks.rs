@@ -20,6 +20,7 @@ use crate::values::compaction::{BeforeCompact, CompactionProposal, CompactionRep
 
 pub(crate) mod input;
 pub(crate) mod model_call;
+mod of_agent;
 pub(crate) mod tool_call;
 
 use input::{InputVerdict, ProposedInput};

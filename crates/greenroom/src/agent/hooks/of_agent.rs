@@ -1,0 +1,201 @@
+//! How a program gives an agent its validators, guards and hooks.
+//!
+//! Invariants: each call adds one more, and those of the same kind run in the order in which they were added.
+
+use std::time::Duration;
+
+use super::hook;
+use super::input::{InputVerdict, ProposedInput};
+use super::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
+use super::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
+use crate::agent::Agent;
+use crate::agent::validate::{ProposedAnswer, Rejection, Validators};
+
+impl Agent {
+    /// Judges every answer that calls no tool, before it counts. An `Err` with a text sends it back to the model with that
+    /// reason, both as messages of the conversation; [`Rejection::end_run`] ends the run at once.
+    /// `RunLimits::rejections_max` answers are sent back (2); the next rejection ends the run, too, in both cases with
+    /// [`Error::Rejected`](crate::Error::Rejected). Several validators are asked in order. One that panics or takes longer
+    /// than [`Self::hook_timeout`] fails the run: nothing counts that was not judged.
+    ///
+    /// ```
+    /// use greenroom::{Rejection, prelude::*};
+    /// let agent = Agent::new("gpt-5.5")
+    ///     .validate(|answer| async move {
+    ///         match answer.text.len() {
+    ///             0..=500 => Ok(()),
+    ///             length => Err(format!("it has {length} bytes, and at most 500 are wanted")),
+    ///         }
+    ///     })
+    ///     .validate(|answer| async move {
+    ///         if answer.text.contains("password") {
+    ///             return Err(Rejection::end_run("it tells a password"));
+    ///         }
+    ///         Ok(())
+    ///     });
+    /// ```
+    #[must_use]
+    pub fn validate<F, Fut, E>(mut self, judge: F) -> Self
+    where
+        F: Fn(ProposedAnswer) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Rejection>,
+    {
+        self.validators.push(judge);
+        self
+    }
+
+    /// A validator, as by [`Self::validate`], for prompts that ask for it by its name:
+    /// [`RunRequest::validated_by`](crate::RunRequest::validated_by). The name is recorded with the prompt, so that whoever
+    /// answers it after a restart is judged by the same. Another one of the same name takes the place of the first.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// let agent = Agent::new("gpt-5.5").validator("names_a_city", |answer| async move {
+    ///     if answer.text.contains("Bergen") { Ok(()) } else { Err("it names no city") }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn validator<F, Fut, E>(mut self, name: impl Into<String>, judge: F) -> Self
+    where
+        F: Fn(ProposedAnswer) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Rejection>,
+    {
+        let mut validator = Validators::default();
+        validator.push(judge);
+        self.named_validators.insert(name.into(), validator);
+        self
+    }
+
+    /// Judges what is said to it before it is recorded: prompts, steers, follow-ups, and the tasks of agents that call it.
+    /// What is refused is recorded nowhere, and who said it gets [`Error::InputRefused`](crate::Error::InputRefused).
+    /// Several guards are asked in order, each about what the one before left. One that panics or takes longer than
+    /// [`Self::hook_timeout`] has refused. A guard runs where its caller waits.
+    ///
+    /// ```
+    /// use greenroom::{InputVerdict, prelude::*};
+    /// let agent = Agent::new("gpt-5.5").guard_input(|input| async move {
+    ///     let text = input.prompt.text();
+    ///     if text.contains("ignore your instructions") {
+    ///         return InputVerdict::Refuse("that is not for you to say".into());
+    ///     }
+    ///     match text.contains("4111 1111 1111 1111") {
+    ///         true => InputVerdict::Replace(
+    ///             input.prompt.map_text(|text| text.replace("4111 1111 1111 1111", "[card]")),
+    ///         ),
+    ///         false => InputVerdict::Accept,
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn guard_input<F, Fut>(mut self, guard: F) -> Self
+    where
+        F: Fn(ProposedInput) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = InputVerdict> + Send + 'static,
+    {
+        self.hooks.guard_input.push(hook(guard));
+        self
+    }
+
+    /// A hook before every model call: it may refuse the call, change its settings or its messages' text, or answer in the
+    /// model's place. It sees each attempt of a step, and the calls that write summaries, which
+    /// [`Request::purpose`](crate::provider::Request) tells apart: so nothing is sent that it did not see. Several are asked in
+    /// order. One that panics or takes longer than [`Self::hook_timeout`] has refused, which ends the run.
+    ///
+    /// ```
+    /// use greenroom::{BeforeModel, prelude::*};
+    /// # async fn cached(_: &str) -> Option<String> { None }
+    /// let agent = Agent::new("gpt-5.5").before_model(|call| async move {
+    ///     let asked = call.request.messages.last().map(|message| message.text()).unwrap_or_default();
+    ///     match cached(&asked).await {
+    ///         Some(answer) => BeforeModel::Answer(answer),
+    ///         None => BeforeModel::Continue,
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn before_model<F, Fut>(mut self, before: F) -> Self
+    where
+        F: Fn(ModelCallProposal) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = BeforeModel> + Send + 'static,
+    {
+        self.hooks.before_model.push(hook(before));
+        self
+    }
+
+    /// A hook after every model call that was answered or failed: it sees the answer, the usage and the time. The run goes
+    /// on when it has ended. One that panics or takes longer than [`Self::hook_timeout`] is reported and skipped.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// let agent = Agent::new("gpt-5.5").after_model(|call| async move {
+    ///     if let Ok(answer) = &call.result {
+    ///         println!("{} took {:?}: {:?}", call.model, call.duration, answer.usage);
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn after_model<F, Fut>(mut self, after: F) -> Self
+    where
+        F: Fn(ModelCallReport) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.hooks.after_model.push(hook(after));
+        self
+    }
+
+    /// A hook before every tool call: it may refuse it, with a reason that the model reads, change its arguments, or
+    /// answer in the tool's place. Its time does not count towards the tool's. Several are asked in order, each about what
+    /// the one before left. One that panics or takes longer than [`Self::hook_timeout`] has refused.
+    ///
+    /// ```
+    /// use greenroom::{BeforeTool, prelude::*};
+    /// let agent = Agent::new("gpt-5.5").before_tool(|call| async move {
+    ///     match call.tool.as_str() {
+    ///         "delete" => BeforeTool::Refuse("nothing is deleted on a Sunday".into()),
+    ///         _ => BeforeTool::Continue,
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn before_tool<F, Fut>(mut self, before: F) -> Self
+    where
+        F: Fn(ToolCallProposal) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = BeforeTool> + Send + 'static,
+    {
+        self.hooks.before_tool.push(hook(before));
+        self
+    }
+
+    /// A hook after every tool call, before its result is recorded: it sees what the model is to read, and may replace it.
+    /// Several are asked in order. One that panics or takes longer than [`Self::hook_timeout`] has withheld the output: it
+    /// may have been about to take something out.
+    ///
+    /// ```
+    /// use greenroom::{AfterTool, prelude::*};
+    /// let agent = Agent::new("gpt-5.5").after_tool(|call| async move {
+    ///     match call.output.content_text().contains("SECRET") {
+    ///         true => AfterTool::Replace(ToolOutput::error("the output has a secret")),
+    ///         false => AfterTool::Keep,
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn after_tool<F, Fut>(mut self, after: F) -> Self
+    where
+        F: Fn(ToolCallReport) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = AfterTool> + Send + 'static,
+    {
+        self.hooks.after_tool.push(hook(after));
+        self
+    }
+
+    /// How long each of its hooks, guards and validators may take; one minute where this is not called. A hook that asks a
+    /// person needs more.
+    #[must_use]
+    pub fn hook_timeout(mut self, timeout: Duration) -> Self {
+        self.hooks.timeout = timeout;
+        self
+    }
+}
