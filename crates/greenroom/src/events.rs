@@ -6,6 +6,8 @@
 
 pub(crate) mod activity;
 pub(crate) mod bus;
+pub(crate) mod entry_events;
 pub(crate) mod event;
+pub(crate) mod message_view;
 pub(crate) mod pairs;
 pub(crate) mod run_link;

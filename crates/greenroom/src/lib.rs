@@ -102,12 +102,14 @@ pub use api::questions::PendingQuestion;
 pub use api::request::{AbortHandle, Run, RunRequest, SentInput};
 pub use api::resume::{ResumeAll, Resumed};
 pub use api::run_stream::{RunItem, RunStream, TextPiece};
-pub use api::runtime::{Runtime, RuntimeBuilder};
+pub use api::runtime::Runtime;
+pub use api::runtime::builder::RuntimeBuilder;
 pub use api::session::SessionHandle;
 pub use api::sessions::{Cursor, LoggedWork, Order, SessionQuery, SessionSummary};
 pub use events::activity::{Activity, InProgress, LiveSession};
 pub use events::bus::{Delivery, Filter, Subscription};
-pub use events::event::{Delta, Event, EventKind, EventType, MessageView, QueueReason, Record, Role};
+pub use events::event::{Delta, Event, EventKind, EventType, QueueReason, Record};
+pub use events::message_view::{MessageView, Role};
 pub use lane::shared_provider::SharedProvider;
 pub use limits::spending::Period;
 pub use limits::waits::within_call;
@@ -174,7 +176,7 @@ pub mod internal {
     pub use crate::api::deletion::delete_stored;
     pub use crate::api::env::data_dir;
     pub use crate::api::questions::list_stored;
-    pub use crate::events::event::of_entries;
+    pub use crate::events::entry_events::of_entries;
 }
 
 /// What most programs need.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use greenroom_provider::{HttpProvider, ServerOptions};
 
 #[cfg(feature = "http")]
-use crate::api::runtime::{Runtime, RuntimeBuilder};
+use crate::api::runtime::Runtime;
+use crate::api::runtime::builder::RuntimeBuilder;
 use crate::values::error::{ConfigError, Result};
 
 #[cfg(feature = "http")]

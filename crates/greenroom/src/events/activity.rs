@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::events::event::{Delta, Event, EventKind, Role};
+use crate::events::event::{Delta, Event, EventKind};
+use crate::events::message_view::Role;
 use crate::values::state::State;
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 
 use greenroom_kernel::RunId;
 
-use crate::events::event::{EventKind, Role};
+use crate::events::event::EventKind;
+use crate::events::message_view::Role;
 
 #[cfg(test)]
 mod tests;

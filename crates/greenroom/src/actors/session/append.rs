@@ -16,7 +16,8 @@ use tracing::Instrument as _;
 use super::SessionState;
 use crate::core::message::{AgentMessage, RunAttempt, RunCompletion, TrackerMessage};
 use crate::core::trace;
-use crate::events::event::{self, Event, EventKind};
+use crate::events::entry_events;
+use crate::events::event::{Event, EventKind};
 use crate::values::error::{Error, Result};
 
 /// What is said when a draft is durable, besides its events.
@@ -113,7 +114,8 @@ impl SessionState {
     /// ends with an answer among them.
     fn announce(&mut self, entries: &[Arc<Entry>], ended: Option<RunAttempt>, then: Option<RunCompletion>) {
         let (id, parent) = (&self.shared.id, self.shared.parent.as_ref());
-        let events = event::of_entries(id, parent, self.created_at_ms(), entries, self.log.head().open_run);
+        let events =
+            entry_events::of_entries(id, parent, self.created_at_ms(), entries, self.log.head().open_run);
         let mut events: Vec<Arc<Event>> = events.map(Arc::new).collect();
         self.outgoing.add(&events, self.shared.broadcast_below());
         let then = then.map(|then| self.outgoing.complete(then));

@@ -18,7 +18,7 @@ use crate::agent::instructions::InstructionsContext;
 use crate::agent::validate::Validators;
 use crate::core::message::{AgentMessage, PendingCall, PromptOptions, ReplyTo, tell_all};
 use crate::core::trace;
-use crate::events::event::RUN_RESUMED;
+use crate::events::entry_events::RUN_RESUMED;
 use crate::values::error::{ConfigError, Result};
 use crate::values::prompt::Reply;
 

@@ -21,7 +21,7 @@ use super::inbox::Caller;
 use super::open_run::Told;
 use crate::core::deps::blocking;
 use crate::core::message::{AgentMessage, Answer, PromptOptions, ReplyTo, RunCompletion};
-use crate::events::event::RUN_RESUMED;
+use crate::events::entry_events::RUN_RESUMED;
 use crate::values::compaction::{Compacted, told_compactions};
 use crate::values::error::{Error, Result};
 use crate::values::prompt::Reply;

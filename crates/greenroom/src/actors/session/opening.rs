@@ -32,7 +32,8 @@ use crate::core::message::{AgentMessage, MeasureFor, SessionMail, TrackerConfig,
 use crate::core::shared::{Published, SessionShared};
 use crate::core::terms::lacking;
 use crate::core::trace;
-use crate::events::event::{self, Event};
+use crate::events::entry_events;
+use crate::events::event::Event;
 use crate::limits::restarts::Restarts;
 use crate::limits::spending::tree::Spends as _;
 use crate::values::error::{Error, Result};
@@ -193,7 +194,9 @@ async fn missed_events(
     let read = move || -> Result<Vec<Entry>> { Ok(store.load(&id, EntryId(from))?) };
     let entries = blocking(deps, read).await?;
     let (parent, created_at_ms) = (shared.parent.as_ref(), head.created_at_ms);
-    Ok(event::of_entries(&shared.id, parent, created_at_ms, &entries, head.open_run).map(Arc::new).collect())
+    Ok(entry_events::of_entries(&shared.id, parent, created_at_ms, &entries, head.open_run)
+        .map(Arc::new)
+        .collect())
 }
 
 /// What a session adds to its definition as it is opened.

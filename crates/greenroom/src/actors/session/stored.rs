@@ -20,7 +20,7 @@ use crate::core::deps::{Deps, blocking};
 use crate::core::door::Door;
 use crate::core::message::SessionMessage;
 use crate::core::shared::SessionShared;
-use crate::events::event;
+use crate::events::entry_events;
 use crate::values::error::{Error, Result};
 use crate::values::state::State;
 
@@ -117,8 +117,13 @@ pub(crate) async fn amend(
         draft.begin(definition.provider(), definition.model(), shared.parent.as_deref(), created_at_ms);
     }
     let open_run = log.head().open_run;
-    let events =
-        event::of_entries(&shared.id, shared.parent.as_ref(), created_at_ms, draft.entries(), open_run);
+    let events = entry_events::of_entries(
+        &shared.id,
+        shared.parent.as_ref(),
+        created_at_ms,
+        draft.entries(),
+        open_run,
+    );
     let events: Vec<_> = events.map(Arc::new).collect();
     let batch = Batch { entries: draft.entries().to_vec(), head: draft.take_head(), key: None };
     deps.store.append(&shared.id, batch).await?;

@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use greenroom_kernel::entry::CompactionOutcome;
 use greenroom_kernel::question::Answer;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
-use greenroom_kernel::{FailureClass, RunOutcome};
+use greenroom_kernel::{FailureClass, RunOutcome, StopReason};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::*;
-use crate::{CompactOptions, HookAction, HookPoint, Reply, SessionSummary, State, Status};
+use crate::{CallView, CompactOptions, HookAction, HookPoint, Reply, Role, SessionSummary, State, Status};
 
-fn context() -> ContextUsage {
+pub(in crate::events) fn context() -> ContextUsage {
     let window = Window { tokens: Some(8_000), source: WindowSource::Catalog };
     ContextUsage::new(Measured { usage_tokens: 1_234, trailing_tokens: 7 }, window)
 }
@@ -411,54 +411,4 @@ fn states_replies_options_and_summaries_read_back() {
     check(&SessionSummary::new("s".into(), greenroom_kernel::Head::default()));
     assert_eq!(serde_json::from_str::<CompactOptions>("{}").unwrap(), CompactOptions::default());
     assert!(serde_json::from_str::<CompactOptions>(r#"{"keep":5}"#).is_err(), "a typo is not passed over");
-}
-
-/// The run of each entry of a log that is drawn: `m` a message, `n5` a note that run 5 goes on, `e5` the end of run 5.
-fn runs(drawn: &str, open_run: Option<u64>) -> Vec<Option<u64>> {
-    let entries: Vec<Entry> = (0..)
-        .zip(drawn.split_whitespace())
-        .map(|(id, what)| {
-            let run = EntryId(what[1..].parse().unwrap_or_default());
-            let kind = match &what[..1] {
-                "m" => EntryKind::message(Message::User(Vec::new())),
-                "n" => EntryKind::Note { kind: RUN_RESUMED.into(), data: run.to_string() },
-                _ => EntryKind::RunEnded { run, outcome: RunOutcome::Completed, context: context() },
-            };
-            Entry {
-                id: EntryId(id),
-                parent: None,
-                at_ms: id,
-                tokens: 0,
-                reasoning_tokens: 0,
-                origin: None,
-                kind,
-            }
-        })
-        .collect();
-    let session = Arc::from("s");
-    let from = |first: usize| -> Vec<Option<u64>> {
-        of_entries(&session, None, 7, &entries[first..], open_run.map(EntryId))
-            .inspect(|event| assert_eq!(event.at_ms, event.seq, "the entry's time"))
-            .map(|event| event.run.map(|run| run.0))
-            .collect()
-    };
-    let all = from(0);
-    for first in 0..entries.len() {
-        assert_eq!(from(first), all[first..], "the same from {first} on");
-    }
-    all
-}
-
-#[test]
-fn an_entry_belongs_to_the_run_that_was_going_on() {
-    assert_eq!(runs("m m m e0", None), [Some(0); 4]);
-    assert_eq!(runs("m m e1", None), [None, Some(1), Some(1)], "before the prompt there was no run");
-    assert_eq!(runs("m e0 m m", None), [Some(0), Some(0), None, None], "between runs");
-    assert_eq!(runs("m e0 m m", Some(2)), [Some(0), Some(0), Some(2), Some(2)], "one is still going on");
-    assert_eq!(
-        runs("m e0 m n0 m e3", None),
-        [Some(0), Some(0), None, Some(3), Some(3), Some(3)],
-        "it was resumed, as another run"
-    );
-    assert_eq!(runs("m e7 m", None), [None; 3], "an imported end of a run that is not here");
 }
