@@ -9,6 +9,7 @@
 //! ([`crate::is_empty_body_overflow_candidate`]).
 
 mod digest;
+mod overflow_words;
 mod rules;
 mod sizes;
 mod words;

@@ -10,7 +10,7 @@ use greenroom_kernel::FailureClass::{
 };
 
 use super::digest::Digest;
-use super::{sizes, words};
+use super::{overflow_words, sizes, words};
 
 /// A refusal as the rules see it.
 pub(super) struct Refusal<'a> {
@@ -182,7 +182,7 @@ impl<'a> Refusal<'a> {
     /// the status is not 404, where neither waiting nor another key would make the missing thing appear.
     fn may_be_no_overflow(&self) -> bool {
         !self.is_named_overflow()
-            && !words::has_negative_output_limit(&self.digest.lowercase)
+            && !overflow_words::has_negative_output_limit(&self.digest.lowercase)
             && self.status != Some(404)
     }
 
@@ -194,9 +194,9 @@ impl<'a> Refusal<'a> {
     /// Whether the request is larger than the context window, by name, by words or by the numbers.
     fn is_context_overflow(&self) -> bool {
         self.is_named_overflow()
-            || words::has_negative_output_limit(&self.digest.lowercase)
+            || overflow_words::has_negative_output_limit(&self.digest.lowercase)
             || self.digest.is_window_full
-            || words::is_context_overflow(&self.digest.text)
+            || overflow_words::is_context_overflow(&self.digest.text)
             // With unknown words the numbers may still show it.
             || (words::may_count_tokens(&self.digest.text) && sizes::requested_exceeds_limit(self.digest))
             // A 413 means "too large" itself; the words need only say of what.
