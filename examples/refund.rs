@@ -104,7 +104,7 @@ fn main() -> anyhow::Result<()> {
         let question = next_question(&runtime).await?;
         let session = runtime.open(&question.session, agent(&bank)).await?;
         let mut events = session.subscribe();
-        session.answer(question.id, greenroom::Answer::from("yes").by("ada")).await?;
+        session.answer(question.id, greenroom::GivenAnswer::from("yes").by("ada")).await?;
         while let Some(delivery) = events.next().await {
             if let Delivery::Event(event) = delivery
                 && let EventKind::MessageEnd { message, .. } = &event.kind

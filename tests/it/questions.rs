@@ -9,7 +9,7 @@ use std::time::Duration;
 use greenroom::EventKind;
 use greenroom::prelude::*;
 use greenroom::{
-    Answer, AskError, EntryId, EntryKind, PendingQuestion, QuestionEnd, RuntimeBuilder, Subscription,
+    AskError, EntryId, EntryKind, GivenAnswer, PendingQuestion, QuestionEnd, RuntimeBuilder, Subscription,
 };
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator};
 use greenroom_store::Store;
@@ -159,7 +159,7 @@ async fn a_tool_asks_and_goes_on_with_the_answer() {
     assert!(matches!(session.answer(EntryId(0), "yes").await, Err(Error::NoQuestion { .. })));
     assert!(matches!(session.answer(EntryId(99), "yes").await, Err(Error::NoQuestion { .. })));
 
-    session.answer(question.id, Answer::from("yes").by("ada")).await.unwrap();
+    session.answer(question.id, GivenAnswer::from("yes").by("ada")).await.unwrap();
     let again = session.answer(question.id, "yes").await.unwrap_err();
     let Error::QuestionClosed { .. } = &again else { panic!("{again:?}") };
     assert_eq!(reply.await.unwrap().unwrap().text, "It says: refunded");
@@ -170,7 +170,7 @@ async fn a_tool_asks_and_goes_on_with_the_answer() {
     );
     assert_eq!(effects.seen().len(), 1);
     assert_eq!(session.state().await.unwrap().status, Status::Idle);
-    assert_eq!(ends(&runtime, "s").await, [QuestionEnd::Answered(Answer::from("yes").by("ada"))]);
+    assert_eq!(ends(&runtime, "s").await, [QuestionEnd::Answered(GivenAnswer::from("yes").by("ada"))]);
     assert_eq!(runtime.questions().await.unwrap(), []);
 
     let told: Vec<String> = question_events(&mut events);

@@ -50,7 +50,7 @@
 //!
 //! # Questions to people
 //!
-//! A tool asks a [`Question`], and [`SessionHandle::answer`] takes the [`Answer`]. [`PendingQuestion`] is one that is open.
+//! A tool asks a [`Question`], and [`SessionHandle::answer`] takes the [`GivenAnswer`]. [`PendingQuestion`] is one that is open.
 //!
 //! # Compaction
 //!
@@ -123,7 +123,7 @@ pub use values::state::{State, Status};
 
 pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::entry::{CompactionOutcome, Sees};
-pub use greenroom_kernel::question::{Answer, Asker, Question, QuestionEnd, QuestionKind};
+pub use greenroom_kernel::question::{Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FailureClass, Image, ImageError, RunId, RunOutcome};
 pub use greenroom_provider::{ModelSettings, ReasoningEffort, ToolChoice};

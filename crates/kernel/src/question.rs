@@ -229,15 +229,16 @@ fn quoted(choices: &[String]) -> String {
 /// What a person answered.
 ///
 /// ```
-/// use greenroom_kernel::question::Answer;
+/// use greenroom_kernel::question::GivenAnswer;
 ///
-/// let answer = Answer::from("yes").by("ada@example.org");
+/// let answer = GivenAnswer::from("yes").by("ada@example.org");
 /// assert!(answer.is("yes"));
 /// assert_eq!(answer.to_string(), "yes");
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Answer")]
 #[non_exhaustive]
-pub struct Answer {
+pub struct GivenAnswer {
     /// The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a form.
     pub value: Value,
     /// Who answered, as the program that took the answer says.
@@ -245,7 +246,7 @@ pub struct Answer {
     pub by: Option<String>,
 }
 
-impl Answer {
+impl GivenAnswer {
     /// Sets who answered: a name for the log, which is not verified.
     #[must_use]
     pub fn by(mut self, who: impl Into<String>) -> Self {
@@ -291,7 +292,7 @@ impl Answer {
 }
 
 /// The text itself, or JSON.
-impl std::fmt::Display for Answer {
+impl std::fmt::Display for GivenAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.as_text() {
             Some(text) => f.write_str(text),
@@ -300,19 +301,19 @@ impl std::fmt::Display for Answer {
     }
 }
 
-impl From<Value> for Answer {
+impl From<Value> for GivenAnswer {
     fn from(value: Value) -> Self {
         Self { value, by: None }
     }
 }
 
-impl From<&str> for Answer {
+impl From<&str> for GivenAnswer {
     fn from(text: &str) -> Self {
         Value::from(text).into()
     }
 }
 
-impl From<String> for Answer {
+impl From<String> for GivenAnswer {
     fn from(text: String) -> Self {
         Value::from(text).into()
     }
@@ -354,7 +355,7 @@ pub struct AskedQuestion {
 #[non_exhaustive]
 pub enum QuestionEnd {
     /// A person answered.
-    Answered(Answer),
+    Answered(GivenAnswer),
     /// No answer in time.
     Expired,
     /// Its call ended without an answer: its run was aborted, or it asks no more.
@@ -482,7 +483,7 @@ impl Questions {
     pub fn answer(
         &self,
         id: EntryId,
-        answer: Answer,
+        answer: GivenAnswer,
         now_ms: u64,
         fits: impl FnOnce(&Value, &Value) -> Result<(), String>,
     ) -> Result<QuestionEnd, AnswerError> {
@@ -491,9 +492,9 @@ impl Questions {
             Some(end) => Err(AnswerError::Closed(end.clone())),
             None if known.has_expired(now_ms) => Err(AnswerError::Closed(QuestionEnd::Expired)),
             None => {
-                let Answer { value, by } = answer;
+                let GivenAnswer { value, by } = answer;
                 let value = known.asked.question.accept(value, fits).map_err(AnswerError::Misfit)?;
-                Ok(QuestionEnd::Answered(Answer { value, by }))
+                Ok(QuestionEnd::Answered(GivenAnswer { value, by }))
             }
         }
     }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::question::{Answer, Question};
+use greenroom_kernel::question::{GivenAnswer, Question};
 use greenroom_kernel::settings::CompactOptions;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -52,7 +52,7 @@ impl ToolContext {
 
     /// Sets the answers that questions get, in order: for tests of tools.
     #[must_use]
-    pub fn with_answers(mut self, answers: impl IntoIterator<Item = impl Into<Answer>>) -> Self {
+    pub fn with_answers(mut self, answers: impl IntoIterator<Item = impl Into<GivenAnswer>>) -> Self {
         self.questions = Questions::answered(answers);
         self
     }
@@ -95,7 +95,7 @@ impl ToolContext {
     ///
     /// # Errors
     /// [`AskError`]: no answer in time, the run was aborted, or the question cannot be asked.
-    pub async fn ask(&self, question: impl Into<Question>) -> Result<Answer, AskError> {
+    pub async fn ask(&self, question: impl Into<Question>) -> Result<GivenAnswer, AskError> {
         self.questions.ask(question.into()).await
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use greenroom_kernel::question::{Answer, Asker, Question, QuestionKind};
+use greenroom_kernel::question::{Asker, GivenAnswer, Question, QuestionKind};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -57,7 +57,7 @@ pub enum AskError {
 }
 
 /// Takes a question: the asker, the index of the question within the call (from 0), and the question.
-type Sink = dyn Fn(Asker, u32, Question) -> BoxFuture<'static, Result<Answer, AskError>> + Send + Sync;
+type Sink = dyn Fn(Asker, u32, Question) -> BoxFuture<'static, Result<GivenAnswer, AskError>> + Send + Sync;
 
 /// Asks people on behalf of a call. Clones share the count of questions.
 #[derive(Clone)]
@@ -84,7 +84,7 @@ impl Default for Questions {
 impl Questions {
     /// Creates questions that go to `sink`.
     pub fn new(
-        sink: impl Fn(Asker, u32, Question) -> BoxFuture<'static, Result<Answer, AskError>>
+        sink: impl Fn(Asker, u32, Question) -> BoxFuture<'static, Result<GivenAnswer, AskError>>
         + Send
         + Sync
         + 'static,
@@ -93,8 +93,8 @@ impl Questions {
     }
 
     /// Creates questions that get these answers in order: for tests of tools.
-    pub fn answered(answers: impl IntoIterator<Item = impl Into<Answer>>) -> Self {
-        let answers: VecDeque<Answer> = answers.into_iter().map(Into::into).collect();
+    pub fn answered(answers: impl IntoIterator<Item = impl Into<GivenAnswer>>) -> Self {
+        let answers: VecDeque<GivenAnswer> = answers.into_iter().map(Into::into).collect();
         let answers = Mutex::new(answers);
         Self::new(move |_, _, _| {
             let answer = answers.lock().pop_front();
@@ -133,7 +133,7 @@ impl Questions {
     ///
     /// # Errors
     /// The reason why there is no answer.
-    pub async fn ask(&self, question: Question) -> Result<Answer, AskError> {
+    pub async fn ask(&self, question: Question) -> Result<GivenAnswer, AskError> {
         question.check().map_err(AskError::Invalid)?;
         if let QuestionKind::Form { schema } = &question.kind {
             check_form(schema).map_err(AskError::Invalid)?;

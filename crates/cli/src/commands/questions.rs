@@ -4,7 +4,7 @@
 //! says so. No model is asked: the run that waits goes on when the program that has its tools opens the session.
 
 use anyhow::Result;
-use greenroom::{Answer, EntryId, PendingQuestion, QuestionKind, Runtime, State};
+use greenroom::{EntryId, GivenAnswer, PendingQuestion, QuestionKind, Runtime, State};
 use greenroom_server::Client;
 use greenroom_server::operations::{AnswerQuestion, ListQuestions};
 use greenroom_simulator::Simulator;
@@ -109,7 +109,7 @@ async fn give(runtime: &Runtime, id: &str, args: &AnswerArgs) -> Result<State> {
     let question = EntryId(args.question);
     let asked = session.questions().await?.into_iter().find(|asked| asked.id == question);
     let value = value(asked.as_ref().map(|asked| &asked.question.kind), args)?;
-    let mut answer = Answer::from(value);
+    let mut answer = GivenAnswer::from(value);
     answer.by = args.by.clone().or_else(|| variable("USER"));
     session.answer(question, answer).await?;
     Ok(session.state().await?)

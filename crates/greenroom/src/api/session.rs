@@ -13,7 +13,7 @@ use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, Entr
 use greenroom_kernel::log::Amendment;
 use greenroom_kernel::message::Message;
 use greenroom_kernel::plan::{NothingToCompact, Plan};
-use greenroom_kernel::question::Answer;
+use greenroom_kernel::question::GivenAnswer;
 use greenroom_kernel::usage::ContextUsage;
 use tokio::sync::oneshot;
 
@@ -150,12 +150,12 @@ impl SessionHandle {
     /// soon as it is opened.
     ///
     /// ```
-    /// use greenroom::Answer;
+    /// use greenroom::GivenAnswer;
     /// # use greenroom::prelude::*;
     /// # async fn example(session: SessionHandle) -> Result<()> {
     /// for question in session.questions().await? {
     ///     println!("{}", question.question.text);
-    ///     session.answer(question.id, Answer::from("yes").by("ada")).await?;
+    ///     session.answer(question.id, GivenAnswer::from("yes").by("ada")).await?;
     /// }
     /// # Ok(()) }
     /// ```
@@ -164,7 +164,7 @@ impl SessionHandle {
     /// [`Error::AnswerMisfit`] when the answer does not fit: the question stays open; [`Error::QuestionClosed`] when it was
     /// answered before, expired, or was withdrawn with its run; [`Error::NoQuestion`]; [`Error::Deleted`],
     /// [`Error::Store`].
-    pub async fn answer(&self, question: EntryId, answer: impl Into<Answer>) -> Result<()> {
+    pub async fn answer(&self, question: EntryId, answer: impl Into<GivenAnswer>) -> Result<()> {
         self.door.check_deleted()?;
         let answer = answer.into();
         if self.door.shared.agent().is_none() {

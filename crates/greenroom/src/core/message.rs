@@ -15,7 +15,7 @@ use greenroom_kernel::entry::{ChildRecord, Delivery, EntryId, RunId, RunOutcome,
 use greenroom_kernel::log::Amendment;
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolCall, ToolResult};
 use greenroom_kernel::plan::Plan;
-use greenroom_kernel::question::{Answer as PersonsAnswer, Asker, KnownQuestion, Question, QuestionEnd};
+use greenroom_kernel::question::{Asker, GivenAnswer, KnownQuestion, Question, QuestionEnd};
 use greenroom_kernel::run::{AbortCause, Boundary, Fallbacks, Size, Verdict};
 use greenroom_kernel::settings::{CompactOptions, CompactionSettings};
 use greenroom_kernel::usage::{ContextUsage, Ratio, RequestFrame};
@@ -197,7 +197,7 @@ pub(crate) enum SessionMessage {
     /// From outside: change it, and begin nothing.
     Amend { amendment: Amendment, reply: ReplyTo<usize> },
     /// From outside: a person answers a question.
-    Answer { question: EntryId, answer: PersonsAnswer, reply: ReplyTo<()> },
+    Answer { question: EntryId, answer: GivenAnswer, reply: ReplyTo<()> },
     /// From a tool or a hook: ask a person. Told how the question ended.
     Ask(Box<AskRequest>),
     /// From the tool task: tell what this call has asked, when all of it has ended.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Draft;
 use crate::entry::{EntryId, EntryKind, Metadata};
-use crate::question::{Answer, AnswerError};
+use crate::question::{AnswerError, GivenAnswer};
 
 /// The most labels of a session. A head is stored with every append, so its size is limited.
 pub const LABELS_MAX: usize = 16;
@@ -25,7 +25,7 @@ pub enum Amendment {
         /// The question's entry.
         question: EntryId,
         /// What the person answers.
-        answer: Answer,
+        answer: GivenAnswer,
     },
 }
 

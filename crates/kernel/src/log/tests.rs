@@ -21,7 +21,7 @@ use crate::entry::{
 use crate::message::{AssistantMessage, StopReason, ToolResult, Usage};
 use crate::notation::{Random, Sketch, drawn, says, usage};
 use crate::path::path_within;
-use crate::question::{Answer, AnswerError, AskedQuestion, Asker, Question, QuestionEnd, QuestionKind};
+use crate::question::{AnswerError, AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 use crate::usage::{ContextUsage, Measured};
 
 /// One micro-dollar for a token of the model `test-1`; no other model has a price.
@@ -98,7 +98,7 @@ impl Life {
             "ask" => self.push(EntryKind::Question(Arc::new(asked(&of, None)))),
             "answer" => self.append(|log, draft| {
                 let question = log.questions().open().next().expect("one is open").id;
-                let answer = Answer::from("yes");
+                let answer = GivenAnswer::from("yes");
                 draft
                     .amend(Amendment::Answer { question, answer }, Vec::new(), fits)
                     .expect("any text is an answer");
@@ -410,7 +410,7 @@ fn answers_that_do_not_fit_change_nothing() {
     let asks = "u begin c=k ask=k";
     check(asks, 1, json!("yes"), &AnswerError::Unknown);
     check(asks, 2, json!(3), &AnswerError::Misfit("it must be a text".into()));
-    let answered = AnswerError::Closed(QuestionEnd::Answered(Answer::from("yes")));
+    let answered = AnswerError::Closed(QuestionEnd::Answered(GivenAnswer::from("yes")));
     check("u begin c=k ask=k answer", 2, json!("no"), &answered);
     // A form is judged by what is handed in.
     let mut life = Life::of("u begin c=k");

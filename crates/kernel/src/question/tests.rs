@@ -55,7 +55,7 @@ fn a_question_has_one_end() {
     let mut questions = fold([asked("a", 0, question(), None), asked("b", 0, question(), Some(500))]);
     assert_eq!(open(&questions), [1, 2]);
     let answer = |questions: &Questions, id, text: &str, now_ms| {
-        questions.answer(EntryId(id), Answer::from(text), now_ms, nothing_fits)
+        questions.answer(EntryId(id), GivenAnswer::from(text), now_ms, nothing_fits)
     };
     assert_eq!(answer(&questions, 7, "yes", 0), Err(AnswerError::Unknown));
     assert!(matches!(answer(&questions, 1, "maybe", 0), Err(AnswerError::Misfit(_))));
@@ -123,7 +123,7 @@ fn an_answer_that_could_not_be_read_back_is_refused() {
 fn one_text_is_a_list_of_one_choice() {
     let several = Question::choices("Which?", ["a", "b"]);
     assert_eq!(several.accept("b".into(), nothing_fits), Ok(json!(["b"])));
-    let answer = Answer::from(json!(["b"]));
+    let answer = GivenAnswer::from(json!(["b"]));
     assert!(answer.is("b") && answer.choices() == ["b"] && answer.as_text().is_none());
 }
 
@@ -221,13 +221,13 @@ fn what_a_question_and_an_answer_hold() {
     let form = Question::form::<bool>("May it?");
     assert!(matches!(&form.kind, QuestionKind::Form { schema } if schema["type"] == "boolean"), "{form:?}");
 
-    let answer = Answer::from("yes".to_owned()).by("ada");
+    let answer = GivenAnswer::from("yes".to_owned()).by("ada");
     assert_eq!((answer.weight(), answer.by.as_deref(), answer.as_text()), (5 + 3, Some("ada"), Some("yes")));
     assert_eq!((answer.to_string(), answer.choices()), ("yes".to_owned(), vec!["yes"]));
     assert!(answer.is("yes") && !answer.is("no"));
-    let several = Answer::from(json!(["a", "b"]));
+    let several = GivenAnswer::from(json!(["a", "b"]));
     assert!(!several.is("a") && several.choices() == ["a", "b"] && several.weight() == 9);
-    let number = Answer::from(json!(7));
+    let number = GivenAnswer::from(json!(7));
     assert!(!number.is("7") && number.choices().is_empty() && number.to_string() == "7");
     assert_eq!(number.parse::<u8>().ok(), Some(7));
     assert!(number.parse::<String>().is_err());

@@ -1,6 +1,6 @@
 //! Operations on the questions that tools ask people.
 
-use greenroom::{Answer as GivenAnswer, PendingQuestion};
+use greenroom::{GivenAnswer, PendingQuestion};
 use greenroom_kernel::EntryId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

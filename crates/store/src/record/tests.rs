@@ -11,7 +11,7 @@ use greenroom_kernel::entry::{
     EntryRange, HandOff, Metadata, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::head::{Head, SessionState};
-use greenroom_kernel::question::{Answer, AskedQuestion, Asker, Question, QuestionEnd, QuestionKind};
+use greenroom_kernel::question::{AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
@@ -355,7 +355,7 @@ fn kinds() -> Vec<EntryKind> {
             expires_at_ms: Some(300),
         })));
     }
-    let answer = Answer::from(serde_json::json!({ "a": [1.5, null] })).by("ada");
+    let answer = GivenAnswer::from(serde_json::json!({ "a": [1.5, null] })).by("ada");
     for end in [QuestionEnd::Answered(answer), QuestionEnd::Expired, QuestionEnd::Withdrawn] {
         kinds.push(EntryKind::QuestionEnded { question: EntryId(7), end });
     }

@@ -17,7 +17,7 @@ use greenroom_kernel::entry::{
     Delivery, EntryRange, HandOff, Metadata, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::head::{Head, SessionState};
-use greenroom_kernel::question::{Answer, AskedQuestion, Asker, Question, QuestionEnd, QuestionKind};
+use greenroom_kernel::question::{AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
@@ -160,7 +160,7 @@ stored_struct!(V1: AskedQuestion {
 
 stored_enum!(V1: Asker { 0 = Tool, 1 = Hook; _ });
 
-stored_enum!(V1: QuestionEnd { 0 = Answered(answer: Answer), 1 = Expired, 2 = Withdrawn; _ });
+stored_enum!(V1: QuestionEnd { 0 = Answered(answer: GivenAnswer), 1 = Expired, 2 = Withdrawn; _ });
 
 stored_enum!(V1: Metadata {
     0 = Title { title: Option<String> },
@@ -403,7 +403,7 @@ impl Stored<V1> for Question {
     }
 }
 
-impl Stored<V1> for Answer {
+impl Stored<V1> for GivenAnswer {
     fn write<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
         Stored::<V1>::write(&self.value, encoder)?;
         Stored::<V1>::write(&self.by, encoder)

@@ -57,7 +57,8 @@ fn a_value_fits_the_schema_of_its_type_or_says_where_it_does_not() {
 #[tokio::test]
 async fn a_test_of_a_tool_answers_its_questions() {
     let booking = json!({ "seats": 1, "class": "second", "guests": [] });
-    let context = ToolContext::new("s", "c").with_answers([Answer::from("yes"), booking.into(), "no".into()]);
+    let context =
+        ToolContext::new("s", "c").with_answers([GivenAnswer::from("yes"), booking.into(), "no".into()]);
     assert!(context.ask("Sure?").await.is_ok_and(|answer| answer.is("yes")));
     let booking: Booking = context.ask_as("Which seats?").await.expect("it is a booking");
     assert_eq!(booking.class, Class::Second);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use greenroom_kernel::question::{self, Answer, Asker, Question, QuestionEnd};
+use greenroom_kernel::question::{self, Asker, GivenAnswer, Question, QuestionEnd};
 use greenroom_kernel::{EntryId, ToolCall, ToolResult};
 use greenroom_tools::{AskError, Pauses, Progress, Questions, Registry, ToolContext};
 use tokio::sync::Semaphore;
@@ -293,7 +293,7 @@ impl Asking {
         asker: Asker,
         ordinal: u32,
         question: Question,
-    ) -> Result<Answer, AskError> {
+    ) -> Result<GivenAnswer, AskError> {
         let request = |reply| {
             SessionMessage::Ask(Box::new(AskRequest {
                 stamp: self.stamp,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::RunId;
-use greenroom_kernel::question::{Answer, Question};
+use greenroom_kernel::question::{GivenAnswer, Question};
 use greenroom_tools::{AppState, AskError, Questions, ToolOutput};
 use serde_json::Value;
 
@@ -84,7 +84,7 @@ impl ToolCallProposal {
     ///
     /// # Errors
     /// [`AskError`]: no answer in time, the run was aborted, or the question cannot be asked.
-    pub async fn ask(&self, question: impl Into<Question>) -> Result<Answer, AskError> {
+    pub async fn ask(&self, question: impl Into<Question>) -> Result<GivenAnswer, AskError> {
         self.questions.ask(question.into()).await
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use greenroom_kernel::entry::CompactionOutcome;
-use greenroom_kernel::question::Answer;
+use greenroom_kernel::question::GivenAnswer;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{FailureClass, RunOutcome, StopReason};
 use serde::de::DeserializeOwned;
@@ -132,7 +132,7 @@ pub(crate) fn all() -> Vec<EventKind> {
         },
         EventKind::QuestionEnded {
             question: entry_id,
-            end: QuestionEnd::Answered(Answer::from(serde_json::json!({ "euros": 120 })).by("ada")),
+            end: QuestionEnd::Answered(GivenAnswer::from(serde_json::json!({ "euros": 120 })).by("ada")),
         },
         EventKind::QuestionEnded { question: entry_id, end: QuestionEnd::Expired },
         EventKind::QuestionEnded { question: entry_id, end: QuestionEnd::Withdrawn },
