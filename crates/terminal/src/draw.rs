@@ -1,7 +1,8 @@
-//! The bottom of the terminal, which is drawn over, and the finished rows above it, which belong to the terminal.
+//! The region at the bottom of the terminal, which is redrawn, and the finished rows above it, which the
+//! terminal keeps in its scrollback.
 //!
-//! Invariants: a finished row is written once and never touched again; nothing here asks the terminal anything, so that a
-//! slow connection costs no waiting; no row reaches the last column, so that no terminal wraps by itself.
+//! Invariants: a finished row is written once and never touched again; nothing here queries the terminal, so
+//! a slow connection adds no delay; no row reaches the last column, so the terminal never wraps a row itself.
 
 use std::fmt::Write as _;
 
@@ -10,7 +11,7 @@ use super::row::Row;
 #[cfg(test)]
 mod tests;
 
-/// How large a terminal is.
+/// The size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
     /// The number of columns.
@@ -20,28 +21,28 @@ pub struct Size {
 }
 
 impl Size {
-    /// How wide a row may be.
+    /// The maximum width of a row, in columns.
     pub fn width(self) -> usize {
         self.columns.saturating_sub(1).max(1)
     }
 }
 
-/// What is to be seen.
+/// The content to show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Rows that are finished.
+    /// Finished rows, written above the region.
     pub above: Vec<Row>,
-    /// The rows at the bottom.
+    /// The rows of the region at the bottom.
     pub region: Vec<Row>,
-    /// Where the cursor stands: its row in the region, and its column.
+    /// The cursor's row and column in the region.
     pub cursor: (usize, usize),
 }
 
-/// What is drawn now, and how to draw something else.
+/// Draws frames: remembers the region on the screen and writes only the differences.
 #[derive(Debug)]
 pub struct Painter {
     color: bool,
-    /// Whether the terminal wraps rows anew when it gets narrower; others cut them off.
+    /// Whether the terminal rewraps its rows when it gets narrower; otherwise it truncates them.
     rewraps: bool,
     size: Size,
     region: Vec<Row>,
@@ -49,26 +50,26 @@ pub struct Painter {
 }
 
 impl Painter {
-    /// A painter whose cursor stands at the beginning of an empty row.
+    /// Creates a painter whose cursor is at the start of an empty row.
     pub fn new(color: bool, size: Size) -> Self {
         Self { color, rewraps: true, size, region: Vec::new(), cursor: (0, 0) }
     }
 
-    /// For a terminal that cuts rows off when it gets narrower, and does not wrap them anew.
+    /// Sets whether the terminal truncates rows when it gets narrower, instead of rewrapping them.
     #[must_use]
     pub fn cutting(mut self, is_cutting: bool) -> Self {
         self.rewraps = !is_cutting;
         self
     }
 
-    /// What the terminal is to be sent, so that it shows this.
+    /// Returns the bytes that make the terminal show this frame.
     pub fn paint(&mut self, frame: &Frame, size: Size) -> String {
         let (region, cursor) = fitted(frame, size);
         let is_resized = size != self.size;
         if frame.above.is_empty() && !is_resized && region == self.region && cursor == self.cursor {
             return String::new();
         }
-        // The terminal shows all of it at once, if it knows how, and the cursor does not flicker meanwhile.
+        // A terminal that supports synchronised updates shows the frame at once, without a flickering cursor.
         let mut out = String::from("\x1b[?2026h\x1b[?25l");
         let row = self.cursor_row(size);
         let same = if frame.above.is_empty() && !is_resized {
@@ -76,7 +77,7 @@ impl Painter {
         } else {
             0
         };
-        // Rows that stay as they are need not be written: those above the first that changed.
+        // The rows above the first changed one are not written again.
         let same = same.min(region.len().saturating_sub(1)).min(self.region.len().saturating_sub(1));
         up_or_down(&mut out, row, same);
         out.push('\r');
@@ -101,7 +102,7 @@ impl Painter {
         out
     }
 
-    /// What takes the bottom away, so that others can write from there on.
+    /// Returns the bytes that remove the region, so that other output can start in its place.
     pub fn clear(&mut self) -> String {
         let mut out = String::new();
         up_or_down(&mut out, self.cursor.0, 0);
@@ -116,8 +117,8 @@ impl Painter {
         out.push_str("\x1b[K");
     }
 
-    /// On which row the cursor stands, counted from the top of what was drawn. A terminal that got narrower has wrapped
-    /// what was drawn, so that it takes more rows than it did.
+    /// Returns the cursor's row, counted from the top of the region. A terminal that got narrower has
+    /// rewrapped the region, so it occupies more rows than before.
     fn cursor_row(&self, size: Size) -> usize {
         if size.columns >= self.size.columns || !self.rewraps {
             return self.cursor.0;
@@ -128,7 +129,7 @@ impl Painter {
     }
 }
 
-/// The rows that there is room for, the lowest, and the cursor in them.
+/// Returns the lowest rows that fit with the cursor among them, and the cursor's position in these rows.
 fn fitted(frame: &Frame, size: Size) -> (Vec<Row>, (usize, usize)) {
     let too_many = frame.region.len().saturating_sub(size.rows.max(1));
     let too_many = too_many.min(frame.cursor.0);

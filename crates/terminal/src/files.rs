@@ -1,7 +1,7 @@
-//! Files that are read whole: configurations, tokens, session files.
+//! Reading whole files: configurations, tokens, session files.
 //!
-//! Invariants: only regular files are read, so no pipe or device is ever waited for; and never more than the reader
-//! says it can take.
+//! Invariants: only regular files are read, so no read blocks on a pipe or a device; and never more bytes
+//! than the caller's limit.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufRead as _, Read as _};
@@ -10,16 +10,16 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Why a file is not read.
+/// Why a file was not read.
 #[derive(Debug)]
 pub enum FileError {
-    /// It is a pipe, a device, a socket or a folder.
+    /// The path is a pipe, a device, a socket or a folder.
     NotRegular,
-    /// It is a symbolic link, where none is followed.
+    /// The path is a symbolic link, and links are not followed here.
     Link,
-    /// It has more bytes than this.
+    /// The file is larger than this limit, in bytes.
     TooLarge(u64),
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     Io(io::Error),
 }
 
@@ -37,22 +37,22 @@ impl std::fmt::Display for FileError {
 impl std::error::Error for FileError {}
 
 impl FileError {
-    /// Whether there is no such file.
+    /// Whether the file does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// All bytes of a file, of at most `bytes_max`.
+/// Reads a file of at most `bytes_max` bytes.
 pub fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
     let (file, _) = open(path, true)?;
     read_all(file, bytes_max)
 }
 
-/// A regular file, open for reading, and what is known of it. A link that is the path's last part is followed only
-/// where `follows`.
+/// Opens a regular file for reading, and returns it with its metadata. If the path's last component is a
+/// link, it is followed only if `follows`.
 pub fn open(path: &Path, follows: bool) -> Result<(File, Metadata), FileError> {
-    // Without NONBLOCK, opening a pipe waits for its writer.
+    // Without NONBLOCK, opening a pipe blocks until it has a writer.
     let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     if !follows {
         flags |= OFlags::NOFOLLOW;
@@ -66,7 +66,7 @@ pub fn open(path: &Path, follows: bool) -> Result<(File, Metadata), FileError> {
     if metadata.is_file() { Ok((file, metadata)) } else { Err(FileError::NotRegular) }
 }
 
-/// All that comes from a reader, if it is at most `bytes_max` bytes.
+/// Reads everything from a reader, if that is at most `bytes_max` bytes.
 pub fn read_all(reader: impl io::Read, bytes_max: u64) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     reader.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(FileError::Io)?;
@@ -74,14 +74,15 @@ pub fn read_all(reader: impl io::Read, bytes_max: u64) -> Result<Vec<u8>, FileEr
     if is_larger { Err(FileError::TooLarge(bytes_max)) } else { Ok(bytes) }
 }
 
-/// What a reader gives first: at most `bytes_max` bytes.
+/// Reads the first `bytes_max` bytes of a reader, or fewer if it ends before.
 pub fn read_start(reader: impl io::Read, bytes_max: usize) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     reader.take(bytes_max as u64).read_to_end(&mut bytes).map_err(FileError::Io)?;
     Ok(bytes)
 }
 
-/// The next line, with its end, if it is at most `bytes_max` bytes; `None` at the end of the input.
+/// Reads the next line, including its line break, if it is at most `bytes_max` bytes; returns `None` at the
+/// end of the input.
 pub fn read_line(reader: &mut impl io::BufRead, bytes_max: u64) -> Result<Option<String>, FileError> {
     let mut bytes = Vec::new();
     reader.take(bytes_max.saturating_add(1)).read_until(b'\n', &mut bytes).map_err(FileError::Io)?;

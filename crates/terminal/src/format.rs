@@ -1,6 +1,6 @@
-//! Numbers, bars and lines that show how a context grows and shrinks.
+//! Numbers, bars and lines that show the size of a context and how it changes.
 //!
-//! Invariants: everything here is a plain function from values to text, without colour and without a clock.
+//! Invariants: everything here is a pure function from values to text, without colours and without a clock.
 
 use greenroom::{Compacted, CompactionOutcome, EntryId};
 use greenroom_kernel::entry::Trigger;
@@ -9,11 +9,11 @@ use greenroom_kernel::usage::ContextUsage;
 use crate::screen::one_line;
 use crate::text;
 
-/// Arguments that say best what a tool call is about, in order.
+/// The arguments that identify a tool call best, in order of preference.
 const TELLING_ARGUMENTS: [&str; 9] =
     ["command", "pattern", "query", "path", "file_path", "task", "url", "name", "text"];
 
-/// A number of tokens in short: `812`, `9.9k`, `142k`, `1.2M`.
+/// Formats a number of tokens briefly: `812`, `9.9k`, `142k`, `1.2M`.
 pub fn short(tokens: u64) -> String {
     let tenths = |unit: u64| (tokens + unit / 20) / (unit / 10);
     match tokens {
@@ -24,7 +24,7 @@ pub fn short(tokens: u64) -> String {
     }
 }
 
-/// As [`short`], with a tenth up to a million: `142.3k`.
+/// Like [`short`], with one decimal up to a million: `142.3k`.
 pub fn tenths(tokens: u64) -> String {
     match tokens {
         99_950..999_950 => with_tenth((tokens + 50) / 100, "k"),
@@ -40,7 +40,7 @@ fn with_tenth(tenths: u64, unit: &str) -> String {
     }
 }
 
-/// A time in short: `80 ms`, `1.2 s`, `2 min 5 s`.
+/// Formats a duration in milliseconds: `80 ms`, `1.2 s`, `2 min 5 s`.
 pub fn duration(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
@@ -49,7 +49,7 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
-/// Micro-dollars as dollars: `$0.0312`.
+/// Formats micro-dollars as dollars: `$0.0312`.
 pub fn dollars(microdollars: u64) -> String {
     if microdollars >= 1_000_000 {
         format!("${}.{:02}", microdollars / 1_000_000, microdollars % 1_000_000 / 10_000)
@@ -58,7 +58,7 @@ pub fn dollars(microdollars: u64) -> String {
     }
 }
 
-/// Micro-dollars as dollars and cents, `$0.03`; what is less than a cent as [`dollars`].
+/// Formats micro-dollars as dollars and cents, `$0.03`; amounts below a cent like [`dollars`].
 pub fn cents(microdollars: u64) -> String {
     match microdollars {
         0..10_000 => dollars(microdollars),
@@ -69,18 +69,18 @@ pub fn cents(microdollars: u64) -> String {
     }
 }
 
-/// A sum with the sign that it is an estimate, where part of the tokens that it is for are estimated: `~$0.03`.
+/// Marks a sum as an estimate, `~$0.03`, if some of its tokens are estimated.
 pub fn about(sum: String, estimated_tokens: u64) -> String {
     if estimated_tokens > 0 { format!("~{sum}") } else { sum }
 }
 
-/// `1 message`, `2 messages`.
+/// Formats a number with its noun: `1 message`, `2 messages`.
 pub fn count(number: u64, what: &str) -> String {
     let many = || what.strip_suffix('y').map_or(format!("{what}s"), |stem| format!("{stem}ies"));
     if number == 1 { format!("1 {what}") } else { format!("{} {}", crate::text::thousands(number), many()) }
 }
 
-/// How full a window is, as a bar of `width` characters with a mark where compaction triggers.
+/// Draws the fill level of a window as a bar of `width` characters, with a mark at the compaction trigger.
 pub fn bar(tokens: u64, window: u64, trigger: u64, width: usize) -> String {
     let cell = |tokens: u64| {
         let cells = tokens.saturating_mul(width as u64).checked_div(window).unwrap_or(0);
@@ -96,7 +96,7 @@ pub fn bar(tokens: u64, window: u64, trigger: u64, width: usize) -> String {
         .collect()
 }
 
-/// The context as a bar with its numbers: `██████░░┆░ 12.3k of 24k, 51 %`.
+/// Draws the context as a bar with its numbers: `██████░░┆░ 12.3k of 24k, 51 %`.
 pub fn context(context: &ContextUsage, trigger: u64, width: usize) -> String {
     match context.window {
         Some(window) => format!("{} {}", bar(context.tokens, window, trigger, width), fill(context)),
@@ -104,7 +104,7 @@ pub fn context(context: &ContextUsage, trigger: u64, width: usize) -> String {
     }
 }
 
-/// `12.3k of 24k, 51 %`.
+/// Formats the fill level: `12.3k of 24k, 51 %`.
 pub fn fill(context: &ContextUsage) -> String {
     match (context.window, context.percent()) {
         (Some(window), Some(percent)) => {
@@ -114,7 +114,7 @@ pub fn fill(context: &ContextUsage) -> String {
     }
 }
 
-/// Where the conversation goes on from, after it was moved.
+/// Says where the conversation continues after a branch.
 pub fn branched(to: Option<EntryId>) -> String {
     match to {
         Some(entry) => format!(
@@ -126,7 +126,7 @@ pub fn branched(to: Option<EntryId>) -> String {
     }
 }
 
-/// A compaction that is under way.
+/// Describes a compaction in progress.
 pub fn compacting(trigger: Trigger, tokens: u64) -> String {
     match trigger {
         Trigger::Branch => "summarising the branch that is left".to_owned(),
@@ -142,7 +142,7 @@ pub fn compacting(trigger: Trigger, tokens: u64) -> String {
     }
 }
 
-/// A compaction in one line: `compacted 142.3k → 21.8k tokens, 96 messages, 8.4 s, $0.03`.
+/// Describes a compaction in one line: `compacted 142.3k → 21.8k tokens, 96 messages, 8.4 s, $0.03`.
 pub fn compaction(end: &Compacted) -> String {
     if let CompactionOutcome::Nothing { reason } = &end.outcome {
         return format!("nothing to compact: {}", text::nothing_to_compact(reason));
@@ -171,7 +171,7 @@ pub fn compaction(end: &Compacted) -> String {
     )
 }
 
-/// A tool call in one line: `read src/lib.rs`.
+/// Describes a tool call in one line: `read src/lib.rs`.
 pub fn call(name: &str, arguments: &str, width: usize) -> String {
     let value: serde_json::Value = serde_json::from_str(arguments).unwrap_or_default();
     let text = |value: &serde_json::Value| match value {
@@ -191,7 +191,7 @@ pub fn call(name: &str, arguments: &str, width: usize) -> String {
     one_line(&format!("{name} {told}"), width)
 }
 
-/// Sizes over time, a column each, in at most `width` columns; the highest stands for `top`.
+/// Draws sizes over time as at most `width` columns of blocks; `top` is full height.
 pub fn history(sizes: &[u64], top: u64, width: usize) -> String {
     const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let step = |size: u64| {
@@ -201,7 +201,7 @@ pub fn history(sizes: &[u64], top: u64, width: usize) -> String {
     if width == 0 || sizes.is_empty() {
         return String::new();
     }
-    // Each column shows the last size of its share: then every drop stays to be seen.
+    // Each column shows the last size of its share, so every drop remains visible.
     let columns = sizes.len().min(width);
     (1..=columns).map(|column| step(sizes[column * sizes.len() / columns - 1])).collect()
 }

@@ -1,15 +1,15 @@
-//! The harmless form of text from outside: what models, tools, files, servers and configurations say.
+//! The harmless form of text from outside: from models, tools, files, servers and configurations.
 //!
-//! Invariants: the form has no control character but the line feed and the tab, and nothing that changes the direction
-//! of the text around it or hides in it; making it harmless again changes nothing.
+//! Invariants: the harmless form has no control characters except line feed and tab, and no characters that
+//! change the direction of the surrounding text or are invisible; making text harmless is idempotent.
 
 use std::borrow::Cow;
 
-/// Whether a terminal would obey a character, or be misled by it, instead of showing it.
+/// Whether a terminal would obey a character or show it misleadingly.
 ///
-/// Controls of both sets (C0 and C1, DEL), marks, embeddings, overrides and isolates of direction, blanks and fillers
-/// without width, soft hyphens, separators of lines and paragraphs, tags, and the mark of byte order. Joiners stay: scripts
-/// and pictures need them.
+/// These are the control characters of both sets (C0 and C1, DEL); direction marks, embeddings, overrides and
+/// isolates; zero-width spaces and fillers; soft hyphens; line and paragraph separators; tags; and the byte
+/// order mark. Joiners are permitted: scripts and emoji need them.
 fn is_hostile(c: char) -> bool {
     let is_layout = matches!(c, '\n' | '\t');
     (c.is_control() && !is_layout)
@@ -35,8 +35,7 @@ fn is_hostile(c: char) -> bool {
         )
 }
 
-/// The text with escapes (`\u{1b}`) for what a terminal would obey or be misled by. A line that ends as Windows ends
-/// lines ends with a line feed.
+/// Returns the text with these characters escaped (`\u{1b}`). CR LF becomes LF.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     if !text.contains(is_hostile) {
         return Cow::Borrowed(text);
@@ -56,10 +55,10 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// JSON that means the same, with JSON's own escapes (`\u001b`) for these characters. Outside of its texts JSON has none
-/// of them, and within them it escapes C0 already.
+/// Returns equivalent JSON in which these characters are JSON escapes (`\u001b`). They can occur only inside
+/// JSON's strings, where C0 is escaped already.
 pub(crate) fn harmless_json(json: &str) -> Cow<'_, str> {
-    // A carriage return between the values of another program's JSON is white space.
+    // A carriage return between the values of another program's JSON is whitespace.
     let is_hostile = |c: char| is_hostile(c) && c != '\r';
     if !json.contains(is_hostile) {
         return Cow::Borrowed(json);

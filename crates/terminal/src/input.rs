@@ -1,7 +1,7 @@
 //! The terminal in raw mode: keys in, frames out.
 //!
-//! Invariants: however the program ends, the terminal is as it was; everything written goes through one place, which
-//! writes whole frames.
+//! Invariants: however the program ends, the terminal's mode is restored; all output goes through one
+//! function, which writes whole frames.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -18,36 +18,37 @@ use tokio::sync::mpsc;
 use super::draw::Size;
 use super::keys::Keys;
 
-/// Pastes come marked as such, and keys that terminals mix up (Shift+Enter, Esc) come apart where the terminal can.
+/// Enables bracketed paste, and the keyboard protocol that distinguishes keys such as Shift+Enter and Esc, if
+/// the terminal supports it.
 const ENTER: &str = "\x1b[?2004h\x1b[>1u";
-/// All of that back, and the cursor is seen.
+/// Undoes [`ENTER`], and shows the cursor.
 const LEAVE: &str = "\x1b[<1u\x1b[?2004l\x1b[?25h";
 
-/// Whether the terminal is in raw mode now.
+/// Whether the terminal is in raw mode.
 static IS_RAW: AtomicBool = AtomicBool::new(false);
 
-/// What the user does.
+/// What the user did.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// A key.
     Key(KeyEvent),
     /// A pasted text.
     Paste(String),
-    /// The size may have changed.
+    /// The terminal's size may have changed.
     Resized,
-    /// The terminal is gone.
+    /// The terminal is gone, and why.
     Ended(String),
 }
 
-/// The terminal in raw mode. Dropping it gives it back.
+/// Raw mode of the terminal. Dropping it restores the terminal.
 #[derive(Debug)]
 pub struct Raw;
 
 impl Raw {
-    /// Takes the terminal.
+    /// Enters raw mode.
     pub fn new() -> io::Result<Self> {
         enter()?;
-        // Whatever a panic says must be readable.
+        // A panic's message must be readable.
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             leave();
@@ -56,7 +57,7 @@ impl Raw {
         Ok(Self)
     }
 
-    /// Gives the terminal back, stops this process as Ctrl-Z does, and takes the terminal again when it goes on.
+    /// Leaves raw mode, suspends this process as Ctrl-Z does, and enters raw mode again when it is resumed.
     pub fn suspend(&self) -> io::Result<()> {
         leave();
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TSTP)?;
@@ -78,13 +79,13 @@ fn enter() -> io::Result<()> {
 
 fn leave() {
     if IS_RAW.swap(false, Ordering::SeqCst) {
-        // A terminal that is gone needs nothing.
+        // If the terminal is gone, there is nothing to restore.
         let _ = write(LEAVE);
         let _ = terminal::disable_raw_mode();
     }
 }
 
-/// Writes what a terminal obeys.
+/// Writes text with its control codes to the terminal.
 pub fn write(text: &str) -> io::Result<()> {
     if text.is_empty() {
         return Ok(());
@@ -94,7 +95,7 @@ pub fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// The terminal's size; 80 by 24 where nothing says so.
+/// Returns the terminal's size; 80 by 24 if it is unknown.
 pub fn size() -> Size {
     match rustix::termios::tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
@@ -104,13 +105,13 @@ pub fn size() -> Size {
     }
 }
 
-/// Whether the terminal cuts rows off when it gets narrower: xterm, rxvt, the Linux console and GNU screen do, where most
-/// others wrap them anew.
+/// Whether the terminal truncates rows when it gets narrower: xterm, rxvt, the Linux console and GNU screen
+/// do; most others rewrap them.
 pub fn cuts_rows() -> bool {
     cuts(crate::screen::variable)
 }
 
-/// As the environment's variables tell it. The innermost terminal is the one that counts.
+/// Decides this from environment variables. The innermost terminal counts.
 fn cuts(variable: impl Fn(&str) -> Option<String>) -> bool {
     if variable("TMUX").is_some() {
         return false;
@@ -121,12 +122,12 @@ fn cuts(variable: impl Fn(&str) -> Option<String>) -> bool {
 }
 
 impl Input {
-    /// Whether it leaves a chat in which nothing can be done: Ctrl-C, Ctrl-D, or the end of the terminal.
+    /// Whether this input leaves a chat that can do nothing else: Ctrl-C, Ctrl-D, or the end of the terminal.
     pub fn leaves(&self) -> bool {
         self.is_interrupt() || self.is_control('d') || matches!(self, Self::Ended(_))
     }
 
-    /// Whether it is Ctrl-C.
+    /// Whether this is Ctrl-C.
     pub fn is_interrupt(&self) -> bool {
         self.is_control('c')
     }
@@ -137,7 +138,7 @@ impl Input {
     }
 }
 
-/// What the user does, read by a thread that ends with the process.
+/// Starts a thread that reads the user's input until the process ends.
 pub fn inputs() -> mpsc::Receiver<Input> {
     let (sender, receiver) = mpsc::channel(256);
     let resized = sender.clone();
@@ -150,13 +151,13 @@ pub fn inputs() -> mpsc::Receiver<Input> {
             Ok(()) => "nothing more comes from the terminal".to_owned(),
             Err(error) => error.to_string(),
         };
-        // Nobody may listen any more.
+        // The receiver may be gone.
         let _ = sender.blocking_send(Input::Ended(ended));
     });
     receiver
 }
 
-/// Tells what the user does, until the terminal ends or nobody listens.
+/// Reads input and passes it to `tell`, until the terminal ends or `tell` returns false.
 fn read_keys(tell: impl Fn(Input) -> bool) -> io::Result<()> {
     let tty = if io::stdin().is_terminal() {
         io::stdin().as_fd().try_clone_to_owned()?

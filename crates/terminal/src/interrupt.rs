@@ -1,7 +1,7 @@
-//! Ctrl-C and the requests to end: SIGTERM, the terminal that closes (SIGHUP), Ctrl-\ (SIGQUIT).
+//! Ctrl-C and the requests to exit: SIGTERM, a closing terminal (SIGHUP), Ctrl-\ (SIGQUIT).
 //!
-//! Invariants: from the moment this exists, the first one is for the command to act on, and the second ends the
-//! process at once. A signal that was ignored when the program was started, as `nohup` does, stays ignored.
+//! Invariants: while an [`Interrupts`] exists, the command handles the first signal, and the second ends the
+//! process at once. A signal that was ignored when the program started, as under `nohup`, stays ignored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,23 +10,26 @@ use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
 
-/// The exit code of a process that was interrupted.
+/// The exit code of an interrupted process.
 pub const INTERRUPTED: u8 = 130;
 
-/// Interruptions, as they come. Clones hear the same ones; each is given out once.
+/// The interruptions, as they arrive. Clones share one queue: each interruption is delivered once.
 #[derive(Debug, Clone)]
 pub struct Interrupts {
     came: Arc<Notify>,
-    /// How many came.
+    /// The number of interruptions so far.
     count: watch::Sender<u64>,
-    /// One came and has not been settled: the next one is the second.
+    /// An interruption has arrived and is not settled: the next one is the second.
     is_pending: Arc<AtomicBool>,
-    /// The process was asked to end, not only what it is doing.
+    /// The process was asked to exit, not only to stop its current work.
     is_ending: Arc<AtomicBool>,
 }
 
 impl Interrupts {
-    /// From now on, these signals no longer end the process by themselves.
+    /// Starts handling these signals, which then no longer end the process by themselves.
+    ///
+    /// # Errors
+    /// A signal handler cannot be installed.
     pub fn new() -> Result<Self> {
         let ignored = ignored_signals();
         let mut interrupt = listen(SignalKind::interrupt(), ignored)?;
@@ -64,22 +67,23 @@ impl Interrupts {
         self.came.notified().await;
     }
 
-    /// As if the user had pressed Ctrl-C.
+    /// Acts like a Ctrl-C from the user.
     pub fn interrupt(&self) {
         self.is_pending.store(true, Ordering::SeqCst);
         self.count.send_modify(|count| *count += 1);
         self.came.notify_one();
     }
 
-    /// How many have come, for those who look on: it changes with each, whoever is given it.
+    /// Returns the number of interruptions as a watch. It counts every interruption, whichever clone receives
+    /// it.
     pub fn count(&self) -> watch::Receiver<u64> {
         self.count.subscribe()
     }
 
-    /// What comes of this, unless an interruption comes first.
+    /// Runs `work` until it ends or an interruption arrives.
     ///
     /// # Errors
-    /// The interruption, or its own.
+    /// The error of `work`, or [`Aborted`](greenroom::Error::Aborted) after an interruption.
     pub async fn unless<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
@@ -88,17 +92,17 @@ impl Interrupts {
         }
     }
 
-    /// Whether one has come, and what there was to interrupt is not over.
+    /// Whether an interruption has arrived and the interrupted work has not ended.
     pub fn is_pending(&self) -> bool {
         self.is_pending.load(Ordering::SeqCst)
     }
 
-    /// Whether the process was asked to end.
+    /// Whether the process was asked to exit.
     pub fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::SeqCst)
     }
 
-    /// What there was to interrupt is over: the next interruption is a first one again.
+    /// Marks the interrupted work as ended: the next interruption counts as the first again.
     pub async fn settle(&self) {
         tokio::select! {
             biased;
@@ -109,7 +113,7 @@ impl Interrupts {
     }
 }
 
-/// `None` for a signal that stays ignored.
+/// Listens for a signal; returns `None` if it stays ignored.
 fn listen(kind: SignalKind, ignored: u64) -> Result<Option<Signal>> {
     if ignored & (1 << (kind.as_raw_value() - 1)) != 0 {
         return Ok(None);
@@ -124,7 +128,8 @@ async fn next(signal: &mut Option<Signal>) {
     }
 }
 
-/// The signals that this process ignores, a bit each, from 1. None are known on systems that do not say it.
+/// Returns the signals that this process ignores, as a bit mask whose lowest bit is signal 1; 0 on systems
+/// that do not report them.
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

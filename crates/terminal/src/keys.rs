@@ -1,9 +1,10 @@
-//! From the bytes of a terminal to keys and pastes.
+//! Parses the bytes from a terminal into keys and pastes.
 //!
-//! Invariants: nothing that is unfinished holds up what follows for longer than a moment. A sequence without its end is
-//! dropped when the next one begins, at a control key, or after [`SEQUENCE_MAX`]. What is pasted stays text, whatever is in
-//! it: a paste without its end is left for a key that comes alone, after a silence in which no part of a paste would be
-//! late. So a text that is pasted presses no key, and Ctrl-C and Ctrl-D always work.
+//! Invariants: unfinished input delays what follows by a moment at most. A sequence without its end is
+//! dropped when the next one starts, at a control key, or after [`SEQUENCE_MAX`]. Pasted text stays text,
+//! whatever it contains. A paste without its end is ended only by a key that arrives alone, after a silence
+//! too long for a late part of the paste. So pasted text never presses a key, and Ctrl-C and Ctrl-D always
+//! work.
 
 use std::time::Duration;
 
@@ -11,36 +12,36 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::input::Input;
 
-/// How long the rest of a sequence, or of a character, may take. A terminal sends it in one piece.
+/// How long to wait for the rest of a sequence or character. A terminal sends it in one piece.
 pub(crate) const SEQUENCE_MAX: Duration = Duration::from_millis(100);
-/// How long the rest of a paste may take before what has come is shown. A key that is pressed after such a silence, with
-/// nothing before or after it, ends a paste.
+/// How long to wait for the rest of a paste before the text so far is shown. A key that arrives alone after
+/// such a silence ends the paste.
 pub(crate) const PASTE_MAX: Duration = Duration::from_secs(1);
 
-/// What stands before a paste, as parameters of a sequence that ends with `~`.
+/// The parameters of the sequence, ending with `~`, that begins a paste.
 const PASTE: &[u8] = b"200";
 const PASTE_END: &[u8] = b"\x1b[201~";
-/// A sequence with more parameters than this is none that a terminal sends for a key.
+/// The most parameter bytes of a sequence; no key has a longer one.
 const PARAMETERS_MAX: usize = 64;
 
-/// What has come of something that is unfinished.
+/// The unfinished input.
 #[derive(Debug, Default)]
 enum State {
     #[default]
     Nothing,
-    /// The beginning of a sequence, or the key Esc.
+    /// The start of a sequence, or the Esc key.
     Escape,
-    /// A sequence with parameters, so far.
+    /// A sequence with its parameters so far.
     Parameters(Vec<u8>),
-    /// A sequence of one more letter.
+    /// A sequence that consists of one more letter.
     Letter,
-    /// A character of several bytes.
+    /// The first bytes of a multi-byte character.
     Character { bytes: Vec<u8>, alt: KeyModifiers },
-    /// A paste: its text, as far as it was not told.
+    /// A paste: the part of its text that was not returned yet.
     Paste(Vec<u8>),
 }
 
-/// Reads keys and pastes.
+/// A parser of keys and pastes.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     state: State,
@@ -48,7 +49,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// How long more bytes are waited for, before [`Self::expire`] is to be called; `None` for ever.
+    /// Returns how long to wait for more bytes before calling [`Self::expire`]; `None` means without limit.
     pub(crate) fn patience(&self) -> Option<Duration> {
         match &self.state {
             State::Nothing => None,
@@ -58,12 +59,12 @@ impl Keys {
         }
     }
 
-    /// No more bytes came in time. Gives what the user did.
+    /// Handles the end of this wait, and returns the resulting input.
     pub(crate) fn expire(&mut self) -> Vec<Input> {
         match std::mem::take(&mut self.state) {
             State::Nothing | State::Character { .. } => {}
             State::Escape => self.press(KeyCode::Esc, KeyModifiers::NONE),
-            // The key alone, with Alt.
+            // Not a sequence, but the key with Alt.
             State::Parameters(given) if given.is_empty() => self.character('[', KeyModifiers::ALT),
             State::Parameters(_) => {}
             State::Letter => self.character('O', KeyModifiers::ALT),
@@ -76,7 +77,7 @@ impl Keys {
         std::mem::take(&mut self.inputs)
     }
 
-    /// These bytes came at once, after such a silence. Gives what the user did.
+    /// Handles bytes that arrived together after the given silence, and returns the resulting input.
     pub(crate) fn take(&mut self, bytes: &[u8], silence: Duration) -> Vec<Input> {
         if let State::Paste(text) = &self.state
             && let Some(key) = alone(bytes)
@@ -103,7 +104,7 @@ impl Keys {
                 byte => self.begin(byte, KeyModifiers::ALT),
             },
             State::Parameters(mut given) => match byte {
-                // The Linux console begins its function keys with two of them.
+                // The function keys of the Linux console start with two brackets.
                 b'[' if given.is_empty() => self.state = State::Parameters(vec![byte]),
                 0x20..=0x3f if given.len() < PARAMETERS_MAX => {
                     given.push(byte);
@@ -141,7 +142,7 @@ impl Keys {
         }
     }
 
-    /// The first byte of something.
+    /// Handles the first byte of a key, character or sequence.
     fn begin(&mut self, byte: u8, alt: KeyModifiers) {
         let control = |base: u8, first: u8| char::from(byte - base + first);
         match byte {
@@ -174,7 +175,7 @@ impl Keys {
     }
 }
 
-/// The key that these bytes are, where they are one and nothing else.
+/// Returns the key that these bytes encode, if they encode exactly one.
 fn alone(bytes: &[u8]) -> Option<Input> {
     let mut keys = Keys::default();
     bytes.iter().for_each(|byte| keys.byte(*byte));
@@ -184,14 +185,14 @@ fn alone(bytes: &[u8]) -> Option<Input> {
         .filter(|input| inputs.is_empty() && matches!((input, &keys.state), (Input::Key(_), State::Nothing)))
 }
 
-/// How many bytes at the end of a text may be the beginning of a paste's end.
+/// Returns how many bytes at the end of the text may be the start of the paste's end.
 fn unfinished_end(text: &[u8]) -> usize {
     (1..PASTE_END.len()).rev().find(|bytes| text.ends_with(&PASTE_END[..*bytes])).unwrap_or(0)
 }
 
-/// The key of a sequence with parameters; `None` where it is none, or one that is let go.
+/// Returns the key of a sequence with parameters; `None` if it is not a key, or is a key's release.
 fn sequence(given: &[u8], last: u8) -> Option<KeyEvent> {
-    /// The event of a key that is let go, in the keyboard protocol.
+    /// The event type of a key's release in the keyboard protocol.
     const RELEASED: u32 = 3;
     if !matches!(given.first(), None | Some(b'0'..=b';')) {
         return None;
@@ -232,9 +233,10 @@ fn arrow(letter: u8) -> Option<KeyCode> {
     })
 }
 
-/// The key with this number in the [keyboard protocol](https://sw.kovidgoyal.net/kitty/keyboard-protocol/).
+/// Returns the key with this number in the [keyboard
+/// protocol](https://sw.kovidgoyal.net/kitty/keyboard-protocol/).
 fn named(number: u32, modifiers: KeyModifiers) -> Option<KeyCode> {
-    /// The first number of the keypad, and the characters that its keys write.
+    /// The first number of the keypad, and the characters of its keys in order.
     const KEYPAD: (u32, &[u8]) = (57_399, b"0123456789./*-+\r=,");
     let of_keypad = |place: u32| KEYPAD.1.get(usize::try_from(place).ok()?).map(|byte| char::from(*byte));
     let char = match number {
@@ -248,7 +250,7 @@ fn named(number: u32, modifiers: KeyModifiers) -> Option<KeyCode> {
         57_424 => return Some(KeyCode::End),
         57_425 => return Some(KeyCode::Insert),
         57_426 => return Some(KeyCode::Delete),
-        // Keys that write nothing have numbers for private use.
+        // Keys without characters have numbers of the private use area.
         57_344..=63_743 => of_keypad(number.checked_sub(KEYPAD.0)?)?,
         number => char::from_u32(number)?,
     };
@@ -262,7 +264,7 @@ fn named(number: u32, modifiers: KeyModifiers) -> Option<KeyCode> {
     })
 }
 
-/// The modifiers in a sequence: one more than the sum of their bits.
+/// Decodes the modifiers of a sequence: one more than the sum of their bits.
 fn modifiers(given: u32) -> KeyModifiers {
     let bits = given.saturating_sub(1);
     let all = [

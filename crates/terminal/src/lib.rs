@@ -1,11 +1,11 @@
-//! What the command line and the chat share: the terminal, its rows and keys, and figures in words.
+//! Shared by the command line and the chat: the terminal, its rows and keys, and the formatting of numbers.
 //!
-//! Invariants: text reaches a terminal through [`Screen`] or as a [`Row`], which hold only its harmless form; there is one
-//! type for styled text, [`Row`]. Nothing here knows a command, a session or a configuration.
+//! Invariants: text reaches a terminal through [`Screen`] or as a [`Row`], which hold only its harmless form;
+//! [`Row`] is the only type for styled text. Nothing here knows commands, sessions or the configuration.
 //!
-//! Reading order: `row` (styled text), `screen` (the two output streams), `draw` (the bottom of a terminal), `input` and
-//! `keys` (what the user types), `format`, `text` and `time` (numbers in words), `interrupt` (signals), `files` (files that
-//! are read whole).
+//! Reading order: `row` (styled text), `screen` (the two output streams), `draw` (the bottom of a terminal),
+//! `input` and `keys` (the user's input), `format`, `text` and `time` (formatting), `interrupt` (signals),
+//! `files` (reading whole files).
 
 pub mod draw;
 pub mod files;

@@ -1,7 +1,7 @@
-//! How far long work is: a line on standard error, where a person watches.
+//! The progress of long work: a line on standard error, if that is a terminal.
 //!
-//! Invariants: a pipe or a file gets nothing of it; quick work shows nothing; the line is gone before anything else is
-//! written.
+//! Invariants: a pipe or a file gets nothing; short work shows nothing; the line is removed before other
+//! output is written.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use tokio::task::JoinHandle;
 use crate::row::{Look, Row};
 use crate::screen::{ColorChoice, Screen, one_line};
 
-/// Work that ends before this is not told of.
+/// Shorter work shows no progress.
 const QUIET: Duration = Duration::from_millis(150);
-/// How often the line is drawn anew.
+/// How often the line is redrawn.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Work that is told of until [`Self::end`].
+/// A progress line, shown until [`Self::end`].
 pub struct Progress {
     task: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Progress {
-    /// Begins to tell. `text` is what is being done; the time that it takes is added.
+    /// Starts the line. `text` describes the work; the elapsed seconds are added.
     pub fn start(color: ColorChoice, text: impl Fn() -> String + Send + 'static) -> Self {
         let mut screen = Screen::stderr(color);
         if !screen.is_terminal() {
@@ -37,7 +37,7 @@ impl Progress {
                 let seconds = began.elapsed().as_secs();
                 let time = if seconds == 0 { String::new() } else { format!(" {seconds} s") };
                 let line = one_line(&format!("{} …{time}", text()), screen.width());
-                // Who closed standard error wants to see nothing.
+                // If standard error is closed, nobody needs the line.
                 let _ = screen.live(Row::styled(Look::DIM, line));
             }
             let _ = screen.clear_live();
@@ -45,7 +45,7 @@ impl Progress {
         Self { task: Some((stop, task)) }
     }
 
-    /// Ends it, and takes the line away.
+    /// Removes the line.
     pub async fn end(self) {
         if let Some((stop, task)) = self.task {
             drop(stop);

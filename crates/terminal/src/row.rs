@@ -1,8 +1,8 @@
-//! Styled text in rows of a terminal: widths, wrapping, and the codes that make it look so.
+//! Styled text in rows of a terminal: widths, wrapping, and colour codes.
 //!
-//! Invariants: a row holds only harmless text, whoever wrote it; a row that is drawn has no tabs and line breaks either, and
-//! only one that is written to a stream as it is ([`Row::styled`]) may have them; no row is wider than it was asked to be,
-//! except where a single character is.
+//! Invariants: a row holds only harmless text, whoever wrote it. A row in a frame also has no tabs and line
+//! breaks; only a row that is written to a stream ([`Row::styled`]) may have them. No row is wider than
+//! requested, unless a single character is.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::harmless::harmless;
 #[cfg(test)]
 mod tests;
 
-/// How many columns a tab takes.
+/// The text of a tab.
 const TAB: &str = "    ";
 
 /// A colour of the terminal's own palette.
@@ -48,27 +48,27 @@ impl Color {
     }
 }
 
-/// How a piece of text looks.
+/// The style of a piece of text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Look {
-    /// Its colour; `None` for the terminal's own.
+    /// The colour; `None` means the terminal's default.
     pub color: Option<Color>,
-    /// Whether it is bold.
+    /// Bold.
     pub bold: bool,
-    /// Whether it is dim.
+    /// Dim.
     pub dim: bool,
-    /// Whether it is italic.
+    /// Italic.
     pub italic: bool,
-    /// Whether it is underlined.
+    /// Underlined.
     pub underline: bool,
-    /// Whether it is struck through.
+    /// Struck through.
     pub strike: bool,
-    /// Whether it is in reversed colours.
+    /// Reversed colours.
     pub reverse: bool,
 }
 
 impl Look {
-    /// Like the rest.
+    /// No style.
     pub const PLAIN: Self = Self {
         color: None,
         bold: false,
@@ -78,25 +78,25 @@ impl Look {
         strike: false,
         reverse: false,
     };
-    /// Less important than the rest.
+    /// Less important text.
     pub const DIM: Self = Self { dim: true, ..Self::PLAIN };
-    /// More important.
+    /// More important text.
     pub const BOLD: Self = Self { bold: true, ..Self::PLAIN };
-    /// Went well, or was added.
+    /// A success, or an addition.
     pub const GOOD: Self = Self::of(Color::Green);
-    /// Deserves a look.
+    /// A warning.
     pub const WARN: Self = Self::of(Color::Yellow);
-    /// Went wrong, or was removed.
+    /// A failure, or a removal.
     pub const BAD: Self = Self::of(Color::Red);
-    /// Something happened to the context.
+    /// A change of the context.
     pub const NOTE: Self = Self::of(Color::Cyan);
 
-    /// In a colour.
+    /// A style with only a colour.
     pub const fn of(color: Color) -> Self {
         Self { color: Some(color), ..Self::PLAIN }
     }
 
-    /// Without its colour.
+    /// The same style without its colour.
     fn colourless(self) -> Self {
         Self { color: None, ..self }
     }
@@ -117,35 +117,35 @@ impl Look {
     }
 }
 
-/// A piece of text in one look.
+/// A piece of text in one style.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     text: String,
     look: Look,
 }
 
-/// Text of one line. It may be wider than a terminal: [`Row::wrap`].
+/// A line of styled text. It may be wider than a terminal: see [`Row::wrap`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row(Vec<Span>);
 
 impl Row {
-    /// One with this text.
+    /// Creates a row with this text.
     pub fn new(text: &str, look: Look) -> Self {
         Self::default().and(text, look)
     }
 
-    /// One without a look.
+    /// Creates a row without a style.
     pub fn plain(text: &str) -> Self {
         Self::new(text, Look::PLAIN)
     }
 
-    /// This, and then more.
+    /// Returns this row with more text.
     pub fn and(mut self, text: &str, look: Look) -> Self {
         self.push(text, look);
         self
     }
 
-    /// One whose text keeps its tabs and line breaks: for a stream, not for a frame.
+    /// Creates a row whose text keeps its tabs and line breaks: for a stream, not for a frame.
     pub fn styled(look: Look, text: impl Into<String>) -> Self {
         let text = text.into();
         let text = match harmless(&text) {
@@ -155,14 +155,14 @@ impl Row {
         Self(vec![Span { text, look }])
     }
 
-    /// This row, and then another one.
+    /// Returns this row followed by another one.
     #[must_use]
     pub fn then(mut self, more: impl Into<Self>) -> Self {
         self.0.extend(more.into().0);
         self
     }
 
-    /// Adds text. A line break becomes a space.
+    /// Appends text. A line break becomes a space.
     pub fn push(&mut self, text: &str, look: Look) {
         if text.is_empty() {
             return;
@@ -177,34 +177,34 @@ impl Row {
         }
     }
 
-    /// Whether nothing is in it.
+    /// Whether the row is empty.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|span| span.text.is_empty())
     }
 
-    /// How many columns it takes.
+    /// The width in columns.
     pub fn width(&self) -> usize {
         self.0.iter().map(|span| span.text.width()).sum()
     }
 
-    /// Its text alone.
+    /// The text without styles.
     pub fn text(&self) -> String {
         self.0.iter().map(|span| span.text.as_str()).collect()
     }
 
-    /// Rows of at most `width` columns, broken between words where that can be. The first begins with `first`, the
-    /// others with `next`.
+    /// Wraps the row into rows of at most `width` columns, between words where possible. The first row starts
+    /// with `first`, the others with `next`.
     pub fn wrap(&self, width: usize, first: &Self, next: &Self) -> Vec<Self> {
         let mut out = Vec::new();
         let cells: Vec<Cell<'_>> = self.cells().collect();
         let (mut start, mut index, mut columns) = (0, 0, 0);
-        // Where the row may end, and where the next one would begin.
+        // Where this row may end, and where the next one would start.
         let mut may_break: Option<(usize, usize)> = None;
         let lead = |out: &Vec<Self>| if out.is_empty() { first } else { next };
         while let Some(cell) = cells.get(index) {
             let room = width.saturating_sub(lead(&out).width()).max(1);
             if columns + cell.width > room && index > start {
-                // A space at the end takes no room.
+                // A space at the end of a row needs no column.
                 let (end, begin) =
                     if cell.is_space() { (index, index + 1) } else { may_break.unwrap_or((index, index)) };
                 let row = lead(&out).clone().filled(cells.get(start..end).unwrap_or_default());
@@ -215,7 +215,7 @@ impl Row {
             if cell.is_space() {
                 may_break = Some((index, index + 1));
             } else if cell.width > 1 {
-                // Wide scripts have no spaces.
+                // Wide scripts have no spaces between words.
                 may_break = Some((index + 1, index + 1));
             }
             columns += cell.width;
@@ -228,7 +228,7 @@ impl Row {
         out
     }
 
-    /// As [`Self::wrap`], broken at the columns, so that nothing is left out at the ends of rows: for code.
+    /// Like [`Self::wrap`], but breaks at exact columns and keeps spaces at the ends of rows: for code.
     pub fn wrap_exactly(&self, width: usize, lead: &Self) -> Vec<Self> {
         let room = width.saturating_sub(lead.width()).max(1);
         let cells: Vec<Cell<'_>> = self.cells().collect();
@@ -244,7 +244,7 @@ impl Row {
         out
     }
 
-    /// Its beginning, in at most `width` columns; `…` stands for the rest.
+    /// Returns the row's start in at most `width` columns; `…` replaces the rest.
     pub fn cut(&self, width: usize) -> Self {
         if self.width() <= width {
             return self.clone();
@@ -263,7 +263,7 @@ impl Row {
         out
     }
 
-    /// What a terminal is sent for it. Where no colours are wanted, what is bold or dim stays so.
+    /// Appends the row with its codes for a frame. Without colours, bold and dim text keep their styles.
     pub fn render(&self, color: bool, out: &mut String) {
         for span in &self.0 {
             let look = if color { span.look } else { span.look.colourless() };
@@ -277,7 +277,7 @@ impl Row {
         }
     }
 
-    /// What a stream is sent for it. Where no colours are wanted, it is plain.
+    /// Appends the row with its codes for a stream. Without colours, the text is plain.
     pub(crate) fn write(&self, color: bool, out: &mut String) {
         if color {
             self.render(true, out);
@@ -318,7 +318,7 @@ impl From<String> for Row {
     }
 }
 
-/// One character, as people see it.
+/// One character as people see it (a grapheme cluster).
 struct Cell<'a> {
     text: &'a str,
     look: Look,

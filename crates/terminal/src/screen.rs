@@ -1,9 +1,9 @@
-//! Where lines go: a terminal with a live line at the bottom, or a pipe that gets plain lines.
+//! Line output: a terminal with a live line at the bottom, or a pipe that gets plain lines.
 //!
-//! Invariants: nothing is ever printed with `println!`, so a reader that goes away is an error that ends the
-//! command quietly. All text is taken for text from outside: [`Screen`] writes only its harmless form ([`harmless`]),
-//! whatever the terminal is and whether there is one, and adds styles itself. Two things are written as they are, and
-//! only to a pipe or a file: an answer ([`Screen::text`]) and JSON, in whose texts the same characters are escaped.
+//! Invariants: nothing is ever printed with `println!`, so a closed reader is an error that ends the command
+//! quietly. All text counts as text from outside: [`Screen`] writes only its harmless form ([`harmless`]), to
+//! every kind of output, and adds styles itself. Two outputs are unchanged, and only in a pipe or a file: an
+//! answer ([`Screen::text`]), and JSON, where the same characters are escaped in strings.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -32,27 +32,27 @@ enum Stream {
     Err,
 }
 
-/// A stream of lines, with at most one live line below them.
+/// An output stream of lines, with at most one live line below them.
 #[derive(Debug)]
 pub struct Screen {
     stream: Stream,
-    /// Whether it is a terminal of any kind.
+    /// Whether the stream is a terminal.
     is_watched: bool,
-    /// Whether it is one that can be drawn over.
+    /// Whether the stream is a terminal that can redraw lines.
     is_terminal: bool,
     color: bool,
     has_live: bool,
-    /// Whether the last thing written was a piece of text without its line's end.
+    /// Whether the last output was a piece of text without a line break.
     in_text: bool,
 }
 
 impl Screen {
-    /// Standard output.
+    /// Creates a screen on standard output.
     pub fn stdout(color: ColorChoice) -> Self {
         Self::new(Stream::Out, io::stdout().is_terminal(), color)
     }
 
-    /// Standard error.
+    /// Creates a screen on standard error.
     pub fn stderr(color: ColorChoice) -> Self {
         Self::new(Stream::Err, io::stderr().is_terminal(), color)
     }
@@ -74,22 +74,22 @@ impl Screen {
         }
     }
 
-    /// Whether a person watches, at a terminal of any kind.
+    /// Whether the stream is a terminal of any kind.
     pub fn is_watched(&self) -> bool {
         self.is_watched
     }
 
-    /// Whether a person watches, and lines can be drawn over.
+    /// Whether the stream is a terminal that can redraw lines.
     pub fn is_terminal(&self) -> bool {
         self.is_terminal
     }
 
-    /// Whether colours are wanted.
+    /// Whether colours are used.
     pub fn has_color(&self) -> bool {
         self.color
     }
 
-    /// How many columns there are; 100 where nothing says so.
+    /// Returns the width in columns; 100 if it is unknown.
     pub fn width(&self) -> usize {
         let size = match self.stream {
             Stream::Out => rustix::termios::tcgetwinsize(io::stdout()),
@@ -101,7 +101,7 @@ impl Screen {
         }
     }
 
-    /// Writes a line, above the live one.
+    /// Writes a line above the live line.
     pub fn line(&mut self, line: impl Into<Row>) -> io::Result<()> {
         let mut out = self.start_line();
         line.into().write(self.color, &mut out);
@@ -109,19 +109,19 @@ impl Screen {
         self.write(&out)
     }
 
-    /// Writes a value as a line of JSON.
+    /// Writes a value as one line of JSON.
     pub fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
         let text = serde_json::to_string(value)?;
         self.json_text(&text)
     }
 
-    /// Writes a value as several lines of JSON.
+    /// Writes a value as indented JSON.
     pub fn pretty_json(&mut self, value: &impl Serialize) -> io::Result<()> {
         let text = serde_json::to_string_pretty(value)?;
         self.json_text(&text)
     }
 
-    /// Writes what is JSON already, and ends its line.
+    /// Writes text that is JSON already, followed by a line break.
     pub fn json_text(&mut self, json: &str) -> io::Result<()> {
         let mut out = self.start_line();
         out.push_str(&harmless_json(json.trim_end_matches('\n')));
@@ -129,27 +129,27 @@ impl Screen {
         self.write(&out)
     }
 
-    /// Writes a program of our own making, to the byte.
+    /// Writes one of the binary's own scripts unchanged.
     pub fn script(&mut self, script: &[u8]) -> io::Result<()> {
         let mut out = self.start_line();
         out.push_str(&String::from_utf8_lossy(script));
         self.write(&out)
     }
 
-    /// Draws the live line anew. Where nobody watches, it does nothing.
+    /// Redraws the live line, if the stream is a terminal that can redraw lines.
     pub fn live(&mut self, line: impl Into<Row>) -> io::Result<()> {
         if !self.is_terminal {
             return Ok(());
         }
         let mut out = self.start_line();
-        // The cursor stays at its start, so that whatever comes next overwrites it.
+        // The cursor stays at the start of the line, so the next output overwrites it.
         line.into().write(self.color, &mut out);
         out.push('\r');
         self.has_live = true;
         self.write(&out)
     }
 
-    /// Takes the live line away.
+    /// Removes the live line.
     pub fn clear_live(&mut self) -> io::Result<()> {
         if !self.has_live {
             return Ok(());
@@ -158,7 +158,7 @@ impl Screen {
         self.write(&out)
     }
 
-    /// Writes a piece of an answer. On a terminal it is made harmless; a pipe or a file gets it as it is.
+    /// Writes a piece of an answer: in harmless form to a terminal, unchanged to a pipe or a file.
     pub fn text(&mut self, piece: &str) -> io::Result<()> {
         if piece.is_empty() {
             return Ok(());
@@ -173,7 +173,7 @@ impl Screen {
         self.write(&out)
     }
 
-    /// Ends the line of running text, if it is not ended.
+    /// Ends the current line of text, if it has no line break yet.
     pub fn end_text(&mut self) -> io::Result<()> {
         if !self.in_text {
             return Ok(());
@@ -182,7 +182,7 @@ impl Screen {
         self.write("\n")
     }
 
-    /// The line of running text was ended by someone else: the user, with Enter.
+    /// Notes that the user ended the current line of text, with Enter.
     pub fn forget_text(&mut self) {
         self.in_text = false;
     }
@@ -211,13 +211,13 @@ impl Screen {
     }
 }
 
-/// A variable of the environment that is set and not empty.
+/// Returns an environment variable that is set and not empty.
 pub fn variable(name: &str) -> Option<String> {
     let value = greenroom_tools::privacy::variable(name)?.into_string().ok();
     value.filter(|value| !value.trim().is_empty())
 }
 
-/// Text as one harmless line of at most `width` columns.
+/// Returns the text as one harmless line of at most `width` columns.
 pub fn one_line(text: &str, width: usize) -> String {
     let mut out = String::new();
     let (mut columns, mut was_space) = (0, true);
@@ -237,7 +237,7 @@ pub fn one_line(text: &str, width: usize) -> String {
     out.trim_end().to_owned()
 }
 
-/// Text as harmless lines of at most `width` columns, broken between words; at most `lines_max` of them.
+/// Returns the text as at most `lines_max` harmless lines of at most `width` columns, wrapped between words.
 pub fn wrapped(text: &str, width: usize, lines_max: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let text = one_line(text, width * lines_max);
@@ -259,12 +259,12 @@ pub fn wrapped(text: &str, width: usize, lines_max: usize) -> Vec<String> {
     lines
 }
 
-/// How many columns a text takes.
+/// Returns the width of a text in columns.
 pub fn columns(text: &str) -> usize {
     text.width()
 }
 
-/// Standard error for the log, of which each record is harmless too.
+/// Standard error for the log; each record is written in harmless form.
 pub struct LogWriter;
 
 impl Write for LogWriter {
@@ -278,9 +278,9 @@ impl Write for LogWriter {
     }
 }
 
-/// Says why the program ends, where no screen is left to say it on.
+/// Writes the reason why the program ends, where there is no screen.
 pub fn last_words(text: &str) {
-    // Whoever closed standard error wants to hear nothing.
+    // If standard error is closed, nobody reads this.
     let _ = writeln!(io::stderr(), "greenroom: {}", harmless(text));
 }
 

@@ -1,6 +1,6 @@
-//! Numbers and results as people read them.
+//! Numbers and results as text for people.
 //!
-//! Invariants: nothing here decides anything; the library's types have no texts for people of their own.
+//! Invariants: nothing here makes decisions; the library's types have no text for people of their own.
 
 use greenroom::{Compacted, CompactionOutcome};
 use greenroom_kernel::plan::NothingToCompact;
@@ -8,7 +8,7 @@ use greenroom_kernel::plan::NothingToCompact;
 #[cfg(test)]
 mod tests;
 
-/// A number with commas: `142318` is `142,318`.
+/// Formats a number with commas: `142318` is `142,318`.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -21,25 +21,25 @@ pub fn thousands(number: u64) -> String {
     out
 }
 
-/// The end of a text: at most so many characters.
+/// Returns the last `characters` characters of a text.
 pub fn end(text: &str, characters: usize) -> &str {
     let skipped = text.chars().count().saturating_sub(characters);
     text.char_indices().nth(skipped).map_or("", |(start, _)| text.get(start..).unwrap_or_default())
 }
 
-/// The size that is expected after a compaction, and the most that it may be.
+/// Formats the expected size after a compaction, and its maximum.
 pub fn about(estimate: u64, max: u64) -> String {
     format!("about {} (at most {})", thousands(estimate), thousands(max))
 }
 
-/// Why nothing was compacted, and what compacts all the same.
+/// Says why nothing was compacted, and which option compacts anyway.
 pub fn nothing_to_compact(reason: &str) -> String {
     let is_recent = reason == NothingToCompact::AllRecent.to_string();
     let way = if is_recent { "; --keep N keeps less, and --force only the last two messages" } else { "" };
     format!("{reason}{way}")
 }
 
-/// The lines that users know: what was compacted and what it saved, or why nothing was.
+/// Describes the result of a compaction: the messages and tokens saved, or why nothing was compacted.
 pub fn compacted(end: &Compacted) -> String {
     if end.is_installed() {
         let what = match end.messages_removed {

@@ -1,18 +1,21 @@
-//! Times as people and scripts read them, in UTC.
+//! Times for people and scripts, in UTC.
 //!
-//! Invariants: only [`now_ms`], and `main` for [`check_clock`], read a clock.
+//! Invariants: only [`now_ms`] reads the clock, and `main` for [`check_clock`].
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use greenroom_formats::rfc3339;
 
-/// Now, in unix milliseconds.
+/// Returns the current time, in unix milliseconds.
 pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A time that dates can be written for: neither before 1970 nor after 9999. The text says what to do.
+/// Checks that dates can be written for this time.
+///
+/// # Errors
+/// The time is before 1970 or after 9999. The text says what to do.
 pub fn check_clock(now: SystemTime) -> Result<(), String> {
     const YEAR_10000_S: u64 = 253_402_300_800;
     let wrong = match now.duration_since(UNIX_EPOCH) {
@@ -23,14 +26,14 @@ pub fn check_clock(now: SystemTime) -> Result<(), String> {
     Err(format!("the system's clock stands {wrong}; set it, as with `date -s`"))
 }
 
-/// The time to the second, as a part of a name: `20260102-030405`.
+/// Formats a time to the second, as a part of a name: `20260102-030405`.
 pub fn stamp(at_ms: u64) -> String {
     let text = rfc3339(at_ms);
     let to_the_second = text.split('.').next().unwrap_or_default();
     to_the_second.replace(['-', ':'], "").replace('T', "-")
 }
 
-/// How long ago that was: `12 s ago`, `3 h ago`, `5 days ago`.
+/// Formats the age of a time: `12 s ago`, `3 h ago`, `5 days ago`.
 pub fn ago(at_ms: u64, now_ms: u64) -> String {
     let seconds = now_ms.saturating_sub(at_ms) / 1_000;
     match seconds {

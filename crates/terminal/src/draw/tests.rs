@@ -1,11 +1,11 @@
-//! What a small terminal shows of what a painter writes.
+//! The painter's output, as a small simulated terminal shows it.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use super::*;
 use crate::row::Look;
 
-/// A terminal that knows what a painter uses: it keeps the rows of its screen and what scrolled out of it.
+/// A terminal that understands the painter's codes: it keeps the rows of its screen and its scrollback.
 struct Terminal {
     size: Size,
     scrolled: Vec<String>,
@@ -164,7 +164,7 @@ fn a_terminal_that_got_narrower_has_wrapped_what_was_drawn() {
     let narrow = Size { columns: 10, rows: 5 };
     let out = painter.paint(&frame(&[], &["> ", "s"], (0, 2)), narrow);
     assert!(out.contains("\x1b[2A"), "the first row took two: {out:?}");
-    // A wider one has not.
+    // A terminal that got wider does not rewrap.
     let out = painter.paint(&frame(&[], &["> ", "s"], (0, 2)), SIZE);
     assert!(out.starts_with("\x1b[?2026h\x1b[?25l\r> "), "it begins where the cursor stands: {out:?}");
 }

@@ -1,4 +1,4 @@
-//! Numbers in short, bars and lines.
+//! Short numbers, bars and lines.
 
 use super::{bar, call, dollars, duration, history, short};
 

@@ -1,4 +1,4 @@
-//! What a terminal would obey is escaped, in texts and in JSON, and nothing else is changed.
+//! Hostile characters are escaped, in text and in JSON, and nothing else changes.
 
 use super::{harmless, harmless_json};
 
@@ -16,7 +16,8 @@ fn what_steers_or_misleads_is_escaped() {
             Some(r"a\u{202e}b\u{2066}c\u{2069}d\u{200e}\u{200f}\u{61c}"),
         ),
         ("a\u{2028}b\u{2029}", Some(r"a\u{2028}b\u{2029}")),
-        // Invisible: blanks and fillers without width, soft hyphens, selectors of variants that no font has.
+        // Invisible characters: zero-width spaces and fillers, soft hyphens, variation selectors without
+        // glyphs.
         ("a\u{200b}b\u{2060}\u{ad}\u{3164}c\u{e0100}", Some(r"a\u{200b}b\u{2060}\u{ad}\u{3164}c\u{e0100}")),
         ("x\u{e0041}\u{e007f}\u{feff}", Some(r"x\u{e0041}\u{e007f}\u{feff}")),
         ("over\rwritten\r\nline", Some("over\\u{d}written\nline")),

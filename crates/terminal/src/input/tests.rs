@@ -1,4 +1,4 @@
-//! Which terminals cut rows off.
+//! Which terminals truncate rows.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn the_innermost_terminal_says_whether_rows_are_cut() {
     for (variables, wanted) in [
         (&[("TERM", "xterm-256color"), ("XTERM_VERSION", "XTerm(390)")][..], true),
-        // VTE, kitty, iTerm2 and others say that they are an xterm, too.
+        // VTE, kitty, iTerm2 and others also claim to be an xterm.
         (&[("TERM", "xterm-256color")], false),
         (&[("TERM", "xterm-256color"), ("XTERM_VERSION", "XTerm(390)"), ("TMUX", "/tmp/t,1,0")], false),
         (&[("TERM", "screen.xterm-256color"), ("TMUX", "/tmp/t,1,0")], false),

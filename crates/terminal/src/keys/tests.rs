@@ -1,8 +1,8 @@
-//! Bytes and pauses in, keys and pastes out.
+//! From bytes and pauses to keys and pastes.
 
 use super::*;
 
-/// A key, as `C-x`, `M-x`, `S-x` and so on.
+/// Formats a key as `C-x`, `M-x`, `S-x` and so on.
 #[expect(clippy::wildcard_enum_match_arm, reason = "all other keys have one name")]
 fn name(key: &KeyEvent) -> String {
     let code = match key.code {
@@ -18,8 +18,8 @@ fn name(key: &KeyEvent) -> String {
     format!("{}{}{shift}{code}", prefix("C-", KeyModifiers::CONTROL), prefix("M-", KeyModifiers::ALT))
 }
 
-/// Each piece of `given` comes at once, and so many milliseconds after the one before, however long the reader has patience
-/// for. What is told after a pause without bytes stands behind `|`.
+/// Reads the pieces of `given`. Each piece arrives at once, after a pause in milliseconds, and the reader's
+/// timeouts expire in the pauses. Inputs returned by a timeout are marked with `|`.
 fn read(given: &[(u64, &[u8])]) -> String {
     let mut keys = Keys::default();
     let mut told: Vec<String> = Vec::new();
@@ -51,7 +51,7 @@ fn read(given: &[(u64, &[u8])]) -> String {
 
 fn check(given: &[u8], wanted: &str) {
     assert_eq!(read(&[(0, given)]), wanted, "{}", given.escape_ascii());
-    // In pieces, too, without a pause between them.
+    // The same in pieces, without pauses.
     for at in 1..given.len() {
         let pieces = [(0, &given[..at]), (0, &given[at..])];
         assert_eq!(read(&pieces), wanted, "{} in two pieces at {at}", given.escape_ascii());
@@ -82,11 +82,11 @@ fn keys_are_what_terminals_send() {
             b"\x1b[57399u\x1b[57414u\x1b[57415u\x1b[57417u\x1b[57426u\x1b[57441;2u\x1b[57358u",
             "0 Enter = Left Delete",
         ),
-        // Keys that mean nothing here.
+        // Keys that have no meaning here.
         (b"\x1bOP\x1b[15~\x1b[24~\x1b[[Ax\x1b[1;5P", "x"),
-        // What a terminal answers.
+        // Replies of a terminal.
         (b"\x1b[?2026;2$yx\x1b[?1u\x1b[?64;1c\x1b[3;4R\x1b[Iy\x1b[<0;1;2My", "x y y"),
-        // Bytes that are no character.
+        // Bytes that are not valid UTF-8.
         (b"a\xffb\xc3(c\xe2\x82d\x80e", "a b ( c d e"),
     ] {
         check(given, wanted);
@@ -117,7 +117,7 @@ fn what_is_unfinished_holds_nothing_up() {
             _ => "",
         };
         assert_eq!(alone, known.trim_end(), "{shown}");
-        // Control keys at once, in either way to say them, and all others after a moment.
+        // Control keys act at once, in either encoding, and all others after a moment.
         for (key, wanted) in
             [(&b"\x03"[..], "C-c"), (b"\x04", "C-d"), (b"\r", "Enter"), (b"\x1b[99;5u", "C-c")]
         {
@@ -125,7 +125,7 @@ fn what_is_unfinished_holds_nothing_up() {
         }
         assert_eq!(read(&[(0, unfinished), (150, b"a"), (0, b"~")]), format!("{known}a ~"), "{shown}");
     }
-    // Nothing is kept without end.
+    // The buffer is bounded.
     assert_eq!(read(&[(0, &[b"\x1b[", &b"1"[..].repeat(100)[..], b"x"].concat())]), "1 ".repeat(35) + "x");
 }
 
@@ -144,7 +144,7 @@ fn a_paste_is_text_whatever_is_in_it() {
     check(b"a\x1b[200~b\x1b[201~c\x1b[200~d\x1b[201~\r", "a <b> c <d> Enter");
 }
 
-/// The end of a paste is lost: what came is shown, and the next key that is pressed is a key.
+/// The end of a paste is lost: its text is shown, and the next pressed key is a key.
 #[test]
 fn a_paste_without_its_end_holds_nothing_up() {
     for (pieces, wanted) in [
@@ -157,11 +157,11 @@ fn a_paste_without_its_end_holds_nothing_up() {
         (&[(0, b"\x1b[200~ab"), (1_500, b"x"), (50, b"y"), (50, b"\r")], "|<ab> x y Enter"),
         (&[(0, b"\x1b[200~ab"), (1_500, b"\x1b[A"), (50, b"y")], "|<ab> Up y"),
         (&[(0, b"\x1b[200~"), (1_500, b"\x1b"), (50, b"y")], "|Esc y"),
-        // It came late, and was no key: a slow line.
+        // Late parts of a paste over a slow connection are not keys.
         (&[(0, b"\x1b[200~ab"), (1_500, b"cd\r"), (10, b"\x1b[201~\r")], r"|<ab> <cd\r> Enter"),
         (&[(0, b"\x1b[200~ab\x1b[20"), (1_500, b"1~\r")], "|<ab> Enter"),
         (&[(0, b"\x1b[200~ab"), (1_500, b"c\x03d"), (10, b"\r"), (10, b"\x1b[201~")], r"|<ab> <c\u{3}d\r>"),
-        // Too soon for a person.
+        // Too soon after the paste to be typed by a person.
         (&[(0, b"\x1b[200~ab"), (10, b"\x03"), (10, b"\r"), (10, b"\x1b[201~")], r"<ab\u{3}\r>"),
         (&[(0, b"\x1b[200~ab"), (900, b"y"), (10, b"\x1b[201~")], "<aby>"),
     ] {

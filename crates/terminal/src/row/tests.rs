@@ -1,4 +1,4 @@
-//! Widths, wrapping and cutting; nothing steers a terminal.
+//! Widths, wrapping and truncation; no text can control the terminal.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn it_breaks_between_words_and_within_those_that_are_too_long() {
 fn wide_scripts_take_two_columns_and_break_anywhere() {
     assert_eq!(Row::plain("日本語").width(), 6);
     assert_eq!(wrapped("日本語です", 8), ["> 日本語", "  です"]);
-    // A picture made of several characters is one, and is never torn.
+    // An emoji made of several characters counts as one and is never split.
     assert_eq!(Row::plain("👩‍👩‍👧").width(), 2);
     assert_eq!(texts(&Row::plain("aa👩‍👩‍👧b").wrap_exactly(4, &Row::default())), ["aa👩‍👩‍👧", "b"]);
 }

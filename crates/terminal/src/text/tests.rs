@@ -1,4 +1,4 @@
-//! The lines that users know.
+//! The text for people.
 
 use greenroom::{Compacted, CompactionOutcome};
 use greenroom_kernel::EntryId;
