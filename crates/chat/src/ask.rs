@@ -1,9 +1,9 @@
-//! A tool's question, answered in place: a text, a choice by number or arrow keys, several choices, or a form field by
-//! field.
+//! A tool's question, answered in place: a text, a choice by number or arrow keys, several choices, or a form
+//! field by field.
 //!
-//! Invariants: nothing is answered before Enter, and no choice before the user went to it: a question may appear under
-//! the hands of who types something else; an answer has the type that the question wants, or is refused here with
-//! what is wrong, and what was typed stays.
+//! Invariants: nothing is answered before Enter, and no choice before the user selected it, because a
+//! question may appear while the user is typing something else. An answer has the type that the question
+//! requires; otherwise it is refused here with the reason, and the typed text is kept.
 
 use greenroom::{EntryId, QuestionKind};
 use greenroom_kernel::question::QuestionEnd;
@@ -16,19 +16,19 @@ use super::editor::{Edit, Editor};
 #[cfg(test)]
 mod tests;
 
-/// So many choices are seen at once.
+/// How many choices are visible at once.
 const CHOICES_SHOWN: usize = 8;
 
-/// What a key came to.
+/// The effect of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Asked {
-    /// Nothing yet.
+    /// No answer yet.
     Waits,
     /// The answer.
     Answered(Value),
-    /// The user wants to do something else first.
+    /// The user postponed the question.
     Later,
-    /// It is no key for a question.
+    /// Not a key for a question.
     NotMine,
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum Asked {
 struct Field {
     name: String,
     description: String,
-    /// As JSON schema names it.
+    /// The type's name in JSON schema.
     kind: String,
     choices: Vec<String>,
     is_required: bool,
@@ -50,7 +50,7 @@ enum Form {
     Choice {
         choices: Vec<String>,
         several: bool,
-        /// Where the user went; at first nowhere.
+        /// The selected choice; none at first.
         at: Option<usize>,
         chosen: Vec<bool>,
     },
@@ -58,11 +58,11 @@ enum Form {
         fields: Vec<Field>,
         at: usize,
     },
-    /// A schema that is no plain object: the user writes JSON.
+    /// Any other schema: the user writes JSON.
     Json(Editor),
 }
 
-/// A question that is being answered.
+/// A question being answered.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) id: EntryId,
@@ -74,7 +74,7 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    /// A question of this tool.
+    /// Creates the view of a tool's question.
     pub(crate) fn new(
         id: EntryId,
         tool: &str,
@@ -105,17 +105,17 @@ impl Ask {
         }
     }
 
-    /// What is asked.
+    /// The question's text.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Why the answer was refused.
+    /// Shows why the answer was refused.
     pub(crate) fn refuse(&mut self, problem: &str) {
         self.problem = Some(problem.to_owned());
     }
 
-    /// A key.
+    /// Handles a key.
     pub(crate) fn key(&mut self, key: KeyEvent) -> Asked {
         self.problem = None;
         if key.code == KeyCode::Esc {
@@ -159,7 +159,7 @@ impl Ask {
         }
     }
 
-    /// What was pasted.
+    /// Handles a paste.
     pub(crate) fn paste(&mut self, text: &str) {
         match &mut self.form {
             Form::Text(editor) | Form::Json(editor) => editor.paste(text),
@@ -172,7 +172,7 @@ impl Ask {
         }
     }
 
-    /// What stays to be seen when the question has ended.
+    /// Returns the rows that remain when the question has ended.
     pub(crate) fn ended(&self, end: &QuestionEnd, width: usize) -> Vec<Row> {
         let indent = Row::plain("    ");
         let mut rows = Row::new(&self.text, Look::BOLD).wrap(width, &Row::new("  ? ", Look::WARN), &indent);
@@ -196,7 +196,7 @@ impl Ask {
         rows
     }
 
-    /// The question, and how it is answered; and where the cursor stands.
+    /// Returns the question with its editor, and the cursor's position.
     pub(crate) fn layout(&self, width: usize) -> (Vec<Row>, (usize, usize)) {
         let (indent, none) = (Row::plain("    "), Row::default());
         let mark = Row::new("  ? ", Look::WARN);
@@ -276,7 +276,7 @@ impl Ask {
     }
 }
 
-/// `None` for keys that choose nothing.
+/// Handles the keys of a list of choices; returns `None` for other keys.
 fn choose(
     choices: &[String],
     several: bool,
@@ -297,7 +297,7 @@ fn choose(
         (KeyCode::Char(' '), Some(now)) if several => toggle(chosen, now),
         (KeyCode::Char(digit @ '0'..='9'), now) => {
             let digit = digit.to_digit(10).and_then(|digit| usize::try_from(digit).ok())?;
-            // Of many choices, a second digit goes on with the number: 4 and 2 are choice 42.
+            // With many choices, a second digit extends the number: 4 and 2 select choice 42.
             let longer = now.map(|now| (now + 1) * 10 + digit).filter(|number| *number <= choices.len());
             let number = longer.unwrap_or(digit);
             let place = number.checked_sub(1).filter(|place| *place <= last)?;
@@ -355,7 +355,7 @@ fn fill(fields: &mut [Field], at: &mut usize, key: KeyEvent) -> Result<Asked, St
     Ok(Asked::Waits)
 }
 
-/// What was typed into a field, as its type wants it.
+/// Converts the text of a field into the field's type.
 fn value_of(field: &Field) -> Result<Option<Value>, String> {
     let text = field.editor.text();
     let text = text.trim();
@@ -387,7 +387,7 @@ fn value_of(field: &Field) -> Result<Option<Value>, String> {
     }
 }
 
-/// The fields of a schema that is an object; `None` of any other.
+/// Returns the fields of an object schema; `None` for other schemas.
 fn fields(schema: &Value) -> Option<Vec<Field>> {
     let properties = schema.get("properties")?.as_object()?;
     let required: Vec<&str> = schema
@@ -401,7 +401,7 @@ fn fields(schema: &Value) -> Option<Vec<Field>> {
             let text = |name: &str| property.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
             let kind = match property.get("type") {
                 Some(Value::String(kind)) => kind.clone(),
-                // An option: the type, or null.
+                // An optional field: the type, or null.
                 Some(Value::Array(kinds)) => {
                     let kind = kinds.iter().filter_map(Value::as_str).find(|kind| *kind != "null");
                     kind.unwrap_or("JSON").to_owned()
@@ -423,7 +423,7 @@ fn fields(schema: &Value) -> Option<Vec<Field>> {
     (!fields.is_empty()).then_some(fields)
 }
 
-/// The keys of a small field.
+/// Handles the keys of a single-line field.
 #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
 fn edit(editor: &mut Editor, key: KeyEvent) {
     let is_control = key.modifiers.contains(KeyModifiers::CONTROL);

@@ -1,27 +1,27 @@
-//! Files in prompts: how they are written behind the user's words, and how a prompt that has some is shown.
+//! Files in prompts: how they are appended to the user's text, and how such a prompt is shown.
 //!
-//! Invariants: what was written by [`write`] is told apart again by [`split`]; the user's words come first, unchanged.
+//! Invariants: [`split`] takes apart what [`write`] has put together; the user's text comes first, unchanged.
 
 #[cfg(test)]
 mod tests;
 
-/// What stands before a file's path, and after it.
+/// The text before a file's path.
 const BEGIN: &str = "\n\n<file path=\"";
 const NAMED: &str = "\">\n";
-/// What stands after a file.
+/// The text after a file's content.
 const END: &str = "\n</file>";
 
-/// A file, as it stands behind a prompt.
+/// Formats a file for appending to a prompt.
 pub(crate) fn write(path: &str, content: &str) -> String {
     format!("{BEGIN}{path}{NAMED}{content}{END}")
 }
 
-/// The user's words, and a line for each file that stands behind them.
+/// Splits a prompt into the user's text and one line for each attached file.
 pub(crate) fn split(text: &str) -> (&str, Vec<String>) {
     let Some((words, mut rest)) = text.split_once(BEGIN) else { return (text, Vec::new()) };
     let mut files = Vec::new();
     while let Some((path, behind)) = rest.split_once(NAMED) {
-        // A file may contain what looks like its end: the next one begins, or nothing more comes.
+        // A file may contain the end mark: its own is the last one before the next file, or the last of all.
         let (content, next) = match behind.find(&format!("{END}{BEGIN}")) {
             Some(place) => (&behind[..place], behind.get(place + END.len() + BEGIN.len()..)),
             None => (behind.rsplit_once(END).map_or(behind, |(content, _)| content), None),
@@ -35,9 +35,9 @@ pub(crate) fn split(text: &str) -> (&str, Vec<String>) {
     (words, files)
 }
 
-/// What is told of a file: how much of it went along.
+/// Describes how much of a file was attached.
 fn describe(path: &str, content: &str) -> String {
-    // The tool that reads files says so in its last line when it gives a part.
+    // The tool that reads files says in the last line that it returned a part.
     let part = content.lines().next_back().and_then(|line| line.strip_prefix('[')?.split_once(';'));
     let mut out = match part {
         Some((part, _)) if part.starts_with("lines ") => format!("{path}, {part}"),

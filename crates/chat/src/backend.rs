@@ -1,7 +1,8 @@
-//! All that the chat asks of the runtime, through the one protocol: whether the runtime is in this process or in another.
+//! All requests of the chat to the runtime, through one protocol, whether the runtime is in this process or
+//! in another one.
 //!
-//! Invariants: what is said goes out in the order in which it was typed; an interrupt is sent after all of it, and waits for
-//! none of it.
+//! Invariants: inputs are sent in the order in which they were typed; an interrupt is sent after them and
+//! waits for none of them.
 
 use greenroom::{Compacted, EntryId, Event, InProgress, ModelSettings, State};
 use greenroom_kernel::usage::ContextUsage;
@@ -14,29 +15,29 @@ use greenroom_server::operations::{
 };
 use greenroom_server::{Client, ClientError, Events, ProblemKind};
 
-/// The session that is talked with.
+/// A connection to the session of the chat.
 #[derive(Debug, Clone)]
 pub struct Backend {
     client: Client,
     session_id: String,
 }
 
-/// What went wrong.
+/// A result with the client's error.
 type Result<T> = std::result::Result<T, ClientError>;
 
-/// How a compaction is asked for.
+/// The options of a compaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HowToCompact {
-    /// What the summary should dwell on.
+    /// A topic for the summary to focus on.
     pub focus: Option<String>,
     /// How much of the newest conversation to keep, in tokens.
     pub keep_recent: Option<u64>,
-    /// Whether to compact even where everything is recent enough to keep.
+    /// Compact even if all messages are recent enough to keep.
     pub force: bool,
 }
 
 impl Backend {
-    /// Opens a session, and listens to it from then on.
+    /// Opens a session and subscribes to its events.
     pub async fn open(client: Client, session_id: &str) -> Result<(Self, Events)> {
         let events = client.events_of(session_id);
         let session_id = session_id.to_owned();
@@ -44,7 +45,7 @@ impl Backend {
         Ok((Self { client, session_id }, events))
     }
 
-    /// The session.
+    /// The session's id.
     pub fn id(&self) -> &str {
         &self.session_id
     }
@@ -54,7 +55,8 @@ impl Backend {
         &self.client
     }
 
-    /// Says something that begins a run. Gives its entry when it is durable; the run goes on by itself.
+    /// Sends a prompt that starts a run. Returns its entry once it is durable; the run continues without this
+    /// call.
     pub async fn prompt(
         &self,
         text: String,
@@ -63,21 +65,21 @@ impl Backend {
     ) -> Result<Sent> {
         let prompt = PromptSession { images, settings, ..PromptSession::new(&self.session_id, text) };
         let work = self.client.work(prompt).await?;
-        // How it ends is told by its events.
+        // Events report how the run ends.
         Ok(Sent { entry_id: work.accepted.entry_id.unwrap_or(EntryId(0)), waits: false })
     }
 
-    /// Says something into the run in progress.
+    /// Sends input that joins the run in progress.
     pub async fn steer(&self, text: String, images: Vec<ImageData>) -> Result<Sent> {
         self.client.call(Steer { images, ..Steer::new(&self.session_id, text) }).await
     }
 
-    /// Says something after the run in progress.
+    /// Sends input for after the run in progress.
     pub async fn follow_up(&self, text: String, images: Vec<ImageData>) -> Result<Sent> {
         self.client.call(FollowUp { images, ..FollowUp::new(&self.session_id, text) }).await
     }
 
-    /// Stops what is under way, and takes back what waits: first that, so that nothing of it begins.
+    /// Aborts the work in progress and withdraws queued input; withdraws first, so none of the input starts.
     pub async fn interrupt(&self) -> Result<()> {
         let session_id = self.session_id.clone();
         let clear = self.client.call(ClearInbox { session_id: session_id.clone() });
@@ -88,17 +90,17 @@ impl Backend {
         Ok(())
     }
 
-    /// What waits for its turn.
+    /// Returns the queued input.
     pub async fn waiting(&self) -> Result<Vec<WaitingInput>> {
         Ok(self.call(ListWaiting { session_id: self.session_id.clone() }).await?.inputs)
     }
 
-    /// Takes back all that waits. Gives how much that was.
+    /// Withdraws all queued input, and returns how many inputs that was.
     pub async fn withdraw(&self) -> Result<usize> {
         Ok(self.call(ClearInbox { session_id: self.session_id.clone() }).await?.withdrawn)
     }
 
-    /// Goes on with the prompt that has no complete answer, and with what waits from before.
+    /// Continues the prompt without a complete answer, and starts the input that was held back.
     pub async fn resume(&self, settings: ModelSettings) -> Result<()> {
         let session_id = self.session_id.clone();
         let work = self.client.work(ResumeSession { session_id, settings, output_schema: None }).await?;
@@ -106,7 +108,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Compacts, and gives how it ended.
+    /// Compacts the context, and returns the result.
     pub async fn compact(&self, how: HowToCompact) -> Result<Compacted> {
         let HowToCompact { focus, keep_recent, force } = how;
         let session_id = self.session_id.clone();
@@ -114,37 +116,37 @@ impl Backend {
         Ok(work.outcome().await?.compacted)
     }
 
-    /// What a compaction would do now.
+    /// Returns what a compaction would do now.
     pub async fn plan(&self) -> Result<Planned> {
         self.call(PlanSession { session_id: self.session_id.clone(), keep_recent: None }).await
     }
 
-    /// Makes the newest compaction no longer count. Gives the context as it is then.
+    /// Undoes the newest compaction, and returns the resulting context.
     pub async fn undo_compaction(&self) -> Result<ContextUsage> {
         Ok(self.call(UndoCompaction { session_id: self.session_id.clone() }).await?.context)
     }
 
-    /// How the session stands.
+    /// Returns the session's state.
     pub async fn state(&self) -> Result<State> {
         self.call(SessionState { session_id: self.session_id.clone() }).await
     }
 
-    /// What goes on that the log does not say yet.
+    /// Returns the work in progress that the log does not contain yet.
     pub async fn in_progress(&self) -> Result<Option<InProgress>> {
         match self.call(SessionInProgress { session_id: self.session_id.clone() }).await {
             Ok(found) => Ok(Some(found).filter(|found| !found.events.is_empty())),
-            // Nothing was said in it yet.
+            // The session has no log yet.
             Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// The newest durable events: at most so many.
+    /// Returns the newest durable events, at most `count`.
     pub async fn newest(&self, entries: u64, count: u64) -> Result<Vec<Event>> {
         self.since(entries.saturating_sub(count)).await
     }
 
-    /// The durable events from one on.
+    /// Returns the durable events from `from_seq` on.
     pub async fn since(&self, from_seq: u64) -> Result<Vec<Event>> {
         let (mut events, mut next) = (Vec::new(), Some(from_seq));
         while let Some(from_seq) = next {
@@ -156,27 +158,27 @@ impl Backend {
         Ok(events)
     }
 
-    /// The newest part of the conversation.
+    /// Returns the newest part of the conversation.
     pub async fn show(&self) -> Result<Shown> {
         self.call(ShowSession { session_id: self.session_id.clone(), after: None }).await
     }
 
-    /// What fills the window.
+    /// Returns the parts of the context, with their sizes.
     pub async fn context(&self) -> Result<ContextParts> {
         self.call(SessionContext { session_id: self.session_id.clone() }).await
     }
 
-    /// The branches.
+    /// Returns the session's branches.
     pub async fn tree(&self) -> Result<Tree> {
         self.call(SessionTree { session_id: self.session_id.clone() }).await
     }
 
-    /// The agent's tools.
+    /// Returns the agent's tools.
     pub async fn tools(&self) -> Result<ToolsListed> {
         self.call(ListTools {}).await
     }
 
-    /// Goes on from an earlier entry.
+    /// Continues the conversation after an earlier entry.
     pub async fn branch(&self, entry_id: EntryId, summary: bool) -> Result<()> {
         let (session_id, entry_id) = (self.session_id.clone(), Some(entry_id));
         self.call(BranchSession { session_id, entry_id, summary }).await?;
@@ -189,23 +191,23 @@ impl Backend {
         Ok(())
     }
 
-    /// The session as a file's text.
+    /// Exports the session as the text of a file.
     pub async fn export(&self) -> Result<String> {
         Ok(self.call(ExportSession { session_id: self.session_id.clone() }).await?.text)
     }
 
-    /// Names the session.
+    /// Sets the session's title.
     pub async fn set_title(&self, title: String) -> Result<()> {
         self.call(SetTitle { session_id: self.session_id.clone(), title }).await?;
         Ok(())
     }
 
-    /// A page of sessions.
+    /// Returns a page of sessions.
     pub async fn sessions(&self, list: ListSessions) -> Result<SessionPage> {
         self.call(list).await
     }
 
-    /// The provider's models.
+    /// Returns the provider's models.
     pub async fn models(&self) -> Result<ModelsListed> {
         self.call(ListModels {}).await
     }

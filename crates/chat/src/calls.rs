@@ -1,6 +1,7 @@
-//! Tool calls as a chat shows them: a line each, what an edit changes, and the whole on request.
+//! Tool calls in a chat: one line each, the changes of an edit, and the full text on request.
 //!
-//! Invariants: what is shown of a call is bounded; the whole of the newest ones is kept, so that it can be shown later.
+//! Invariants: the rows of a call are bounded; the full text of the newest calls is kept, so it can be shown
+//! later.
 
 use std::collections::VecDeque;
 
@@ -13,37 +14,37 @@ use similar::{ChangeTag, TextDiff};
 #[cfg(test)]
 mod tests;
 
-/// How many lines of a change are shown at once.
+/// The most lines of a change shown at once.
 const DIFF_LINES_MAX: usize = 16;
-/// How many lines around a change are shown.
+/// How many lines of context surround a change.
 const AROUND: usize = 2;
-/// Of how many calls and thoughts the whole is kept.
+/// For how many calls and thoughts the full text is kept.
 const KEPT_MAX: usize = 50;
-/// A turning wheel, a step at a time.
+/// The frames of a spinner.
 const WHEEL: [&str; 8] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧"];
-/// How long a step takes, in milliseconds.
+/// The duration of a spinner's frame, in milliseconds.
 pub(crate) const WHEEL_MS: u64 = 100;
 
-/// The wheel at this time.
+/// Returns the spinner's frame at this time.
 pub(crate) fn wheel(now_ms: u64) -> &'static str {
     let step = usize::try_from(now_ms / WHEEL_MS % WHEEL.len() as u64).unwrap_or(0);
     WHEEL.get(step).copied().unwrap_or("·")
 }
 
-/// A call that has not ended.
+/// A call in progress.
 #[derive(Debug, Clone)]
 pub(crate) struct Running {
     pub(crate) call_id: String,
     name: String,
     arguments: String,
     started_ms: u64,
-    /// What the tool said last of its progress.
+    /// The tool's last progress line.
     progress: String,
-    /// What a tool said of a change in a file: how many lines, and those that came.
+    /// The changed lines of a file as the tool reports them: their number, and those received.
     told: Option<(usize, Vec<String>)>,
 }
 
-/// Something that can be shown whole.
+/// A text that can be shown in full.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Kept {
     call_id: String,
@@ -52,11 +53,11 @@ struct Kept {
     changes: Vec<Row>,
     text: String,
     is_shown: bool,
-    /// Whether it failed, and nothing was said of why.
+    /// Whether the call failed and no reason has been shown.
     is_unexplained: bool,
 }
 
-/// The calls of a session, as far as this chat has seen them.
+/// The calls of a session that this chat has seen.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Calls {
     running: Vec<Running>,
@@ -64,9 +65,9 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// A call begins.
+    /// Notes that a call has started.
     pub(crate) fn start(&mut self, call_id: &str, name: &str, arguments: &str, now_ms: u64) {
-        // One that is run again after a restart begins twice.
+        // A call that is run again after a restart starts twice.
         self.running.retain(|running| running.call_id != call_id);
         self.running.push(Running {
             call_id: call_id.to_owned(),
@@ -78,7 +79,7 @@ impl Calls {
         });
     }
 
-    /// A call reports progress.
+    /// Notes a progress line of a call.
     pub(crate) fn update(&mut self, call_id: &str, line: &str) {
         if let Some(running) = self.running.iter_mut().find(|running| running.call_id == call_id) {
             match (&mut running.told, line.strip_prefix("diff ").and_then(|count| count.parse().ok())) {
@@ -89,7 +90,7 @@ impl Calls {
         }
     }
 
-    /// A call has ended, after so long, where that is known. Gives what stays to be seen of it.
+    /// Notes that a call has ended, with its duration if known. Returns the rows that remain.
     pub(crate) fn end(
         &mut self,
         call_id: &str,
@@ -132,7 +133,7 @@ impl Calls {
         rows
     }
 
-    /// The result of a call. Gives why it failed, if it did.
+    /// Notes the result of a call. If the call failed, returns a row with the reason.
     pub(crate) fn result(&mut self, call_id: &str, text: &str, width: usize) -> Option<Row> {
         let is_newest = self.kept.back().is_some_and(|kept| kept.call_id == call_id);
         let kept = self.kept.iter_mut().rev().find(|kept| kept.call_id == call_id)?;
@@ -140,21 +141,22 @@ impl Calls {
         if !std::mem::take(&mut kept.is_unexplained) {
             return None;
         }
-        // What a command printed comes before how it ended.
+        // The output of a command comes before its exit status.
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let last = lines.clone().next_back().filter(|line| line.starts_with('[') && line.ends_with(']'));
         let reason = last.or_else(|| lines.next())?.trim_matches(['[', ']']);
-        // The call's own line may be further up.
+        // Other rows may separate this one from the call's own.
         let call = if is_newest { String::new() } else { format!("{}: ", kept.title) };
         Some(Row::new(&format!("      {call}{reason}"), Look::DIM).cut(width))
     }
 
-    /// What the model thought.
+    /// Keeps the model's reasoning.
     pub(crate) fn thought(&mut self, title: &str, text: &str) {
         self.keep("", title, Vec::new(), text.to_owned());
     }
 
-    /// Shows the newest one whole that was not shown so; `None` where all were.
+    /// Returns the full text of the newest call or thought that was not expanded yet; `None` if there is
+    /// none.
     pub(crate) fn expand(&mut self, width: usize) -> Option<Vec<Row>> {
         let kept = self.kept.iter_mut().rev().find(|kept| !kept.is_shown)?;
         kept.is_shown = true;
@@ -173,7 +175,7 @@ impl Calls {
         Some(rows)
     }
 
-    /// The calls under way, a row each.
+    /// Returns a row for each call in progress.
     pub(crate) fn rows(&self, width: usize, now_ms: u64) -> Vec<Row> {
         let row = |running: &Running| {
             let seconds = now_ms.saturating_sub(running.started_ms) / 1_000;
@@ -191,7 +193,7 @@ impl Calls {
         self.running.iter().map(row).collect()
     }
 
-    /// Nothing runs any more.
+    /// Forgets all calls in progress.
     pub(crate) fn clear(&mut self) {
         self.running.clear();
     }
@@ -213,7 +215,8 @@ impl Calls {
     }
 }
 
-/// The arguments of a call, whole: a line's title may be cut. Texts that a change shows are left out.
+/// Returns the arguments of a call in full, since a call's title may be truncated. Texts that a change shows
+/// are left out.
 fn whole_arguments(arguments: &str, is_changing: bool) -> Vec<String> {
     let Ok(Value::Object(arguments)) = serde_json::from_str::<Value>(arguments) else {
         return arguments.lines().map(str::to_owned).collect();
@@ -233,7 +236,7 @@ fn whole_arguments(arguments: &str, is_changing: bool) -> Vec<String> {
     lines
 }
 
-/// A line of a change, as the tool told it.
+/// Formats a line of a change as the tool reported it.
 fn told_change(line: &str) -> Row {
     let (mark, text) = line.split_at(line.chars().next().map_or(0, char::len_utf8));
     let look = match mark {
@@ -244,7 +247,7 @@ fn told_change(line: &str) -> Row {
     Row::new(&format!("      {mark} {text}"), look)
 }
 
-/// What a call changes, where that can be read from its arguments: lines that go, and lines that come.
+/// Returns the removed and added lines that can be read from the call's arguments.
 fn changes(name: &str, arguments: &str) -> Vec<Row> {
     let Ok(arguments) = serde_json::from_str::<Value>(arguments) else { return Vec::new() };
     let text = |name: &str| arguments.get(name).and_then(Value::as_str);

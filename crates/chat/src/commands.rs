@@ -1,7 +1,7 @@
-//! The slash commands: one table for reading them, for completing them and for `/help`; and the user's own ones.
+//! The slash commands: one table for parsing, completion and `/help`; and the user's own commands.
 //!
-//! Invariants: a command that is not understood does nothing and says what it wants; a custom command is a prompt's text
-//! and can do nothing else, whoever wrote it.
+//! Invariants: an invalid command does nothing and says what it expects; a custom command is the text of a
+//! prompt and can do nothing else, whoever wrote it.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,10 @@ mod tests;
 
 /// The largest file of a custom command, in bytes.
 const CUSTOM_BYTES_MAX: u64 = 64 * 1024;
-/// The most custom commands of a folder.
+/// The most custom commands from one folder.
 const CUSTOM_MAX: usize = 200;
 
-/// What a user can ask of the chat.
+/// What a user can ask the chat to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the command of its name, which the table explains")]
 pub enum Command {
@@ -42,20 +42,20 @@ pub enum Command {
     Title(String),
     Help,
     Quit,
-    /// A custom one: its prompt.
+    /// A custom command: its prompt.
     Prompt(String),
 }
 
-/// How a branch is begun.
+/// The options of a new branch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Branching {
-    /// The entry to go on from; none where the user is to choose.
+    /// The entry after which to continue; `None` lets the user choose.
     pub entry: Option<u64>,
-    /// Whether a summary of what is left comes along.
+    /// Whether to add a summary of the abandoned messages.
     pub summary: bool,
 }
 
-/// A line of the table.
+/// A row of the table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spec {
     pub(crate) name: &'static str,
@@ -67,7 +67,7 @@ const fn spec(name: &'static str, arguments: &'static str, description: &'static
     Spec { name, arguments, description }
 }
 
-/// All commands that are built in.
+/// All built-in commands.
 pub(crate) const COMMANDS: [Spec; 21] = [
     spec(
         "compact",
@@ -100,7 +100,7 @@ pub(crate) const COMMANDS: [Spec; 21] = [
     spec("quit", "", "leave; the session stays"),
 ];
 
-/// A command of the user's or of the project's own: a file `NAME.md`.
+/// A custom command of the user or the project: a file `NAME.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Custom {
     pub(crate) name: String,
@@ -109,10 +109,10 @@ pub struct Custom {
     body: String,
 }
 
-/// Reads a line that begins with a slash.
+/// Parses a line that starts with a slash.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The text says what is wrong with the line.
 pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
     let line = line.trim().strip_prefix('/').unwrap_or(line).trim_end();
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -193,7 +193,7 @@ fn branch(rest: &str) -> Result<Command, String> {
     Ok(Command::Branch(how))
 }
 
-/// `20000`, `20_000` or `20k`.
+/// Parses a number of tokens: `20000`, `20_000` or `20k`.
 fn tokens(text: &str) -> Option<u64> {
     let text = text.replace(['_', ','], "");
     match text.strip_suffix(['k', 'K']) {
@@ -212,7 +212,7 @@ fn unknown(name: &str, custom: &[Custom]) -> String {
     }
 }
 
-/// The commands whose names begin like this, with what they do.
+/// Returns the commands whose names start with the typed text, and their descriptions.
 pub(crate) fn completions(typed: &str, custom: &[Custom]) -> Vec<(String, String)> {
     let built_in = COMMANDS.iter().map(|spec| {
         let arguments =
@@ -224,7 +224,7 @@ pub(crate) fn completions(typed: &str, custom: &[Custom]) -> Vec<(String, String
 }
 
 impl Custom {
-    /// The prompt: `$ARGUMENTS` is all that stands after the name, `$1` its first word.
+    /// Expands the prompt: `$ARGUMENTS` is all text after the name, `$1` its first word.
     fn expand(&self, arguments: &str) -> String {
         let words: Vec<&str> = arguments.split_whitespace().collect();
         let mut out = String::with_capacity(self.body.len() + arguments.len());
@@ -255,7 +255,8 @@ impl Custom {
     }
 }
 
-/// The custom commands of these folders; the first that has a name wins. What cannot be read is left out.
+/// Loads the custom commands of these folders; the first command with a name wins. Unreadable files are
+/// skipped.
 pub(crate) fn load(folders: &[CommandFolder]) -> Vec<Custom> {
     let mut found: Vec<Custom> = Vec::new();
     for folder in folders {
@@ -277,16 +278,16 @@ pub(crate) fn load(folders: &[CommandFolder]) -> Vec<Custom> {
     found
 }
 
-/// A folder with custom commands.
+/// A folder of custom commands.
 pub(crate) struct CommandFolder {
     pub(crate) path: PathBuf,
-    /// The project that it is of; none for the user's own. Nothing that a project's files link to is read: it could be
-    /// anything of the user's.
+    /// The project of the folder; `None` for the user's own. A project's symbolic links are not followed,
+    /// because they could lead to any file of the user.
     pub(crate) project: Option<PathBuf>,
 }
 
 impl CommandFolder {
-    /// Whether a link leads from the project to another place.
+    /// Whether the path inside the project contains a symbolic link.
     fn leads_out(&self) -> bool {
         let Some(project) = &self.project else { return false };
         let inside = self.path.strip_prefix(project).unwrap_or(&self.path);
@@ -312,7 +313,8 @@ fn read(path: &Path, follows: bool) -> Option<Custom> {
     Some(Custom { name: name.to_owned(), description, body })
 }
 
-/// A file may begin with `---`, `description: …`, `---`; else its first line says what it does.
+/// Returns a command's description and prompt. The description is in front matter (`---`, `description: …`,
+/// `---`), or else is the first line.
 fn described(text: &str) -> (String, String) {
     if let Some(rest) = text.strip_prefix("---\n")
         && let Some((head, body)) = rest.split_once("\n---")

@@ -1,7 +1,7 @@
-//! The text that the user is typing: editing, undoing, and long pastes that are folded.
+//! The editor for the user's input: editing, undo, and folding of long pastes.
 //!
-//! Invariants: the cursor stands between two characters as people see them; a folded paste counts as one of them, and is
-//! given out whole; nothing that was typed is lost by moving through the history.
+//! Invariants: the cursor is always between two grapheme clusters; a folded paste counts as one character,
+//! and is submitted in full; moving through the history loses no typed text.
 
 use std::fmt::Write as _;
 
@@ -18,17 +18,17 @@ const PASTE_LINES_MAX: usize = 8;
 const PASTE_BYTES_MAX: usize = 1_000;
 /// How many steps can be undone.
 const UNDO_MAX: usize = 200;
-/// Folded pastes stand in the text as characters from here on, which nobody types.
+/// The first of the private-use characters that represent folded pastes in the text. Nobody types them.
 const FOLDED: u32 = 0xF_0000;
 /// How many pastes can be folded at a time.
 const FOLDED_MAX: u32 = 0xFFFD;
-/// What stands for an `@` that was pasted, and for a `!` or a `/` that a paste begins with: text, which names no file and
-/// begins no command.
+/// Represents a pasted `@`, or the `!` or `/` at the start of a paste: as plain text, they name no file and
+/// start no command.
 const PASTED_AT: char = '\u{10FFFD}';
 const PASTED_MARK: char = '\u{10FFFC}';
 const PASTED_SLASH: char = '\u{10FFFB}';
 
-/// An edit, as keys ask for it.
+/// An edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Edit {
     Left,
@@ -50,30 +50,30 @@ pub(crate) enum Edit {
     Undo,
 }
 
-/// What kind of change was the last one: typed characters are undone together.
+/// The kind of the last change: consecutive typed characters are undone together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Typing,
     Other,
 }
 
-/// The text, and the cursor in it.
+/// The text and the cursor.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Editor {
     text: String,
-    /// The cursor's place, in bytes.
+    /// The cursor's position, in bytes.
     cursor: usize,
     pastes: Vec<String>,
     undo: Vec<(String, usize)>,
     last: Option<Change>,
     killed: String,
-    /// The prompts of earlier, the oldest first, as they are shown: with folded pastes.
+    /// Earlier prompts as they are shown, with folded pastes; the oldest first.
     history: Vec<String>,
-    /// Which prompt of the history is shown, and what had been typed before.
+    /// The shown prompt of the history, and the text that was typed before.
     browsing: Option<(usize, String)>,
 }
 
-/// Where things stand when the text is drawn.
+/// The rows of the text and the cursor's position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) rows: Vec<Row>,
@@ -82,46 +82,46 @@ pub(crate) struct Layout {
 }
 
 impl Editor {
-    /// An empty one that knows these prompts.
+    /// Creates an empty editor with this history.
     pub(crate) fn new(history: &[String]) -> Self {
         let mut editor = Self::default();
         editor.history = history.iter().map(|text| editor.folding(text)).collect();
         editor
     }
 
-    /// The prompts of earlier, whole, the newest first.
+    /// Returns the earlier prompts in full, the newest first.
     pub(crate) fn history(&self) -> impl Iterator<Item = String> {
         self.history.iter().rev().map(|text| self.unfold(text))
     }
 
-    /// Whether nothing is typed.
+    /// Whether the text is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// The text, with folded pastes whole.
+    /// Returns the text, with folded pastes in full.
     pub(crate) fn text(&self) -> String {
         self.unfold(&self.text)
     }
 
-    /// What was typed of the text: what was pasted is left out, or marked.
+    /// Returns the typed text: pasted text is omitted or marked.
     pub(crate) fn typed(&self) -> &str {
         &self.text
     }
 
-    /// The text up to the cursor, as it is shown.
+    /// Returns the text before the cursor, as it is shown.
     pub(crate) fn before_cursor(&self) -> &str {
         self.text.get(..self.cursor).unwrap_or_default()
     }
 
-    /// Takes the text out. It is part of the history from now on.
+    /// Takes the text out and adds it to the history.
     pub(crate) fn submit(&mut self) -> String {
         let shown = self.text.clone();
         self.keep(shown);
         self.take()
     }
 
-    /// Takes the text out, and forgets it. Undoing brings it back.
+    /// Takes the text out without adding it to the history. Undo restores it.
     pub(crate) fn take(&mut self) -> String {
         let text = self.text();
         self.record(Change::Other);
@@ -129,7 +129,7 @@ impl Editor {
         text
     }
 
-    /// Takes the text out, as [`Self::submit`] does, where it was not said.
+    /// Clears the text, and adds it to the history although it was not sent.
     pub(crate) fn clear(&mut self) {
         self.submit();
     }
@@ -140,7 +140,7 @@ impl Editor {
         }
     }
 
-    /// Puts text before what is typed, on lines of its own.
+    /// Inserts text before the current text, on lines of its own.
     pub(crate) fn give_back(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -148,7 +148,7 @@ impl Editor {
         self.record(Change::Other);
         let typed = std::mem::take(&mut self.text);
         self.text = self.folding(text);
-        // It was said, and no command.
+        // The text was sent as a prompt, so it is not a command.
         if let Some(mark) = mark_of(&self.text) {
             self.text.replace_range(..1, &mark.to_string());
         }
@@ -160,10 +160,10 @@ impl Editor {
         }
     }
 
-    /// What was typed.
+    /// Inserts typed text.
     pub(crate) fn insert(&mut self, text: &str) {
         let is_word = text.chars().all(char::is_alphanumeric);
-        // What is undone at once ends with a word.
+        // One undo step ends with a word.
         if !(is_word && self.last == Some(Change::Typing)) {
             self.record(Change::Typing);
         }
@@ -171,7 +171,7 @@ impl Editor {
         self.last = Some(Change::Typing);
     }
 
-    /// What was pasted: as one, however many lines it has.
+    /// Inserts a paste as one unit, whatever its number of lines.
     pub(crate) fn paste(&mut self, text: &str) {
         self.record(Change::Other);
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
@@ -180,14 +180,14 @@ impl Editor {
         self.cursor += shown.len();
     }
 
-    /// Puts this in the place of all that is typed.
+    /// Replaces the whole text.
     pub(crate) fn replace(&mut self, text: &str) {
         self.record(Change::Other);
         self.text = self.folding(text);
         self.cursor = self.text.len();
     }
 
-    /// What stands for a text that is kept apart.
+    /// Stores a text, and returns the character that represents it.
     fn fold(&mut self, text: String) -> String {
         let place = u32::try_from(self.pastes.len()).ok().filter(|place| *place < FOLDED_MAX);
         match place.and_then(|place| char::from_u32(FOLDED + place)) {
@@ -199,7 +199,7 @@ impl Editor {
         }
     }
 
-    /// A text as it is shown: a long one is folded behind its first line, by which it is known.
+    /// Returns a text as it is shown: a long one is folded after its first line, which identifies it.
     fn folding(&mut self, text: &str) -> String {
         if !is_long(text) {
             return without_marks(text);
@@ -213,7 +213,7 @@ impl Editor {
         }
     }
 
-    /// Puts something else in the place of the last `bytes` bytes before the cursor.
+    /// Replaces the last `bytes` bytes before the cursor.
     pub(crate) fn complete(&mut self, bytes: usize, text: &str) {
         self.record(Change::Other);
         let start = self.cursor.saturating_sub(bytes);
@@ -224,7 +224,7 @@ impl Editor {
         self.put(text);
     }
 
-    /// Does an edit. `false`: there was nothing to do.
+    /// Performs an edit; returns false if it changed nothing.
     pub(crate) fn edit(&mut self, edit: Edit) -> bool {
         let before = (self.text.len(), self.cursor);
         match edit {
@@ -242,7 +242,7 @@ impl Editor {
             Edit::DeleteWordRight => self.remove(self.cursor, self.word_right(), true),
             Edit::KillToStart => self.remove(self.line_start(), self.cursor, true),
             Edit::KillToEnd => {
-                // At the end of a line, the line break goes.
+                // At the end of a line, the line break is deleted.
                 let end = self.line_end();
                 let end = if end == self.cursor { self.right() } else { end };
                 self.remove(self.cursor, end, true);
@@ -262,7 +262,7 @@ impl Editor {
         before != (self.text.len(), self.cursor)
     }
 
-    /// Shows the text in rows of at most `width` columns: at most `rows_max` of them, around the cursor.
+    /// Lays out the text in rows of at most `width` columns, and at most `rows_max` rows around the cursor.
     pub(crate) fn layout(&self, width: usize, rows_max: usize) -> Layout {
         let (lead, next) = (Row::new("› ", Look::BOLD), Row::plain("  "));
         let room = width.saturating_sub(2).max(1);
@@ -309,7 +309,7 @@ impl Editor {
         Layout { rows, cursor: (cursor.0 - first, cursor.1) }
     }
 
-    /// The part of the text that has so many lines before and after the cursor's: no more of it can be seen.
+    /// Returns the range with `count` lines before and after the cursor's: no more can be visible.
     fn lines_around(&self, count: usize) -> (usize, usize) {
         let begin = self.before_cursor().rmatch_indices('\n').nth(count).map_or(0, |(place, _)| place + 1);
         let after = self.text.get(self.cursor..).unwrap_or_default();
@@ -332,7 +332,7 @@ impl Editor {
         grapheme.chars().find_map(|c| self.pastes.get(place_of(c)))
     }
 
-    /// Adds text at the cursor. What folded pastes are marked with is not taken from outside.
+    /// Inserts text at the cursor. Characters that represent folded pastes are removed from outside text.
     fn put(&mut self, text: &str) {
         let text = without_marks(text);
         self.text.insert_str(self.cursor, &text);
@@ -433,7 +433,7 @@ impl Editor {
         after.find('\n').map_or(self.text.len(), |place| self.cursor + place)
     }
 
-    /// To the line above; from the first line, to the prompt before in the history.
+    /// Moves to the line above; from the first line, to the previous prompt of the history.
     fn up(&mut self) {
         let start = self.line_start();
         if start > 0 {
@@ -458,7 +458,8 @@ impl Editor {
         }
     }
 
-    /// To the line below; from the last line, to the next prompt of the history, and in the end to what had been typed.
+    /// Moves to the line below; from the last line, to the next prompt of the history, and finally to the
+    /// text typed before.
     fn down(&mut self) {
         let end = self.line_end();
         if end < self.text.len() {
@@ -495,18 +496,18 @@ impl Editor {
     }
 }
 
-/// Whether a text is too long to be shown as it is.
+/// Whether a text is too long to be shown unfolded.
 fn is_long(text: &str) -> bool {
     text.len() > PASTE_BYTES_MAX || text.lines().count() > PASTE_LINES_MAX
 }
 
-/// A text from outside, which has no marks of folded pastes.
+/// Removes characters that represent folded pastes from outside text.
 fn without_marks(text: &str) -> String {
     let is_mark = |c| place_of(c) < FOLDED_MAX as usize || plain(c) != c;
     text.chars().map(|c| if is_mark(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// A text that was pasted, marked as such where it could mean something else.
+/// Marks pasted text where it would have a meaning if typed.
 fn as_pasted(text: &str) -> String {
     let text = without_marks(text).replace('@', &PASTED_AT.to_string());
     match mark_of(&text) {
@@ -515,7 +516,7 @@ fn as_pasted(text: &str) -> String {
     }
 }
 
-/// What stands for the first character of a text that could begin a command.
+/// Returns the mark for a first character that could start a command.
 fn mark_of(text: &str) -> Option<char> {
     match text.chars().next()? {
         '!' => Some(PASTED_MARK),
@@ -524,7 +525,7 @@ fn mark_of(text: &str) -> Option<char> {
     }
 }
 
-/// The character that a mark stands for.
+/// Returns the character that a mark represents.
 fn plain(c: char) -> char {
     match c {
         PASTED_AT => '@',
@@ -534,7 +535,7 @@ fn plain(c: char) -> char {
     }
 }
 
-/// Which paste a character stands for, if it stands for one.
+/// Returns the index of the paste that a character would represent.
 fn place_of(c: char) -> usize {
     u32::from(c).checked_sub(FOLDED).map_or(usize::MAX, |place| place as usize)
 }
@@ -543,7 +544,7 @@ fn is_word(grapheme: &str) -> bool {
     grapheme.chars().any(|c| c.is_alphanumeric() || c == '_' || place_of(c) < FOLDED_MAX as usize)
 }
 
-/// What stands for a long paste.
+/// Returns the label of a folded paste.
 fn fold(paste: &str) -> String {
     let mut out = String::from("[pasted ");
     let _ = match paste.lines().count() {

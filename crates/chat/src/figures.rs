@@ -1,6 +1,6 @@
-//! The figures of a session as a chat shows them: what fills the window, what a compaction would do, what was used.
+//! The figures of a session: the parts of the context, the effect of a compaction, the usage.
 //!
-//! Invariants: at a terminal and without one they are the same.
+//! Invariants: they are the same at a terminal and without one.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use greenroom_terminal::text::{self, thousands};
 
 use super::status;
 
-/// How much of what was said is shown of a branch, in columns.
+/// How many columns of a branch's text are shown.
 const TEXT_COLUMNS: usize = 60;
 
-/// What a compaction would do.
+/// Describes what a compaction would do.
 pub fn plan(plan: &Planned) -> String {
     let Some(first_kept) = plan.first_kept else {
         let reason = plan.reason.as_deref().unwrap_or_default();
@@ -32,7 +32,8 @@ pub fn plan(plan: &Planned) -> String {
     )
 }
 
-/// What fills the window, in so many columns. `trigger` is the size at which a compaction begins, 0 for none.
+/// Describes what fills the window, in rows of `width` columns. `trigger` is the size at which compaction
+/// starts, in tokens; 0 for none.
 pub fn context(parts: &ContextParts, trigger: u64, width: usize) -> Vec<Row> {
     let usage = parts.context;
     let percent = usage.percent().unwrap_or(0.0);
@@ -62,7 +63,7 @@ pub fn context(parts: &ContextParts, trigger: u64, width: usize) -> Vec<Row> {
     out
 }
 
-/// The session, its model and what was used so far.
+/// Describes the session, its model and its usage.
 pub fn status(state: &State, folder: &Path) -> String {
     let cost = if state.cost_microdollars > 0 {
         format::about(format::dollars(state.cost_microdollars), state.estimated_tokens)
@@ -82,7 +83,7 @@ pub fn status(state: &State, folder: &Path) -> String {
     )
 }
 
-/// What is said of a session whose run does not go on by itself, as a sentence without its end.
+/// Describes a session whose run does not continue by itself, as a clause without a full stop.
 pub fn stands_still(state: &State) -> Option<&'static str> {
     match (state.status, state.is_unanswered, state.is_held_back) {
         (Status::Waiting, _, true) => Some(
@@ -100,7 +101,7 @@ pub fn stands_still(state: &State) -> Option<&'static str> {
     }
 }
 
-/// The window, and where it is known from.
+/// Describes the window and the source of its size.
 pub fn window(context: &ContextUsage) -> String {
     const UNKNOWN: &str = "a window that nothing knows (--window says it)";
     let Some(window) = context.window else { return UNKNOWN.to_owned() };
@@ -116,7 +117,7 @@ pub fn window(context: &ContextUsage) -> String {
     format!("a window of {} tokens ({source})", thousands(window))
 }
 
-/// A branch of a session in one line.
+/// Describes a branch of a session in one line.
 pub fn branch(branch: &Branch) -> String {
     let line = format!(
         "{}{} {}–{}  {}  {}{}",

@@ -1,7 +1,7 @@
-//! The order of a session's events, also where some were missed and read again.
+//! The order of a session's events, including events that were missed and read again.
 //!
-//! Invariants: every event is given out once, in its order; what comes while missed events are read waits for them; what was
-//! told of a run that is joined in its middle is not told again.
+//! Invariants: every event is returned once, in order; events that arrive while missed ones are read wait for
+//! them; when a run is joined midway, the events of its snapshot are not returned again.
 
 use std::sync::Arc;
 
@@ -10,29 +10,29 @@ use greenroom::{Event, InProgress};
 #[cfg(test)]
 mod tests;
 
-/// What has been heard of a session.
+/// The position in a session's events.
 #[derive(Debug, Default)]
 pub(crate) struct Follow {
-    /// The newest durable event that was given out.
+    /// The newest durable event that was returned.
     seen: Option<u64>,
-    /// What waits for missed events; `None` where none are read.
+    /// The events that wait for missed ones; `None` if none are being read.
     held: Option<Vec<Arc<Event>>>,
-    /// What went on when it was joined, which was told then.
+    /// The snapshot of the work in progress at the time of joining.
     told: Option<InProgress>,
 }
 
 impl Follow {
-    /// From the event after this one on.
+    /// Starts after the durable event with this number.
     pub(crate) fn after(seen: Option<u64>) -> Self {
         Self { seen, ..Self::default() }
     }
 
-    /// From the event after what went on already on.
+    /// Starts after this snapshot of the work in progress.
     pub(crate) fn within(told: InProgress) -> Self {
         Self { seen: told.seq, held: None, told: Some(told) }
     }
 
-    /// An event came. Gives it, if it is its turn.
+    /// Takes an event, and returns it if its turn has come.
     pub(crate) fn event(&mut self, event: Arc<Event>) -> Option<Arc<Event>> {
         if let Some(held) = &mut self.held {
             held.push(event);
@@ -41,7 +41,8 @@ impl Follow {
         self.is_new(&event).then_some(event)
     }
 
-    /// Events are missing here. Gives from which one on they are to be read, if that is not done already.
+    /// Notes that events are missing. Returns the first number to read from, unless they are being read
+    /// already.
     pub(crate) fn gap(&mut self) -> Option<u64> {
         if self.held.is_some() {
             return None;
@@ -50,7 +51,7 @@ impl Follow {
         Some(self.seen.map_or(0, |seen| seen + 1))
     }
 
-    /// The missed events were read. Gives them, and what waited for them.
+    /// Takes the missed events. Returns them and the events that waited for them.
     pub(crate) fn missed(&mut self, events: Vec<Event>) -> Vec<Arc<Event>> {
         let held = self.held.take().unwrap_or_default();
         let all = events.into_iter().map(Arc::new).chain(held);

@@ -1,14 +1,14 @@
-//! Colours of code, from the terminal's own palette.
+//! Syntax colours, from the terminal's own palette.
 //!
-//! Invariants: the text of a line is never changed; the grammars are read once, when the first code comes, and never for
-//! a language that is not known.
+//! Invariants: a line's text is never changed; the grammars are loaded once, for the first code block in a
+//! known language.
 
 use std::sync::OnceLock;
 
 use greenroom_terminal::row::{Color, Look, Row};
 use syntect::parsing::{ParseState, Scope, ScopeStack, SyntaxSet};
 
-/// Lines longer than this are not coloured: it would take too long.
+/// Longer lines are not coloured, because it would take too long.
 const LINE_BYTES_MAX: usize = 2_000;
 
 static GRAMMARS: OnceLock<SyntaxSet> = OnceLock::new();
@@ -17,7 +17,7 @@ fn grammars() -> &'static SyntaxSet {
     GRAMMARS.get_or_init(SyntaxSet::load_defaults_newlines)
 }
 
-/// Colours the lines of one piece of code, one after the other.
+/// Colours the lines of one piece of code in order.
 #[derive(Debug)]
 pub(crate) struct Highlighter {
     state: ParseState,
@@ -25,7 +25,7 @@ pub(crate) struct Highlighter {
 }
 
 impl Highlighter {
-    /// For this language, by its name or by how its files end; `None` where it is not known.
+    /// Creates a highlighter for a language, given its name or file extension; `None` if it is unknown.
     pub(crate) fn of(language: &str) -> Option<Self> {
         if language.is_empty() || language == "text" {
             return None;
@@ -40,7 +40,7 @@ impl Highlighter {
         Some(Self { state: ParseState::new(grammar), scopes: ScopeStack::new() })
     }
 
-    /// The next line, in colours.
+    /// Colours the next line.
     pub(crate) fn line(&mut self, line: &str) -> Row {
         let text = format!("{line}\n");
         if text.len() > LINE_BYTES_MAX {
@@ -64,7 +64,7 @@ impl Highlighter {
     }
 }
 
-/// The names that grammars give to parts of code, and how these look.
+/// The grammars' scopes and their styles.
 const LOOKS: [(&str, Look); 14] = [
     ("comment", Look { italic: true, ..Look::DIM }),
     ("string", Look::of(Color::Green)),

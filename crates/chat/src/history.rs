@@ -1,6 +1,7 @@
 //! The prompts of earlier chats, kept in a file.
 //!
-//! Invariants: only this user can read the file; it stays small; a chat that cannot read or write it works all the same.
+//! Invariants: only this user can read the file; its size is bounded; a chat works even if it cannot read or
+//! write it.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -14,24 +15,24 @@ mod tests;
 const FILE: &str = "chat_history";
 /// How many prompts are kept.
 const PROMPTS_MAX: usize = 1_000;
-/// A longer prompt is not kept, in bytes.
+/// Longer prompts are not kept, in bytes.
 const PROMPT_BYTES_MAX: usize = 16 * 1024;
-/// When the file is larger than this it is written anew, in bytes.
+/// A larger file is rewritten, in bytes.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// The file.
+/// The history file.
 #[derive(Debug, Clone)]
 pub(crate) struct History(PathBuf);
 
 impl History {
-    /// The one of this data directory.
+    /// The history of this data directory.
     pub(crate) fn new(data_dir: &Path) -> Self {
         Self(data_dir.join(FILE))
     }
 
-    /// The prompts, the oldest first.
+    /// Reads the prompts, the oldest first.
     pub(crate) fn read(&self) -> Vec<String> {
-        // Whatever else stands in its place, such as a pipe, is not waited for.
+        // Reading something else in its place, such as a pipe, could block.
         if !fs::metadata(&self.0).is_ok_and(|metadata| metadata.is_file()) {
             return Vec::new();
         }
@@ -41,29 +42,29 @@ impl History {
         if read.is_err() {
             return Vec::new();
         }
-        // A damaged line harms no other.
+        // A damaged line affects no other.
         let text = String::from_utf8_lossy(&bytes);
-        // A line each, as JSON: prompts have lines of their own. One that is cut off is left out.
+        // One line of JSON for each prompt, because prompts contain line breaks. A truncated line is skipped.
         let prompts: Vec<String> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let skip = prompts.len().saturating_sub(PROMPTS_MAX);
         prompts.into_iter().skip(skip).collect()
     }
 
-    /// Adds a prompt.
+    /// Appends a prompt.
     pub(crate) fn add(&self, prompt: &str) -> io::Result<()> {
         if prompt.trim().is_empty() || prompt.len() > PROMPT_BYTES_MAX {
             return Ok(());
         }
         if fs::metadata(&self.0).is_ok_and(|metadata| !metadata.is_file()) {
-            return Err(io::Error::other("there is no file in the history's place"));
+            return Err(io::Error::other("the history is not a regular file"));
         }
         let mut open = OpenOptions::new();
         open.create(true).mode(0o600);
         let line = format!("{}\n", serde_json::to_string(prompt)?);
         let mut file = open.clone().append(true).open(&self.0)?;
-        // Also one that was made otherwise.
+        // Also restricts an existing file with other permissions.
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
-        // One write, so that two chats do not mix their lines.
+        // One write, so the lines of two chats do not mix.
         file.write_all(line.as_bytes())?;
         if file.metadata()?.len() > FILE_BYTES_MAX {
             let prompts = self.read();

@@ -1,14 +1,16 @@
-//! The chat at a terminal: a client of a greenroom server that draws a few rows and leaves the rest to the terminal.
+//! The chat at a terminal: a client of a Greenroom server that draws a few rows and leaves the rest to the
+//! terminal.
 //!
-//! The one key decision: **the chat knows sessions through the server's client alone** ([`Backend`]). Its folder, its
-//! settings and another connection come from the program around it ([`Program`]), so that it is the same beside a host and
-//! in one process.
+//! The key decision: **the chat reaches sessions only through the server's client** ([`Backend`]). The
+//! surrounding program ([`Program`]) provides its folder, its settings and other connections, so the chat is
+//! the same with a host and in one process.
 //!
-//! Invariants: no key waits for the runtime; what was said keeps its order; the terminal is given back however it ends.
+//! Invariants: no key waits for the runtime; inputs keep their order; the terminal is restored however the
+//! chat ends.
 //!
-//! Reading order: [`Program`], `backend` (what is asked), `model` (what is seen, and what a key does), `live` (what is
-//! done), `commands` (the slash commands); then what the model is made of: `editor`, `ask`, `picker`, `calls`, `markdown`,
-//! `status`.
+//! Reading order: [`Program`], `backend` (requests), `model` (what is shown, and what a key does), `live`
+//! (the effects), `commands` (the slash commands); then the parts of the model: `editor`, `ask`, `picker`,
+//! `calls`, `markdown`, `status`.
 
 mod ask;
 mod attached;
@@ -36,18 +38,18 @@ pub use self::backend::{Backend, HowToCompact};
 pub use self::live::{Ended, Opened, open, talk};
 pub use self::program::{Place, Program, Reconnected, Silence};
 
-/// What is said where the host has ended, by itself, stopped or killed.
+/// The message after the host has ended, by itself, stopped or killed.
 pub const NEXT_HOST: &str = "the host exited; starting another one, where this session continues";
-/// How long a host may say nothing before that is said.
+/// How long a host may be silent before the user is told.
 pub const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// How much is shown of an input that waits from before, in columns.
+/// How many columns of an input that was held back are shown.
 pub const HELD_COLUMNS: usize = 60;
 
-/// What was typed before the chat could be drawn.
+/// The input from before the chat could be drawn.
 #[derive(Debug, Default)]
 pub struct Typed {
     /// The keys so far.
     pub before: Vec<Input>,
-    /// Where what follows comes from, if that is read already.
+    /// The source of further input, if a thread reads it already.
     pub inputs: Option<mpsc::Receiver<Input>>,
 }

@@ -1,6 +1,7 @@
-//! The chat at a terminal: what the model says is to be done is done here, and what it says is to be seen is drawn.
+//! The chat at a terminal: performs the model's effects and draws its frames.
 //!
-//! Invariants: no key waits for the runtime, and no answer for a key; the terminal is given back however this ends.
+//! Invariants: no key waits for the runtime, and no reply waits for a key; the terminal is restored however
+//! the chat ends.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,21 +40,21 @@ mod does;
 mod local;
 mod orders;
 
-/// Frames that only events ask for are at least so far apart.
+/// The minimum time between frames that only events require.
 const FRAME: Duration = Duration::from_millis(16);
-/// How many of a session's newest entries are looked at when it is opened.
+/// How many of the newest entries are loaded when a session is opened.
 const PAST_ENTRIES: u64 = 400;
-/// How many rows of the past are shown at most.
+/// The most rows of the past that are shown.
 const PAST_ROWS: usize = 4_000;
 
-/// How long a host may take to answer as the user leaves.
+/// How long a host may take to reply when the user leaves.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
-/// What came of something that was asked for.
+/// The result of a background task.
 enum Done {
-    /// What was said was taken on, or not.
+    /// Input was accepted or refused.
     Sent(u64, Result<Sent, String>),
-    /// What had not gone out when the user interrupted.
+    /// Inputs that had not been sent when the user interrupted.
     TakenBack(Vec<u64>),
     /// Rows to show.
     Rows(Vec<Row>),
@@ -61,47 +62,47 @@ enum Done {
     Note(Look, String),
     /// A list to choose from.
     Pick(super::picker::Picker),
-    /// Another session is talked with from now on.
+    /// The chat switches to another session.
     Opened(Box<Opened>),
-    /// The same session, with an agent of this model.
+    /// The session stays; its agent has this model now.
     Changed(Box<Opened>, String),
-    /// The context's size has changed without an event that says so.
+    /// The context's size after a change that no event reports.
     Context(greenroom_kernel::usage::ContextUsage),
     /// An answer was refused.
     Refused(greenroom::EntryId, String),
     Files(String, Vec<String>),
-    /// A line that a command of the user's own prints now.
+    /// A line that the running user command has just printed.
     Prints(String),
-    /// What a command of the user's own printed, for the next prompt.
+    /// The output of a user command, for the next prompt.
     Told(String),
-    /// Nothing is being worked on any more.
+    /// The user command has ended.
     Rest,
-    /// Events that were missed.
+    /// Events that had been missed.
     Missed(Vec<Event>),
 }
 
-/// A session that was opened.
+/// An open session.
 #[derive(Debug)]
 pub struct Opened {
     backend: Backend,
     events: Events,
     state: greenroom::State,
     past: Vec<Event>,
-    /// What went on in it, which the log does not say yet.
+    /// The work in progress that the log does not contain yet.
     in_progress: Option<InProgress>,
     questions: Vec<greenroom::PendingQuestion>,
-    /// What waits from before, where that is held back.
+    /// The inputs that are held back.
     held_back: Vec<WaitingInput>,
 }
 
 impl Opened {
-    /// Which session it is.
+    /// The session's id.
     pub fn id(&self) -> &str {
         self.backend.id()
     }
 }
 
-/// The chat.
+/// The state of a chat.
 struct Live {
     model: Model,
     painter: Painter,
@@ -109,45 +110,45 @@ struct Live {
     backend: Backend,
     events: Events,
     interrupts: Interrupts,
-    /// Whether the host answers, as that changes.
+    /// Changes of the host's responsiveness.
     silences: mpsc::UnboundedReceiver<Silence>,
-    /// Whether it was said that the host does not answer: then Ctrl-C leaves.
+    /// Whether the user was told that the host does not reply: then Ctrl-C leaves.
     is_silent: bool,
-    /// Where compactions begin, as the configuration says.
+    /// The compaction settings of the configuration.
     compaction: CompactionSettings,
     program: Arc<dyn Program>,
-    /// The model that the user has chosen here.
+    /// The model that the user chose in this chat.
     chosen: Option<String>,
-    /// What the user says per prompt besides the text.
+    /// The user's model settings for each prompt.
     prompt_settings: ModelSettings,
     history: History,
     local: Arc<Local>,
     folder: PathBuf,
     done: mpsc::UnboundedSender<Done>,
-    /// What is said goes through here, so that it keeps its order.
+    /// The queue of inputs, which keeps their order.
     orders: mpsc::UnboundedSender<Order>,
-    /// Ends the command of the user's own that runs now.
+    /// Cancels the running user command.
     work: Option<CancellationToken>,
-    /// Whether it was said how the model is told of such commands.
+    /// Whether the user was told how the model learns of such commands.
     is_told_how: bool,
     follow: Follow,
-    /// What commands of the user's own printed, and no prompt has told yet.
+    /// The output of user commands that no prompt has included yet.
     told: Vec<String>,
 }
 
-/// How a chat ended.
+/// The end of a chat.
 #[derive(Debug)]
 pub struct Ended {
-    /// The session that was talked with last, where something was said in it; also where the chat could not go on.
+    /// The last session of the chat, if it has a log; also after an error.
     pub session_id: Option<String>,
-    /// Why it could not go on.
+    /// An error if the chat could not continue.
     pub result: Result<()>,
 }
 
-/// Talks until the user leaves, or it cannot go on.
+/// Runs the chat until the user leaves or it cannot continue.
 ///
 /// # Errors
-/// The terminal cannot be used; it could not be noted in which folder the session was begun.
+/// The terminal cannot be used, or the session's folder cannot be noted.
 pub async fn talk(
     program: Arc<dyn Program>,
     place: Place,
@@ -200,7 +201,7 @@ pub async fn talk(
     let _ = input::write(&live.painter.clear());
     let (backend, program) = (live.backend.clone(), Arc::clone(&live.program));
     drop(live);
-    // A host that answers no more is not waited for.
+    // Does not wait for a host that no longer replies.
     let is_there = match timeout(LEAVE_MAX, program.note_folder(backend.id())).await {
         Ok(Ok(is_there)) => is_there,
         Ok(Err(error)) if result.is_ok() => return Err(error),
@@ -211,10 +212,10 @@ pub async fn talk(
     Ok(Ended { session_id, result })
 }
 
-/// Opens a session, with what is shown of its past.
+/// Opens a session, and loads the part of its past that is shown.
 ///
 /// # Errors
-/// What the server refuses.
+/// The server's refusal, or a lost connection.
 pub async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
     let (backend, events) = Backend::open(client, id).await?;
     let state = backend.state().await?;
@@ -222,7 +223,7 @@ pub async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
     let mut past =
         if state.entries > 0 { backend.newest(state.entries, PAST_ENTRIES).await? } else { Vec::new() };
     if let Some(in_progress) = &in_progress {
-        // What came after it is told by its events.
+        // Later events arrive through the subscription.
         past.retain(|event| in_progress.contains(event));
     }
     let questions = ListQuestions { session_id: Some(id.to_owned()) };
@@ -244,10 +245,10 @@ impl Live {
         }
         let mut drawn = Instant::now();
         self.draw()?;
-        // Whether something came that is not drawn yet.
+        // Whether something has changed since the last frame.
         let mut is_changed = false;
         loop {
-            // Whatever is there already is taken in before anything is drawn.
+            // All available input is processed before a frame is drawn.
             let mut is_urgent = false;
             while let Ok(input) = inputs.try_recv() {
                 if !self.input(input)? {
@@ -255,7 +256,7 @@ impl Live {
                 }
                 is_urgent = true;
             }
-            // A key is taken in between, however fast events come and however long they take.
+            // Keys are processed in between, however fast events arrive and however long they take.
             let mut has_more = false;
             let began = Instant::now();
             while let Some(received) = self.events.try_next() {
@@ -330,7 +331,8 @@ impl Live {
         }
     }
 
-    /// The host is gone: another one is started, and the session goes on there. `false`: the user left meanwhile.
+    /// Connects to another host after this one has ended, and continues the session there. Returns false if
+    /// the user left meanwhile.
     async fn reconnect(&mut self, inputs: &mut mpsc::Receiver<Input>) -> Result<bool> {
         let (program, id, chosen) =
             (Arc::clone(&self.program), self.backend.id().to_owned(), self.chosen.clone());
@@ -342,7 +344,7 @@ impl Live {
         self.model.note(Look::WARN, NEXT_HOST);
         self.draw()?;
         let mut is_said = false;
-        // What is typed meanwhile is for the session.
+        // Input during the wait is meant for the session.
         let mut aside = Vec::new();
         let Reconnected { mut opened, warnings } = loop {
             tokio::select! {
@@ -351,7 +353,7 @@ impl Live {
                 opened = &mut opening => break opened?,
                 input = inputs.recv() => match input {
                     None => return Ok(false),
-                    // Before anything was said of the host, Ctrl-C is meant for the session.
+                    // Until the user is told about the host, Ctrl-C is meant for the session.
                     Some(input) if input.leaves() && (is_said || !input.is_interrupt()) => return Ok(false),
                     Some(input) => aside.push(input),
                 },
@@ -368,7 +370,7 @@ impl Live {
             self.model.note(Look::WARN, warning);
         }
         self.program.keep_settings();
-        // What was seen already is not told again.
+        // Events that were seen already are not shown again.
         opened.past = self
             .follow
             .missed(std::mem::take(&mut opened.past))
@@ -392,7 +394,7 @@ impl Live {
         Ok(input::write(&self.painter.paint(&frame, size))?)
     }
 
-    /// What the user does. `false`: the chat is over.
+    /// Handles input; returns false when the chat is over.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are done elsewhere")]
     fn input(&mut self, input: Input) -> Result<bool> {
         self.model.set_now(time::now_ms());
@@ -435,7 +437,7 @@ impl Live {
                 let Some(from_seq) = self.follow.gap() else { return };
                 let (backend, done) = (self.backend.clone(), self.done.clone());
                 tokio::spawn(async move {
-                    // A connection that has ended is found elsewhere.
+                    // A lost connection is detected elsewhere.
                     let events = backend.since(from_seq).await.unwrap_or_default();
                     let _ = done.send(Done::Missed(events));
                 });
@@ -443,11 +445,11 @@ impl Live {
         }
     }
 
-    /// No event says how large the context is now.
+    /// Requests the context's size, which no event has reported.
     fn ask_for_context(&self) {
         let (backend, done) = (self.backend.clone(), self.done.clone());
         tokio::spawn(async move {
-            // A connection that has ended is found elsewhere.
+            // A lost connection is detected elsewhere.
             if let Ok(state) = backend.state().await {
                 let _ = done.send(Done::Context(state.context));
             }
@@ -477,7 +479,7 @@ impl Live {
                 }
             }
             Done::Changed(opened, model) => {
-                // Another host is told the same.
+                // Another host must get the same model.
                 self.chosen = Some(model);
                 let Opened { backend, events, state, .. } = *opened;
                 (self.backend, self.events) = (backend, events);
@@ -487,7 +489,7 @@ impl Live {
             }
             Done::Opened(opened) => {
                 let (program, left) = (Arc::clone(&self.program), self.backend.id().to_owned());
-                // Where it fails, the session is not found by its folder.
+                // If this fails, the session cannot be found by its folder.
                 tokio::spawn(async move { program.note_folder(&left).await });
                 self.model.begin_session();
                 self.model.note(Look::NOTE, &format!("session {}", opened.backend.id()));
@@ -496,7 +498,7 @@ impl Live {
         }
     }
 
-    /// Shows where a session stands, and the end of what was said in it.
+    /// Shows the state of a session and the end of its conversation.
     fn welcome(&mut self, opened: Opened) {
         let Opened { backend, events, state, past, in_progress, questions, held_back } = opened;
         (self.backend, self.events) = (backend, events);
@@ -528,7 +530,7 @@ impl Live {
         match state.status {
             _ if !going_on.is_empty() => {
                 for event in &going_on {
-                    // So it is seen how long it has gone on already.
+                    // So the elapsed time is shown from its start.
                     self.model.set_now(event.at_ms);
                     self.model.event(event);
                 }
@@ -553,7 +555,7 @@ impl Live {
         }
     }
 
-    /// What the status line shows of a session.
+    /// Updates the status line from the session's state.
     fn stands(&mut self, state: &greenroom::State) {
         let window = state.context.window.unwrap_or(0);
         self.model.status.model.clone_from(&state.model);
@@ -564,7 +566,7 @@ impl Live {
         self.model.quiet_context(state.context);
     }
 
-    /// Does what is to be done.
+    /// Performs an effect.
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Send { ticket, kind, text, names, is_typed } => {
@@ -575,7 +577,7 @@ impl Live {
                 let _ = self.orders.send(Order::Send(Box::new(said)));
             }
             Effect::Interrupt => {
-                // What it has printed is told when it has ended.
+                // The output so far is kept when the command has ended.
                 if let Some(work) = &self.work {
                     work.cancel();
                 }
@@ -591,7 +593,7 @@ impl Live {
             }
             Effect::Remember(prompt) => {
                 let history = self.history.clone();
-                // A chat that cannot keep its history works all the same.
+                // A chat works even if it cannot keep its history.
                 tokio::task::spawn_blocking(move || history.add(&prompt));
             }
             Effect::Files(fragment) => {

@@ -1,8 +1,9 @@
-//! Markdown as it comes, as rows of a terminal.
+//! Streamed Markdown as rows of a terminal.
 //!
-//! Invariants: what is finished never changes, however the text goes on, and is the same however it was cut into pieces;
-//! each block is rendered once, and a long paragraph or item part by part, so that a long answer costs no more a piece than
-//! a short one and its beginning is not held back until its end is known. (A table is: its columns depend on all rows.)
+//! Invariants: finished rows never change, whatever text follows, and do not depend on how the text was split
+//! into pieces. Each block is rendered once, and a long paragraph or item part by part, so each piece costs
+//! the same in a long answer as in a short one, and the start of a block is not delayed until its end. (A
+//! table is an exception: its columns depend on all rows.)
 
 use greenroom_terminal::row::{Look, Row};
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
@@ -17,30 +18,30 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-/// A block that is longer than this, in bytes, is not read anew with every piece.
+/// A longer unfinished block, in bytes, is not parsed again with every piece.
 const TAIL_BYTES_MAX: usize = 16_000;
-/// A part of a paragraph or of an item is given out when it is so long, in bytes, and nothing in it is open.
+/// A part of a paragraph or item is returned at this length, in bytes, if no markup in it is open.
 const PART_BYTES: usize = 500;
-/// A part of a paragraph that is so long is given out in any case: what seems to be open is a lone mark.
+/// A part of a paragraph is returned at this length in any case: apparently open markup is a lone mark.
 const PART_BYTES_MAX: usize = 3_000;
 
-/// What the line that is read now belongs to.
+/// The block that contains the current line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum Within {
-    /// Nothing: a new block begins with it.
+    /// None: the line starts a new block.
     #[default]
     Nothing,
-    /// Some text, which ends with an empty line.
+    /// A paragraph, which ends with an empty line.
     Paragraph,
-    /// A list's item, which ends with the next one, or with text that is not indented.
+    /// A list item, which ends with the next item or with text that is not indented.
     Item { fence: Option<Fence>, was_empty: bool },
-    /// A block of code, of which each line is finished by itself.
+    /// A code block, in which each line is finished by itself.
     Code(Fence),
-    /// A table, or a quote: lines that all begin alike.
+    /// A table or a quote: lines that all start with the same character.
     Lines(char),
 }
 
-/// What ends a block of code.
+/// The marker that ends a code block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Fence {
     mark: char,
@@ -48,35 +49,36 @@ struct Fence {
     indent: usize,
 }
 
-/// An answer that is read piece by piece.
+/// An answer that is parsed piece by piece.
 #[derive(Debug, Default)]
 pub(crate) struct Markdown {
     width: usize,
-    /// The lines of the block that has not ended.
+    /// The complete lines of the unfinished block.
     block: String,
-    /// The line that has not ended.
+    /// The unfinished line.
     line: String,
     within: Within,
     highlighter: Option<Highlighter>,
-    /// How much of a list's item was given out, in bytes of the block, and how many rows that is in this width.
+    /// The part of a list item that was returned, in bytes of the block, and the number of its rows at this
+    /// width.
     given: usize,
     given_rows: usize,
-    /// The row of a paragraph that is not full, of which the rows above were given out.
+    /// The last, incomplete row of a paragraph whose other rows were returned.
     carry: Option<Row>,
-    /// Up to where it is known that the paragraph cannot be parted, in bytes.
+    /// Up to here, in bytes, the paragraph has no place to split it.
     looked: usize,
-    /// Whether something was given out already: blocks are apart by an empty row.
+    /// Whether rows were returned already: an empty row separates blocks.
     has_begun: bool,
     was_item: bool,
 }
 
 impl Markdown {
-    /// For rows of at most this many columns.
+    /// Creates a parser for rows of at most `width` columns.
     pub(crate) fn new(width: usize) -> Self {
         Self { width, ..Self::default() }
     }
 
-    /// How wide rows are from now on.
+    /// Changes the width of the following rows.
     pub(crate) fn set_width(&mut self, width: usize) {
         if width != self.width && self.given > 0 {
             self.given_rows = blocks(&self.block[..self.given], width).len();
@@ -84,7 +86,7 @@ impl Markdown {
         self.width = width;
     }
 
-    /// More of the text. Gives the rows that are finished with it.
+    /// Adds text, and returns the rows that it finishes.
     pub(crate) fn push(&mut self, piece: &str) -> Vec<Row> {
         let mut out = Vec::new();
         for part in piece.split_inclusive('\n') {
@@ -99,7 +101,7 @@ impl Markdown {
         out
     }
 
-    /// The text has ended. Gives the rest.
+    /// Ends the text, and returns the remaining rows.
     pub(crate) fn finish(&mut self) -> Vec<Row> {
         let mut out = Vec::new();
         let line = std::mem::take(&mut self.line);
@@ -111,7 +113,7 @@ impl Markdown {
         out
     }
 
-    /// The rows of what is not finished, as it stands.
+    /// Returns the rows of the unfinished text as it is now.
     pub(crate) fn tail(&self) -> Vec<Row> {
         let mut out = Vec::new();
         if let Within::Code(_) = self.within {
@@ -123,7 +125,7 @@ impl Markdown {
         }
         let text = format!("{}{}", self.block, self.line);
         if text.len() > TAIL_BYTES_MAX {
-            // Only its end is to be seen; how it looks will show when it is finished.
+            // Only its end is visible; its markup is shown when it is finished.
             let mut start = text.len() - TAIL_BYTES_MAX / 2;
             while !text.is_char_boundary(start) {
                 start += 1;
@@ -141,7 +143,7 @@ impl Markdown {
         out
     }
 
-    /// The rows of the block that were not given out.
+    /// Returns the rows of the block that were not returned before.
     fn rows(&self, text: &str) -> Vec<Row> {
         if let Some(carry) = &self.carry {
             return parts(text, self.width, carry.clone(), false).0;
@@ -151,7 +153,7 @@ impl Markdown {
         rows
     }
 
-    /// Gives out the full rows of a long paragraph, up to a place behind which nothing can change them.
+    /// Returns the full rows of a long paragraph, up to the last place after which no text can change them.
     fn part_paragraph(&mut self, out: &mut Vec<Row>) {
         if !matches!(self.within, Within::Nothing | Within::Paragraph) {
             return;
@@ -177,14 +179,15 @@ impl Markdown {
             self.carry = Some(rest);
             text.drain(..next);
             self.looked = 0;
-            // What is left is of the line that has not ended: all before it was looked at when it came.
+            // The remaining text is part of the unfinished line: earlier lines were searched when they
+            // arrived.
             self.block.clear();
             self.line.clone_from(&text);
             self.within = Within::Paragraph;
         }
     }
 
-    /// Gives out what is finished of a long item.
+    /// Returns the finished rows of a long item.
     fn part_item(&mut self, out: &mut Vec<Row>) {
         if self.block.len() < self.given + PART_BYTES {
             return;
@@ -235,7 +238,7 @@ impl Markdown {
                 }
                 let goes_on = indent >= 2 || (!*was_empty && !begins_block(line));
                 if goes_on {
-                    // What was said before a nested item, and before an empty line, is finished.
+                    // The text before a nested item or an empty line is finished.
                     if *was_empty || is_item(line.trim_start()) {
                         self.part_item(out);
                     }
@@ -315,7 +318,7 @@ impl Markdown {
         (self.given, self.given_rows, self.carry) = (0, 0, None);
     }
 
-    /// Blocks are apart by an empty row, and the items of a list are not.
+    /// Starts a block. An empty row separates blocks, but not the items of a list.
     fn part(&mut self, is_item: bool, out: &mut Vec<Row>) {
         if self.has_begun && !(is_item && self.was_item) {
             out.push(Row::default());
@@ -362,7 +365,7 @@ fn is_rule(trimmed: &str) -> bool {
     marks.len() >= 3 && ["-", "*", "_"].iter().any(|mark| marks.replace(mark, "").is_empty())
 }
 
-/// The line below a heading.
+/// Whether this is the underline of a heading.
 fn is_underline(line: &str) -> bool {
     let line = line.trim();
     !line.is_empty() && (line.chars().all(|c| c == '=') || line.chars().all(|c| c == '-'))
@@ -381,7 +384,7 @@ fn is_item(trimmed: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\n']))
 }
 
-/// Whether a line begins a block though there is no empty line before it.
+/// Whether a line starts a block without an empty line before it.
 fn begins_block(line: &str) -> bool {
     let trimmed = line.trim_start();
     is_heading(trimmed)
@@ -391,13 +394,13 @@ fn begins_block(line: &str) -> bool {
         || trimmed.starts_with(['|', '>'])
 }
 
-/// Whether a line begins a paragraph, whatever comes behind it.
+/// Whether a line starts a paragraph, whatever follows it.
 fn is_prose(line: &str) -> bool {
     indent_of(line) < 4 && !begins_block(line) && !line.trim_start().starts_with('<')
 }
 
-/// Where a long paragraph can be parted: where the part ends, and where the next one begins. `looked` is up to where that
-/// was tried before.
+/// Returns where a long paragraph can be split: the end of the part, and the start of the next one. The
+/// search starts at `looked` and advances it.
 fn next_part(text: &str, looked: &mut usize) -> Option<(usize, usize)> {
     let start = text.ceil_char_boundary((*looked).max(PART_BYTES).min(text.len()));
     let mut before = text[..start].chars().next_back()?;
@@ -406,7 +409,7 @@ fn next_part(text: &str, looked: &mut usize) -> Option<(usize, usize)> {
         let Some((_, after)) = rest.peek() else { break };
         let place = start + place;
         *looked = place + c.len_utf8();
-        // In front of a letter, no mark of a list or of a heading can come to stand at the beginning.
+        // Before a letter, no mark of a list or heading can be at the start of the next part.
         let is_gap = matches!(c, ' ' | '\n') && !before.is_whitespace() && before != '\\';
         let is_end = matches!(c, '。' | '，' | '、' | '！' | '？' | '；');
         before = c;
@@ -421,7 +424,8 @@ fn next_part(text: &str, looked: &mut usize) -> Option<(usize, usize)> {
     None
 }
 
-/// Whether nothing in a paragraph's beginning could still become stressed, code or a link.
+/// Whether the markup in the start of a paragraph is closed: no later text can turn it into emphasis, code or
+/// a link.
 fn is_closed(text: &str) -> bool {
     let mut plain = String::new();
     let mut is_link = false;

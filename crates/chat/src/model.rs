@@ -1,7 +1,7 @@
-//! What the chat is at any moment: from keys and events to what is drawn and what is to be done.
+//! The state of the chat: from keys and events to frames and effects.
 //!
-//! Invariants: nothing here reads or writes anything, and time is passed in; what the user typed ahead never begins by
-//! itself after an interrupt; each row above is given out once.
+//! Invariants: nothing here does I/O, and time is an argument; queued input never starts by itself after an
+//! interrupt; each row above the region is returned once.
 
 use std::collections::VecDeque;
 
@@ -25,33 +25,35 @@ mod keys;
 #[cfg(test)]
 mod tests;
 
-/// How many rows are left to the rest when a block of an answer is long: only its end is seen until it is finished.
+/// How many rows are left for the rest when a block of an answer is long: only its end is shown until it is
+/// finished.
 const BESIDE_TAIL: usize = 10;
-/// How many rows a prompt that was said takes at most, and how many of a longer one are shown.
+/// The most rows of a sent prompt, and how many rows of a longer one are shown.
 const SAID_MAX: usize = 12;
-/// So many of the newest lines of a command of the user's own are seen while it runs.
+/// How many of the newest lines of a running user command are shown.
 const PRINTED_SHOWN: usize = 6;
-/// So many completions are seen at once.
+/// How many completions are visible at once.
 const COMPLETIONS_SHOWN: usize = 8;
 
-/// How something is said.
+/// How an input relates to runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It begins a run.
+    /// It starts a run.
     Prompt,
     /// It joins the run in progress.
     Steer,
-    /// It comes after the run in progress.
+    /// It follows the run in progress.
     FollowUp,
-    /// It was to join the run in progress or to follow it, and begins one of its own after it: that run is another agent's.
+    /// It was meant for the run in progress, which is another agent's, so it starts its own run after that
+    /// one.
     Waits,
 }
 
-/// What is to be done.
+/// An effect to perform.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Effect {
-    /// Say something. `ticket` is told when it was taken on, or not. Files are named in `names`: what was pasted names
-    /// none. A custom command's text was not typed.
+    /// Send an input. The result is reported with its `ticket`. Files are mentioned in `names`, which
+    /// excludes pasted text. `is_typed` is false for the text of a custom command.
     Send {
         ticket: u64,
         kind: Kind,
@@ -59,32 +61,32 @@ pub(crate) enum Effect {
         names: String,
         is_typed: bool,
     },
-    /// Stop what is going on, and take back what waits.
+    /// Abort the work in progress, and withdraw queued input.
     Interrupt,
     /// Answer a question.
     Answer {
         id: EntryId,
         value: Value,
     },
-    /// A slash command.
+    /// Run a slash command.
     Command(Command),
-    /// Run a command of the user's own.
+    /// Run a user command.
     Shell {
         command: String,
         is_told: bool,
     },
-    /// Which files are there, whose names hold this?
+    /// List the files whose names contain this.
     Files(String),
-    /// Keep a prompt for the next time.
+    /// Add a prompt to the history file.
     Remember(String),
-    /// Give the terminal back until the user returns.
+    /// Suspend the process.
     Suspend,
-    /// Draw everything anew.
+    /// Redraw everything.
     Redraw,
     Quit,
 }
 
-/// What kind of row came last, so that different ones are apart.
+/// The kind of the last row; an empty row separates different kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Last {
     Nothing,
@@ -94,39 +96,39 @@ enum Last {
     Note,
 }
 
-/// Something that was typed ahead.
+/// An input that has not joined the conversation.
 #[derive(Debug, Clone)]
 struct Pending {
     ticket: u64,
     kind: Kind,
     text: String,
-    /// Its entry, when it was taken on.
+    /// Its entry, once it was accepted.
     entry: Option<EntryId>,
 }
 
-/// What can be put in the place of what stands before the cursor.
+/// Completions for the text before the cursor.
 #[derive(Debug, Clone)]
 struct Completion {
-    /// How much of the text it replaces, in bytes.
+    /// How much text a completion replaces, in bytes.
     bytes: usize,
-    /// What is inserted, and what it does.
+    /// The inserted texts and their descriptions.
     items: Vec<(String, String)>,
     at: usize,
-    /// Whether the user went to the one that is marked.
+    /// Whether the user moved to the marked item.
     is_chosen: bool,
     is_command: bool,
 }
 
-/// A command of the user's own that runs.
+/// A running user command.
 #[derive(Debug)]
 struct Working {
     command: String,
     since: u64,
-    /// What it printed last.
+    /// Its latest output.
     tail: VecDeque<String>,
 }
 
-/// The chat.
+/// The state of the chat.
 #[derive(Debug)]
 pub(crate) struct Model {
     size: Size,
@@ -136,30 +138,30 @@ pub(crate) struct Model {
     custom: Vec<Custom>,
     above: Vec<Row>,
     last: Last,
-    /// The answer that is coming, and its text so far.
+    /// The streaming answer, and its text so far.
     answer: Option<(Markdown, String)>,
     thinking: Option<(String, u64)>,
-    /// The tool whose call is being written.
+    /// The tool whose call is being streamed.
     writing: Option<String>,
     calls: Calls,
     pending: Vec<Pending>,
-    /// What waits in the session's inbox.
+    /// The entries in the session's inbox.
     queued: Vec<EntryId>,
     next_ticket: u64,
-    /// Since when a run goes on: from the prompt on.
+    /// When the current run started, measured from its prompt, in unix milliseconds.
     busy_since: Option<u64>,
-    /// The prompt whose run has not begun.
+    /// The prompt, by its ticket, whose run has not started.
     starts: Option<u64>,
     is_interrupting: bool,
-    /// What is being compacted, in tokens, and since when.
+    /// The description of the compaction in progress, and its start.
     compacting: Option<(String, u64)>,
-    /// What a command of the user's own is doing.
+    /// The running user command.
     working: Option<Working>,
     asks: Vec<Ask>,
     is_asked_later: bool,
     picker: Option<Picker>,
     completion: Option<Completion>,
-    /// The percentage of the window that was announced last.
+    /// The percentage of the window that was last announced.
     announced: f64,
     last_answer: String,
     hint: Option<String>,
@@ -167,7 +169,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// A chat in which nothing was said yet.
+    /// Creates the state of an empty chat.
     pub(crate) fn new(size: Size, history: &[String], custom: Vec<Custom>) -> Self {
         Self {
             size,
@@ -200,12 +202,12 @@ impl Model {
         }
     }
 
-    /// The time, in unix milliseconds.
+    /// Sets the time, in unix milliseconds.
     pub(crate) fn set_now(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
     }
 
-    /// The terminal's size.
+    /// Sets the terminal's size.
     pub(crate) fn resize(&mut self, size: Size) {
         self.size = size;
         if let Some((markdown, _)) = &mut self.answer {
@@ -213,37 +215,37 @@ impl Model {
         }
     }
 
-    /// Whether something moves, so that time alone changes what is seen.
+    /// Whether the frame changes with time alone.
     pub(crate) fn is_moving(&self) -> bool {
         self.busy_since.is_some() || self.compacting.is_some() || self.working.is_some()
     }
 
-    /// Whether a run goes on.
+    /// Whether a run is in progress.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy_since.is_some()
     }
 
-    /// A run went on already when this chat began.
+    /// Notes that a run was already in progress when this chat started.
     pub(crate) fn joins_run(&mut self) {
         self.busy_since = Some(self.now_ms);
     }
 
-    /// The chat is over: what is above stays, and the rest goes.
+    /// Ends the chat: the rows above remain, the region is removed.
     pub(crate) fn leave(&mut self) {
         self.is_leaving = true;
     }
 
-    /// The last answer, as the model wrote it.
+    /// Returns the last answer, as the model wrote it.
     pub(crate) fn last_answer(&self) -> &str {
         &self.last_answer
     }
 
-    /// The custom commands, as they are now.
+    /// Returns the custom commands.
     pub(crate) fn custom(&self) -> &[Custom] {
         &self.custom
     }
 
-    /// Another session is shown from now on.
+    /// Switches to another session.
     pub(crate) fn begin_session(&mut self) {
         let history = std::mem::take(&mut self.editor);
         let (size, now_ms) = (self.size, self.now_ms);
@@ -257,7 +259,7 @@ impl Model {
         self.status.effort = status.effort;
     }
 
-    /// Says something in a row of its own.
+    /// Shows a note in a row of its own.
     pub(crate) fn note(&mut self, look: Look, text: &str) {
         let indent = Row::plain("  ");
         let rows: Vec<Row> = text
@@ -271,28 +273,28 @@ impl Model {
         self.put(Last::Note, rows);
     }
 
-    /// Shows rows that were made elsewhere.
+    /// Shows rows.
     pub(crate) fn show(&mut self, rows: Vec<Row>) {
         self.put(Last::Note, rows);
     }
 
-    /// How wide rows may be.
+    /// Returns the width of rows, in columns.
     pub(crate) fn width(&self) -> usize {
         self.size.width()
     }
 
-    /// Offers a list.
+    /// Opens a list to choose from.
     pub(crate) fn pick(&mut self, picker: Picker) {
         self.picker = Some(picker);
     }
 
-    /// A command of the user's own begins, or has ended.
+    /// Notes the start of a user command, or its end (`None`).
     pub(crate) fn works(&mut self, what: Option<&str>) {
         let since = self.now_ms;
         self.working = what.map(|what| Working { command: what.to_owned(), since, tail: VecDeque::new() });
     }
 
-    /// A line that it prints now.
+    /// Shows a line of its output.
     pub(crate) fn prints(&mut self, line: String) {
         if let Some(working) = &mut self.working {
             working.tail.push_back(line);
@@ -302,7 +304,7 @@ impl Model {
         }
     }
 
-    /// Files whose names hold what was asked for.
+    /// Offers the files found for a fragment of a name.
     pub(crate) fn files(&mut self, fragment: &str, files: Vec<String>) {
         if self.typed_file().is_some_and(|typed| typed == fragment) && !files.is_empty() {
             let items = files.into_iter().map(|file| (format!("@{file} "), String::new())).collect();
@@ -316,7 +318,7 @@ impl Model {
         }
     }
 
-    /// Something that was said was taken on, or was not, and why.
+    /// Handles the result of sending an input.
     pub(crate) fn sent(&mut self, ticket: u64, result: Result<Sent, String>) {
         let Some(place) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
         match result {
@@ -337,12 +339,12 @@ impl Model {
         }
     }
 
-    /// What had not gone out when the user interrupted: it comes back into the editor, in its order.
+    /// Returns inputs that had not been sent at the interrupt to the editor, in order.
     pub(crate) fn taken_back(&mut self, tickets: &[u64]) {
         self.give_back(|pending| tickets.contains(&pending.ticket));
     }
 
-    /// What was typed ahead, and these want back, stands in the editor again.
+    /// Returns the wanted inputs to the editor.
     fn give_back(&mut self, is_wanted: impl Fn(&Pending) -> bool) {
         let (back, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.pending).into_iter().partition(is_wanted);
@@ -352,14 +354,14 @@ impl Model {
         self.editor.give_back(&texts.join("\n"));
     }
 
-    /// No run begins with this prompt.
+    /// Notes that no run starts with this prompt.
     fn starts_not(&mut self, ticket: u64) {
         if self.starts == Some(ticket) {
             (self.starts, self.busy_since, self.is_interrupting) = (None, None, false);
         }
     }
 
-    /// An answer to a question was refused.
+    /// Shows why an answer was refused.
     pub(crate) fn answer_refused(&mut self, id: EntryId, problem: &str) {
         match self.asks.iter_mut().find(|ask| ask.id == id) {
             Some(ask) => ask.refuse(problem),
@@ -367,10 +369,10 @@ impl Model {
         }
     }
 
-    /// A question that was open when this chat began.
+    /// Opens a question.
     pub(crate) fn ask(&mut self, ask: Ask) {
         if !self.asks.iter().any(|known| known.id == ask.id) {
-            // It must not take the keys of who is typing something else.
+            // A question must not take the keys of a user who is typing.
             if self.asks.is_empty() {
                 self.is_asked_later = !self.editor.is_empty();
             }
@@ -378,7 +380,7 @@ impl Model {
         }
     }
 
-    /// What is to be seen now. The rows above are given out once.
+    /// Returns the current frame. Each row above the region is returned once.
     pub(crate) fn frame(&mut self) -> Frame {
         let width = self.size.width();
         let mut region = self.moving_rows(width);
@@ -425,7 +427,8 @@ impl Model {
         Frame { above: std::mem::take(&mut self.above), region, cursor }
     }
 
-    /// What is coming: the end of the answer, calls under way, and what the chat waits for.
+    /// Returns the rows of unfinished work: the end of the answer, calls in progress, and the current
+    /// activity.
     fn moving_rows(&self, width: usize) -> Vec<Row> {
         let mut rows = Vec::new();
         if let Some((text, since)) = &self.thinking {
@@ -469,7 +472,7 @@ impl Model {
         rows
     }
 
-    /// What was typed ahead, near where it will be heard.
+    /// Returns the pending inputs, close to the editor.
     fn pending_rows(&self, width: usize) -> Vec<Row> {
         let row = |pending: &Pending| {
             let (mark, what) = match pending.kind {
@@ -494,7 +497,7 @@ impl Model {
         }
         let text = match &self.hint {
             Some(hint) => hint.as_str(),
-            // Esc puts the question off.
+            // Esc postpones the question.
             None if !self.asks.is_empty() => return None,
             None if self.is_busy() && !self.editor.is_empty() => "  Enter steers · Alt+Enter: after this",
             None if self.is_busy() => "  Esc interrupts",
@@ -503,7 +506,7 @@ impl Model {
         Some(Row::new(text, Look::DIM).cut(width))
     }
 
-    /// Adds rows above, apart from what is of another kind.
+    /// Adds rows above the region, separated from rows of another kind.
     fn put(&mut self, kind: Last, rows: Vec<Row>) {
         if rows.is_empty() {
             return;

@@ -1,6 +1,6 @@
-//! A list to choose from, which typing narrows.
+//! A list to choose from, filtered by typing.
 //!
-//! Invariants: what is chosen is always one of the rows that are seen; without a match nothing is.
+//! Invariants: only a visible row can be chosen; without a match, none can.
 
 use greenroom_terminal::input::{KeyCode, KeyEvent, KeyModifiers};
 use greenroom_terminal::row::{Look, Row};
@@ -8,33 +8,33 @@ use greenroom_terminal::row::{Look, Row};
 #[cfg(test)]
 mod tests;
 
-/// So many rows are seen at once.
+/// How many rows are visible at once.
 const SHOWN: usize = 10;
 
-/// What the choice is for.
+/// The purpose of the choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Resume,
-    /// A place to go on from, with a summary of what is left or without one.
+    /// An entry to continue from, with or without a summary of the abandoned messages.
     Branch {
         summary: bool,
     },
     Model,
     Effort,
-    /// A prompt of earlier.
+    /// A prompt of the history.
     History,
 }
 
 /// One row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// What is chosen.
+    /// The chosen value.
     pub(crate) value: String,
     pub(crate) label: String,
     pub(crate) detail: String,
 }
 
-/// What a key came to.
+/// The effect of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Picked {
     Waits,
@@ -53,12 +53,12 @@ pub(crate) struct Picker {
 }
 
 impl Picker {
-    /// A list under a title.
+    /// Creates a list with a title.
     pub(crate) fn new(purpose: Purpose, title: &str, items: Vec<Item>) -> Self {
         Self { purpose, title: title.to_owned(), items, filter: String::new(), at: 0 }
     }
 
-    /// Begins with what was typed already, where it is one line that something has.
+    /// Starts with the text typed so far as the filter, if it is one line that matches an item.
     pub(crate) fn narrow(&mut self, typed: &str) {
         self.filter = typed.trim().to_owned();
         if typed.contains('\n') || self.matching().next().is_none() {
@@ -66,7 +66,7 @@ impl Picker {
         }
     }
 
-    /// A key.
+    /// Handles a key.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
     pub(crate) fn key(&mut self, key: KeyEvent) -> Picked {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
@@ -75,7 +75,7 @@ impl Picker {
             KeyCode::Esc => return Picked::Left,
             KeyCode::Char('c' | 'd') if is_control => return Picked::Left,
             KeyCode::Up => self.at = self.at.checked_sub(1).unwrap_or(last),
-            // As in a shell: again, the one before.
+            // As in a shell: pressed again, it selects the previous match.
             KeyCode::Char('r') if is_control => self.at = if self.at >= last { 0 } else { self.at + 1 },
             KeyCode::Down | KeyCode::Tab => self.at = if self.at >= last { 0 } else { self.at + 1 },
             KeyCode::PageUp => self.at = self.at.saturating_sub(SHOWN),
@@ -103,7 +103,7 @@ impl Picker {
         Picked::Waits
     }
 
-    /// The list, and where the cursor stands.
+    /// Returns the list, and the cursor's position.
     pub(crate) fn layout(&self, width: usize) -> (Vec<Row>, (usize, usize)) {
         let count = self.matching().count();
         let mut rows = vec![Row::plain("  ").and(&self.title, Look::BOLD).cut(width)];

@@ -1,7 +1,7 @@
-//! What the chat needs of the program that it is a part of: a folder, settings, and another connection where one ends.
+//! The interface of the surrounding program: a folder, settings, and another connection when one ends.
 //!
-//! Invariants: the chat knows sessions through the server's client alone; nothing here names a command, a flag, a file of
-//! the configuration or a host's socket.
+//! Invariants: the chat reaches sessions only through the server's client; nothing here names a command, a
+//! flag, a configuration file or a host's socket.
 
 use std::path::PathBuf;
 
@@ -13,68 +13,69 @@ use greenroom_tools::Workspace;
 
 use crate::Opened;
 
-/// The program around the chat.
+/// The program that contains the chat.
 pub trait Program: Send + Sync + 'static {
-    /// Connects again where the connection has ended, and opens this session. A model that was chosen in the chat is named.
-    /// `None`: the runtime was in this process, so there is no other one.
+    /// Connects again after the connection has ended, and opens this session. `model` is the model chosen in
+    /// the chat. Returns `None` if the runtime was in this process, so there is no other one.
     fn reconnect<'a>(
         &'a self,
         session_id: &'a str,
         model: Option<&'a str>,
     ) -> Option<BoxFuture<'a, anyhow::Result<Reconnected>>>;
 
-    /// A connection whose agent answers with another model.
+    /// Returns a connection whose agent uses another model.
     fn with_model<'a>(&'a self, model: &'a str) -> BoxFuture<'a, Result<Client, String>>;
 
-    /// A name that no session has yet.
+    /// Returns a name that no session has yet.
     fn new_session(&self) -> BoxFuture<'_, Result<String, String>>;
 
-    /// Notes the folder in which a session was begun. `false`: nothing was said in it, so it has no log.
+    /// Notes the folder of a session. Returns false if the session has no log, because it has no messages.
     fn note_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, anyhow::Result<bool>>;
 
-    /// What the user is told of a session that was begun in another folder.
+    /// Returns a message for the user if the session was started in another folder.
     fn other_folder<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Option<String>>;
 
-    /// Keeps the configuration files as they are now, if they can be used: they hold where they cannot be used later.
+    /// Keeps the current configuration files if they are valid. They stay in effect if they become invalid
+    /// later.
     fn keep_settings(&self);
 
-    /// What the user is told while a host that does not answer is waited for.
+    /// Returns a message for the user while a host does not respond.
     fn still_silent(&self) -> Option<String>;
 }
 
-/// A connection in the place of one that has ended.
+/// A connection that replaces an ended one.
 #[derive(Debug)]
 pub struct Reconnected {
-    /// The session, open there.
+    /// The session, opened through it.
     pub opened: Opened,
-    /// What the user should know of that side, a line each.
+    /// Warnings for the user, a line each.
     pub warnings: Vec<String>,
 }
 
-/// Where the chat takes place.
+/// The chat's environment.
 #[derive(Debug)]
 pub struct Place {
-    /// The folder that the user works in.
+    /// The user's working folder.
     pub folder: PathBuf,
-    /// Where the history of prompts is kept.
+    /// The folder of the prompt history.
     pub data_dir: PathBuf,
-    /// What the user's files are reached through.
+    /// The access to the user's files.
     pub workspace: Workspace,
-    /// Whether the user's own commands may run.
+    /// Whether user commands may run.
     pub may_run: bool,
-    /// The user's configuration folder, where custom commands may be.
+    /// The user's configuration folder, which may contain custom commands.
     pub own_folder: Option<PathBuf>,
-    /// Where compactions begin.
+    /// The compaction settings.
     pub compaction: CompactionSettings,
     /// Whether to use colours.
     pub color: ColorChoice,
 }
 
-/// Whether the host answers, where that has changed.
+/// A change of the host's responsiveness.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Silence {
-    /// Whether it does not answer.
+    /// Whether the host is silent.
     pub is_silent: bool,
-    /// What the user is told.
+    /// The message for the user.
     pub text: String,
 }

@@ -1,6 +1,6 @@
-//! The status line: how full the context is, what it costs, which model answers, and what waits.
+//! The status line: the context's fill level, cost, model and queue.
 //!
-//! Invariants: it fits the width, whatever that is: what matters least goes first.
+//! Invariants: the line fits any width: the least important parts are omitted first.
 
 use greenroom_kernel::usage::{ContextUsage, WindowSource};
 use greenroom_terminal::format;
@@ -9,31 +9,31 @@ use greenroom_terminal::row::{Color, Look, Row};
 #[cfg(test)]
 mod tests;
 
-/// From here on, in percent of the window, the context is in the way of being full.
+/// From this percentage of the window, the context counts as filling up.
 pub(crate) const FILLING: f64 = 75.0;
-/// From here on it is nearly full.
+/// From this percentage, it counts as nearly full.
 pub(crate) const NEARLY_FULL: f64 = 90.0;
-/// From here on there is hardly any room.
+/// From this percentage, it counts as full.
 const FULL: f64 = 95.0;
-/// How wide the bar is, where there is room.
+/// The width of the bar, if it fits.
 const BAR: usize = 12;
 
-/// What the status line shows.
+/// The contents of the status line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Status {
     pub(crate) context: ContextUsage,
-    /// Where a compaction triggers, in tokens.
+    /// The size at which a compaction triggers, in tokens; 0 for none.
     pub(crate) trigger: u64,
     pub(crate) cost_microdollars: u64,
-    /// The tokens of it that are estimated.
+    /// How many of the billed tokens are estimated; above 0, the cost is an estimate.
     pub(crate) estimated_tokens: u64,
     pub(crate) model: String,
     pub(crate) effort: Option<String>,
-    /// How many inputs wait.
+    /// The number of queued inputs.
     pub(crate) queued: usize,
     /// The branch of the folder's repository, if it is one.
     pub(crate) git_branch: Option<String>,
-    /// From which entry the conversation branched off, if it did.
+    /// The entry from which the conversation branched off, if it did.
     pub(crate) branch: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ impl Default for Status {
 }
 
 impl Status {
-    /// The line.
+    /// Returns the line.
     pub(crate) fn row(&self, width: usize) -> Row {
         let percent = self.context.percent();
         let look = percent.map_or(Look::DIM, look_of);
@@ -68,7 +68,7 @@ impl Status {
         if let Some(window) = self.context.window
             && width >= 60
         {
-            // Where nothing triggers one, there is no mark.
+            // Without a trigger there is no mark.
             let mark = if self.trigger == 0 { window } else { self.trigger };
             let bar = format::bar(self.context.tokens, window, mark, BAR);
             fill.push(&format!("{bar} "), look);
@@ -80,7 +80,7 @@ impl Status {
             (Some(_) | None, Some(_) | None) => format!("{} tokens", format::short(self.context.tokens)),
         };
         fill.push(&text, look);
-        // The first is what matters most.
+        // Parts in order of importance.
         let mut parts = Vec::new();
         if self.queued > 0 {
             parts.push((format!("{} queued", self.queued), Look::WARN));
@@ -108,7 +108,7 @@ impl Status {
     }
 }
 
-/// How something looks that says how full the context is.
+/// Returns the style of a fill level.
 pub(crate) fn look_of(percent: f64) -> Look {
     if percent >= FULL {
         Look { bold: true, reverse: true, ..Look::BAD }

@@ -1,4 +1,4 @@
-//! Keys into answers of the right type.
+//! From keys to answers of the right type.
 
 use serde_json::json;
 

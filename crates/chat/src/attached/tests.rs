@@ -1,4 +1,4 @@
-//! What is written is told apart again.
+//! Attached files can be separated from the prompt again.
 
 use super::*;
 

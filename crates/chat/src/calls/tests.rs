@@ -1,4 +1,4 @@
-//! A line a call, what changes, and the whole on request.
+//! One line per call, changes, and the full text on request.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -50,7 +50,7 @@ fn an_edit_shows_what_goes_and_what_comes() {
             "        six"
         ]
     );
-    // One that failed has changed nothing.
+    // A failed call has changed nothing.
     calls.start("2", "edit", &arguments.to_string(), 0);
     assert_eq!(texts(&calls.end("2", "edit", ToolStatus::Error, Some(0), 40)), ["  ✗ edit a.rs failed 0 ms"]);
 }
@@ -113,7 +113,7 @@ fn a_file_that_is_written_anew_shows_what_changed_in_it() {
     }
     let rows = texts(&calls.end("1", "write", ToolStatus::Ok, Some(3), 60));
     assert_eq!(rows, ["  ✓ write a.txt 3 ms", "        one", "      - two", "      + TWO"]);
-    // Where some of it is missing, it is what the call says.
+    // If reported lines are missing, the call's arguments are shown.
     calls.start("2", "write", arguments, 0);
     calls.update("2", "diff 3");
     calls.update("2", "-two");

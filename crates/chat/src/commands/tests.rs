@@ -1,4 +1,4 @@
-//! The table, the arguments, and custom commands.
+//! The table, arguments, and custom commands.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -92,7 +92,7 @@ fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
-    // What a project's files link to could be anything of the user's.
+    // A project's links could lead to any file of the user.
     let secret = folder.path().join("secret.md");
     std::fs::write(&secret, "the user's own").unwrap();
     std::os::unix::fs::symlink(&secret, project.join("secret.md")).unwrap();
@@ -107,7 +107,7 @@ fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
         std::os::unix::fs::symlink(folder.path().join(to), folder.path().join(link)).unwrap();
     }
     assert!(load(&[of(&other.join(".greenroom/commands"), Some("other"))]).is_empty());
-    // Where the project itself is reached by a link, the user went there.
+    // If the project itself is reached through a link, the user chose that.
     let whole = load(&[of(&folder.path().join("whole/.greenroom/commands"), Some("whole"))]);
     assert_eq!(whole.len(), 2, "{whole:?}");
     let found =

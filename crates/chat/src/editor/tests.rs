@@ -1,16 +1,16 @@
-//! Edits, undoing, folded pastes, the history.
+//! Edits, undo, folded pastes, the history.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use super::*;
 
-/// The text with the cursor as `|`.
+/// Returns the text with the cursor as `|`.
 fn shown(editor: &Editor) -> String {
     let (before, after) = editor.text.split_at(editor.cursor);
     format!("{before}|{after}")
 }
 
-/// An editor with this text, whose cursor stands at `|`.
+/// Creates an editor with this text and the cursor at `|`.
 fn at(text: &str) -> Editor {
     let cursor = text.find('|').unwrap();
     Editor { text: text.replace('|', ""), cursor, ..Editor::default() }
@@ -135,7 +135,7 @@ fn it_is_laid_out_around_the_cursor() {
     assert_eq!(layout.cursor, (1, 6));
     let layout = editor.layout(8, 1);
     assert_eq!((layout.rows[0].text().as_str(), layout.cursor), ("  ghijkl", (0, 6)));
-    // A full row leaves the cursor on a row of its own.
+    // After a full row, the cursor is on a row of its own.
     let layout = at("abcdef|").layout(8, 5);
     assert_eq!((layout.rows.len(), layout.cursor), (2, (1, 2)));
 }
@@ -148,7 +148,7 @@ fn a_key_costs_no_more_where_there_is_more_text() {
         let editor = Editor { text: text.clone(), cursor, ..Editor::default() };
         let (begin, end) = editor.lines_around(6);
         assert!(text[begin..end].lines().count() <= 13, "{begin}..{end}");
-        // What is seen is the same as if all had been looked at.
+        // The visible part is the same as if all the text had been laid out.
         let (few, all) = (editor.layout(40, 6), editor.layout(40, 10_000));
         let shown: Vec<&Row> = all.rows.iter().collect();
         let first = all.cursor.0.saturating_sub(few.cursor.0);
@@ -167,14 +167,14 @@ fn a_long_prompt_of_earlier_is_one_again() {
     editor.edit(Edit::Up);
     editor.edit(Edit::Up);
     assert_eq!(editor.text(), format!("why?\n{pasted}"));
-    // One that was pasted in this chat is folded as it was.
+    // A text that was pasted in this chat is folded as before.
     let mut editor = Editor::default();
     editor.insert("see ");
     editor.paste(&pasted);
     let (before, said) = (editor.text.clone(), editor.submit());
     editor.edit(Edit::Up);
     assert_eq!((editor.text.clone(), editor.text()), (before, said));
-    // And so is what is given back.
+    // So is text that is given back.
     editor.take();
     editor.give_back(&pasted);
     assert_eq!((editor.layout(40, 9).rows.len(), editor.text()), (2, pasted));

@@ -1,4 +1,4 @@
-//! What was missed comes in its place, once.
+//! Missed events are returned in order, once.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

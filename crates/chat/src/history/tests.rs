@@ -1,4 +1,4 @@
-//! Prompts across chats.
+//! Prompts of several chats.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,7 +1,7 @@
-//! What the slash commands do.
+//! The slash commands.
 //!
-//! Invariants: each is done in a task of its own, so that the user can go on typing; what it comes to is shown as rows, and
-//! what goes wrong as a line.
+//! Invariants: each command runs in a task of its own, so the user can continue typing; its result is shown
+//! as rows, an error as a line.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 use crate::program::Program;
 
-/// How many sessions and prompts are offered.
+/// The most sessions and prompts offered.
 const OFFERED_MAX: usize = 500;
-/// How much text a terminal takes for its clipboard, in bytes.
+/// The most text that a terminal accepts for its clipboard, in bytes.
 const COPY_BYTES_MAX: usize = 100_000;
 
-/// What a command comes to.
+/// The result of a command.
 type Outcome = Result<Vec<Done>, Problem>;
 
-/// Why a command came to nothing, as the user is told.
+/// Why a command failed, as text for the user.
 struct Problem(String);
 
 impl From<ClientError> for Problem {
     fn from(error: ClientError) -> Self {
-        // A session has no log before something is said in it.
+        // A session has no log before its first message.
         if error.kind() == Some(ProblemKind::NoSession) {
             return Self("this session has no messages yet".to_owned());
         }
@@ -58,7 +58,7 @@ fn note(look: Look, text: impl Into<String>) -> Outcome {
 }
 
 impl Live {
-    /// Does a slash command.
+    /// Runs a slash command.
     pub(super) fn command(&mut self, command: Command) {
         let backend = self.backend.clone();
         let width = self.model.width();
@@ -127,7 +127,7 @@ impl Live {
                 let rows = help(self.model.custom(), width);
                 self.model.show(rows);
             }
-            // These two are done before they come here.
+            // These two are handled by the caller.
             Command::Prompt(_) | Command::Quit => {}
         }
     }
@@ -153,13 +153,13 @@ impl Live {
         });
     }
 
-    /// Begins a new session.
+    /// Starts a new session.
     fn begin(&self) {
         let (backend, program) = (self.backend.clone(), Arc::clone(&self.program));
         self.spawn(async move {
             let mut id = new_id(&*program).await?;
             if id == backend.id() {
-                // Nothing was said in this one, so that its name is still free.
+                // The current session has no log yet, so its name still counts as free.
                 id.push_str("-b");
             }
             let opened = open(backend.client().clone(), &id).await?;
@@ -219,7 +219,7 @@ impl Live {
         }
     }
 
-    /// Another model answers from the next prompt on.
+    /// Sets the model for the next prompts.
     fn set_model(&mut self, name: &str) {
         if self.model.is_busy() {
             return self.model.note(Look::WARN, "the model can be changed when the run is over");
@@ -233,7 +233,7 @@ impl Live {
         });
     }
 
-    /// The last answer goes to the terminal's clipboard, which a terminal may refuse.
+    /// Copies the last answer to the terminal's clipboard, which the terminal may refuse.
     fn copy(&mut self) {
         let text = self.model.last_answer();
         if text.is_empty() {
@@ -255,7 +255,7 @@ impl Live {
     }
 }
 
-/// A name that no session has yet.
+/// Returns a name that no session has yet.
 async fn new_id(program: &dyn Program) -> Result<String, Problem> {
     program.new_session().await.map_err(Problem)
 }
@@ -264,7 +264,7 @@ fn sized(window: u64) -> String {
     format!("{} tokens ", format::short(window))
 }
 
-/// The session that the user means: by its id, or by a beginning that no other has.
+/// Finds the session with this id, or with a unique id that starts like this.
 async fn resolve(backend: &Backend, given: &str) -> Result<Option<String>, Problem> {
     let list = ListSessions { after: None, ..ListSessions::default() };
     let sessions = backend.sessions(list).await?.sessions;
@@ -285,7 +285,7 @@ async fn resolve(backend: &Backend, given: &str) -> Result<Option<String>, Probl
 
 async fn compact(backend: &Backend, how: HowToCompact) -> Outcome {
     let compacted = backend.compact(how).await?;
-    // What was begun is told by its events.
+    // Events report a compaction that has started.
     if compacted.started.is_some() {
         return Ok(Vec::new());
     }
@@ -346,7 +346,7 @@ async fn sessions(backend: &Backend) -> Outcome {
     Ok(vec![Done::Pick(Picker::new(Purpose::Resume, "Go on with", items.collect()))])
 }
 
-/// The prompts of the conversation, newest first: the conversation can go on before each.
+/// Lists the prompts of the conversation, the newest first: it can continue before each of them.
 async fn places(backend: &Backend, summary: bool) -> Outcome {
     let said = backend.show().await?.conversation;
     let mut items = Vec::new();
@@ -368,7 +368,7 @@ async fn places(backend: &Backend, summary: bool) -> Outcome {
 
 async fn branch(backend: &Backend, entry: u64, summary: bool) -> Outcome {
     match backend.branch(greenroom::EntryId(entry), summary).await {
-        // Both are told by their events, here and in all other chats.
+        // Events report both outcomes, here and in all other chats.
         Err(error) if error.kind() == Some(ProblemKind::BranchSummary) => Ok(Vec::new()),
         done => done.map(|()| Vec::new()).map_err(Problem::from),
     }

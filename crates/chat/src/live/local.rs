@@ -1,7 +1,7 @@
-//! What the chat does with the user's own files and commands: files and images in prompts, and `!command`.
+//! The user's own files and commands: files and images in prompts, and `!command`.
 //!
-//! Invariants: files are reached through the tools, and so within their workspace and by its rules; commands run only where
-//! the model may run them, too.
+//! Invariants: files are read through the tools, so only within their workspace and by its rules; commands
+//! run only where the model may run commands, too.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use crate::attached;
 use crate::commands::CommandFolder;
 use crate::program::Place;
 
-/// How many levels of folders are looked through for a file's name.
+/// How many levels of folders are searched for a file name.
 const DEPTH: usize = 12;
-/// How many files are looked through for one.
+/// How many files are searched for a name.
 const FILES_MAX: usize = 200_000;
-/// So long what is there is not looked for again: the user types letter after letter.
+/// How long a list of files is reused: the user types letter by letter.
 const KNOWN: Duration = Duration::from_secs(3);
-/// How many names are offered.
+/// The most names offered.
 const OFFERED_MAX: usize = 50;
-/// The largest picture that is sent, in bytes.
+/// The largest image that is sent, in bytes.
 const IMAGE_BYTES_MAX: u64 = 5 * 1024 * 1024;
-/// Where the project keeps its custom commands, and the user theirs: in the configuration's folder.
+/// The folder of the project's custom commands. The user's are in the configuration folder.
 const PROJECT_COMMANDS: &str = ".greenroom/commands";
 const COMMANDS: &str = "commands";
 
-/// The user's own files and commands.
+/// Access to the user's own files and commands.
 pub(crate) struct Local {
     folder: PathBuf,
     workspace: Workspace,
@@ -42,27 +42,27 @@ pub(crate) struct Local {
     may_run: bool,
     /// The user's configuration folder.
     own_folder: Option<PathBuf>,
-    /// The workspace's files, and when they were looked for.
+    /// The workspace's files, and when they were listed.
     known: tokio::sync::Mutex<Option<(Instant, Arc<Vec<String>>)>>,
 }
 
-/// A prompt with all that goes along.
+/// A prompt with its attachments.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
     pub(super) text: String,
     pub(super) images: Vec<ImageData>,
-    /// What does not go along, and why.
+    /// The attachments that were omitted, with the reasons.
     pub(super) notes: Vec<String>,
 }
 
 impl Local {
-    /// Those of the folder that the chat works in.
+    /// Creates the access for the chat's folder.
     pub(crate) fn new(place: &Place) -> Self {
         let (folder, own_folder) = (place.folder.clone(), place.own_folder.clone());
         Self { folder, own_folder, may_run: place.may_run, ..Self::of(place.workspace.clone()) }
     }
 
-    /// Those of a workspace, in which no command may run.
+    /// Creates the access for a workspace in which no command may run.
     pub(super) fn of(workspace: Workspace) -> Self {
         let files = builtin::read_only(workspace.clone());
         Self {
@@ -75,7 +75,7 @@ impl Local {
         }
     }
 
-    /// Where custom commands are looked for: the user's own come first.
+    /// Returns the folders of custom commands; the user's own comes first.
     pub(crate) fn command_folders(&self) -> Vec<CommandFolder> {
         let own = self.own_folder.as_ref();
         let own = own.map(|folder| CommandFolder { path: folder.join(COMMANDS), project: None });
@@ -83,7 +83,7 @@ impl Local {
         own.into_iter().chain([CommandFolder { path, project: Some(self.folder.clone()) }]).collect()
     }
 
-    /// The branch of the folder's repository.
+    /// Returns the branch of the folder's repository.
     pub(crate) fn git_branch(&self) -> Option<String> {
         let repository =
             self.folder.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
@@ -92,12 +92,12 @@ impl Local {
         Some(branch.chars().take(40).collect())
     }
 
-    /// Whether the user's own commands may run.
+    /// Whether user commands may run.
     pub(crate) fn may_run(&self) -> bool {
         self.may_run
     }
 
-    /// Runs a command, and gives what it printed.
+    /// Runs a command, and returns its output.
     pub(crate) async fn run(&self, command: &str, cancel: CancellationToken, progress: Progress) -> String {
         let containment = tokio::task::spawn_blocking(Containment::detect).await.ok();
         let options =
@@ -110,13 +110,13 @@ impl Local {
             .unwrap_or_else(|problem| problem)
     }
 
-    /// The files whose paths hold what is typed, the nearest first.
+    /// Returns the files whose paths contain the typed text, best matches first.
     pub(crate) async fn matching(&self, typed: &str) -> Vec<String> {
         let wanted = typed.replace("\\ ", " ").to_lowercase();
         let files = self.known_files().await;
         let mut found: Vec<&String> =
             files.iter().filter(|path| path.to_lowercase().contains(&wanted)).collect();
-        // First those whose names begin like that, and those that are short.
+        // Names that start with the text come first, then short paths.
         found.sort_by_cached_key(|path| {
             let name = path.rsplit('/').next().unwrap_or(path).to_lowercase();
             (!name.starts_with(&wanted), !path.to_lowercase().starts_with(&wanted), path.len())
@@ -141,12 +141,12 @@ impl Local {
         files
     }
 
-    /// A prompt with the files and pictures that are named with `@` in `names`. What names no file that can be read stays as it is, and
-    /// the user is told. Only what the user typed may name pictures outside the workspace: a project's command must not
-    /// fetch them.
+    /// Attaches the files and images that are mentioned with `@` in `names`. A mention without a readable
+    /// file remains text, and the user is told. Only typed text may name images outside the workspace: a
+    /// project's command must not read them.
     ///
     /// # Errors
-    /// A picture that cannot be sent.
+    /// An image that cannot be sent.
     pub(super) async fn with_files(&self, text: &str, names: &str, is_typed: bool) -> Result<Whole, String> {
         let mut whole = Whole { text: text.to_owned(), ..Whole::default() };
         for path in mentioned(names) {
@@ -188,7 +188,7 @@ impl Local {
     }
 }
 
-/// The paths after `@` at the beginnings of words; a blank in one is written `\ `.
+/// Returns the paths after `@` at the starts of words; a blank in a path is written `\ `.
 fn mentioned(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut chars = text.chars().peekable();

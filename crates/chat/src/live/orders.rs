@@ -1,7 +1,7 @@
-//! What is said on its way to the session.
+//! Inputs on their way to the session.
 //!
-//! Invariants: one thing is said at a time, so that all of it keeps its order; an interrupt waits for nothing: what has not
-//! gone out goes back to the user, and what has gone out is withdrawn by the requests that follow it.
+//! Invariants: inputs are sent one at a time, so they keep their order. An interrupt does not wait: inputs
+//! that have not been sent return to the user, and the requests that follow it withdraw those that have.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,28 +19,28 @@ use crate::model::Kind;
 #[cfg(test)]
 mod tests;
 
-/// Something that is said, or taken back.
+/// An input to send, or an interrupt.
 pub(super) enum Order {
     Send(Box<Said>),
     Interrupt(Backend),
 }
 
-/// Something that is said.
+/// An input.
 pub(super) struct Said {
     pub(super) backend: Backend,
     pub(super) ticket: u64,
     pub(super) kind: Kind,
     pub(super) text: String,
-    /// Where files are named.
+    /// The text in which files may be mentioned.
     pub(super) names: String,
-    /// Whether the user typed it, and no custom command.
+    /// Whether the user typed the text; false for a custom command.
     pub(super) is_typed: bool,
     pub(super) settings: ModelSettings,
-    /// What commands of the user's own printed.
+    /// The output of user commands, which is appended to the text.
     pub(super) told: Vec<String>,
 }
 
-/// Does what is ordered, until nobody orders anything any more.
+/// Processes orders until all senders are gone.
 pub(super) async fn obey(orders: UnboundedReceiver<Order>, done: UnboundedSender<Done>, local: Arc<Local>) {
     let mut orders = Orders { orders, waiting: VecDeque::new() };
     while let Some(order) = orders.next().await {
@@ -75,7 +75,7 @@ pub(super) async fn obey(orders: UnboundedReceiver<Order>, done: UnboundedSender
         }
         let sending = Box::pin(send(said, text, images, done.clone()));
         if let Err((backend, sending)) = orders.unless_interrupted(sending).await {
-            // The request is on its way; what comes of it is told when it is known.
+            // The request has been started; its result is reported when it arrives.
             tokio::spawn(sending);
             orders.take_back(&done);
             interrupt(&backend, &done).await;
@@ -83,14 +83,14 @@ pub(super) async fn obey(orders: UnboundedReceiver<Order>, done: UnboundedSender
     }
 }
 
-/// Says it, and tells what came of that.
+/// Sends an input, and reports the result.
 async fn send(said: Said, text: String, images: Vec<ImageData>, done: UnboundedSender<Done>) {
     let Said { backend, ticket, kind, settings, told, .. } = said;
     let text = told.iter().fold(text, |text, told| format!("{text}\n\n{told}"));
     let sent = match kind {
         Kind::Prompt => backend.prompt(text, images, settings).await,
         Kind::Steer => backend.steer(text, images).await,
-        // Nothing is said like that: it turns out when it was said.
+        // `Waits` is never sent: the reply to a follow-up reports it.
         Kind::FollowUp | Kind::Waits => backend.follow_up(text, images).await,
     };
     if sent.is_err() {
@@ -99,7 +99,7 @@ async fn send(said: Said, text: String, images: Vec<ImageData>, done: UnboundedS
     let _ = done.send(Done::Sent(ticket, sent.map_err(|error| error.to_string())));
 }
 
-/// What was to be told besides waits for the next prompt.
+/// Keeps the output of user commands for the next prompt.
 fn tell_later(told: Vec<String>, done: &UnboundedSender<Done>) {
     for text in told {
         let _ = done.send(Done::Told(text));
@@ -112,7 +112,7 @@ async fn interrupt(backend: &Backend, done: &UnboundedSender<Done>) {
     }
 }
 
-/// The orders, with those that came while something else was done.
+/// The incoming orders, and those that arrived during other work.
 struct Orders {
     orders: UnboundedReceiver<Order>,
     waiting: VecDeque<Box<Said>>,
@@ -126,7 +126,7 @@ impl Orders {
         }
     }
 
-    /// Does something, which has begun when this is interrupted. Then what is left of it is given, and who interrupts.
+    /// Runs `work`. If an interrupt arrives first, returns the unfinished work and the session to interrupt.
     async fn unless_interrupted<F: Future + Unpin>(
         &mut self,
         mut work: F,
@@ -145,7 +145,7 @@ impl Orders {
         }
     }
 
-    /// What has not gone out is the user's again.
+    /// Returns unsent inputs to the user.
     fn take_back(&mut self, done: &UnboundedSender<Done>) {
         let mut tickets = Vec::new();
         for said in self.waiting.drain(..) {

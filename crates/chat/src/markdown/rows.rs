@@ -1,21 +1,22 @@
-//! Rows of Markdown that is there as a whole: a block, or a part of a paragraph.
+//! Renders complete Markdown as rows: a block, or a part of a paragraph.
 //!
-//! Invariants: what stands before a row, such as a list's mark, counts in its width.
+//! Invariants: the text before a row, such as a list's mark, counts towards its width.
 
 use greenroom_terminal::row::{Color, Look, Row};
 use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 use crate::highlight::Highlighter;
 
-/// Before each line of code.
+/// The text before each line of code.
 pub(super) const CODE_LEAD: &str = "  ";
 
-/// The Markdown that is understood.
+/// The supported extensions of Markdown.
 pub(super) fn options() -> Options {
     Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TABLES | Options::ENABLE_TASKLISTS
 }
 
-/// The rows of a part of a paragraph behind what was left of the part before; and what is left of it, if it goes on.
+/// Renders a part of a paragraph after the last row of the previous part. Returns the full rows, and the
+/// incomplete last row if the paragraph continues.
 pub(super) fn parts(text: &str, width: usize, carry: Row, goes_on: bool) -> (Vec<Row>, Row) {
     let mut writer = Writer { width, row: carry, is_part: true, goes_on, ..Writer::default() };
     for event in Parser::new_ext(text, options()) {
@@ -27,7 +28,7 @@ pub(super) fn parts(text: &str, width: usize, carry: Row, goes_on: bool) -> (Vec
     (writer.out, writer.row)
 }
 
-/// The rows of Markdown that is there as a whole.
+/// Renders complete Markdown.
 pub(crate) fn blocks(text: &str, width: usize) -> Vec<Row> {
     let mut writer = Writer { width, ..Writer::default() };
     for event in Parser::new_ext(text, options()) {
@@ -37,17 +38,18 @@ pub(crate) fn blocks(text: &str, width: usize) -> Vec<Row> {
     writer.out
 }
 
-/// Makes rows of what the parser reads.
+/// Converts the parser's events into rows.
 #[derive(Debug, Default)]
 struct Writer {
     width: usize,
     out: Vec<Row>,
     row: Row,
-    /// Whether it is a part of a paragraph, which begins with what is in the row already, and whether it goes on.
+    /// Whether this is a part of a paragraph, which starts with the text of `row`, and whether the paragraph
+    /// continues after it.
     is_part: bool,
     goes_on: bool,
     looks: Vec<Look>,
-    /// What stands before the first row of the next block, and before all others.
+    /// The text before the first row of each nested block, and before its other rows.
     leads: Vec<(Row, Row)>,
     is_first: bool,
     lists: Vec<Option<u64>>,
@@ -228,7 +230,7 @@ impl Writer {
         self.row.push(text, look);
     }
 
-    /// What stands before the next rows: the first, and the others.
+    /// Returns the text before the next rows: the first, and the others.
     fn lead(&self) -> (Row, Row) {
         let (mut first, mut next) = (Row::default(), Row::default());
         for (index, (of_first, of_next)) in self.leads.iter().enumerate() {
@@ -262,7 +264,7 @@ impl Writer {
         self.is_first = false;
     }
 
-    /// Columns where there is room for them, else a line for each cell.
+    /// Renders a table as columns if they fit, or else as a line for each cell.
     fn end_table(&mut self) {
         self.is_in_table = false;
         let table = std::mem::take(&mut self.table);

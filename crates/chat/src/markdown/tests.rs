@@ -1,4 +1,4 @@
-//! What it looks like; pieces of any size; what is finished stays.
+//! Rendering, pieces of any size, and rows that never change.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -89,7 +89,7 @@ fn however_it_is_cut_into_pieces_the_rows_are_the_same() {
     assert_eq!(cases, 117);
 }
 
-/// What is finished and what is coming, together, are what the text so far would be as a whole.
+/// Finished and unfinished rows together equal the rows of the whole text so far.
 #[test]
 fn what_is_coming_is_seen_as_it_will_be() {
     let mut markdown = Markdown::new(40);
@@ -143,12 +143,12 @@ fn a_block_without_an_end_costs_no_more_than_its_end() {
     let tail = markdown.tail();
     assert!(tail.len() < 200, "{}", tail.len());
     assert_eq!(given + markdown.finish().len(), 100_000 / 16);
-    // A table has to wait for its end.
+    // A table is not finished before its end.
     markdown.push(&"| a | b |\n".repeat(20_000));
     assert!(markdown.tail().len() < 2_000, "{}", markdown.tail().len());
 }
 
-/// A paragraph of so many bytes on one line, with stress, code, links and lone marks in it.
+/// A paragraph of `bytes` bytes on one line, with emphasis, code, links and lone marks.
 fn prose(bytes: usize) -> String {
     let mut text = String::new();
     for number in 0.. {
@@ -180,7 +180,7 @@ fn a_long_paragraph_is_given_out_row_by_row_and_reads_as_if_it_was_not() {
             for piece in chars.chunks(size) {
                 let piece: String = piece.iter().collect();
                 rows.extend(markdown.push(&piece));
-                // What is given out and what is coming are the paragraph's beginning.
+                // Returned and unfinished rows together are the start of the paragraph.
                 if rows.len().is_multiple_of(40) {
                     most = most.max(markdown.tail().len());
                 }
@@ -240,7 +240,7 @@ fn a_long_item_is_given_out_part_by_part() {
         assert_eq!(texts(&rows), wanted, "at {width} columns");
         assert_eq!(whole(&text, width), wanted);
     }
-    // Also where the width changes: what was given out is not said again.
+    // The width may change: returned rows are not repeated.
     let (mut markdown, mut rows) = (Markdown::new(60), Vec::new());
     for (number, line) in text.split_inclusive('\n').enumerate() {
         markdown.set_width([60, 30, 44][number % 3]);

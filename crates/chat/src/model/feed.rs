@@ -1,4 +1,4 @@
-//! Events of the session.
+//! Handles the events of the session.
 
 use greenroom::{Delta, EventKind, MessageView, Record};
 use greenroom::{EntryId, Event, Role};
@@ -12,7 +12,7 @@ use crate::status::{FILLING, NEARLY_FULL, look_of};
 use crate::{attached, markdown};
 
 impl Model {
-    /// Something happened in the session.
+    /// Handles an event.
     #[expect(clippy::wildcard_enum_match_arm, reason = "events are open-ended")]
     pub(crate) fn event(&mut self, event: &Event) {
         match &event.kind {
@@ -114,7 +114,7 @@ impl Model {
         }
     }
 
-    /// The session is gone: nothing of it goes on, and nothing more can be said in it.
+    /// Handles the session's deletion: all its work ends, and it accepts no input.
     fn deleted(&mut self) {
         self.past_ends();
         self.is_interrupting = false;
@@ -122,7 +122,7 @@ impl Model {
         self.note(Look::BAD, "this session was deleted; /new begins another one");
     }
 
-    /// An event of before this chat began: what is told of its calls is in the messages alone.
+    /// Shows an event from before this chat. Tool calls are taken from the messages alone.
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others are shown as when they happen")]
     pub(crate) fn past(&mut self, event: &Event) {
         match &event.kind {
@@ -151,7 +151,7 @@ impl Model {
         }
     }
 
-    /// All of the past was told.
+    /// Ends the past.
     pub(crate) fn past_ends(&mut self) {
         self.calls.clear();
         self.asks.clear();
@@ -159,7 +159,7 @@ impl Model {
         self.compacting = None;
     }
 
-    /// Keeps only the newest rows above, behind a line that says that there are more.
+    /// Keeps only the newest rows, below a line that says that there are more.
     pub(crate) fn keep_newest(&mut self, rows_max: usize, is_part: bool, line: impl FnOnce() -> String) {
         let cut = self.above.len().saturating_sub(rows_max);
         if cut == 0 && !is_part {
@@ -171,14 +171,14 @@ impl Model {
         self.above.splice(0..0, rows);
     }
 
-    /// The context's size when the chat begins: nobody needs to be told of it.
+    /// Sets the context's size without announcing it, when the chat starts.
     pub(crate) fn quiet_context(&mut self, context: ContextUsage) {
         let percent = context.percent().unwrap_or(0.0);
         self.announced = step_of(percent);
         self.status.context = context;
     }
 
-    /// The context's size, as it is now. It is announced once when it becomes large.
+    /// Sets the context's size. It is announced when it first becomes large.
     pub(crate) fn context(&mut self, context: ContextUsage) {
         self.status.context = context;
         let percent = context.percent().unwrap_or(0.0);
@@ -207,7 +207,7 @@ impl Model {
             }
             Delta::Text(piece) => {
                 self.end_thinking();
-                // One that began before this chat did is shown when it is whole.
+                // An answer that began before this chat is shown when it is complete.
                 let Some((markdown, received)) = &mut self.answer else { return };
                 received.push_str(piece);
                 let rows = markdown.push(piece);
@@ -233,7 +233,7 @@ impl Model {
         self.put(Last::Call, vec![row.cut(self.size.width())]);
     }
 
-    /// What was shown of the answer does not count.
+    /// Discards the streamed answer.
     fn discard(&mut self) {
         self.writing = None;
         self.thinking = None;
@@ -265,7 +265,7 @@ impl Model {
                         rows.extend(markdown.finish());
                     }
                     None => {
-                        // Pieces of it were missed.
+                        // Some of its pieces were missed.
                         rows.extend(markdown.finish());
                         rows.push(Row::new("  ⋮", Look::DIM));
                         rows.extend(markdown.push(&message.text));
@@ -293,13 +293,13 @@ impl Model {
         }
     }
 
-    /// The user, or a program, said something: it joins the conversation.
+    /// Shows a message that has joined the conversation, from the user or from a program.
     fn said(&mut self, whole: &str, images: usize, entry: EntryId) {
         let text = whole;
-        // The chat's own prompt is shown as it was typed, without the files that went with it.
+        // The chat's own prompt is shown as typed, without the attached files.
         let is_it = |pending: &Pending| match pending.entry {
             Some(known) => known == entry,
-            // It was heard before it was said to be taken on.
+            // The event arrived before the reply that accepted the input.
             None => text.starts_with(pending.text.as_str()),
         };
         let place = self.pending.iter().position(is_it);
@@ -374,7 +374,7 @@ impl Model {
     }
 }
 
-/// The last percentage that is announced, up to this one.
+/// Returns the highest announced percentage up to this one.
 fn step_of(percent: f64) -> f64 {
     [NEARLY_FULL, FILLING].into_iter().find(|step| percent >= *step).unwrap_or(0.0)
 }

@@ -1,4 +1,4 @@
-//! Keys and pastes.
+//! Handles keys and pastes.
 
 use std::collections::HashSet;
 
@@ -10,13 +10,13 @@ use super::{
 };
 use crate::picker::Item;
 
-/// How many prompts of earlier are offered.
+/// The most prompts of the history offered.
 const HISTORY_OFFERED_MAX: usize = 1_000;
-/// What the first Ctrl-C at an empty line says.
+/// The hint after the first Ctrl-C at an empty line.
 const LEAVES: &str = "  Ctrl-C again leaves; the session stays";
 
 impl Model {
-    /// A key was pressed.
+    /// Handles a key.
     pub(crate) fn key(&mut self, key: KeyEvent) -> Vec<Effect> {
         let hint = self.hint.take();
         if let Some(picker) = &mut self.picker {
@@ -52,7 +52,7 @@ impl Model {
         self.command_key(key, hint.as_deref() == Some(LEAVES))
     }
 
-    /// Text was pasted: all of it is one.
+    /// Handles a paste, as one unit.
     pub(crate) fn paste(&mut self, text: &str) -> Vec<Effect> {
         self.hint = None;
         if !self.is_asked_later
@@ -62,7 +62,7 @@ impl Model {
             return Vec::new();
         }
         if self.picker.is_none() {
-            // What terminals paste when a picture is dropped on them.
+            // Terminals paste the path of an image that is dropped on them.
             let path = text.trim().trim_matches(['\'', '"']).replace("\\ ", " ");
             let ending = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
             let is_picture = !path.contains('\n')
@@ -95,7 +95,7 @@ impl Model {
         })]
     }
 
-    /// Keys that mean something to an offered completion; `None` for others.
+    /// Handles the keys of an open completion; returns `None` for other keys.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
     fn completion_key(&mut self, key: KeyEvent) -> Option<Vec<Effect>> {
         let completion = self.completion.as_mut()?;
@@ -116,7 +116,7 @@ impl Model {
                 let (name, _) = completion.items.get(completion.at)?;
                 let takes = COMMANDS.iter().find(|spec| spec.name == name).map_or("", |spec| spec.arguments);
                 let needs = takes.starts_with('<');
-                // A beginning that several commands have is no command: Enter only writes the marked one out.
+                // An ambiguous prefix is not a command: Enter only inserts the marked one.
                 let is_clear =
                     completion.is_chosen || last == 0 || completion.bytes == name.len() + "/".len();
                 self.accept();
@@ -186,7 +186,7 @@ impl Model {
             KeyCode::Char('w') if is_control => Edit::DeleteWordLeft,
             KeyCode::Char('y') if is_control => Edit::Yank,
             KeyCode::Char('t') if is_control => Edit::Transpose,
-            // Terminals send the same for Ctrl-_, Ctrl-/ and Ctrl-7.
+            // Terminals send the same code for Ctrl-_, Ctrl-/ and Ctrl-7.
             KeyCode::Char('_' | '/' | '7') if is_control => Edit::Undo,
             KeyCode::Char('b') if is_alt => Edit::WordLeft,
             KeyCode::Char('f') if is_alt => Edit::WordRight,
@@ -220,7 +220,7 @@ impl Model {
         Vec::new()
     }
 
-    /// Enter: a line that ends with a backslash goes on.
+    /// Handles Enter: a line that ends with a backslash continues.
     fn enter(&mut self) -> Vec<Effect> {
         if self.editor.before_cursor().ends_with('\\') {
             self.editor.edit(Edit::Backspace);
@@ -229,7 +229,7 @@ impl Model {
         self.submit(false)
     }
 
-    /// What was typed is said, or done.
+    /// Submits the text: as input, or as a command.
     fn submit(&mut self, is_follow_up: bool) -> Vec<Effect> {
         self.completion = None;
         let text = self.editor.text();
@@ -238,7 +238,7 @@ impl Model {
             return Vec::new();
         }
         let typed = self.editor.typed().to_owned();
-        // A picture of Markdown, and what stands behind a space, is text.
+        // A Markdown image, and text after a space, is not a command.
         if typed.starts_with('!') && !typed.starts_with("![") {
             let command = trimmed.strip_prefix('!').unwrap_or(trimmed);
             let (command, is_told) = match command.strip_prefix('!') {
@@ -252,7 +252,7 @@ impl Model {
             }
             return effects;
         }
-        // A path is no command: `/etc/hosts is wrong`.
+        // A path is not a command: `/etc/hosts is wrong`.
         let first = trimmed.split_whitespace().next().unwrap_or_default();
         let is_name = first.strip_prefix('/').is_some_and(|name| !name.contains('/') && !name.is_empty());
         let reads_as_command = is_name && !trimmed.contains('\n');
@@ -269,7 +269,7 @@ impl Model {
                     self.note(Look::DIM, said.trim());
                     vec![Effect::Remember(said), Effect::Command(command)]
                 }
-                // What was typed stays, so that it can be put right.
+                // The text is kept, so it can be corrected.
                 Err(problem) => {
                     self.note(Look::WARN, &problem);
                     Vec::new()
@@ -278,7 +278,7 @@ impl Model {
         }
         let mut said = self.editor.submit();
         if said.starts_with('!') || (reads_as_command && said.starts_with('/')) {
-            // It is no command when it is found again, either.
+            // It is not a command when it returns from the history, either.
             said.insert(0, ' ');
         }
         let mut effects = vec![Effect::Remember(said)];
@@ -286,7 +286,7 @@ impl Model {
         effects
     }
 
-    /// Says something: into the run in progress, after it, or to begin one.
+    /// Sends an input: into the run in progress, after it, or to start one.
     fn say(&mut self, text: String, names: String, is_follow_up: bool, is_typed: bool) -> Vec<Effect> {
         let kind = match (self.is_busy(), is_follow_up) {
             (false, _) => Kind::Prompt,
@@ -297,13 +297,14 @@ impl Model {
         self.next_ticket += 1;
         self.pending.push(Pending { ticket, kind, text: text.clone(), entry: None });
         if kind == Kind::Prompt {
-            // From now on there is something to interrupt.
+            // From now on, there is work to interrupt.
             (self.busy_since, self.starts, self.is_interrupting) = (Some(self.now_ms), Some(ticket), false);
         }
         vec![Effect::Send { ticket, kind, text, names, is_typed }]
     }
 
-    /// Esc and Ctrl-C: first a half-typed line is cleared, then what goes on is stopped, and then the chat is left.
+    /// Handles Esc and Ctrl-C: clears a half-typed line, or else interrupts the work, or else leaves the
+    /// chat.
     fn cancel(&mut self, is_ctrl_c: bool, is_second: bool) -> Vec<Effect> {
         self.completion = None;
         if !self.editor.is_empty() {
@@ -325,7 +326,7 @@ impl Model {
         Vec::new()
     }
 
-    /// Offers the prompts of earlier, the newest first, each once.
+    /// Offers the prompts of the history, the newest first, each once.
     fn search_history(&mut self) {
         let mut seen = HashSet::new();
         let prompts =
@@ -341,7 +342,7 @@ impl Model {
         self.pick(picker);
     }
 
-    /// Offers what can complete the word before the cursor.
+    /// Offers completions for the word before the cursor.
     fn offer(&mut self) {
         self.completion = None;
         let before = self.editor.before_cursor();
@@ -358,7 +359,7 @@ impl Model {
         }
     }
 
-    /// What is typed of a file's name, after its `@`.
+    /// Returns the typed part of a file name after its `@`.
     pub(super) fn typed_file(&self) -> Option<&str> {
         let before = self.editor.before_cursor();
         // A blank in a name is written `\ `.

@@ -10,7 +10,7 @@ use super::*;
 
 const SIZE: Size = Size { columns: 61, rows: 24 };
 
-/// A chat, and the events that it hears.
+/// A chat and its events.
 struct Chat {
     model: Model,
     seq: u64,
@@ -74,7 +74,7 @@ fn said(role: Role, text: &str) -> MessageView {
     serde_json::from_value(text).unwrap()
 }
 
-/// That something was taken on.
+/// The reply that accepts an input.
 fn taken_on(entry: u64) -> Result<Sent, String> {
     Ok(Sent { entry_id: EntryId(entry), waits: false })
 }
@@ -258,7 +258,7 @@ fn a_beginning_that_several_commands_have_is_written_out_and_not_done() {
         assert!(chat.region().join("\n").contains("› /compact"));
         chat.control('u');
     }
-    // One that the user went to is meant, and so is a whole name that others begin with, too.
+    // An explicitly selected item is meant, and so is a complete name that is a prefix of others.
     chat.types("/co");
     chat.press(KeyCode::Down);
     assert!(chat.press(KeyCode::Enter).contains(&Effect::Command(Command::Context)));
@@ -303,7 +303,7 @@ fn earlier_prompts_are_searched_for() {
     chat.control('r');
     chat.press(KeyCode::Enter);
     assert_eq!(sent(&chat.press(KeyCode::Enter)), [(Kind::Steer, "fix the parser")]);
-    // A long one is folded behind its first line, and given out whole.
+    // A long prompt is folded after its first line, and submitted in full.
     chat.control('r');
     chat.types("explain");
     chat.press(KeyCode::Enter);
@@ -329,7 +329,7 @@ fn only_a_typed_slash_begins_a_command() {
     assert_eq!(text_of(effects.last().unwrap()), "/quit", "{effects:?}");
     let Some(Effect::Remember(kept)) = effects.first() else { panic!("{effects:?}") };
     let Some(Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
-    // Nor is it one when it is found again in a later chat, or given back.
+    // It is not a command when it returns from the history of a later chat, or is given back.
     let mut later = Model::new(SIZE, std::slice::from_ref(kept), Vec::new());
     later.key(KeyEvent::from(KeyCode::Up));
     assert!(!commands(&later.key(KeyEvent::from(KeyCode::Enter))));
@@ -347,14 +347,14 @@ fn only_a_typed_mark_begins_a_command_of_the_users_own() {
         let effects = chat.press(KeyCode::Enter);
         assert_eq!(text_of(effects.last().unwrap()), pasted.trim(), "{effects:?}");
         let Some(Effect::Remember(kept)) = effects.first() else { panic!("{effects:?}") };
-        // Nor is it one when it is found again, here or in a later chat.
+        // It is not a command when it returns from the history, here or in a later chat.
         let Some(Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
         chat.press(KeyCode::Up);
         assert!(!runs(&chat.press(KeyCode::Enter)));
         let mut later = Model::new(SIZE, std::slice::from_ref(kept), Vec::new());
         later.key(KeyEvent::from(KeyCode::Up));
         assert!(!runs(&later.key(KeyEvent::from(KeyCode::Enter))));
-        // Nor when it is given back.
+        // It is not one when it is given back, either.
         chat.model.sent(*ticket, Err("too much waits".to_owned()));
         assert!(!runs(&chat.press(KeyCode::Enter)));
     }
@@ -405,14 +405,14 @@ fn from_enter_on_there_is_something_to_interrupt() {
     let effects = chat.says("hello");
     let Some(&Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
     assert_eq!(chat.control('c'), [Effect::Interrupt]);
-    // It was taken on, and has joined the conversation, and no run has begun.
+    // The prompt was accepted and has joined the conversation, but no run has started.
     chat.model.sent(ticket, taken_on(1));
     chat.joins("hello", 1);
     assert_eq!(chat.control('c'), [Effect::Interrupt]);
     assert!(chat.region().join("\n").contains("interrupting"));
     chat.ends(RunOutcome::Aborted);
     assert_eq!(chat.control('c'), []);
-    // One that was not taken on begins nothing.
+    // A refused prompt starts no run.
     let effects = chat.says("again");
     let Some(&Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
     chat.model.sent(ticket, Err("the disk is full".to_owned()));

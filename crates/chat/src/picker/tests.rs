@@ -1,4 +1,4 @@
-//! What is chosen is what is marked.
+//! Enter chooses the marked row.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is shown in which width, and the colours.
+//! The parts shown at each width, and the colours.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

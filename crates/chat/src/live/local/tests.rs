@@ -1,4 +1,4 @@
-//! What a prompt names with `@`, and from where it may come.
+//! The files that a prompt mentions with `@`, and where they may be.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use super::*;
@@ -35,7 +35,7 @@ async fn files_come_from_the_workspace_and_pictures_from_where_the_user_says() {
     assert!(text.contains("<file path=\"a.txt\">") && text.contains("second"), "{text}");
     assert_eq!(text.matches("<file path").count(), 1, "{text}");
     assert!(images.is_empty());
-    // Whoever names a file believes that it goes along.
+    // The user must learn which mentioned files are not attached.
     let named: Vec<&str> = notes.iter().map(|note| note.split_once(" goes as text: ").unwrap().0).collect();
     assert_eq!(named, ["@absent.txt", "@../secret.txt", "@more", "@none.png"]);
     let prompt = format!("see @in.png and @{}", out.display());
@@ -45,7 +45,7 @@ async fn files_come_from_the_workspace_and_pictures_from_where_the_user_says() {
     }
     let problem = local.with_files("see @no.png", "see @no.png", true).await.unwrap_err();
     assert!(problem.contains("no.png: not a PNG"), "{problem}");
-    // What is no file, such as a pipe that nobody writes to, is not waited for.
+    // Something other than a file, such as a pipe without a writer, does not block.
     std::fs::create_dir(root.join("folder.png")).unwrap();
     let problem = local.with_files("see @folder.png", "see @folder.png", true).await.unwrap_err();
     assert_eq!(problem, "folder.png is not a file");

@@ -1,4 +1,4 @@
-//! What goes out when, to a runtime that a test plays and that answers nothing.
+//! The order and time of requests to a runtime that the test plays, and that does not reply by itself.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// What does not come within this time does not come; on a paused clock that is known at once.
+/// A request that does not arrive within this time never arrives; on a paused clock the wait ends at once.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// The runtime at the other end of the connection.
@@ -23,7 +23,7 @@ struct Runtime {
 }
 
 impl Runtime {
-    /// The next request: its id, its method, and what is said with it.
+    /// Returns the id, the method and the text of the next request.
     async fn hears(&mut self) -> (Value, String, String) {
         let line = tokio::time::timeout(PATIENCE, self.requests.next_line()).await;
         let line = line.expect("a request comes").unwrap().unwrap();
@@ -39,7 +39,7 @@ impl Runtime {
     }
 }
 
-/// A session with such a runtime.
+/// Opens a session with such a runtime.
 async fn session() -> (Backend, Runtime) {
     let (near, far) = tokio::io::duplex(1 << 16);
     let (input, output) = tokio::io::split(near);
@@ -83,21 +83,21 @@ async fn an_interrupt_waits_for_nothing_and_what_had_not_gone_out_comes_back() {
     }
     let (steer, method, text) = runtime.hears().await;
     assert_eq!((method.as_str(), text.as_str()), ("session/steer", "one\n\ntold with 1"));
-    // The runtime does not answer it, and takes the interrupt all the same.
+    // The runtime does not reply to this request, and still accepts the interrupt.
     orders.send(Order::Interrupt(backend.clone())).unwrap();
     let (clear, method, _) = runtime.hears().await;
     assert_eq!(method, "session/clear_inbox");
     let (abort, method, _) = runtime.hears().await;
     assert_eq!(method, "agent/abort");
     assert_eq!(began.elapsed().as_millis(), 0);
-    // The two that were behind it come back, with what was to be told.
+    // The two inputs behind it return, and so does their command output.
     for told in ["told with 2", "told with 3"] {
         let Some(Done::Told(text)) = results.recv().await else { panic!("{told} is lost") };
         assert_eq!(text, told);
     }
     let Some(Done::TakenBack(tickets)) = results.recv().await else { panic!("they are lost") };
     assert_eq!(tickets, [2, 3]);
-    // What had gone out ends as the runtime says.
+    // Sent input ends as the runtime replies.
     runtime.answers(&steer, json!({ "entry_id": 7 })).await;
     runtime.answers(&clear, json!({ "withdrawn": 1 })).await;
     runtime.answers(&abort, json!({ "session_id": "s" })).await;
@@ -105,11 +105,11 @@ async fn an_interrupt_waits_for_nothing_and_what_had_not_gone_out_comes_back() {
         panic!("it is not told")
     };
     assert_eq!(entry.0, 7);
-    // And the next thing that is said goes out.
+    // The next input is sent.
     orders.send(said(&backend, 4, Kind::FollowUp, "four")).unwrap();
     let (_, method, text) = runtime.hears().await;
     assert_eq!((method.as_str(), text.as_str()), ("session/follow_up", "four\n\ntold with 4"));
-    // Nobody orders anything any more, and what is under way goes on until the connection ends.
+    // The senders are gone, and work in progress continues until the connection ends.
     drop((orders, runtime));
     while results.recv().await.is_some() {}
 }
@@ -131,7 +131,7 @@ async fn a_picture_goes_with_a_steer_and_with_a_follow_up() {
     }
 }
 
-/// Whatever a prompt has come to when the user interrupts: it does not go on.
+/// However far a prompt has got when the user interrupts, its run does not continue.
 #[expect(clippy::wildcard_enum_match_arm, reason = "all else says nothing of how it ends")]
 #[tokio::test(start_paused = true)]
 async fn an_interrupt_right_behind_a_prompt_is_not_lost() {
@@ -162,7 +162,7 @@ async fn an_interrupt_right_behind_a_prompt_is_not_lost() {
         }
         orders.send(Order::Interrupt(backend.clone())).unwrap();
         drop(orders);
-        // How it ends, whichever is heard of first: nothing was said, or it was withdrawn, or its run was interrupted.
+        // Any of these ends it: nothing was sent, the prompt was withdrawn, or its run was interrupted.
         let is_aborted = loop {
             tokio::select! {
                 Some(result) = results.recv() => match result {
