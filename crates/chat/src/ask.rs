@@ -361,13 +361,13 @@ fn value_of(field: &Field) -> Result<Option<Value>, String> {
     let text = text.trim();
     let name = &field.name;
     if text.is_empty() {
-        return if field.is_required { Err(format!("{name} is needed")) } else { Ok(None) };
+        return if field.is_required { Err(format!("{name} is required")) } else { Ok(None) };
     }
     if !field.choices.is_empty() {
         let chosen = field.choices.iter().find(|choice| choice.eq_ignore_ascii_case(text));
         return match chosen {
             Some(choice) => Ok(Some(Value::from(choice.as_str()))),
-            None => Err(format!("{name} is one of {}", field.choices.join(", "))),
+            None => Err(format!("{name} must be one of {}", field.choices.join(", "))),
         };
     }
     let value = match field.kind.as_str() {
@@ -375,7 +375,7 @@ fn value_of(field: &Field) -> Result<Option<Value>, String> {
         "boolean" => match text.to_ascii_lowercase().as_str() {
             "y" | "yes" | "true" => Some(Value::from(true)),
             "n" | "no" | "false" => Some(Value::from(false)),
-            _ => return Err(format!("{name} is yes or no")),
+            _ => return Err(format!("{name} must be yes or no")),
         },
         "integer" => text.parse::<i64>().ok().map(Value::from),
         "number" => text.parse::<f64>().ok().and_then(Number::from_f64).map(Value::Number),
@@ -383,7 +383,7 @@ fn value_of(field: &Field) -> Result<Option<Value>, String> {
     };
     match value {
         Some(value) => Ok(Some(value)),
-        None => Err(format!("{name} is of the type {}", field.kind)),
+        None => Err(format!("{name} must be of type {}", field.kind)),
     }
 }
 

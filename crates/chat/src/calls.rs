@@ -170,7 +170,7 @@ impl Calls {
         let lines = kept.text.lines();
         rows.extend(lines.flat_map(|line| Row::new(line, Look::DIM).wrap_exactly(width, &indent)));
         if kept.text.is_empty() && kept.changes.is_empty() {
-            rows.push(indent.and("nothing came of it yet", Look::DIM));
+            rows.push(indent.and("no output yet", Look::DIM));
         }
         Some(rows)
     }

@@ -75,21 +75,21 @@ pub(crate) const COMMANDS: [Spec; 21] = [
         "replace the older part of the conversation by a summary",
     ),
     spec("plan", "", "what /compact would do"),
-    spec("undo-compact", "", "make the newest compaction no longer count"),
-    spec("context", "", "what fills the window, and where the window is known from"),
+    spec("undo-compact", "", "undo the newest compaction"),
+    spec("context", "", "what fills the window, and the source of its size"),
     spec("status", "", "session, folder, model, tokens"),
     spec("cost", "", "what the session has cost so far"),
-    spec("model", "[name]", "answer with another model from the next prompt on"),
+    spec("model", "[name]", "use another model from the next prompt on"),
     spec("effort", "[level]", "how long the model thinks: none to xhigh, or default"),
     spec("new", "", "begin a new session"),
     spec("resume", "[id]", "resume another session"),
     spec("continue", "", "resume a prompt that has no complete answer"),
-    spec("withdraw", "", "take back what waits for its turn"),
+    spec("withdraw", "", "withdraw queued input"),
     spec("fork", "[name]", "continue in a copy of this session"),
     spec(
         "branch",
         "[entry] [--summary]",
-        "continue from an earlier entry of this session, with a summary of the branch that is left",
+        "continue from an earlier entry of this session, optionally with a summary of the abandoned branch",
     ),
     spec("tree", "", "the branches of this session"),
     spec("export", "[file]", "write the session as a file"),
@@ -148,11 +148,11 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
             };
         }
     };
-    if rest.is_empty() { Ok(command) } else { Err(format!("/{name} takes nothing after it")) }
+    if rest.is_empty() { Ok(command) } else { Err(format!("/{name} takes no arguments")) }
 }
 
 fn compact(rest: &str) -> Result<Command, String> {
-    const WRONG: &str = "--keep wants a number of tokens, such as 20000";
+    const WRONG: &str = "--keep needs a number of tokens, such as 20000";
     let (mut focus, mut how) = (Vec::new(), HowToCompact::default());
     let mut words = rest.split_whitespace();
     while let Some(word) = words.next() {
@@ -171,7 +171,7 @@ fn compact(rest: &str) -> Result<Command, String> {
             }
             _ => {
                 return Err(format!(
-                    "/compact does not know {word}; it takes --keep N and --force, and after a -- all is the focus"
+                    "/compact has no option {word}; it has --keep N and --force, and all text after -- is the focus"
                 ));
             }
         }

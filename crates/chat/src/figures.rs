@@ -57,7 +57,7 @@ pub fn context(parts: &ContextParts, trigger: u64, width: usize) -> Vec<Row> {
     out.extend(known.wrap(width, &indent, &indent));
     if trigger > 0 {
         let text =
-            format!("compaction begins at {} tokens; sizes of parts are estimates", thousands(trigger));
+            format!("compaction starts at {} tokens; sizes of parts are estimates", thousands(trigger));
         out.extend(Row::new(&text, Look::DIM).wrap(width, &indent, &indent));
     }
     out
@@ -87,12 +87,12 @@ pub fn status(state: &State, folder: &Path) -> String {
 pub fn stands_still(state: &State) -> Option<&'static str> {
     match (state.status, state.is_unanswered, state.is_held_back) {
         (Status::Waiting, _, true) => Some(
-            "its run waits for a person, and goes on in a chat with the tools, folder and key that it was begun with; an \
+            "its run waits for a person, and continues in a chat with the tools, folder and key of its start; an \
              interrupt here ends it",
         ),
         (Status::Idle | Status::Compacting, true, true) => Some(
             "its newest prompt has no complete answer, and was for an agent with other tools, another folder or another key; \
-             what you say here is answered with yours",
+             input here is answered with those of this chat",
         ),
         (Status::Idle | Status::Compacting, true, false) => {
             Some("its newest prompt has no complete answer: /continue resumes it")
@@ -103,15 +103,15 @@ pub fn stands_still(state: &State) -> Option<&'static str> {
 
 /// Describes the window and the source of its size.
 pub fn window(context: &ContextUsage) -> String {
-    const UNKNOWN: &str = "a window that nothing knows (--window says it)";
+    const UNKNOWN: &str = "a window of unknown size (--window sets it)";
     let Some(window) = context.window else { return UNKNOWN.to_owned() };
     let source = match context.window_source {
         WindowSource::CompactionSetting | WindowSource::Setting => "as configured",
         WindowSource::Catalog => "from the model catalogue",
-        WindowSource::Learned => "named by the provider when it refused a larger request",
-        WindowSource::Server => "as the server says",
-        WindowSource::Trained => "as the server says of the model; it may take less",
-        WindowSource::Assumed => "assumed: nothing knows this model; --window says it",
+        WindowSource::Learned => "reported by the provider when it refused a larger request",
+        WindowSource::Server => "reported by the server",
+        WindowSource::Trained => "the model's, as the server reports; it may accept less",
+        WindowSource::Assumed => "assumed for an unknown model; --window sets it",
         WindowSource::Unknown | _ => return UNKNOWN.to_owned(),
     };
     format!("a window of {} tokens ({source})", thousands(window))

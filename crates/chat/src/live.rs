@@ -520,7 +520,7 @@ impl Live {
             let is_part = entries > PAST_ENTRIES;
             self.model.keep_newest(PAST_ROWS, is_part, || {
                 format!(
-                    "… this is the end of it, {} in all: `greenroom show {id}` or /export show the rest",
+                    "… only the end is shown, of {} in all; `greenroom show {id}` or /export shows the rest",
                     format::count(entries, "entry")
                 )
             });
@@ -544,10 +544,11 @@ impl Live {
         }
         for input in held_back {
             let text = one_line(&input.text, HELD_COLUMNS);
-            self.model.note(Look::WARN, &format!("it waits from before: {text}"));
+            self.model.note(Look::WARN, &format!("held back: {text}"));
         }
         if state.held_back > 0 {
-            self.model.note(Look::WARN, "/continue begins what waits, /withdraw takes it back");
+            self.model
+                .note(Look::WARN, "/continue starts the input that was held back, /withdraw withdraws it");
         }
         for asked in questions {
             let Question { text, details, kind, .. } = &asked.question;
@@ -630,7 +631,7 @@ impl Live {
                 let _ = done.send(Done::Told(format!("I ran `{command}`. It printed:\n```\n{output}\n```")));
             }
             if !is_said {
-                let text = "the next prompt tells it to the model; with !! it would not";
+                let text = "the next prompt passes the output to the model; !! does not";
                 let _ = done.send(Done::Note(Look::DIM, text.to_owned()));
             }
             let _ = done.send(Done::Rest);

@@ -493,7 +493,7 @@ impl Model {
         if let (None, true, Some(ask)) = (&self.hint, self.is_asked_later, self.asks.first()) {
             let question = greenroom_terminal::screen::one_line(ask.text(), width.saturating_sub(30).max(10));
             let row = Row::new("  ? ", Look::WARN).and(&question, Look::PLAIN);
-            return Some(row.and(" · Ctrl-Q comes back to it", Look::DIM).cut(width));
+            return Some(row.and(" · Ctrl-Q returns to it", Look::DIM).cut(width));
         }
         let text = match &self.hint {
             Some(hint) => hint.as_str(),

@@ -109,7 +109,7 @@ impl Picker {
         let mut rows = vec![Row::plain("  ").and(&self.title, Look::BOLD).cut(width)];
         let search = Row::plain("  › ").and(&self.filter, Look::PLAIN);
         let cursor = (1, search.width().min(width));
-        rows.push(if self.filter.is_empty() { search.and("type to narrow", Look::DIM) } else { search });
+        rows.push(if self.filter.is_empty() { search.and("type to filter", Look::DIM) } else { search });
         let first = (self.at + 1).saturating_sub(SHOWN);
         for (index, item) in self.matching().enumerate().skip(first).take(SHOWN) {
             let is_chosen = index == self.at;
@@ -118,9 +118,9 @@ impl Picker {
             rows.push(row.and(&format!("  {}", item.detail), Look::DIM).cut(width));
         }
         let hint = if count == 0 {
-            "    nothing matches · Esc leaves".to_owned()
+            "    no match · Esc closes".to_owned()
         } else {
-            format!("    {} of {count} · Enter chooses · Esc leaves", self.at + 1)
+            format!("    {} of {count} · Enter chooses · Esc closes", self.at + 1)
         };
         rows.push(Row::new(&hint, Look::DIM).cut(width));
         (rows, cursor)

@@ -129,7 +129,7 @@ pub fn branched(to: Option<EntryId>) -> String {
 /// Describes a compaction in progress.
 pub fn compacting(trigger: Trigger, tokens: u64) -> String {
     match trigger {
-        Trigger::Branch => "summarising the branch that is left".to_owned(),
+        Trigger::Branch => "summarising the abandoned branch".to_owned(),
         Trigger::Threshold
         | Trigger::Overflow
         | Trigger::Manual
@@ -151,10 +151,10 @@ pub fn compaction(end: &Compacted) -> String {
     if !end.is_installed() {
         let reason = end.outcome.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
         let what = if is_of_branch { "the summary of the branch" } else { "compaction" };
-        return format!("{what} {}{reason}; the conversation is as it was", end.outcome.as_str());
+        return format!("{what} {}{reason}; the conversation is unchanged", end.outcome.as_str());
     }
     let verb = match (end.outcome == CompactionOutcome::Completed, is_of_branch) {
-        (true, true) => "summarised what was left:",
+        (true, true) => "summarised the abandoned branch:",
         (true, false) => "compacted",
         (false, _) => end.outcome.as_str(),
     };

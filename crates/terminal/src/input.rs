@@ -148,7 +148,7 @@ pub fn inputs() -> mpsc::Receiver<Input> {
     });
     std::thread::spawn(move || {
         let ended = match read_keys(|input| sender.blocking_send(input).is_ok()) {
-            Ok(()) => "nothing more comes from the terminal".to_owned(),
+            Ok(()) => "the terminal's input has ended".to_owned(),
             Err(error) => error.to_string(),
         };
         // The receiver may be gone.

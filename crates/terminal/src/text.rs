@@ -60,6 +60,6 @@ pub fn compacted(end: &Compacted) -> String {
     if matches!(end.outcome, CompactionOutcome::Nothing { .. }) {
         format!("No compaction needed: {}", nothing_to_compact(reason))
     } else {
-        format!("Compaction {name}: {reason}; the conversation is as it was")
+        format!("Compaction {name}: {reason}; the conversation is unchanged")
     }
 }

@@ -23,7 +23,7 @@ pub fn check_clock(now: SystemTime) -> Result<(), String> {
         Ok(since) if since.as_secs() >= YEAR_10000_S => "after 9999",
         Ok(_) => return Ok(()),
     };
-    Err(format!("the system's clock stands {wrong}; set it, as with `date -s`"))
+    Err(format!("the system's clock is {wrong}; set it, as with `date -s`"))
 }
 
 /// Formats a time to the second, as a part of a name: `20260102-030405`.

@@ -25,7 +25,7 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
     let compact = |focus, keep_recent| how(focus, keep_recent, false);
     let unknown = |flag: &str| {
         Err(format!(
-            "/compact does not know {flag}; it takes --keep N and --force, and after a -- all is the focus"
+            "/compact has no option {flag}; it has --keep N and --force, and all text after -- is the focus"
         ))
     };
     let branch = |entry, summary| Ok(Command::Branch(Branching { entry, summary }));
@@ -43,8 +43,8 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/compact --force=yes", unknown("--force=yes")),
         ("/compact --keeping", unknown("--keeping")),
         ("/compact --keep 9 -- the flag --force", compact(Some("the flag --force"), Some(9))),
-        ("/compact --keep", Err("--keep wants a number of tokens, such as 20000".to_owned())),
-        ("/compact --keep much", Err("--keep wants a number of tokens, such as 20000".to_owned())),
+        ("/compact --keep", Err("--keep needs a number of tokens, such as 20000".to_owned())),
+        ("/compact --keep much", Err("--keep needs a number of tokens, such as 20000".to_owned())),
         ("/branch", branch(None, false)),
         ("/branch 12", branch(Some(12), false)),
         ("/branch #12", branch(Some(12), false)),
@@ -55,7 +55,7 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/branch 12 13", no_branch()),
         ("/branch 12 --sumary", no_branch()),
         ("/model  big ", Ok(Command::Model(Some("big".to_owned())))),
-        ("/status now", Err("/status takes nothing after it".to_owned())),
+        ("/status now", Err("/status takes no arguments".to_owned())),
         ("/compcat", Err("there is no command /compcat; did you mean /compact?".to_owned())),
         ("/zzzzzzzz", Err("there is no command /zzzzzzzz; /help lists them".to_owned())),
     ] {

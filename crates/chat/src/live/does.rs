@@ -92,7 +92,7 @@ impl Live {
             }
             Command::Withdraw => self.spawn(async move {
                 let count = backend.withdraw().await? as u64;
-                note(Look::DIM, format!("{} taken back", format::count(count, "input")))
+                note(Look::DIM, format!("{} withdrawn", format::count(count, "input")))
             }),
             Command::Fork(name) => {
                 let program = Arc::clone(&self.program);
@@ -343,7 +343,7 @@ async fn sessions(backend: &Backend) -> Outcome {
         );
         Item { value: session.id, label: title, detail }
     });
-    Ok(vec![Done::Pick(Picker::new(Purpose::Resume, "Go on with", items.collect()))])
+    Ok(vec![Done::Pick(Picker::new(Purpose::Resume, "Resume session", items.collect()))])
 }
 
 /// Lists the prompts of the conversation, the newest first: it can continue before each of them.
@@ -361,9 +361,9 @@ async fn places(backend: &Backend, summary: bool) -> Outcome {
     items.reverse();
     items.truncate(OFFERED_MAX);
     if items.is_empty() {
-        return note(Look::DIM, "there is no earlier place yet");
+        return note(Look::DIM, "there is no earlier prompt yet");
     }
-    Ok(vec![Done::Pick(Picker::new(Purpose::Branch { summary }, "Go on from", items))])
+    Ok(vec![Done::Pick(Picker::new(Purpose::Branch { summary }, "Continue from", items))])
 }
 
 async fn branch(backend: &Backend, entry: u64, summary: bool) -> Outcome {
@@ -386,7 +386,7 @@ async fn show_tree(backend: &Backend, width: usize) -> Outcome {
     let mut out: Vec<Row> = branches.iter().map(row).collect();
     out.push(
         Row::new(
-            "  /branch N continues after entry N; with --summary, the branch that is left is summarised",
+            "  /branch N continues after entry N; --summary adds a summary of the abandoned branch",
             Look::DIM,
         )
         .cut(width),
@@ -438,14 +438,14 @@ fn help(custom: &[Custom], width: usize) -> Vec<Row> {
         COMMANDS.iter().flat_map(|spec| line(spec.name, spec.arguments, spec.description)).collect();
     out.extend(custom.iter().flat_map(|own| line(&own.name, "", &own.description)));
     const KEYS: [&str; 9] = [
-        "Enter says it; while the model works it steers, and Alt+Enter says it afterwards",
+        "Enter sends; during a run it steers, and Alt+Enter sends after the run",
         "Shift+Enter, Ctrl-J or \\ at the end: a new line",
         "Esc or Ctrl-C: first clears the line, then interrupts; at an empty line Ctrl-C twice leaves",
-        "↑ ↓ earlier prompts · Tab completes · Ctrl-O shows a call, a change or a thought whole",
+        "↑ ↓ earlier prompts · Tab completes · Ctrl-O shows a call, a change or a thought in full",
         "Ctrl-A E B F K U W Y T, Alt-B F D, Ctrl-_ as in Emacs",
-        "@file puts a file into the prompt, @picture.png a picture",
+        "@file attaches a file, @picture.png a picture",
         "!command runs a command and tells the model, !!command does not (with --allow-shell)",
-        "Ctrl-Q comes back to a question · Ctrl-L draws anew · Ctrl-Z suspends",
+        "Ctrl-Q returns to a question · Ctrl-L redraws · Ctrl-Z suspends",
         "your own commands: commands/NAME.md beside your greenroom.yaml, or .greenroom/commands/NAME.md",
     ];
     out.push(Row::default());

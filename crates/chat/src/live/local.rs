@@ -160,7 +160,7 @@ impl Local {
             }
             match call(&self.files, "read", json!({ "path": path })).await {
                 Ok(content) => whole.text.push_str(&attached::write(&path, &content)),
-                Err(reason) => whole.notes.push(format!("@{path} goes as text: {}", reason.trim())),
+                Err(reason) => whole.notes.push(format!("@{path} is sent as text: {}", reason.trim())),
             }
         }
         Ok(whole)

@@ -87,10 +87,13 @@ impl Model {
             }
             EventKind::Fallback { provider, model, failure } => {
                 self.discard();
-                self.note(Look::WARN, &format!("going on with {model} of {provider}: {failure}"));
+                self.note(Look::WARN, &format!("continuing with {model} of {provider}: {failure}"));
             }
             EventKind::OverflowDetected => {
-                self.note(Look::WARN, "the model was given more than its window takes, and cut it silently");
+                self.note(
+                    Look::WARN,
+                    "the request was larger than the model's window, and the server truncated it silently",
+                );
             }
             EventKind::Warning { message } => self.note(Look::WARN, message),
             EventKind::HandOff { from, to, .. } => {
@@ -101,7 +104,7 @@ impl Model {
             }
             EventKind::SessionFailed { reason } => {
                 self.busy_since = None;
-                self.note(Look::BAD, &format!("the session was given up: {reason}"));
+                self.note(Look::BAD, &format!("the session failed: {reason}"));
             }
             EventKind::SessionDeleted => self.deleted(),
             EventKind::Recorded { record, .. } => {
@@ -119,7 +122,7 @@ impl Model {
         self.past_ends();
         self.is_interrupting = false;
         self.give_back(|_| true);
-        self.note(Look::BAD, "this session was deleted; /new begins another one");
+        self.note(Look::BAD, "this session was deleted; /new starts another one");
     }
 
     /// Shows an event from before this chat. Tool calls are taken from the messages alone.
@@ -186,10 +189,10 @@ impl Model {
         if step > self.announced {
             let when = match (context.window, self.status.trigger) {
                 (Some(window), trigger) if trigger < window && trigger > context.tokens => {
-                    format!("at {} it is compacted", format::tenths(trigger))
+                    format!("compaction starts at {}", format::tenths(trigger))
                 }
                 (Some(_), trigger) if trigger > 0 && trigger <= context.tokens => {
-                    "it is compacted next".to_owned()
+                    "compaction starts next".to_owned()
                 }
                 (_, 0) => "automatic compaction is off; /compact makes room".to_owned(),
                 _ => "/compact makes room".to_owned(),
@@ -285,7 +288,7 @@ impl Model {
             }
             Role::Shell | Role::Custom => self.said(&message.text, 0, entry),
             Role::BranchSummary => {
-                self.note(Look::DIM, "a summary of the branch that was left:");
+                self.note(Look::DIM, "summary of the abandoned branch:");
                 let rows = markdown::blocks(&message.text, self.size.width());
                 self.put(Last::Answer, rows);
             }

@@ -8,7 +8,11 @@ fn picker() -> Picker {
         label: format!("About {value}"),
         detail: String::new(),
     };
-    Picker::new(Purpose::Resume, "Go on with", (0..25).map(|number| item(&format!("s{number}"))).collect())
+    Picker::new(
+        Purpose::Resume,
+        "Resume session",
+        (0..25).map(|number| item(&format!("s{number}"))).collect(),
+    )
 }
 
 fn press(picker: &mut Picker, code: KeyCode) -> Picked {

@@ -284,7 +284,7 @@ impl Show {
                 self.screen.line(line)?;
             }
             EventKind::Fallback { model, failure, .. } => {
-                self.notice(&format!("going on with {model}: {failure}"))?
+                self.notice(&format!("continuing with {model}: {failure}"))?
             }
             EventKind::OverflowDetected => self.notice("the model cut the context silently")?,
             EventKind::Retry { failure, .. } => self.notice(&format!("trying again: {failure}"))?,

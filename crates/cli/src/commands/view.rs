@@ -132,7 +132,7 @@ impl View {
             }
             EventKind::Fallback { provider, model, failure, .. } => {
                 self.discard()?;
-                let text = format!("  going on with {model} of {provider}: {failure}");
+                let text = format!("  continuing with {model} of {provider}: {failure}");
                 self.note(Look::WARN, &one_line(&text, 200))?;
             }
             EventKind::OverflowDetected => {

@@ -250,7 +250,7 @@ fn what_a_branch_leaves_is_summarised_where_that_is_asked_for_and_esc_ends_it() 
         terminal.shows(&format!("heard {said}"));
     }
     terminal.says("/branch 1 --summary");
-    terminal.shows("summarising the branch that is left");
+    terminal.shows("summarising the abandoned branch");
     terminal.press("Escape");
     terminal.shows("the summary of the branch cancelled");
     assert!(!terminal.screen().contains("the next prompt continues"), "{}", terminal.screen());
@@ -325,7 +325,7 @@ fn it_says_what_cannot_work_and_keeps_what_was_typed() {
     terminal.press("C-u");
     // Completion, from a table that says what each does.
     terminal.types("/und");
-    terminal.shows("make the newest compaction no longer count");
+    terminal.shows("undo the newest compaction");
     terminal.press("Tab");
     terminal.shows("› /undo-compact");
     terminal.press("Enter");
@@ -538,7 +538,7 @@ async fn a_new_session_begins_and_the_one_before_is_found_again() {
     terminal.says("beta");
     terminal.until("it is answered there", |screen| screen.matches("word word word").count() == 2);
     terminal.says("/resume");
-    terminal.shows("Go on with");
+    terminal.shows("Resume session");
     terminal.types("alpha");
     terminal.until("the first one alone is offered", |screen| screen.contains("1 of 1"));
     terminal.press("Enter");

@@ -51,9 +51,9 @@ fn a_plain_chat_reads_how_to_compact_as_a_chat_at_a_terminal_does() {
     );
     for said in [
         "✓ Compacted 4 messages",
-        "/compact does not know --frce; it takes --keep N and --force, and after a -- all is the focus",
-        "--keep wants a number of tokens, such as 20000",
-        "/status takes nothing after it",
+        "/compact has no option --frce; it has --keep N and --force, and all text after -- is the focus",
+        "--keep needs a number of tokens, such as 20000",
+        "/status takes no arguments",
         "/tree works in a chat at a terminal; /help lists what works here.",
     ] {
         assert!(ran.stdout.contains(said), "{said}: {}", ran.stdout.replace("word ", ""));
@@ -219,6 +219,6 @@ fn a_compaction_that_leaving_interrupts_is_told_too() {
     running.say("/quit");
     let ran = running.end();
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let told = "  compaction cancelled: the session is closed; the conversation is as it was\n";
+    let told = "  compaction cancelled: the session is closed; the conversation is unchanged\n";
     assert!(ran.stdout.contains(told), "{}", ran.stdout);
 }

@@ -53,9 +53,9 @@ fn a_compaction_says_what_it_saved_or_why_there_was_none() {
         ),
         (
             CompactionOutcome::Failed { reason: "the disk is full".into() },
-            "Compaction failed: the disk is full; the conversation is as it was",
+            "Compaction failed: the disk is full; the conversation is unchanged",
         ),
-        (CompactionOutcome::Superseded, "Compaction superseded: superseded; the conversation is as it was"),
+        (CompactionOutcome::Superseded, "Compaction superseded: superseded; the conversation is unchanged"),
     ] {
         assert_eq!(compacted(&end(outcome)), text);
     }

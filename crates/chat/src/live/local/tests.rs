@@ -36,7 +36,8 @@ async fn files_come_from_the_workspace_and_pictures_from_where_the_user_says() {
     assert_eq!(text.matches("<file path").count(), 1, "{text}");
     assert!(images.is_empty());
     // The user must learn which mentioned files are not attached.
-    let named: Vec<&str> = notes.iter().map(|note| note.split_once(" goes as text: ").unwrap().0).collect();
+    let named: Vec<&str> =
+        notes.iter().map(|note| note.split_once(" is sent as text: ").unwrap().0).collect();
     assert_eq!(named, ["@absent.txt", "@../secret.txt", "@more", "@none.png"]);
     let prompt = format!("see @in.png and @{}", out.display());
     for (is_typed, wanted) in [(true, 2), (false, 1)] {

@@ -37,11 +37,11 @@ const HELP: &str = "  /compact [focus] [--keep N] [--force]
                      replace the older part of the conversation by a summary, keeping so many tokens; forced, all but
                      the last two messages
   /plan              what /compact would do
-  /undo-compact      make the newest compaction no longer count
+  /undo-compact      undo the newest compaction
   /context           what fills the window
   /status            model, tokens, cost
-  /continue          go on with a prompt that has no complete answer, and with what waits from before
-  /withdraw          take back what waits from before
+  /continue          resume a prompt that has no complete answer, and start input that was held back
+  /withdraw          withdraw input that was held back
   /help              this
   /quit              leave (as do Ctrl-C and Ctrl-D at the prompt)";
 
@@ -223,9 +223,9 @@ impl Chat {
         }
         for input in self.backend.waiting().await? {
             let text = one_line(&input.text, HELD_COLUMNS);
-            self.shown.note(Look::WARN, &format!("It waits from before: {text}"))?;
+            self.shown.note(Look::WARN, &format!("Held back: {text}"))?;
         }
-        self.shown.note(Look::WARN, "/continue begins what waits, /withdraw takes it back.")
+        self.shown.note(Look::WARN, "/continue starts the input that was held back, /withdraw withdraws it.")
     }
 
     /// Does what a line asks for; `false`: leave. Where the host ends before it took that on, another one is asked.
@@ -287,7 +287,7 @@ impl Chat {
             }
             Command::Withdraw => {
                 let count = self.backend.withdraw().await? as u64;
-                let text = format!("  {} taken back", format::count(count, "input"));
+                let text = format!("  {} withdrawn", format::count(count, "input"));
                 self.shown.note(Look::DIM, &text)?;
             }
             Command::Help => self.shown.note(Look::DIM, HELP)?,

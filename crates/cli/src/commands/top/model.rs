@@ -277,7 +277,7 @@ impl Close {
             }
             EventKind::CompactionEnd(end) => (format::compaction(end), Look::NOTE),
             EventKind::Retry { failure, .. } => (format!("trying again: {failure}"), Look::WARN),
-            EventKind::Fallback { model, .. } => (format!("going on with {model}"), Look::WARN),
+            EventKind::Fallback { model, .. } => (format!("continuing with {model}"), Look::WARN),
             EventKind::Warning { message } => (message.clone(), Look::WARN),
             EventKind::SessionRestarted { reason } => {
                 (format!("the session was restarted: {reason}"), Look::WARN)

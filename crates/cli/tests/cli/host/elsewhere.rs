@@ -39,7 +39,7 @@ async fn a_chat_is_told_of_a_branch_and_of_the_deletion_of_its_session() {
     terminal.says("/branch 0");
     terminal.until("it is told", |screen| screen.matches(BRANCHED).count() == 2);
     assert_eq!(hosted.run(&["delete", "a"]).code, Some(0));
-    terminal.shows("this session was deleted; /new begins another one");
+    terminal.shows("this session was deleted; /new starts another one");
     terminal.says("two");
     terminal.shows("was deleted");
     assert_eq!(terminal.screen().matches(BRANCHED).count(), 2);

@@ -162,11 +162,11 @@ async fn it_goes_on_with_another_host_where_its_own_dies() {
     let calls = hosted.simulator.calls();
     chat.say("/status");
     chat.wait_for("Its newest prompt has no complete answer: /continue resumes it.");
-    chat.wait_for("It waits from before: behind it");
+    chat.wait_for("Held back: behind it");
     chat.wait_for("session cut, ");
     assert_eq!(hosted.simulator.calls(), calls, "nothing goes on unasked");
     chat.say("/withdraw");
-    chat.wait_for("1 input taken back");
+    chat.wait_for("1 input withdrawn");
     let other = hosted.client(ClientKind::Chat, json!({})).await;
     let waiting = other.call(ListWaiting { session_id: "cut".to_owned() }).await.unwrap().inputs;
     assert!(waiting.is_empty(), "{waiting:?}");
