@@ -1,10 +1,12 @@
 //! A session's log in memory: its live path, its inbox and its head.
 //!
-//! Life of an entry here: it is pushed into a [`Draft`] of the log, the draft is appended to the store with the head after
-//! it, and only then [committed](Log::commit). A session is opened from what the store holds by [`Log::open`].
+//! Life cycle of an entry: it is pushed into a [`Draft`] of the log, the store appends the draft with the
+//! head after it, and then the draft is [committed](Log::commit). [`Log::open`] opens a session from the
+//! contents of the store.
 //!
-//! Invariants: a draft changes nothing until it is durable and committed; ids are dense; what is held is the live context,
-//! not the history; a log that was opened is the same as the one that its entries were committed to.
+//! Invariants: a draft changes nothing until it is durable and committed; ids are dense; the memory contains
+//! the live context, not the history; a log that was opened from the store equals the log to which its
+//! entries were committed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,52 +34,52 @@ pub use draft::Draft;
 pub use install::Installation;
 pub use untold::UntoldCompactions;
 
-/// The most input that waits in a session's inbox.
+/// The most items in a session's inbox.
 pub const INBOX_MAX: usize = 64;
 
-/// A session's log, as far as it is needed.
+/// A session's log in memory, without the history that nothing needs.
 #[derive(Debug, Clone)]
 pub struct Log {
     head: Arc<Head>,
-    /// What a model call costs.
+    /// Returns the cost of a model call.
     cost: CallCost,
-    /// The live path, and at most what was live before the newest compaction.
+    /// The live path, and at most the path that was live before the newest compaction.
     path: Vec<Arc<Entry>>,
     inbox: VecDeque<InboxItem>,
     pinned: Vec<Arc<Entry>>,
-    /// What the calls without a result have asked.
+    /// The questions of calls without a result.
     questions: Questions,
-    /// The compaction that has begun and not ended.
+    /// The compaction in progress.
     compaction: Option<CompactionStarted>,
-    /// The agents that were called as tools and have not ended: their starts.
+    /// The sub-agents in progress: the entries and records of their starts.
     children: Vec<(EntryId, ChildRecord)>,
-    /// The calls without a result whose agents wait for people.
+    /// The calls without a result whose sub-agents wait for people.
     waiting_below: Vec<String>,
-    /// The compactions that the next reply tells.
+    /// The compactions that no reply has reported yet.
     untold: UntoldCompactions,
-    /// What the newest run is held to besides its prompt's words.
+    /// The terms of the newest run.
     run_terms: Option<Arc<Terms>>,
-    /// The window in which the newest run ended, as far as it was read.
+    /// The window in which the newest run ended, if that entry was loaded.
     ran_in: Option<Window>,
 }
 
-/// Input that waits.
+/// Input that waits in the inbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InboxItem {
-    /// Its entry.
+    /// The input's entry.
     pub id: EntryId,
-    /// When it joins the path.
+    /// When the input joins the path.
     pub delivery: Delivery,
-    /// The content of the user message to be.
+    /// The content of its user message.
     pub content: Vec<Block>,
-    /// The fingerprint of the agent that it was said to, where that has one.
+    /// The fingerprint of the agent for which the input was sent, if it has one.
     pub fingerprint: Option<String>,
-    /// What it asks for besides its words, where it does.
+    /// The terms of the prompt, if it has any.
     pub terms: Option<Arc<Terms>>,
 }
 
 impl InboxItem {
-    /// What an entry puts into the inbox, if it does.
+    /// Returns the inbox item that an entry adds, if it adds one.
     fn of(entry: &Entry) -> Option<Self> {
         let EntryKind::Inbox { delivery, content, key: _, fingerprint, terms } = &entry.kind else {
             return None;
@@ -88,13 +90,13 @@ impl InboxItem {
 }
 
 impl Log {
-    /// The window that is recorded, and where the newest run had it from, if it ended in that one.
+    /// Returns the recorded window, with its source if the newest run ended in this window.
     pub fn window(&self) -> Window {
         let unknown = Window { tokens: self.head.window, source: WindowSource::Unknown };
         self.ran_in.filter(|window| window.tokens == unknown.tokens).unwrap_or(unknown)
     }
 
-    /// What is known of the session without its entries, as of the newest append.
+    /// The head as of the newest append.
     pub fn head(&self) -> &Head {
         &self.head
     }
@@ -104,33 +106,34 @@ impl Log {
         &self.path
     }
 
-    /// What the session has spent: its answers, its summaries, and what others spent for it.
+    /// The amount that the session has spent: for answers, for summaries, and through other sessions on its
+    /// behalf.
     pub fn bill(&self) -> Bill {
         Bill::of(&self.head)
     }
 
-    /// What waits to join the path, oldest first.
+    /// The input that waits to join the path, oldest first.
     pub fn inbox(&self) -> &VecDeque<InboxItem> {
         &self.inbox
     }
 
-    /// What the newest run is held to besides its prompt's words, and the entry that says so.
+    /// The terms of the newest run, and the entry that records them.
     pub fn run_terms(&self) -> Option<(EntryId, &Arc<Terms>)> {
         self.head.run_terms.zip(self.run_terms.as_ref())
     }
 
-    /// The agents that were called as tools and have not ended: the starts of their work.
+    /// The sub-agents in progress: the entries and records of their starts.
     pub fn children(&self) -> &[(EntryId, ChildRecord)] {
         &self.children
     }
 
-    /// What the calls without a result have asked.
+    /// The questions of calls without a result.
     pub fn questions(&self) -> &Questions {
         &self.questions
     }
 
-    /// The calls without a result that have asked a person something, or whose agents have, in their order: they outlive
-    /// whoever works on them.
+    /// Returns the calls without a result that have asked a person, or whose sub-agents have, in order. They
+    /// outlive the actor that runs them.
     pub fn asking_calls(&self) -> Vec<ToolCall> {
         if self.head.open_run.is_none() {
             return Vec::new();
@@ -140,27 +143,28 @@ impl Log {
         calls
     }
 
-    /// Whether a call without a result outlives whoever works on it: it has asked a person, or its agent waits for one.
+    /// Whether a call without a result outlives the actor that runs it: it has asked a person, or its
+    /// sub-agent waits for one.
     fn goes_on(&self, call_id: &str) -> bool {
         self.questions.has_asked(call_id) || self.waits_below(call_id)
     }
 
-    /// Whether the agent that works on this call waits for a person.
+    /// Whether the sub-agent of this call waits for a person.
     pub fn waits_below(&self, call_id: &str) -> bool {
         self.waiting_below.iter().any(|call| call == call_id)
     }
 
-    /// The agents that work on these calls wait for people.
+    /// Sets the calls whose sub-agents wait for people.
     pub fn set_waiting_below(&mut self, calls: Vec<String>) {
         self.waiting_below = calls;
     }
 
-    /// Whether a run is open whose calls wait for people: it outlives whoever works on it.
+    /// Whether a run is open whose calls wait for people. It outlives the actor that performs it.
     pub fn is_waiting(&self) -> bool {
         !self.asking_calls().is_empty()
     }
 
-    /// The newest answer of the model, whole or not.
+    /// Returns the newest answer of the model, whether complete or not.
     pub fn newest_answer(&self) -> Option<EntryId> {
         self.path.iter().rev().find(|entry| entry.kind.as_answer().is_some()).map(|entry| entry.id)
     }
@@ -187,12 +191,12 @@ impl Log {
         self.head.entries == 0
     }
 
-    /// What the model is sent.
+    /// Returns the messages that are sent to the model.
     pub fn context(&self) -> Vec<Arc<Message>> {
         project(&self.path, &self.pinned)
     }
 
-    /// What the model would be sent, for people and programs: a call that waits for a person has no result yet.
+    /// Returns the context as people and programs see it: a call that waits for a person has no result yet.
     pub fn shown_context(&self) -> Vec<Arc<Message>> {
         let mut messages = self.context();
         let waiting = self.asking_calls();
@@ -211,86 +215,87 @@ impl Log {
         messages
     }
 
-    /// The size of what is pinned before the live part, in estimated tokens.
+    /// The size of the pinned messages before the live part, in estimated tokens.
     pub fn pinned_tokens(&self) -> u64 {
         self.pinned_tokens_before(&self.path)
     }
 
-    /// The size of what would be pinned before the live part if this were the path, in estimated tokens.
+    /// The size of the pinned messages before the live part if this were the path, in estimated tokens.
     pub fn pinned_tokens_before(&self, path: &[Arc<Entry>]) -> u64 {
         ActivePath::of(path).pinned_before(&self.pinned).map(|entry| entry.tokens).sum()
     }
 
-    /// The size of all that is pinned, in estimated tokens.
+    /// The size of all pinned messages, in estimated tokens.
     pub fn pins_tokens(&self) -> u64 {
         self.pinned.iter().map(|entry| entry.tokens).sum()
     }
 
-    /// The compactions that the next reply tells, oldest first.
+    /// The compactions that no reply has reported yet, oldest first.
     pub fn untold_compactions(&self) -> impl Iterator<Item = &CompactionEnded> {
         self.untold.iter()
     }
 
-    /// Whether the newest rewrite of the context was an undone compaction.
+    /// Whether the newest rewrite of the context was the undoing of a compaction.
     pub fn was_undone(&self) -> bool {
         is_rewrite_undone(&self.path)
     }
 
-    /// Lets automatic compactions be tried again after failures. Durable with the next append.
+    /// Allows automatic compactions again after repeated failures. This becomes durable with the next append.
     pub fn reset_failures(&mut self) {
         Arc::make_mut(&mut self.head).automatic_compaction_failures = 0;
     }
 
-    /// Whether the model has answered in this context, or before what a compaction replaced.
+    /// Whether the model has answered in this context, or in the part that a compaction replaced.
     pub fn has_answers(&self) -> bool {
         self.head.last_compaction.is_some()
             || self.path.iter().rev().any(|entry| entry.kind.is_whole_answer())
     }
 
-    /// The newest message of the path, if the agent owes an answer to it: a user's message, tool results, or what came of an
-    /// answer that is not whole.
+    /// Returns the newest message of the path if the agent has not answered it completely: a user's message,
+    /// tool results, or an incomplete answer.
     pub fn unanswered(&self) -> Option<EntryId> {
         let newest = self.path.iter().rev().find(|entry| is_message(&entry.kind))?;
         (!newest.kind.is_whole_answer()).then_some(newest.id)
     }
 
-    /// How many messages the context has.
+    /// The number of messages in the context.
     pub fn messages(&self) -> u64 {
         ActivePath::of(&self.path).messages()
     }
 
-    /// An empty draft.
+    /// Creates an empty draft.
     pub fn draft(&self, at_ms: u64) -> Box<Draft> {
         Box::new(Draft::new(&self.head, &self.questions, at_ms, self.cost))
     }
 
-    /// Replaces the path, after it was read anew for another leaf or an undone compaction.
+    /// Replaces the path after it was read again, because the leaf moved or a compaction was undone.
     pub fn replace_path(&mut self, path: Vec<Arc<Entry>>) {
         self.path = path;
         self.forget_history();
     }
 
-    /// Lets go of what is before the live part.
+    /// Drops the path before the live part.
     fn forget_history(&mut self) {
         let active = ActivePath::of(&self.path);
-        // The newest compaction stands after what it kept, unless it kept nothing: it stays in either case.
+        // The newest compaction comes after the entries it kept, unless it kept none. It stays in either
+        // case.
         let first = active.compaction.map_or(0, |compaction| compaction.min(active.start));
         self.path.drain(..first);
     }
 
-    /// The calls without a result that have asked nobody anything, nor have their agents.
+    /// Returns the calls without a result that have asked nobody, and whose sub-agents have asked nobody.
     pub fn calls_that_asked_nothing(&self) -> Vec<ToolCall> {
         let mut calls = open_calls(&self.path);
         calls.retain(|call| !self.goes_on(&call.id));
         calls
     }
 
-    /// The calls of the path that have no result.
+    /// Returns the calls of the path without a result.
     pub fn open_calls(&self) -> Vec<ToolCall> {
         open_calls(&self.path)
     }
 
-    /// The compaction that has begun and not ended, and its start's id.
+    /// Returns the compaction in progress and the id of its start.
     pub fn open_compaction(&self) -> Option<(EntryId, &CompactionStarted)> {
         Some((self.head.open_compaction?, self.compaction.as_ref()?))
     }

@@ -1,6 +1,6 @@
-//! Changes of a session that begin nothing in it.
+//! Changes to a session that start no work.
 //!
-//! Invariants: one that is refused leaves a draft that must not be appended.
+//! Invariants: after a refused change, the draft must not be appended.
 
 use serde_json::Value;
 
@@ -11,39 +11,39 @@ use crate::question::{AnswerError, GivenAnswer};
 /// The most labels of a session. A head is stored with every append, so its size is limited.
 pub const LABELS_MAX: usize = 16;
 
-/// What is changed of a session.
+/// A change to a session.
 #[derive(Debug, Clone)]
 pub enum Amendment {
-    /// Everything that waits is withdrawn.
+    /// Withdraw all input in the inbox.
     ClearInbox,
-    /// Its title or its labels.
+    /// Set the title or labels.
     Set(Metadata),
-    /// Nobody waits for its work any more: what it asks people is withdrawn.
+    /// Withdraw the open questions, because nobody waits for the session's work any more.
     WithdrawQuestions,
-    /// A person answers one of its questions. Its run goes on when the session is opened.
+    /// Record a person's answer to a question. The run continues when the session is opened.
     Answer {
         /// The question's entry.
         question: EntryId,
-        /// What the person answers.
-        answer: GivenAnswer,
+        /// The person's answer.
+        answer: Answer,
     },
 }
 
-/// Why a session is not changed.
+/// Why a change is refused.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AmendError {
-    /// It would have more than [`LABELS_MAX`] labels.
+    /// The session would have more than [`LABELS_MAX`] labels.
     TooManyLabels,
-    /// The answer to this question is not taken.
+    /// The answer to this question is refused.
     Answer(EntryId, AnswerError),
 }
 
 impl Draft {
-    /// Changes the session, in whose inbox these items wait. Gives how many of them are withdrawn. `fits` says whether a
-    /// value fits a JSON schema, and why not.
+    /// Applies a change. `waiting` is the session's inbox; returns how many of these items were withdrawn.
+    /// `fits` checks a value against a JSON schema.
     ///
     /// # Errors
-    /// The session would have too many labels, or the answer is not taken.
+    /// The session would have too many labels, or the answer is refused.
     pub fn amend(
         &mut self,
         amendment: Amendment,

@@ -1,7 +1,7 @@
 //! Entries to append together, and the head after them.
 //!
-//! Invariants: a draft changes nothing of its log; what is pushed has the id that comes next; a question ends with its call
-//! at the latest, before the call's result.
+//! Invariants: a draft does not change its log; a pushed entry has the next id; a question ends at the latest
+//! with its call, before the call's result.
 
 use std::sync::Arc;
 
@@ -23,38 +23,38 @@ pub struct Draft {
     pub(super) questions: Questions,
     pub(super) at_ms: u64,
     cost: CallCost,
-    /// Whether its entries are another log's, which has learned from them what there is to learn.
+    /// Whether the entries come from another log. The draft's questions and head already account for them.
     is_import: bool,
 }
 
 impl Draft {
-    /// An empty one, of a log with this head.
+    /// Creates an empty draft of a log with this head.
     pub(super) fn new(head: &Head, questions: &Questions, at_ms: u64, cost: CallCost) -> Self {
         let (head, questions) = (head.clone(), questions.clone());
         Self { entries: Vec::new(), head, questions, at_ms, cost, is_import: false }
     }
 
-    /// What was pushed so far.
+    /// The entries pushed so far.
     pub fn entries(&self) -> &[Arc<Entry>] {
         &self.entries
     }
 
-    /// Whether nothing was pushed.
+    /// Whether no entry was pushed.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// What is known of the session after these entries.
+    /// The session's head after these entries.
     pub fn head(&self) -> &Head {
         &self.head
     }
 
-    /// The head, to be appended with the entries. The draft is good for being committed then, and for nothing else.
+    /// Takes the head out, to append it with the entries. Afterwards the draft can only be committed.
     pub fn take_head(&mut self) -> Arc<Head> {
         Arc::new(std::mem::take(&mut self.head))
     }
 
-    /// Whether its entries are another log's.
+    /// Whether the entries come from another log.
     pub fn is_import(&self) -> bool {
         self.is_import
     }
@@ -63,17 +63,17 @@ impl Draft {
         self.questions
     }
 
-    /// The id of the entry that is pushed next.
+    /// The id of the next entry.
     pub fn next_id(&self) -> EntryId {
         EntryId(self.head.entries)
     }
 
-    /// What the session will have spent.
+    /// The session's bill after these entries.
     pub fn billed(&self) -> Bill {
         Bill::of(&self.head)
     }
 
-    /// The session begins with this draft; `created_at_ms` is when it was created, in unix milliseconds.
+    /// Starts the session with this draft; `created_at_ms` is its creation time in unix milliseconds.
     pub fn begin(&mut self, provider: &str, model: &str, parent: Option<&str>, created_at_ms: u64) {
         self.head.created_at_ms = created_at_ms;
         provider.clone_into(&mut self.head.provider);
@@ -81,7 +81,7 @@ impl Draft {
         self.head.parent_session = parent.map(str::to_owned);
     }
 
-    /// Adds an entry, and gives its id. What a call has asked ends with the call's result at the latest.
+    /// Adds an entry and returns its id. A call's result first withdraws the call's open questions.
     pub fn push(&mut self, kind: EntryKind) -> EntryId {
         for question in self.questions.withdrawn_by(&kind) {
             self.end_question(question, QuestionEnd::Withdrawn);
@@ -111,8 +111,8 @@ impl Draft {
         }
     }
 
-    /// Adds the entries of another session's log, whose path ends at `leaf`, as they are. What was under way or waits there
-    /// is that session's. Gives the path.
+    /// Adds the entries of another session's log, whose path ends at `leaf`, unchanged. Its unfinished work
+    /// and its inbox are not taken over. Returns the path.
     ///
     /// # Errors
     /// The entry that is missing from the path.
@@ -140,7 +140,7 @@ impl Draft {
         let mut entry = Entry::clone(entry);
         entry.id = self.next_id();
         if let EntryKind::Compaction(compaction) = &mut entry.kind {
-            // Other systems' files keep no such chain.
+            // Files of other systems do not link compactions.
             compaction.previous = compaction.previous.or(self.head.last_compaction);
         }
         self.head.updated_at_ms = self.at_ms;
@@ -154,12 +154,13 @@ impl Draft {
         self.push(EntryKind::message(message))
     }
 
-    /// Adds a message of a run: what the program says in it joins the turn in progress. A tool result that is too large
-    /// for this window, in tokens, is kept whole beside the path, and its message has the head and the tail.
+    /// Adds a message of a run. A message from the program joins the turn in progress. A tool result that is
+    /// too large for this window, in tokens, is recorded in full beside the path, and its message has only
+    /// the start and the end.
     pub fn message_of_run(&mut self, mut message: Message, window: Option<u64>) -> EntryId {
         let steer = matches!(message, Message::User(_));
         if let Message::ToolResult(result) = &mut message {
-            // What was recalled is in the log already.
+            // The recalled text is in the log already.
             let whole = (result.tool_name != RECALL).then(|| self.next_id());
             if let Some(short) = capped(result, window, whole) {
                 let content = std::mem::replace(&mut result.content, short);
@@ -173,14 +174,14 @@ impl Draft {
         self.push(EntryKind::Message { message: Arc::new(message), inbox: None, steer })
     }
 
-    /// Brings waiting input onto the path, as a `steer` of the turn in progress or as the beginning of a turn.
+    /// Moves an inbox item onto the path, as a `steer` of the turn in progress or as the start of a turn.
     pub fn deliver(&mut self, item: &InboxItem, steer: bool) -> EntryId {
         let message = Arc::new(Message::User(item.content.clone()));
         self.push(EntryKind::Message { message, inbox: Some(item.id), steer })
     }
 
-    /// A run begins with what was pushed last, for an agent of this fingerprint. `terms` is what it is held to besides its
-    /// prompt's words; where the same is `recorded` already, it is not recorded again.
+    /// Starts a run after the newest entry, for an agent with this fingerprint. `terms` are the prompt's
+    /// terms; they are not recorded again if they equal `recorded`.
     pub fn begin_run(
         &mut self,
         run: RunId,
@@ -198,19 +199,19 @@ impl Draft {
         self.head.state = SessionState::Working;
     }
 
-    /// The run that is still to be done, though it ended.
+    /// Sets the run that ended unfinished.
     pub fn set_interrupted(&mut self, run: Option<RunId>) {
         self.head.interrupted = run;
     }
 
-    /// The window of this model, in tokens. It is recorded where this model answers.
+    /// Sets a model's window in tokens, if it is the session's model.
     pub fn set_window(&mut self, provider: &str, model: &str, window_tokens: Option<u64>) {
         if self.head.is_model(provider, model) {
             self.head.window = window_tokens;
         }
     }
 
-    /// The context is rebuilt from another path, which has so many tokens.
+    /// Rebuilds the head's context from another path, whose context has `tokens` tokens.
     pub fn follow_path(&mut self, path: &[Arc<Entry>], tokens: u64) {
         let active = ActivePath::of(path);
         let compaction = active.compaction_id();
@@ -220,20 +221,20 @@ impl Draft {
         self.head.context_tokens = tokens;
     }
 
-    /// As [`Self::follow_path`], of a path that ends on another branch: who answered there goes on.
+    /// Like [`Self::follow_path`] for a path on another branch: the agent that answered there continues.
     pub fn follow_branch(&mut self, path: &[Arc<Entry>], tokens: u64) {
         self.follow_path(path, tokens);
         self.head.agent = newest_hand_off(path);
     }
 
-    /// Ends the questions whose time has passed.
+    /// Ends the questions whose deadline has passed.
     pub fn expire_questions(&mut self) {
         for question in self.questions.expired(self.at_ms) {
             self.end_question(question, QuestionEnd::Expired);
         }
     }
 
-    /// Ends all open questions, as nobody waits for their answers here.
+    /// Withdraws all open questions, because nobody waits for their answers here.
     pub(super) fn withdraw_questions(&mut self) {
         let open: Vec<EntryId> = self.questions.open().map(|known| known.id).collect();
         open.into_iter().for_each(|question| self.end_question(question, QuestionEnd::Withdrawn));
@@ -243,7 +244,7 @@ impl Draft {
         self.push_alone(EntryKind::QuestionEnded { question, end });
     }
 
-    /// Ends the work of an agent that was called as a tool, and puts what it spent on the bill.
+    /// Ends the work of a sub-agent, and adds its spending to the bill.
     pub fn end_child(&mut self, started: EntryId, child: &ChildRecord, outcome: RunOutcome, spent: Bill) {
         let ChildRecord { call_id, name, session, .. } = child.clone();
         let by = Spender::SubAgent { session: session.clone() };
@@ -253,14 +254,14 @@ impl Draft {
         self.push(EntryKind::Child(ChildRecord { call_id, name, session, stage }));
     }
 
-    /// Ends a compaction that nobody runs any more.
+    /// Ends a compaction that no actor performs any more.
     pub fn close_compaction(&mut self, log: &Log) {
         if let Some(ended) = log.interrupted_compaction() {
             self.push(EntryKind::CompactionEnded(ended));
         }
     }
 
-    /// Gives each of these calls an interrupted result.
+    /// Adds an `interrupted` result for each of these calls.
     pub fn close_calls(&mut self, calls: Vec<ToolCall>) {
         for call in calls {
             self.message(Message::ToolResult(ToolResult::interrupted(&call)));
@@ -268,13 +269,15 @@ impl Draft {
     }
 }
 
-/// The entry that is missing before the first one of a path, where no compaction stands for what is before that.
+/// Returns the entry that is missing before the first one of a path, unless a compaction replaces the entries
+/// before it.
 pub(super) fn missing_before(path: &[Arc<Entry>]) -> Option<EntryId> {
     let begins = path.first().and_then(|entry| entry.parent);
     begins.filter(|_| ActivePath::of(path).compaction_id().is_none())
 }
 
-/// The name of the agent that answers at the end of a path; `None` where it was never handed over.
+/// Returns the agent that answers at the end of a path; `None` if the conversation was never handed to
+/// another agent.
 fn newest_hand_off(path: &[Arc<Entry>]) -> Option<String> {
     path.iter().rev().find_map(|entry| {
         if let EntryKind::HandOff(hand_off) = &entry.kind { Some(hand_off.to.clone()) } else { None }

@@ -1,6 +1,7 @@
-//! How a log follows its entries: from the store as it is opened, and from drafts as they become durable.
+//! How a log follows its entries: read from the store when it is opened, and committed from drafts when they
+//! are durable.
 //!
-//! Invariants: the head and what is held of the entries agree, as [`Log::check`] says.
+//! Invariants: the head agrees with the entries in memory; [`Log::check`] verifies this.
 
 use std::sync::Arc;
 
@@ -15,13 +16,13 @@ use crate::question::Questions;
 use crate::usage::Window;
 
 impl Log {
-    /// The log of a session in which nothing is recorded yet.
+    /// Creates the log of a session without entries.
     pub fn new(cost: CallCost) -> Self {
         Self::open(Head::default(), &[], &[], cost)
     }
 
-    /// From what the store holds: the entries from `head.active_from` on, and those before it that the head names: what waits,
-    /// what is pinned, and what is open.
+    /// Opens a log from the store's contents: the entries from `head.active_from` on, and the earlier ones
+    /// that the head names, for the inbox, pins and open work.
     pub fn open(head: Head, loaded: &[Arc<Entry>], extra: &[Arc<Entry>], cost: CallCost) -> Self {
         let path = path_within(loaded, head.leaf);
         let find = |id: &EntryId| extra.iter().chain(loaded).find(|entry| entry.id == *id).map(Arc::clone);
@@ -62,10 +63,10 @@ impl Log {
         }
     }
 
-    /// Whether the head and the entries that were read agree.
+    /// Checks that the head and the loaded entries agree.
     ///
     /// # Errors
-    /// The first thing in which they do not, as a clause.
+    /// The first disagreement, as a clause.
     pub fn check(&self) -> Result<(), String> {
         let Head { leaf, active_compaction, inbox, pins, open_compaction, open_children, .. } = self.head();
         let Head { questions, run_terms, .. } = self.head();
@@ -95,12 +96,12 @@ impl Log {
         }
     }
 
-    /// Takes over a draft that is durable now.
+    /// Commits a draft that has become durable.
     pub fn commit(&mut self, draft: Box<Draft>, head: Arc<Head>) {
         let entries = self.head.entries + draft.entries().len() as u64;
         assert_eq!(head.entries, entries, "a draft is committed to the log that it was made of");
         if head.run_terms != self.head.run_terms {
-            // They are recorded as the run begins, or were with what waited.
+            // The terms are recorded as the run starts, or were recorded with the inbox item.
             let waited = self.inbox.iter().find(|item| Some(item.id) == head.run_terms);
             let new = draft.entries().iter().find(|entry| Some(entry.id) == head.run_terms);
             let new = new.and_then(|entry| entry.kind.as_terms());
@@ -114,7 +115,7 @@ impl Log {
         self.forget_history();
     }
 
-    /// Takes note of an entry that is durable now.
+    /// Applies an entry that has become durable.
     fn follow(&mut self, entry: &Arc<Entry>, is_import: bool) {
         self.untold.follow(&entry.kind);
         self.ran_in = window_of(&entry.kind).or(self.ran_in);
@@ -154,7 +155,7 @@ impl Log {
             | EntryKind::Terms { .. }
             | EntryKind::RunEnded { .. } => {}
             EntryKind::Child(child) => match &child.stage {
-                // Nobody works for a copy.
+                // A copy has no sub-agents in progress.
                 ChildStage::Started if is_import => {}
                 ChildStage::Started => self.children.push((entry.id, child.clone())),
                 ChildStage::Ended { started, .. } => self.children.retain(|(id, _)| id != started),
@@ -168,13 +169,13 @@ impl Log {
     }
 }
 
-/// The window in which a run ended.
+/// Returns the window in which a run ended.
 fn window_of(kind: &EntryKind) -> Option<Window> {
     let EntryKind::RunEnded { context, .. } = kind else { return None };
     Some(Window { tokens: context.window, source: context.window_source })
 }
 
-/// An entry's id for people.
+/// Formats an entry's id for people.
 fn shown(id: Option<EntryId>) -> String {
     id.map_or_else(|| "none".to_owned(), |id| format!("entry {id}"))
 }

@@ -1,7 +1,8 @@
-//! A compaction is installed: compare, then one draft with its end and what it changes.
+//! Installing a compaction: a check against the current path, then one draft with the compaction's end and
+//! its changes.
 //!
-//! Invariants: nothing is installed on a path that is another one than was planned for; the end comes first, so that what
-//! follows from it is told after it, and names the entry that is installed.
+//! Invariants: a compaction is installed only on the path that it was planned for. Its end comes first, so
+//! its consequences are reported after it, and names the installed entry.
 
 use std::sync::Arc;
 
@@ -10,22 +11,22 @@ use crate::compacting::{PruneSegment, Segment};
 use crate::entry::{CompactionEnded, Entry, EntryId, EntryKind, Trigger};
 use crate::path::ActivePath;
 
-/// How a compaction ends that is installed.
+/// The data of a compaction's end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Installation {
-    /// The entry of its start.
+    /// The entry of the compaction's start.
     pub started: EntryId,
-    /// Why it was asked for.
+    /// Why the compaction started.
     pub trigger: Trigger,
-    /// How long it took, in milliseconds.
+    /// The compaction's duration, in milliseconds.
     pub duration_ms: u64,
-    /// What its calls cost, in micro-dollars; `None` if the price is not known.
+    /// The cost of its model calls, in micro-dollars; `None` if the price is unknown.
     pub cost_microdollars: Option<u64>,
 }
 
 impl Log {
-    /// Whether a segment may be replaced: its base is still the newest active compaction, it begins with the first active
-    /// entry, and it ends directly before the first kept one.
+    /// Whether a segment may still be replaced: its base is the newest active compaction, it starts with the
+    /// first active entry, and it ends directly before the first kept one.
     pub fn accepts(&self, segment: &Segment) -> bool {
         let active = ActivePath::of(&self.path);
         let place = |id: EntryId| place(active.entries(), id);
@@ -34,7 +35,8 @@ impl Log {
             && place(segment.last).is_some_and(|last| place(segment.first_kept) == Some(last + 1))
     }
 
-    /// Whether results may be sent shorter: the newest active compaction is still that one, and all of them are active.
+    /// Whether results may still be shortened: the base is the newest active compaction, and all these
+    /// results are active.
     pub fn accepts_prune(&self, segment: &PruneSegment) -> bool {
         let active = ActivePath::of(&self.path);
         let is_active = |id: EntryId| place(active.entries(), id).is_some();
@@ -42,7 +44,8 @@ impl Log {
             && segment.prune.results.iter().all(|result| is_active(result.entry))
     }
 
-    /// Replaces a segment of the path, in the model's view, by its summary.
+    /// Replaces a segment of the path, in the model's view, by its summary. Returns the draft and the
+    /// compaction's end.
     pub fn install(
         &self,
         at_ms: u64,
@@ -81,7 +84,7 @@ impl Log {
         (draft, ended)
     }
 
-    /// Sends tool results shorter from here on.
+    /// Shortens tool results in the model's view. Returns the draft and the compaction's end.
     pub fn install_prune(
         &self,
         at_ms: u64,
@@ -111,7 +114,7 @@ impl Log {
     }
 }
 
-/// The place of an entry among those of a path, whose ids rise.
+/// Returns an entry's index in a path, whose ids are ascending.
 fn place(entries: &[Arc<Entry>], id: EntryId) -> Option<usize> {
     entries.binary_search_by_key(&id, |entry| entry.id).ok()
 }

@@ -1,14 +1,14 @@
-//! Logs as drawn entries make them: what the head says after each, what is held in memory, and that a log which is opened
-//! from the store is the one that its entries were committed to.
+//! Logs from drawn entries: the head after each entry, the contents of the memory, and that a log opened from
+//! the store equals the log to which its entries were committed.
 //!
-//! A drawing is one of [`crate::notation`], with words besides for what is recorded beside the path; each word is a batch of
-//! its own:
-//! `wait`, `steer` and `follow` input that waits; `deliver` the oldest of it joins the path; `clear` all of it is withdrawn;
-//! `begin` a run begins with the newest message (`begin!` with terms), and `completed`, `aborted`, `cut` end it;
-//! `start` a compaction starts, and `done`, `failed`, `failed!` (by hand), `left` end it; `ask=k` the call asks a person,
-//! and `answer` answers the oldest question; `child=k` an agent begins to work on the call, and `back` the oldest ends;
-//! `title=x`, `label=x` and `unlabel=x` name the session; `to=x` hands it over and `narrow=x` hides what was before;
-//! `spent` is spent below; `model` another model answers; `move@N` the leaf moves.
+//! A drawing uses [`crate::notation`], with words for entries beside the path; each word is a batch of its
+//! own: `wait`, `steer` and `follow` queue input; `deliver` moves the oldest onto the path; `clear` withdraws
+//! all; `begin` starts a run with the newest message (`begin!` with terms), and `completed`, `aborted`, `cut`
+//! end it; `start` starts a compaction, and `done`, `failed`, `failed!` (by hand), `left` end it; in `ask=k`
+//! the call asks a person, and `answer` answers the oldest question; `child=k` starts a sub-agent for the
+//! call, and `back` ends the oldest; `title=x`, `label=x` and `unlabel=x` name the session; `to=x` hands it
+//! to another agent and `narrow=x` hides the messages before; `spent` bills another session's spending;
+//! `model` changes the model; `move@N` moves the leaf.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ use crate::path::path_within;
 use crate::question::{AnswerError, AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 use crate::usage::{ContextUsage, Measured};
 
-/// One micro-dollar for a token of the model `test-1`; no other model has a price.
+/// One micro-dollar per token of the model `test-1`; no other model has a price.
 fn cost(_: &str, model: &str, usage: &Usage) -> Option<u64> {
     (model == "test-1").then(|| usage.total_tokens())
 }
@@ -59,7 +59,7 @@ impl Life {
         if moved {
             self.log.replace_path(path_within(&self.stored, self.log.head().leaf));
         }
-        // What stands for these entries where the drawing goes on.
+        // Placeholders for these entries where the drawing continues.
         while self.sketch.path.len() < self.stored.len() {
             self.sketch.push(EntryKind::Note { kind: "test".into(), data: "{}".into() }, 0);
         }
@@ -181,7 +181,7 @@ impl Life {
         self.push(EntryKind::HandOff(HandOff { from: "first".into(), to, sees }));
     }
 
-    /// The log as the next actor reads it from the store.
+    /// Opens the log from the store, as the next actor does.
     fn opened(&self) -> Log {
         let head = self.log.head().clone();
         let (before, loaded) = self.stored.split_at(usize::try_from(head.active_from.0).expect("small"));
@@ -192,7 +192,8 @@ impl Life {
         Log::open(head, loaded, &extra, cost)
     }
 
-    /// The log agrees with its head, and so does the one that is opened from the store, which is the same.
+    /// Asserts that the log agrees with its head, and so does the log opened from the store, and that both
+    /// are equal.
     #[track_caller]
     fn assert_same_when_opened(&self, told: &str) {
         let opened = self.opened();
@@ -231,12 +232,12 @@ fn asked(call_id: &str, expires_at_ms: Option<u64>) -> AskedQuestion {
     }
 }
 
-/// No form is used here.
+/// A schema check; no question here has a schema.
 fn fits(_: &Value, _: &Value) -> Result<(), String> {
     Err("it does not".into())
 }
 
-/// What a head says, apart from what it says of every session, sizes and bills.
+/// Describes a head, without the facts that every session has, sizes and bills.
 fn described(head: &Head) -> String {
     let ids = |ids: &[EntryId]| ids.iter().map(|id| id.to_string()).collect::<Vec<_>>().join(",");
     let one = |id: Option<EntryId>| id.map(|id| id.to_string()).unwrap_or_default();
@@ -273,7 +274,7 @@ fn check(drawing: &str, head: &str) {
     life.assert_same_when_opened(drawing);
 }
 
-/// What is recorded besides where a draft is made and appended.
+/// Checks the entries that a draft adds to a drawing.
 #[track_caller]
 fn check_draft(drawing: &str, make: impl FnOnce(&Log) -> Option<Box<Draft>>, adds: &str, head: &str) {
     let life = Life::of(drawing);
@@ -309,13 +310,13 @@ fn name(kind: &EntryKind) -> &'static str {
 fn a_head_says_where_the_path_ends_and_begins() {
     check("", "");
     check("u a", "leaf 1");
-    // Beside the path, the leaf stays.
+    // Entries beside the path do not move the leaf.
     check("u a spent title=x", "leaf 1, title x");
     check("u a u C@2 a", "leaf 4, from 2, compaction 3");
     check("u a u C@2 a u C@5", "leaf 6, from 5, compaction 6");
     check("u a move@0 u", "leaf 3");
     check("u p@0 a p@1", "leaf 3, pins 0,1");
-    // An imported compaction may keep nothing, or what is not there.
+    // An imported compaction may keep nothing, or name a missing entry.
     check("u a C u", "leaf 3, from 2, compaction 2");
     check("u a C@99 u", "leaf 3, from 2, compaction 2");
 }
@@ -337,12 +338,12 @@ fn what_waits_is_there_until_it_is_delivered_or_withdrawn() {
 fn a_run_is_open_from_its_beginning_to_its_end() {
     check("u begin", "leaf 0, run 0");
     check("u begin! a", "leaf 2, run 0, terms 1");
-    // What a completed run was held to, nobody asks for; of another one, whoever resumes it does.
+    // Nobody needs the terms of a completed run; those of another run are needed to resume it.
     check("u begin! a completed", "leaf 2");
     check("u begin! a aborted", "leaf 2, terms 1");
     check("u begin! a cut", "leaf 2, terms 1, interrupted 0");
     check("u begin! a cut u begin", "leaf 4, run 4");
-    // Whoever branches leaves behind what was interrupted.
+    // A branch leaves an interrupted run behind.
     check("u begin! a cut move@0", "leaf 0");
 }
 
@@ -360,7 +361,7 @@ fn terms_that_are_recorded_are_not_recorded_again() {
     check(Some(terms(9)), Some(terms(9)), Some(1), 0);
     check(Some(terms(8)), Some(terms(9)), Some(2), 1);
     check(None, Some(terms(9)), None, 0);
-    // What waited has its terms with it.
+    // Queued input keeps its terms.
     let mut life = Life::of("u a wait");
     let waited = life.log.inbox()[0].clone();
     life.append(|_, draft| {
@@ -412,7 +413,7 @@ fn answers_that_do_not_fit_change_nothing() {
     check(asks, 2, json!(3), &AnswerError::Misfit("it must be a text".into()));
     let answered = AnswerError::Closed(QuestionEnd::Answered(GivenAnswer::from("yes")));
     check("u begin c=k ask=k answer", 2, json!("no"), &answered);
-    // A form is judged by what is handed in.
+    // The schema check is an argument.
     let mut life = Life::of("u begin c=k");
     let form = Question::text("How many?").of_kind(QuestionKind::Form { schema: json!({"type": "integer"}) });
     life.push(EntryKind::Question(Arc::new(AskedQuestion { question: form, ..asked("k", None) })));
@@ -464,7 +465,7 @@ fn a_bill_has_answers_summaries_and_what_is_spent_below() {
             "{drawing}"
         );
     }
-    // The drawn answers report nothing.
+    // The drawn answers report no usage.
     check("u a", 0, 0);
     check("u a start done", 3, 30);
     check("u a start left", 0, 0);
@@ -582,7 +583,7 @@ fn calls_that_wait_for_people_outlive_whoever_works_on_them() {
     check("u begin c=k,l ask=l", &[], "l", "u c=k,l r=k!");
     check("u begin c=k,l", &["k"], "k", "u c=k,l r=l!");
     check("u begin c=k,l ask=l", &["k"], "k,l", "u c=k,l");
-    // A question that was answered belongs to its call until that has a result.
+    // An answered question belongs to its call until the call has a result.
     check("u begin c=k ask=k answer", &[], "k", "u c=k");
     check("u begin c=k ask=k answer r=k", &[], "", "u c=k r=k");
     // Without a run, nothing waits.
@@ -603,9 +604,9 @@ fn what_a_crash_left_open_is_closed() {
     check_draft("u begin c=k,l r=k", recovery, "message run-end", "leaf 3, interrupted 0");
     check_draft("u begin c=k ask=k", recovery, "withdrawn message run-end", "leaf 4, interrupted 0");
     check_draft("u begin start", recovery, "end run-end", "leaf 0, interrupted 0");
-    // The whole answer is there: only its run's end is missing.
+    // The complete answer is there: only the run's end is missing.
     check_draft("u begin a", recovery, "run-end", "leaf 1");
-    // Calls of a run that nobody noted as open, as in an imported log.
+    // Open calls without an open run, as in an imported log.
     check_draft("u c=k", recovery, "message", "leaf 2");
     let waiting = |log: &Log| Some(log.recovery_of_waiting(99));
     check_draft("u begin c=k,l ask=k", waiting, "message", "leaf 3, run 0, questions 2");
@@ -664,7 +665,7 @@ fn a_window_is_recorded_for_the_model_that_answers() {
     assert_eq!(window("test", "test-2"), None);
     assert_eq!(window("other", "test-1"), None);
     check("u model", "leaf 1");
-    // Where it is known from, the newest run says, as long as that is the one.
+    // The newest run records the source of the window, as long as the window is the same.
     let known = |drawing: &str| Life::of(drawing).log.window();
     assert_eq!(known("u a").source, WindowSource::Unknown);
     let catalog = Window { tokens: Some(100), source: WindowSource::Catalog };
@@ -705,7 +706,7 @@ fn another_log_is_imported_as_it_is_and_nothing_of_it_is_under_way() {
     check("u a to=x move@1 u", 4, Ok("0,1,4"), "leaf 4");
     check("u a to=x u", 3, Ok("0,1,2,3"), "leaf 3, agent x");
     check("u a u C@2 a", 4, Ok("0,1,2,3,4"), "leaf 4, from 2, compaction 3");
-    // A file of which the beginning is lost.
+    // A file whose start is lost.
     let mut lost = Life::of("u a u");
     lost.stored[0] = Arc::new(Entry { parent: Some(EntryId(7)), ..Entry::clone(&lost.stored[0]) });
     let mut draft = Log::new(cost).draft(9);
@@ -776,7 +777,7 @@ fn an_undo_is_the_newest_rewrite_until_the_next_one() {
     let undone = |drawing: &str| Life::of(drawing).log.was_undone();
     assert!(!undone("u a u C@2"));
     assert!(!undone("u a"));
-    // The log in memory begins with what the compaction kept; what is undone stands after it.
+    // The log in memory starts with the entries that the compaction kept; the undoing comes after it.
     assert!(undone("u a u C@2 U@3"));
     assert!(!undone("u a u C@2 U@3 C@2"));
 }
@@ -816,12 +817,12 @@ fn only_what_was_planned_for_this_path_is_installed() {
         assert_eq!(Life::of(drawing).log.accepts(segment), is_accepted, "{drawing}");
     }
     check("u a u a", &segment(None, 0, 1, 2), true);
-    // More was said meanwhile, which is kept.
+    // Messages were added in the meantime, and are kept.
     check("u a u a u", &segment(None, 0, 1, 2), true);
     check("u a u a", &segment(None, 1, 1, 2), false);
     check("u a u a", &segment(None, 0, 0, 2), false);
     check("u a u a", &segment(None, 0, 9, 2), false);
-    // Somebody compacted or undid it meanwhile.
+    // The context was compacted or a compaction was undone in the meantime.
     check("u a u a C@2", &segment(None, 0, 1, 2), false);
     check("u a u a C@2 u", &segment(Some(4), 2, 3, 5), false);
     check("u a u a C@2 u", &segment(Some(4), 2, 4, 5), true);
@@ -865,7 +866,8 @@ fn a_compaction_is_installed_with_its_end_before_it() {
     assert_eq!(draft.head().context_tokens, 60);
 }
 
-/// A life as odd as one may be, as long as nothing but results and steers comes between a call and its result.
+/// A random history, as odd as possible, except that only results and steers come between a call and its
+/// result.
 fn random_word(random: &mut Random, life: &Life) -> String {
     let (log, head) = (&life.log, life.log.head());
     let open_call = log.open_calls().first().map(|call| call.id.clone());

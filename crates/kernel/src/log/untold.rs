@@ -1,20 +1,20 @@
-//! The compactions that no reply has told yet.
+//! The compactions that no reply has reported yet.
 //!
-//! Invariants: there are never more than a reply tells; a run that is completed has told all of them.
+//! Invariants: they are never more than one reply reports; the reply of a completed run reports all of them.
 
 use std::collections::VecDeque;
 
 use crate::entry::{CompactionEnded, EntryKind, RunOutcome};
 
-/// The newest compactions that ended since a run was completed, oldest first: its reply told those before.
+/// The newest compactions since a run was completed, oldest first. Its reply reported those before.
 #[derive(Debug, Clone, Default)]
 pub struct UntoldCompactions(VecDeque<CompactionEnded>);
 
 impl UntoldCompactions {
-    /// The most that one reply tells.
+    /// The most compactions in one reply.
     const MAX: usize = 32;
 
-    /// Takes note of the session's next entry.
+    /// Applies the session's next entry.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other records say nothing of compactions")]
     pub fn follow(&mut self, kind: &EntryKind) {
         match kind {
@@ -29,7 +29,7 @@ impl UntoldCompactions {
         }
     }
 
-    /// Them, oldest first.
+    /// The compactions, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &CompactionEnded> {
         self.0.iter()
     }
