@@ -1,8 +1,8 @@
-//! Room: what sessions tell: events, who subscribes to them, and what is in progress as far as they tell.
+//! Room: events, their subscribers, and the transient progress that events report.
 //!
-//! May touch `values`.
+//! May use `values`.
 //!
-//! Invariants: an event is a copy. Publishing one waits for no subscriber.
+//! Invariants: an event is a copy. Publishing an event waits for no subscriber.
 
 pub(crate) mod activity;
 pub(crate) mod bus;

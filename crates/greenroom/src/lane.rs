@@ -1,10 +1,11 @@
-//! Room: a lane: one provider, shared by many sessions; and what is learned of its models.
+//! Room: a lane: one provider, shared by many sessions, and the learned facts about its models.
 //!
-//! May touch `events` and `values`.
+//! May use `events` and `values`.
 //!
-//! Invariants: at most `in_flight_max` calls are under way, and places go round the sessions that wait (`queue`); a
-//! `Retry-After` holds the whole lane back, not one session; with a limit of tokens a minute no call begins that would
-//! exceed it (`budget`); a model that says nothing for too long is given up, whatever its provider allows.
+//! Invariants: at most `in_flight_max` calls are in progress, and slots rotate among the waiting sessions
+//! (`queue`); a `Retry-After` pauses the whole lane, not one session; with a limit on tokens per minute, no
+//! call starts that would exceed it (`budget`); a call whose model is silent for too long fails, whatever its
+//! provider allows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,23 +33,23 @@ use queue::Queue;
 pub(crate) use queue::Urgency;
 use silence::Silence;
 
-/// How many model calls one provider gets at a time, by default.
+/// The default limit of concurrent model calls per provider.
 pub(crate) const IN_FLIGHT_MAX: usize = 16;
-/// How long a model may say nothing before its call is given up, by default.
+/// The default limit of a model's silence during a call.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(300);
 
-/// One provider's lane.
+/// The lane of one provider.
 pub(crate) struct Lane {
     pub(crate) provider: Arc<dyn Provider>,
     queue: Mutex<Queue>,
     budget: Option<Mutex<TokenBudget>>,
     paused_until: Mutex<Option<Instant>>,
     silence_max: Duration,
-    /// What the server says of its models.
+    /// The server's own data about its models.
     pub(crate) served: Arc<ServedModels>,
     /// Whether the newest call did not reach the server.
     is_unreachable: AtomicBool,
-    /// Whether the server ever answered, if only with a refusal.
+    /// Whether the server has ever answered, even with a refusal.
     has_answered: AtomicBool,
 }
 
@@ -58,40 +59,39 @@ pub(crate) struct LaneLimits {
     pub(crate) in_flight_max: usize,
     /// `None`: no limit.
     pub(crate) tokens_per_minute: Option<u64>,
-    /// Zero: for ever.
+    /// Zero: no limit.
     pub(crate) silence_max: Duration,
 }
 
-/// A call that wants a place.
+/// A call that requests a slot.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
-    /// The session that calls, or the one above all that it is a sub-agent of: their calls take turns with those of other
-    /// families.
+    /// The session that calls, or the top-level session of which it is a sub-agent. Families take turns.
     pub(crate) family: Arc<str>,
     pub(crate) urgency: Urgency,
-    /// How many tokens it will take, as far as that is known.
+    /// The expected number of tokens, as far as known.
     pub(crate) tokens: u64,
 }
 
-/// How a call that waits stands.
+/// The state of a queued call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Queued {
-    /// 1 is next; 0: it goes on.
+    /// 1 is next; 0 means that the wait is over.
     pub(crate) position: usize,
     pub(crate) waited: Duration,
     pub(crate) reason: QueueReason,
 }
 
-/// A place in a lane. Dropping it frees the place.
+/// A slot in a lane. Dropping it frees the slot.
 pub(crate) struct Place {
     ticket: Ticket,
-    /// What was reserved of the tokens a minute.
+    /// The tokens reserved from the limit per minute.
     reserved: u64,
     has_begun: bool,
 }
 
 impl Place {
-    /// The call was answered, and this is what it used. Without that, what was reserved for it counts.
+    /// Reports the usage of an answered call. Without a report, the reservation counts.
     pub(crate) fn used(&mut self, usage: &Usage) {
         self.settle(usage.total_tokens());
     }
@@ -112,7 +112,7 @@ impl Drop for Place {
     }
 }
 
-/// A call in the queue, or with a place. Dropping it leaves the lane.
+/// A call in the queue or with a slot. Dropping it leaves the lane.
 struct Ticket {
     lane: Arc<Lane>,
     family: Arc<str>,
@@ -130,16 +130,16 @@ impl Drop for Ticket {
     }
 }
 
-/// Gives the free places to those who are next.
+/// Grants the free slots to the next waiters.
 fn grant(queue: &mut Queue) {
     while let Some(waiter) = queue.next() {
-        // One that gives up leaves by its ticket, which frees the place.
+        // A waiter that has given up leaves through its ticket, which frees the slot.
         let _ = waiter.granted.send(());
     }
 }
 
 impl Lane {
-    /// A call waits, or no longer does, as an event tells it.
+    /// Returns the event that reports a queued call, or the end of its wait.
     pub(crate) fn queue_update(&self, is_summary: bool, queued: Queued) -> EventKind {
         EventKind::QueueUpdate {
             provider: self.provider.name().to_owned(),
@@ -173,13 +173,13 @@ impl Lane {
         self.budget.as_ref().map(|budget| budget.lock())
     }
 
-    /// Whether there is a limit of tokens a minute.
+    /// Whether there is a limit on tokens per minute.
     pub(crate) fn counts_tokens(&self) -> bool {
         self.budget.is_some()
     }
 
-    /// Waits for a place, and until the call may begin. `tell` hears of it if the call has to wait: when that begins,
-    /// when its reason changes, and when it is over. Dropping the future leaves the queue.
+    /// Waits for a slot, and until the call may start. `tell` is called if the call has to wait: when the
+    /// wait starts, when its reason changes, and when it ends. Dropping the future leaves the queue.
     pub(crate) async fn enter(self: &Arc<Self>, call: Call, mut tell: impl FnMut(Queued)) -> Place {
         let began = Instant::now();
         let mut waits = |position, reason| tell(Queued { position, waited: began.elapsed(), reason });
@@ -211,7 +211,7 @@ impl Lane {
         place
     }
 
-    /// Joins the queue. Gives the position in it.
+    /// Joins the queue. Returns the position in it.
     fn take_ticket(self: &Arc<Self>, call: &Call, granted: oneshot::Sender<()>) -> (Ticket, usize) {
         let mut queue = self.queue();
         let (number, position) = queue.add(&call.family, call.urgency, granted);
@@ -226,31 +226,31 @@ impl Lane {
         (ticket, position)
     }
 
-    /// Until when the provider asked everybody to wait, if that is not over.
+    /// Returns the end of the pause that the provider requested, if the pause is not over.
     fn pause(&self) -> Option<Instant> {
         let until = *self.paused_until.lock();
         until.filter(|until| *until > Instant::now())
     }
 
-    /// Somebody waits now for the summaries of this family.
+    /// Notes that a run or caller now waits for the summaries of this family.
     pub(crate) fn promote(&self, family: &Arc<str>) {
         let mut queue = self.queue();
         queue.promote(family);
         grant(&mut queue);
     }
 
-    /// The wait for the pieces of one answer.
+    /// Returns the timer for the pieces of one answer.
     pub(crate) fn silence(&self) -> Silence {
         Silence::new(self.silence_max)
     }
 
-    /// To what the facts belong that are learned of this lane's models: the server's address, else the provider's name.
+    /// The key of facts learned about this lane's models: the server's address, or else the provider's name.
     pub(crate) fn origin(&self) -> &str {
         self.provider.address().unwrap_or_else(|| self.provider.name())
     }
 
-    /// A call ended: takes note of what that says of the server, and completes what the failure says with what was known
-    /// of it before.
+    /// Handles the end of a call: notes what it shows about the server, and adds earlier knowledge to the
+    /// failure.
     pub(crate) fn heard(&self, model: &str, mut failure: Option<&mut ProviderError>, learned: &Learned) {
         if failure.as_ref().is_none_or(|error| error.failure.status.is_some()) {
             self.has_answered.store(true, Ordering::Relaxed);
@@ -276,7 +276,7 @@ impl Lane {
         }
     }
 
-    /// The provider asked everybody to wait.
+    /// Pauses the lane, as the provider requested.
     pub(crate) fn pause_ms(&self, delay_ms: u64) {
         let until = Instant::now() + Duration::from_millis(delay_ms);
         let mut paused = self.paused_until.lock();

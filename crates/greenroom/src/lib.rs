@@ -1,7 +1,8 @@
 //! Greenroom: an actor-based agent runtime.
 //!
-//! A program defines agents, opens sessions, and prompts them. The runtime supervises many sessions at once, records each
-//! conversation in an append-only log, and replaces the older part by a summary when the model's window fills up.
+//! A program defines agents, opens sessions, and prompts them. The runtime supervises many sessions at once,
+//! records each conversation in an append-only log, and replaces the older part by a summary when the model's
+//! window fills up.
 //!
 //! ```
 //! use greenroom::prelude::*;
@@ -25,24 +26,26 @@
 //!
 //! # Runtime and sessions
 //!
-//! [`Runtime`] holds the sessions, and [`RuntimeBuilder`] configures it. [`SessionHandle`] is one session. [`SessionQuery`]
-//! lists [`SessionSummary`]s, [`State`] is the state of one session, [`LiveSession`] and [`Activity`] what it is doing now.
-//! [`ResumeAll`] finishes the work that the end of a process interrupted.
+//! [`Runtime`] holds the sessions, and [`RuntimeBuilder`] configures it. [`SessionHandle`] is one session.
+//! [`SessionQuery`] lists [`SessionSummary`]s, [`State`] is the state of one session, and [`LiveSession`] and
+//! [`Activity`] describe its current work. [`ResumeAll`] finishes work that was interrupted when a process
+//! ended.
 //!
 //! # Agents
 //!
-//! [`Agent`] is the definition: model, instructions, tools, limits, hooks. [`tool`] makes a tool of a function; [`Tool`] is
-//! the trait behind it, and [`ToolContext`] what a call is given. [`sub_agent`] makes a tool of an agent, and [`Team`] a
-//! group of agents that hand a conversation over to one another.
+//! [`Agent`] is the definition: model, instructions, tools, limits, hooks. [`tool`] makes a tool of a
+//! function; [`Tool`] is the trait behind it, and [`ToolContext`] is the context of a call. [`sub_agent`]
+//! makes a tool of an agent, and [`Team`] a group of agents that hand a conversation over to one another.
 //!
 //! # Requests
 //!
-//! [`RunRequest`] is a prompt with its options: [`Typed`] answers, timeouts, limits, idempotency keys. [`Run`] is a started
-//! run, [`RunStream`] gives its [`RunItem`]s as they arrive, and [`Reply`] is the result. A dropped request is cancelled.
+//! [`RunRequest`] is a prompt with its options: [`Typed`] answers, timeouts, limits, idempotency keys.
+//! [`Run`] is a started run, [`RunStream`] yields its [`RunItem`]s as they arrive, and [`Reply`] is the
+//! result. A dropped request is cancelled.
 //!
 //! # Events
 //!
-//! [`Subscription`] delivers [`Event`]s, chosen by a [`Filter`]; [`EventKind`] lists them.
+//! [`Subscription`] delivers [`Event`]s that a [`Filter`] selects; [`EventKind`] lists them.
 //!
 //! # Hooks, guards and validators
 //!
@@ -50,15 +53,17 @@
 //!
 //! # Questions to people
 //!
-//! A tool asks a [`Question`], and [`SessionHandle::answer`] takes the [`GivenAnswer`]. [`PendingQuestion`] is one that is open.
+//! A tool asks a [`Question`], and [`SessionHandle::answer`] records the [`Answer`]. [`PendingQuestion`] is
+//! an open question.
 //!
 //! # Compaction
 //!
-//! [`CompactionSettings`] configures it, [`CompactOptions`] a single one, and [`Compacted`] is the result.
+//! [`CompactionSettings`] configures compaction, [`CompactOptions`] one request, and [`Compacted`] is the
+//! result.
 //!
 //! # Errors
 //!
-//! [`Error`] is what can go wrong; [`Error::is_retryable`] says whether to try again.
+//! [`Error`] is the error type; [`Error::is_retryable`] says whether a retry can succeed.
 //!
 //! # Features
 //!
@@ -66,9 +71,9 @@
 //! |---|---|---|
 //! | `openai` | yes | the provider for OpenAI-compatible servers, and `Runtime::from_env` |
 //!
-//! A program with a provider of its own (see [`provider`]) can leave it out.
+//! A program with a provider of its own (see [`provider`]) does not need this feature.
 
-// The rooms, from the top: each may touch only those below it (`tests/it/structure.rs` holds it).
+// The rooms, from the top: each may use only those below it (`tests/it/structure.rs` checks this).
 mod api;
 
 mod actors;
@@ -141,16 +146,17 @@ pub use greenroom_kernel::{
     ToolStatus, Usage,
 };
 
-/// The crates whose types and derive macros stand in this one's API, in the versions that it uses.
+/// Crates whose types and derive macros are part of this crate's API, in the versions it uses.
 ///
-/// A program that derives `Deserialize` and `JsonSchema` either depends on `serde` and `schemars` itself, or says
-/// `#[serde(crate = "greenroom::serde")]` and `#[schemars(crate = "greenroom::schemars")]`.
+/// A program that derives `Deserialize` and `JsonSchema` either depends on `serde` and `schemars` itself, or
+/// adds `#[serde(crate = "greenroom::serde")]` and `#[schemars(crate = "greenroom::schemars")]`.
 pub use {futures_util, schemars, serde, serde_json};
 
-/// Model providers: what it takes to write one, and the one for OpenAI-compatible servers.
+/// Model providers: the parts for writing one, and the one for OpenAI-compatible servers.
 ///
-/// A provider implements [`Provider`](provider::Provider). The messages of a request, and what an answer is made of, are at
-/// the crate's root: [`Message`], [`AssistantMessage`], [`Part`], [`Block`]. The example program `own_provider` is a whole one.
+/// A provider implements [`Provider`](provider::Provider). The types of requests' messages and of answers are
+/// at the crate's root: [`Message`], [`AssistantMessage`], [`Part`], [`Block`]. The example program
+/// `own_provider` is a complete provider.
 pub mod provider {
     pub use futures_util::future::BoxFuture;
     pub use futures_util::stream::BoxStream;
@@ -170,7 +176,7 @@ pub mod provider {
     };
 }
 
-/// What only the other crates of Greenroom use. It may change with any version.
+/// Items that only the other crates of Greenroom use. They may change with any version.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::api::deletion::delete_stored;
@@ -179,7 +185,7 @@ pub mod internal {
     pub use crate::events::entry_events::of_entries;
 }
 
-/// What most programs need.
+/// The items that most programs need.
 pub mod prelude {
     pub use crate::{
         Agent, Child, CompactOptions, CompactionOutcome, CompactionSettings, Delivery, Error, Event,

@@ -1,8 +1,9 @@
-//! Room: what there may be only so much of: inputs, restarts, money, and waits for one another.
+//! Room: limits: input, restarts, money, and deadlock detection.
 //!
-//! May touch `values`.
+//! May use `values`.
 //!
-//! Invariants: a limit knows no session. A budget belongs to whatever has an account ([`spending::tree::Spends`]).
+//! Invariants: a limit knows no session. A budget belongs to any type with an account
+//! ([`spending::tree::Spends`]).
 
 pub(crate) mod admission;
 pub(crate) mod restarts;

@@ -1,6 +1,7 @@
-//! The JSON schemas in `docs/schema/`: what programs in other languages read of events, replies, states and options.
+//! The JSON schemas in `docs/schema/`: for programs in other languages that read events, replies, states and
+//! options.
 //!
-//! Invariants: the files say what the types say, and every event that there can be is valid by its schema.
+//! Invariants: the files agree with the types, and every possible event is valid by its schema.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::Path;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use crate::events::event::tests::{all, event};
 use crate::{CompactOptions, Compacted, Event, ModelSettings, PendingQuestion, Reply, SessionSummary, State};
 
-/// Each file's name, and what it should say.
+/// Returns each file's name and its expected content.
 fn schemas() -> Vec<(&'static str, Value)> {
     fn of<T: JsonSchema>() -> Value {
         let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
@@ -30,7 +31,7 @@ fn schemas() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// `GREENROOM_WRITE_SCHEMAS=1 cargo test -p greenroom schemas` writes them anew.
+/// `GREENROOM_WRITE_SCHEMAS=1 cargo test -p greenroom schemas` rewrites the files.
 #[test]
 fn the_checked_in_schemas_are_those_of_the_types() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema");
@@ -77,7 +78,7 @@ fn every_event_is_valid_by_the_schema_and_what_is_no_event_is_not() {
     assert!(seen > 40, "{seen} events");
 }
 
-/// Where a value is not as a schema says, by the keywords that our schemas use.
+/// Returns where a value violates a schema, for the keywords that our schemas use.
 fn invalid(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
     let Some(rules) = schema.as_object() else {
         return (schema == &Value::Bool(false)).then(|| format!("{at}: nothing may be here"));
@@ -135,7 +136,7 @@ fn invalid(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<Stri
                 .then(|| format!("{at}: {value} is below {rule}")),
             "maximum" => (value.is_number() && value.as_f64() > rule.as_f64())
                 .then(|| format!("{at}: {value} is above {rule}")),
-            // What they forbid beside these is nothing that a reader relies on, or words for people.
+            // Readers rely on none of the other keywords; some are only descriptions.
             "additionalProperties"
             | "unevaluatedProperties"
             | "$schema"

@@ -1,6 +1,6 @@
-//! Room: what is said and given: errors, prompts and replies, states, compactions, names and times.
+//! Room: values: errors, prompts and replies, states, compactions, names and times.
 //!
-//! May touch no other room.
+//! May use no other room.
 //!
 //! Invariants: a value holds no connection, no task and no lock.
 

@@ -1,6 +1,7 @@
-//! What live sessions do at this moment, for those who look on.
+//! The current activity of live sessions, for observers.
 //!
-//! Invariants: it is a fold of the events that were published, so it says what they said; looking opens and wakes nothing.
+//! Invariants: an activity is a fold of the published events, so it agrees with them; reading it opens no
+//! session and wakes none.
 
 use std::collections::BTreeMap;
 
@@ -13,69 +14,72 @@ use crate::values::state::State;
 #[cfg(test)]
 mod tests;
 
-/// How far the work of a session is.
+/// The current progress of a session's work.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Activity {
-    /// When its run began, or its compaction between runs, in unix milliseconds; absent where nothing goes on.
+    /// When the current run, or the compaction between runs, started, in unix milliseconds; absent if nothing
+    /// is in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
-    /// The step of the run, from 1.
+    /// The current step of the run, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,
-    /// The names of the tools that are at work, in the order of their starts.
+    /// The names of the tools in progress, in the order of their starts.
     #[serde(default)]
     pub tools: Vec<String>,
-    /// Its model call's place among those that wait for the provider, from 1; absent where it does not wait.
+    /// The position of its model call in the provider's queue, from 1; absent if the call is not queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_position: Option<u64>,
 }
 
-/// A session that is live, or sleeps in the middle of a run: see [`Runtime::live_sessions`](crate::Runtime::live_sessions).
+/// A session that is live, or that sleeps during a run: see
+/// [`Runtime::live_sessions`](crate::Runtime::live_sessions).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct LiveSession {
-    /// How it stands.
+    /// The session's state.
     #[serde(flatten)]
     pub state: State,
-    /// How far its work is.
+    /// The session's current activity.
     pub activity: Activity,
-    /// Whether it has given its actors back while its run waits.
+    /// Whether the session sleeps, without actors, while its run waits.
     pub is_asleep: bool,
-    /// Its title, else how its first message begins.
+    /// The session's title, or else the start of its first message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Its labels.
+    /// The session's labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// The session whose agent called it as a tool.
+    /// The session whose agent called this one as a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// When it was last appended to, in unix milliseconds; absent where nothing was said yet.
+    /// When the newest entry was appended, in unix milliseconds; absent if the log is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at_ms: Option<u64>,
 }
 
-/// What goes on in a session that no entry of its log says yet, for who joins in the middle of it.
+/// A snapshot of a session's work in progress that its log does not contain yet, for a program that joins
+/// midway.
 ///
-/// A program that shows a session subscribes first, then asks for this, shows [`Self::events`], and leaves out what its
-/// subscription gives up to this position.
+/// A program that shows a session subscribes first, then requests this snapshot, shows [`Self::events`], and
+/// skips the events of its subscription up to this position.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct InProgress {
-    /// The newest event that is contained: its position in the log; absent where the log is empty.
+    /// The position in the log of the newest event that the snapshot contains; absent if the log is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
-    /// And which one since that entry; 0 where there was none.
+    /// The number of the newest transient event since that entry; 0 if there was none.
     pub n: u64,
-    /// What was told beside the log and still holds, in order: the start of the run, its step, what its call waits for,
-    /// all that the model has said in its answer so far, a `message_delta` for each kind, and the tools at work with their
-    /// last lines. Each has the time at which it began.
+    /// The transient events that are still valid, in order: the start of the run, its step, the reason why
+    /// its call waits, the model's answer so far as one `message_delta` of each kind, and the tools in
+    /// progress with their last lines. Each event has its original time.
     pub events: Vec<Event>,
 }
 
 impl InProgress {
-    /// Whether this event is contained already.
+    /// Whether the snapshot contains this event.
     pub fn contains(&self, event: &Event) -> bool {
         match self.seq {
             Some(seq) => (event.seq, event.n.unwrap_or(0)) <= (seq, self.n),
@@ -84,22 +88,22 @@ impl InProgress {
     }
 }
 
-/// What goes on, with what tells its events apart. Nothing is kept while nothing goes on.
+/// A session's work in progress, with the numbers of its events. Empty while nothing is in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Tracked(Option<Box<Going>>);
 
 #[derive(Debug, Default)]
 struct Going {
-    /// When the run began.
+    /// When the run started.
     run_ms: Option<u64>,
     compaction: Option<(u64, EventKind)>,
     step: Option<(u64, u32, String)>,
-    /// What the call waits for, unless the wait is over.
+    /// Why the call waits, until the wait ends.
     queue: Option<(u64, EventKind)>,
     retry: Option<(u64, EventKind)>,
-    /// What the model has said since it began to answer.
+    /// The model's output since its answer started.
     answer: Option<(u64, Vec<Delta>)>,
-    /// The calls under way.
+    /// The calls in progress.
     calls: Vec<Call>,
 }
 
@@ -109,12 +113,12 @@ struct Call {
     id: String,
     name: String,
     arguments: String,
-    /// What its tool reported last.
+    /// The last progress line of the call's tool.
     line: Option<(u64, String)>,
 }
 
 impl Tracked {
-    /// Takes note of an event that is published.
+    /// Applies an event that is being published.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other events change nothing of what goes on")]
     pub(crate) fn follow(&mut self, kind: &EventKind, now_ms: impl FnOnce() -> u64) {
         match kind {
@@ -157,7 +161,7 @@ impl Tracked {
         }
     }
 
-    /// The events that say what goes on, with their times.
+    /// Returns the events that describe the work in progress, with their times.
     pub(crate) fn events(&self) -> Vec<(u64, EventKind)> {
         self.0.as_ref().map(|going| going.events()).unwrap_or_default()
     }
@@ -226,7 +230,7 @@ impl Going {
     }
 }
 
-/// Adds a piece of an answer to those before it: to the last one, where it goes on with that.
+/// Appends a piece of an answer: to the last piece if both are of one kind.
 fn add(said: &mut Vec<Delta>, piece: &Delta) {
     match (said.last_mut(), piece) {
         (Some(Delta::Text(text)), Delta::Text(more)) => text.push_str(more),

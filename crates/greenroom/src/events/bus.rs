@@ -1,9 +1,10 @@
-//! The event bus: every event to every subscriber that wants it, and a notice where a subscriber missed some.
+//! The event bus: delivers every event to each subscriber that wants it, and a notice to a subscriber that
+//! missed some.
 //!
-//! Invariants: publishing never waits; a subscriber's queue holds at most [`QUEUE_BYTES`], and what does not
-//! fit becomes one explicit [`Delivery::Gap`] in its place; who streams a run of its own loses nothing of it, because the
-//! run waits (`run_link`); live events of one session arrive in the order in
-//! which they were published.
+//! Invariants: publishing never waits; a subscriber's queue holds at most [`QUEUE_BYTES`], and events that do
+//! not fit become one explicit [`Delivery::Gap`] in their place; a caller that streams its own run loses no
+//! event of it, because the run waits (`run_link`); live events of one session arrive in the order in which
+//! they were published.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -22,48 +23,49 @@ use crate::values::clock::Clock;
 #[cfg(test)]
 mod tests;
 
-/// The most that waits for one subscriber, in bytes (estimated).
+/// The most bytes (estimated) in one subscriber's queue.
 pub(crate) const QUEUE_BYTES: usize = 1024 * 1024;
 
-/// What a subscriber gets.
+/// An item of a subscription.
 #[derive(Debug, Clone)]
 pub enum Delivery {
     /// An event.
     Event(Arc<Event>),
     /// Events that did not fit into the subscriber's queue. The durable ones can be read again: see
-    /// `Runtime::replay`.
+    /// [`Runtime::replay`](crate::Runtime::replay).
     Gap {
         /// The cursor of the first missed event.
         from: u64,
         /// The cursor after the last missed one.
         to: u64,
-        /// Where each session that lost durable events goes on: the first lost sequence number.
+        /// The sessions that lost durable events, with the sequence number of the first lost one.
         sessions: Vec<(Arc<str>, u64)>,
     },
 }
 
-/// Which events a subscriber wants.
+/// Selects the events of a subscription.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     session: Option<Arc<str>>,
-    /// Whether the sessions below it are wanted, too.
+    /// Whether events of the session's descendants are selected, too.
     is_tree: bool,
     durable_only: bool,
     types: Option<Vec<EventType>>,
 }
 
 impl Filter {
-    /// Every event of every session.
+    /// Selects every event of every session.
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// The events of one session.
+    /// Selects the events of one session.
     pub fn session(id: impl Into<Arc<str>>) -> Self {
         Self { session: Some(id.into()), ..Self::default() }
     }
 
-    /// The events of a session, of the agents that its agent called as tools, and of those below, whenever they begin.
+    /// Selects the events of a session and of all its sub-agents on every level, including those that start
+    /// later.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -78,14 +80,14 @@ impl Filter {
         Self { session: Some(root.into()), is_tree: true, ..Self::default() }
     }
 
-    /// Only those that are in the log.
+    /// Restricts the filter to durable events, which are in the log.
     #[must_use]
     pub fn durable(mut self) -> Self {
         self.durable_only = true;
         self
     }
 
-    /// Only events of these types.
+    /// Restricts the filter to these types.
     ///
     /// ```
     /// use greenroom::{EventType, Filter};
@@ -97,7 +99,7 @@ impl Filter {
         self
     }
 
-    /// Whether it wants this event of a session below `ancestors`.
+    /// Whether the filter selects this event of a session with these ancestors.
     fn wants(&self, event: &Event, ancestors: &[Arc<str>]) -> bool {
         let is_below = |session| self.is_tree && ancestors.contains(session);
         self.session.as_ref().is_none_or(|session| *session == event.session || is_below(session))
@@ -115,10 +117,10 @@ struct Subscribers {
 /// The bus of one runtime.
 #[derive(Debug)]
 pub(crate) struct Bus {
-    /// Gives the events beside the log their time.
+    /// The clock for transient events.
     clock: Clock,
     subscribers: RwLock<Subscribers>,
-    /// Whether there is anybody in `subscribers`.
+    /// Whether `subscribers` is not empty.
     is_heard: AtomicBool,
     cursor: AtomicU64,
 }
@@ -139,7 +141,7 @@ struct OwnRun {
 }
 
 impl OwnRun {
-    /// Whether an event must not be lost: the run has begun, and it is no line of a tool's progress.
+    /// Whether an event must not be lost: the run has started, and the event is not a tool's progress line.
     fn keeps(&self, event: &Event) -> bool {
         self.link.run().is_some() && event.kind.event_type() != EventType::ToolUpdate
     }
@@ -149,16 +151,17 @@ impl OwnRun {
     }
 }
 
-/// From, to, and the first lost sequence number of each session that lost durable events.
+/// The first and the last cursor, and the first lost sequence number of each session that lost durable
+/// events.
 type Gap = (u64, u64, Vec<(Arc<str>, u64)>);
 
 #[derive(Debug, Default)]
 struct QueueState {
     items: VecDeque<Delivery>,
-    /// The subscriber's own run has ended: it wants nothing more.
+    /// The subscriber's own run has ended: no more events are queued.
     is_over: bool,
     bytes: usize,
-    /// The missed events' cursors, and each session's first missed durable event.
+    /// The gap at the end of the queue.
     gap: Option<Gap>,
     closed: bool,
 }
@@ -169,17 +172,18 @@ impl Bus {
         Self { clock, subscribers: RwLock::default(), is_heard, cursor }
     }
 
-    /// The time of an event that happens now, in unix milliseconds.
+    /// Returns the current time, in unix milliseconds.
     pub(crate) fn now_ms(&self) -> u64 {
         self.clock.now_ms()
     }
 
-    /// Whether nobody subscribed to anything: transient events are not even made then.
+    /// Whether there are no subscribers: then transient events are not created at all.
     pub(crate) fn is_unheard(&self) -> bool {
         !self.is_heard.load(Ordering::Relaxed)
     }
 
-    /// Publishes to everyone who wants it. Never waits for a subscriber. `ancestors` are the sessions above the event's.
+    /// Publishes an event to every subscriber that wants it, without waiting for any. `ancestors` are the
+    /// sessions above the event's.
     pub(crate) fn publish(&self, event: &Arc<Event>, ancestors: &[Arc<str>]) {
         let cursor = self.cursor.fetch_add(1, Ordering::Relaxed);
         if self.is_unheard() {
@@ -195,12 +199,12 @@ impl Bus {
         }
     }
 
-    /// A new subscriber, from now on.
+    /// Adds a subscriber for events from now on.
     pub(crate) fn subscribe(&self, filter: Filter) -> Subscription {
         self.add(filter, None)
     }
 
-    /// A subscriber who streams a run of its own: the run waits where this one is slow.
+    /// Adds a subscriber that streams its own run: the run waits when this subscriber is slow.
     pub(crate) fn subscribe_to_run(&self, filter: Filter, link: &Arc<RunLink>) -> Subscription {
         let room = Arc::new(Room::new(QUEUE_BYTES));
         link.watch(Arc::clone(&room));
@@ -217,14 +221,14 @@ impl Bus {
         list.retain(|other| other.strong_count() > 0);
         list.push(Arc::downgrade(&queue));
         self.is_heard.store(true, Ordering::Relaxed);
-        // Now and then the sessions that nobody watches any more are forgotten.
+        // From time to time, sessions without subscribers are removed.
         if subscribers.by_session.len() > 64 && subscribers.by_session.len().is_power_of_two() {
             subscribers.by_session.retain(|_, list| list.iter().any(|queue| queue.strong_count() > 0));
         }
         Subscription { queue }
     }
 
-    /// Ends all subscriptions, after what they still hold.
+    /// Ends all subscriptions, after their queued deliveries.
     pub(crate) fn close(&self) {
         let subscribers = self.subscribers.read();
         for queue in
@@ -248,12 +252,12 @@ impl Queue {
             was_empty = state.is_empty();
             let keeps = self.own_run.as_ref().is_some_and(|own_run| own_run.keeps(event));
             if keeps {
-                // What is missing before it keeps its place.
+                // A gap keeps its place before this event.
                 let gap = state.take_gap();
                 state.items.extend(gap);
                 state.is_over = self.own_run.as_ref().is_some_and(|own_run| own_run.ends_with(event));
             }
-            // Once there is a gap, everything up to the moment it is read belongs to it: order is kept.
+            // Once there is a gap, all events until it is read belong to it: this keeps the order.
             if !keeps && (state.gap.is_some() || state.bytes + weight > QUEUE_BYTES) {
                 let (_, to, sessions) = state.gap.get_or_insert_with(|| (cursor, cursor, Vec::new()));
                 *to = cursor + 1;
@@ -266,7 +270,7 @@ impl Queue {
             }
             self.tell_room(&state);
         }
-        // Who waits has found nothing here; who has not read what is there was woken for that, or does not wait.
+        // A waiting reader found the queue empty; any other reader was woken before, or does not wait.
         if was_empty {
             self.waker.wake();
         }
@@ -294,12 +298,13 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// The next delivery; `None` when the runtime is shut down and everything was delivered.
+    /// Waits for the next delivery; returns `None` when the runtime is shut down and everything was
+    /// delivered.
     pub async fn next(&mut self) -> Option<Delivery> {
         std::future::poll_fn(|context| self.poll(context)).await
     }
 
-    /// The next event, gaps left out; `None` when the runtime is shut down.
+    /// Waits for the next event, skipping gaps; returns `None` when the runtime is shut down.
     pub async fn next_event(&mut self) -> Option<Arc<Event>> {
         loop {
             if let Delivery::Event(event) = self.next().await? {
@@ -308,13 +313,13 @@ impl Subscription {
         }
     }
 
-    /// What is there already, without waiting.
+    /// Returns the next delivery if there is one, without waiting.
     pub fn try_next(&mut self) -> Option<Delivery> {
         let mut state = self.queue.state.lock();
         self.queue.pop(&mut state)
     }
 
-    /// How many deliveries are there already.
+    /// Returns the number of queued deliveries.
     pub fn waiting(&self) -> usize {
         let state = self.queue.state.lock();
         state.items.len() + usize::from(state.gap.is_some())
@@ -333,7 +338,7 @@ impl Subscription {
             return ready;
         }
         self.queue.waker.register(context.waker());
-        // What came between the look and the registration.
+        // An event may have arrived before the registration.
         take()
     }
 }

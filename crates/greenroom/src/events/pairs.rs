@@ -1,8 +1,8 @@
-//! What begins, ends: the pairs among a session's events.
+//! Start and end events: each start has its end.
 //!
-//! Invariants: between two starts of a run there is its end, and after it nothing transient of that run; an answer that
-//! began ends as a message, or is discarded before the next one begins and before its run ends. This holds whichever
-//! actor dies in between.
+//! Invariants: a run's end comes before the next run's start, and no transient event of a run comes after its
+//! end; an answer that started ends as a message, or is discarded before the next one starts and before its
+//! run ends. This holds whichever actor crashes in between.
 
 use greenroom_kernel::RunId;
 
@@ -12,7 +12,7 @@ use crate::events::message_view::Role;
 #[cfg(test)]
 mod tests;
 
-/// What has begun and not ended.
+/// The starts without an end.
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {
     run: Option<RunId>,
@@ -20,29 +20,29 @@ pub(crate) struct Pairs {
     answering: Option<RunId>,
 }
 
-/// What to publish in the place of one event.
+/// The events to publish for one event.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Admitted {
-    /// What must be said first, of which run.
+    /// An event to publish before it, with its run.
     pub(crate) first: Option<(RunId, EventKind)>,
     /// Whether the event itself is published.
     pub(crate) itself: bool,
 }
 
 impl Pairs {
-    /// The run that is going on, as far as it was told.
+    /// The run in progress, as published.
     pub(crate) fn run(&self) -> Option<RunId> {
         self.run
     }
 
-    /// Takes note of an event of a run that is about to be published. A durable one is published in any case.
+    /// Applies an event that is about to be published. Durable events are always published.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other events stand alone, or end by themselves")]
     pub(crate) fn admit(&mut self, run: Option<RunId>, kind: &EventKind) -> Admitted {
         let mut first = None;
-        // A tool that was cut off may end when its run is over.
+        // A tool that was aborted may end after its run.
         let mut itself = run.is_none() || run == self.run;
         match kind {
-            // An agent that takes the place of one that died goes on with the same run.
+            // An agent that replaces a crashed one continues the same run.
             EventKind::RunStart => itself = std::mem::replace(&mut self.run, run) != run,
             EventKind::MessageStart if itself => {
                 first = std::mem::replace(&mut self.answering, run).map(discarded)

@@ -1,8 +1,8 @@
-//! What a run and the caller who watches it tell each other: which run the prompt became, and whether the caller has room
-//! for more.
+//! The link between a run and the caller that watches it: which run the prompt became, and whether the caller
+//! has room for more events.
 //!
-//! Invariants: the run waits only for a caller who streams it and has not read what is there; a caller who went away has
-//! all the room there is.
+//! Invariants: a run waits only for a caller that streams it and has unread events; a caller that has gone
+//! never makes it wait.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use greenroom_kernel::RunId;
 use tokio::sync::Notify;
 
-/// Between a run and its caller.
+/// The link between a run and its caller.
 #[derive(Debug, Default)]
 pub(crate) struct RunLink {
     run: OnceLock<RunId>,
@@ -18,22 +18,22 @@ pub(crate) struct RunLink {
 }
 
 impl RunLink {
-    /// The run that the prompt became; `None` while it waits.
+    /// Returns the run that the prompt became; `None` while the prompt waits.
     pub(crate) fn run(&self) -> Option<RunId> {
         self.run.get().copied()
     }
 
-    /// The prompt became this run. Set before the run's first event is published.
+    /// Sets the run that the prompt became. Called before the run's first event is published.
     pub(crate) fn begin(&self, run: RunId) {
         let _ = self.run.set(run);
     }
 
-    /// The caller streams the run.
+    /// Registers that the caller streams the run.
     pub(crate) fn watch(&self, room: Arc<Room>) {
         let _ = self.room.set(room);
     }
 
-    /// Waits until the caller has room for more, if the caller streams the run.
+    /// Waits until the caller has room for more events, if it streams the run.
     pub(crate) async fn room(&self) {
         if let Some(room) = self.room.get() {
             room.wait().await;
@@ -41,7 +41,7 @@ impl RunLink {
     }
 }
 
-/// How much waits for a reader.
+/// The unread bytes of a reader, and their limit.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     bytes: AtomicUsize,
@@ -51,12 +51,12 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Room for so many bytes.
+    /// Creates room for this many bytes.
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self { bytes_max, ..Self::default() }
     }
 
-    /// So many bytes wait for the reader now.
+    /// Sets how many bytes are unread.
     pub(crate) fn set(&self, bytes: usize) {
         self.bytes.store(bytes, Ordering::SeqCst);
         if bytes < self.bytes_max {
@@ -64,7 +64,7 @@ impl Room {
         }
     }
 
-    /// The reader went away.
+    /// Notes that the reader has gone.
     pub(crate) fn leave(&self) {
         self.is_gone.store(true, Ordering::SeqCst);
         self.changed.notify_waiters();

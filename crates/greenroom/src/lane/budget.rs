@@ -1,7 +1,7 @@
-//! Tokens a minute: how long a call waits so that a provider's limit is not exceeded.
+//! Tokens per minute: how long a call waits so that a provider's limit is not exceeded.
 //!
-//! Invariants: calls begin in the order in which they reserve; what was reserved and not used is given back; a call that
-//! is larger than a whole minute's tokens begins when nothing else counts any more.
+//! Invariants: calls start in the order of their reservations; unused reservations are returned; a call
+//! larger than a whole minute's tokens starts when no other tokens count any more.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use tokio::time::Instant;
 #[cfg(test)]
 mod tests;
 
-/// What one provider may be sent, and gives back, in a minute. It is used up at once and comes back evenly.
+/// A provider's limit of input and output tokens per minute. Tokens are used at once and are returned evenly.
 #[derive(Debug)]
 pub(super) struct TokenBudget {
     per_minute: u64,
-    /// The tokens that count at `at`: more than a minute's where calls wait.
+    /// The tokens that count at time `at`; more than a minute's tokens while calls wait.
     used: f64,
     at: Instant,
 }
@@ -24,7 +24,7 @@ impl TokenBudget {
         Self { per_minute, used: 0.0, at: now }
     }
 
-    /// Reserves tokens for a call. Gives how long it has to wait first.
+    /// Reserves tokens for a call. Returns how long the call must wait.
     pub(super) fn reserve(&mut self, tokens: u64, now: Instant) -> Duration {
         self.advance(now);
         let (limit, tokens) = (as_f64(self.per_minute), as_f64(tokens));
@@ -33,13 +33,13 @@ impl TokenBudget {
         Duration::from_secs_f64((over / self.rate()).max(0.0))
     }
 
-    /// A call that had reserved tokens used so many.
+    /// Replaces a call's reservation by the tokens it used.
     pub(super) fn settle(&mut self, reserved: u64, used: u64, now: Instant) {
         self.advance(now);
         self.used = (self.used + as_f64(used) - as_f64(reserved)).max(0.0);
     }
 
-    /// Tokens a second.
+    /// The refill rate, in tokens per second.
     fn rate(&self) -> f64 {
         as_f64(self.per_minute) / 60.0
     }

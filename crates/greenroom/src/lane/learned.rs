@@ -1,7 +1,8 @@
-//! What was learned about models: limits that servers named when they refused a request, and token ratios.
+//! Learned facts about models: limits that servers named when they refused a request, and token ratios.
 //!
-//! Invariants: a fact belongs to a server's address and a model, so two servers never share one; it is kept in the
-//! store; a limit that the server no longer confirms is doubted, and one request may then exceed it.
+//! Invariants: a fact belongs to a server's address and a model, so two servers never share one; facts are
+//! kept in the store; a limit that the server no longer confirms is doubted, and one request may then exceed
+//! it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,16 +11,17 @@ use greenroom_kernel::usage::{LimitEvidence, Ratio, is_believable_limit};
 use greenroom_store::Store;
 use parking_lot::Mutex;
 
-/// After this time a limit is doubted where its server says nothing of its windows: it may have been set up anew.
+/// After this time, a limit is doubted if its server reports no windows: its configuration may have changed.
 const DOUBT_AFTER_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// The facts of one runtime.
+/// The learned facts of one runtime.
 pub(crate) struct Learned {
     store: Store,
     facts: Arc<Mutex<HashMap<String, Option<Vec<u8>>>>>,
-    /// What this process has seen of each model.
+    /// What this process has observed of each model.
     seen: Mutex<HashMap<String, SeenLimits>>,
-    /// Writes take turns, and each writes what is known then: an older fact never follows a newer one.
+    /// Serialises writes. Each writes the facts known at that time, so an older fact never replaces a newer
+    /// one.
     writing: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -29,18 +31,18 @@ struct LearnedLimit {
     tokens: u64,
     /// When the server named it, in unix milliseconds.
     at_ms: u64,
-    /// The window that the server's list gave then; `None` where it gave none.
+    /// The window that the server reported then; `None` if it reported none.
     served: Option<u64>,
 }
 
-/// What one process has seen of a model's limits.
+/// What one process has observed of a model's limits.
 #[derive(Debug, Clone, Copy, Default)]
 struct SeenLimits {
     /// The largest request that the server accepted, in tokens.
     accepted: u64,
-    /// The limit that it named last, believed or not.
+    /// The limit that the server named last, whether believed or not.
     named: Option<u64>,
-    /// Whether the server went away and came back since it named the limit.
+    /// Whether the server was unreachable and came back after it had named the limit.
     reconnected: bool,
 }
 
@@ -49,21 +51,21 @@ impl Learned {
         Self { store, facts: Arc::default(), seen: Mutex::default(), writing: Arc::default() }
     }
 
-    /// The limit that a server named last for this model, in tokens; `None` while it is doubted. `served` is the window
-    /// that the server's list gives now.
+    /// Returns the limit, in tokens, that a server named last for this model; `None` if there is none or it
+    /// is doubted. `served` is the window that the server reports now.
     pub(crate) fn limit(&self, origin: &str, model: &str, served: Option<u64>, now_ms: u64) -> Option<u64> {
         let key = key("limit", origin, model);
         let limit = self.stored_limit(&key)?;
         let is_doubted = match served {
-            // The server takes more than when it refused.
+            // The server reports a larger window than at the refusal.
             Some(now) => now > limit.tokens && limit.served.is_none_or(|then| now > then),
             None => now_ms.saturating_sub(limit.at_ms) >= DOUBT_AFTER_MS || self.seen(&key).reconnected,
         };
         (!is_doubted).then_some(limit.tokens)
     }
 
-    /// Remembers a limit that a server named when it refused `sent` tokens, if the limit is believable. Returns whether
-    /// the limit did not hold before.
+    /// Stores a limit that a server named when it refused `sent` tokens, if the limit is plausible. Returns
+    /// whether it differs from the limit before.
     pub(crate) fn learn_limit(
         &self,
         origin: &str,
@@ -92,7 +94,8 @@ impl Learned {
         true
     }
 
-    /// The server accepted a request of so many tokens, by a report that is trusted. A smaller limit no longer holds.
+    /// Notes that the server accepted a request of this size, by a trusted report. A smaller limit is
+    /// removed.
     pub(crate) fn accepted(&self, origin: &str, model: &str, tokens: u64) {
         let key = key("limit", origin, model);
         {
@@ -105,7 +108,7 @@ impl Learned {
         }
     }
 
-    /// The server went away and came back: it may have been set up anew.
+    /// Notes that the server was unreachable and came back: its configuration may have changed.
     pub(crate) fn reconnected(&self, origin: &str) {
         let of_origin = key("limit", origin, "");
         let mut seen = self.seen.lock();
@@ -114,7 +117,7 @@ impl Learned {
         }
     }
 
-    /// All limits of a server that are remembered, doubted or not, with their models.
+    /// Returns all stored limits of a server with their models, including doubted ones.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -125,7 +128,7 @@ impl Learned {
         Ok(keys.into_iter().filter_map(limit).collect())
     }
 
-    /// Forgets the limit of a model. Returns whether there was one.
+    /// Removes the limit of a model. Returns whether there was one.
     ///
     /// # Errors
     /// The store cannot be written.
@@ -148,7 +151,7 @@ impl Learned {
         self.stored_ratio(&key("ratio", origin, model)).map(Ratio::new).unwrap_or_default()
     }
 
-    /// Remembers a ratio if it moved by 0.01 or more.
+    /// Stores a ratio if it changed by 0.01 or more.
     pub(crate) fn learn_ratio(&self, origin: &str, model: &str, ratio: Ratio) {
         let key = key("ratio", origin, model);
         let known = self.stored_ratio(&key).unwrap_or(1.0);
@@ -208,7 +211,7 @@ impl LearnedLimit {
 }
 
 fn key(what: &str, origin: &str, model: &str) -> String {
-    // No address holds a blank.
+    // An address contains no spaces.
     format!("{what} {origin} {model}")
 }
 

@@ -1,8 +1,9 @@
-//! Who gets the next place in a lane.
+//! Chooses the next call for a slot in a lane.
 //!
-//! Invariants: places go round the families of sessions that wait, one call each, so that a session with many calls
-//! (its sub-agents' are its own) delays each other family by one call at most; a summary that nobody waits for gets a place only
-//! where nobody else wants one and another stays free; summaries hold at most half of the places.
+//! Invariants: slots rotate among the families that wait, one call each, so a session with many calls (its
+//! sub-agents' included) delays each other family by one call at most; a summary that nobody waits for gets a
+//! slot only if no other call wants one and another slot remains free; summaries hold at most half of the
+//! slots.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tokio::sync::oneshot;
 #[cfg(test)]
 mod tests;
 
-/// How urgent a call is.
+/// The urgency of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Urgency {
     /// A run's step.
@@ -23,14 +24,14 @@ pub(crate) enum Urgency {
     Background,
 }
 
-/// A call that waits for a place.
+/// A call that waits for a slot.
 pub(super) struct Waiter {
     pub(super) number: u64,
-    /// Told when it has its place.
+    /// Notified when the call has its slot.
     pub(super) granted: oneshot::Sender<()>,
 }
 
-/// The places of a lane, and who waits for them.
+/// The slots of a lane, and the calls that wait for them.
 pub(super) struct Queue {
     places: usize,
     taken: usize,
@@ -38,14 +39,14 @@ pub(super) struct Queue {
     steps: Rounds,
     summaries: Rounds,
     background: Rounds,
-    /// The number of the newest waiter: who came first has the lower one.
+    /// The number of the newest waiter; earlier ones have lower numbers.
     newest: u64,
 }
 
 /// Waiters of one urgency, by family.
 #[derive(Default)]
 struct Rounds {
-    /// The families that have waiters, in the order in which they come next.
+    /// The families with waiters, in the order of their turns.
     order: VecDeque<Arc<str>>,
     waiting: HashMap<Arc<str>, VecDeque<Waiter>>,
     count: usize,
@@ -64,7 +65,7 @@ impl Queue {
         }
     }
 
-    /// Adds a waiter. Gives its number, and its position: 1 is next.
+    /// Adds a waiter. Returns its number and its position; 1 is next.
     pub(super) fn add(
         &mut self,
         family: &Arc<str>,
@@ -82,7 +83,7 @@ impl Queue {
         (number, before + position)
     }
 
-    /// Who gets a place now, if anybody does: it is taken for that one.
+    /// Takes a slot for the next waiter, if one may have it, and returns the waiter.
     pub(super) fn next(&mut self) -> Option<Waiter> {
         let urgency = self.next_urgency()?;
         let waiter = self.rounds(urgency).next()?;
@@ -110,21 +111,21 @@ impl Queue {
         }
     }
 
-    /// A place is free again.
+    /// Frees a slot.
     pub(super) fn release(&mut self, urgency: Urgency) {
         self.taken -= 1;
         self.taken_by_summaries -= usize::from(urgency != Urgency::Step);
     }
 
-    /// Takes a waiter out. Gives whether it was still there.
+    /// Removes a waiter. Returns whether it was still queued.
     pub(super) fn remove(&mut self, family: &Arc<str>, number: u64) -> bool {
-        // A summary in the background may have become one that somebody waits for.
+        // The urgency of a background summary may have been raised.
         [Urgency::Step, Urgency::Summary, Urgency::Background]
             .into_iter()
             .any(|urgency| self.rounds(urgency).remove(family, number))
     }
 
-    /// Somebody waits now for the summaries of a family.
+    /// Raises the urgency of a family's background summaries.
     pub(super) fn promote(&mut self, family: &Arc<str>) {
         while let Some(waiter) = self.background.take_first(family) {
             self.summaries.add(family, waiter);
@@ -141,7 +142,7 @@ impl Queue {
 }
 
 impl Rounds {
-    /// Adds a waiter behind its family's others. Gives its position among those of this urgency.
+    /// Adds a waiter behind the others of its family. Returns its position within this urgency.
     fn add(&mut self, family: &Arc<str>, waiter: Waiter) -> usize {
         self.count += 1;
         let own = self.waiting.entry(Arc::clone(family)).or_default();
@@ -150,17 +151,17 @@ impl Rounds {
             return self.count;
         }
         self.order.push_back(Arc::clone(family));
-        // Each family before it has one call before it.
+        // Each family before this one has one call before it.
         self.order.len()
     }
 
-    /// The number of who is next.
+    /// Returns the number of the next waiter.
     fn first(&self) -> Option<u64> {
         let own = self.waiting.get(self.order.front()?)?;
         own.front().map(|waiter| waiter.number)
     }
 
-    /// Takes who is next; its family goes to the end.
+    /// Takes the next waiter and moves its family to the end.
     fn next(&mut self) -> Option<Waiter> {
         let family = self.order.pop_front()?;
         let own = self.waiting.get_mut(&family)?;

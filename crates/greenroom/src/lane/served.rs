@@ -1,7 +1,7 @@
-//! What a lane's server says of its models, as far as it was asked.
+//! The data that a lane's server reports about its models.
 //!
-//! Invariants: a server that does not answer, or has no list, is no failure: then nothing is known; nobody waits for it
-//! longer than [`FIRST_WAIT`], and it is asked again at most once in [`AGAIN_AFTER`].
+//! Invariants: a server that does not reply or has no list is not an error: then nothing is known. A caller
+//! waits for the list at most [`FIRST_WAIT`], and the server is asked again at most once in [`AGAIN_AFTER`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The longest that opening a session waits for the list. A list that comes later is used from then on.
+/// How long opening a session waits for the list at most. A list that arrives later is used from then on.
 const FIRST_WAIT: Duration = Duration::from_secs(3);
-/// The shortest time between two requests for the list.
+/// The minimum time between two requests for the list.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// The models of one server.
@@ -34,13 +34,13 @@ impl ServedModels {
         }
     }
 
-    /// Asks the server the first time that this is called, and waits a moment for the answer.
+    /// Requests the list on the first call, and waits a moment for the reply.
     pub(crate) async fn ask_once(self: &Arc<Self>) {
         let mut answered = self.first.subscribe();
         let began = {
             let mut asked_at = self.asked_at.lock();
             *asked_at.get_or_insert_with(|| {
-                // The request goes on if its first caller goes away.
+                // The request continues if its first caller is dropped.
                 let served = Arc::clone(self);
                 tokio::spawn(async move { served.ask().await });
                 Instant::now()
@@ -49,7 +49,7 @@ impl ServedModels {
         let _ = tokio::time::timeout_at(began + FIRST_WAIT, answered.wait_for(|answered| *answered)).await;
     }
 
-    /// Asks again in the background: the server may have changed its mind.
+    /// Requests the list again in the background, because it may have changed.
     pub(crate) fn ask_again(self: &Arc<Self>) {
         {
             let mut asked_at = self.asked_at.lock();
@@ -62,13 +62,13 @@ impl ServedModels {
         tokio::spawn(async move { served.ask().await });
     }
 
-    /// Whether the server tells a model's window only after the model was loaded, and has not told it yet.
+    /// Whether the server reports a model's window only after loading the model, and has not reported it yet.
     pub(crate) fn may_tell_more(&self, model: &str) -> bool {
         let known = self.known.read();
         known.knows_loaded_only && known.find(model).is_none_or(|model| model.window_tokens.is_none())
     }
 
-    /// What is known of a model.
+    /// Returns the reported data about a model.
     pub(crate) fn find(&self, model: &str) -> Option<ServedModel> {
         self.known.read().find(model).cloned()
     }

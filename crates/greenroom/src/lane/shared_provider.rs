@@ -1,7 +1,7 @@
-//! A provider that agents bring with them.
+//! A provider that belongs to agents instead of a runtime.
 //!
-//! Invariants: its clones share one queue, so its limits hold for all agents that have it together; it goes when the last of
-//! them does.
+//! Invariants: clones share one queue, so the limits apply to all agents with a clone together; the queue
+//! ends with the last clone.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use greenroom_provider::Provider;
 
 use crate::lane::{IN_FLIGHT_MAX, Lane, LaneLimits, SILENCE_MAX};
 
-/// A provider, with its own limits, that agents bring with them: see [`Agent::own_provider`](crate::Agent::own_provider).
-/// Cheap to clone; clones are the same provider, with one queue.
+/// A provider with its own limits, for [`Agent::own_provider`](crate::Agent::own_provider). Cloning is cheap;
+/// clones are the same provider with one queue.
 #[derive(Clone)]
 pub struct SharedProvider {
     provider: Arc<dyn Provider>,
@@ -21,29 +21,30 @@ pub struct SharedProvider {
 }
 
 impl SharedProvider {
-    /// A provider with the limits that a runtime's provider has by default.
+    /// Creates a shared provider with the default limits of a runtime's provider.
     pub fn new(provider: Arc<dyn Provider>) -> Self {
         let limits =
             LaneLimits { in_flight_max: IN_FLIGHT_MAX, tokens_per_minute: None, silence_max: SILENCE_MAX };
         Self::with(provider, limits)
     }
 
-    /// The same provider, which gets so many calls at a time (0 counts as 1); with a queue of its own.
+    /// Returns this provider with a limit on concurrent calls (0 counts as 1), and with a queue of its own.
     #[must_use]
     pub fn in_flight_max(self, calls: usize) -> Self {
         Self::with(self.provider, LaneLimits { in_flight_max: calls, ..self.limits })
     }
 
-    /// The same provider, which is sent and gives back at most so many tokens a minute; 0: no limit. With a queue of its
-    /// own. See [`RuntimeBuilder::tokens_per_minute`](crate::RuntimeBuilder::tokens_per_minute).
+    /// Returns this provider with a limit on tokens per minute, input and output together (0: no limit), and
+    /// with a queue of its own. See
+    /// [`RuntimeBuilder::tokens_per_minute`](crate::RuntimeBuilder::tokens_per_minute).
     #[must_use]
     pub fn tokens_per_minute(self, tokens: u64) -> Self {
         let tokens_per_minute = Some(tokens).filter(|tokens| *tokens > 0);
         Self::with(self.provider, LaneLimits { tokens_per_minute, ..self.limits })
     }
 
-    /// The same provider, whose models may say nothing for so long before a call is given up; zero: for ever. With a queue
-    /// of its own.
+    /// Returns this provider with a limit on a model's silence, after which the call fails as timed out
+    /// (zero: no limit), and with a queue of its own.
     #[must_use]
     pub fn silence_max(self, silence: Duration) -> Self {
         Self::with(self.provider, LaneLimits { silence_max: silence, ..self.limits })
@@ -59,7 +60,7 @@ impl SharedProvider {
     }
 }
 
-/// Two are equal that have one queue.
+/// Two shared providers are equal if they share one queue.
 impl PartialEq for SharedProvider {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.lane, &other.lane)

@@ -1,7 +1,8 @@
-//! How long a model may say nothing.
+//! The limit of a model's silence.
 //!
-//! Invariants: the time counts from the moment at which the next piece is waited for; one timer serves a whole answer, and
-//! is set anew when it ends and not for each piece, since pieces are many and few waits are long.
+//! Invariants: the time counts from the start of the wait for the next piece; one timer serves a whole
+//! answer, and is reset when it fires and not for each piece, because pieces are many and long waits are
+//! rare.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -14,11 +15,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 #[cfg(test)]
 mod tests;
 
-/// The wait for the pieces of one answer.
+/// The timer for the pieces of one answer.
 pub(crate) struct Silence {
-    /// Zero: for ever.
+    /// Zero: no limit.
     max: Duration,
-    /// Ends when the piece that is waited for is late, or before.
+    /// Fires when the awaited piece is late, or earlier.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -27,10 +28,10 @@ impl Silence {
         Self { max, timer: None }
     }
 
-    /// Waits for the next piece of an answer, but not for ever.
+    /// Waits for the next piece of an answer, up to the limit.
     ///
     /// # Errors
-    /// A time-out: nothing came for too long.
+    /// A time-out after too long a silence.
     pub(crate) async fn unless_silent<T>(&mut self, piece: impl Future<Output = T>) -> Result<T, Failure> {
         let mut piece = pin!(piece);
         let mut late_at = None;

@@ -1,8 +1,8 @@
-//! How much input a runtime takes on at the same time, over all its sessions.
+//! The limit on concurrent input of a runtime, over all its sessions.
 //!
-//! Invariants: each request that an actor has not taken up yet counts, and so does each input that waits in the inbox of a live
-//! session, and each run; what counts is given back when it is over, however it ends. The agents that a run calls are
-//! counted and never refused, since the run was taken on.
+//! Invariants: each request that no actor has taken yet counts, and so does each input in the inbox of a live
+//! session, and each run; a count is returned when the work ends, however it ends. The agents that a run
+//! calls are counted and never refused, because the run was accepted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,15 +15,15 @@ use crate::values::error::Error;
 #[cfg(test)]
 mod tests;
 
-/// The inputs of a runtime.
+/// The count of a runtime's inputs.
 #[derive(Debug)]
 pub(crate) struct Admission {
     taken: AtomicUsize,
     /// `None`: no limit.
     inputs_max: Option<usize>,
-    /// Nothing more is taken on.
+    /// No more input is accepted.
     is_draining: AtomicBool,
-    /// Told when nothing is left.
+    /// Notified when the count is 0.
     emptied: Notify,
 }
 
@@ -37,10 +37,10 @@ impl Admission {
         })
     }
 
-    /// Takes on one more.
+    /// Accepts one more input.
     ///
     /// # Errors
-    /// [`Error::RuntimeBusy`] where there are as many as there may be; [`Error::Closed`] where no more are taken on.
+    /// [`Error::RuntimeBusy`] at the limit; [`Error::Closed`] if no more input is accepted.
     pub(crate) fn admit(self: &Arc<Self>) -> Result<Admitted, Error> {
         if self.is_draining.load(Ordering::SeqCst) {
             return Err(Error::Closed);
@@ -55,7 +55,8 @@ impl Admission {
         }
     }
 
-    /// Takes on nothing more, and waits until nothing is left, but no longer than `at_most`. Gives how many are left.
+    /// Stops accepting input, and waits up to `at_most` until the count is 0. Returns how many inputs are
+    /// left.
     pub(crate) async fn drain(&self, at_most: Duration) -> usize {
         self.is_draining.store(true, Ordering::SeqCst);
         let empty = async {
@@ -71,13 +72,13 @@ impl Admission {
         self.taken.load(Ordering::SeqCst)
     }
 
-    /// A number of inputs that were taken on before: none at first.
+    /// Returns a guard for inputs that were accepted elsewhere, initially 0.
     pub(crate) fn held(self: &Arc<Self>) -> Admitted {
         Admitted { admission: Arc::clone(self), count: 0 }
     }
 }
 
-/// Inputs that count. Dropping it gives them back.
+/// Inputs that count. Dropping it removes them from the count.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     admission: Arc<Admission>,
@@ -85,7 +86,7 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    /// So many count from now on, whatever the limit is.
+    /// Sets the number of these inputs, regardless of the limit.
     pub(crate) fn set(&mut self, count: usize) {
         let before = std::mem::replace(&mut self.count, count);
         if count > before {

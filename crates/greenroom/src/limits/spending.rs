@@ -1,7 +1,7 @@
-//! What may be spent: limits in dollars, and the purse that all sessions of a runtime share.
+//! Limits on spending in dollars, and the purse, which all sessions of a runtime share.
 //!
-//! Invariants: what a call cost is taken from the purse once, when its entry is durable, by the session that made it; what
-//! was spent within a period is kept in the store, so that a restart is no new allowance.
+//! Invariants: the session that made a call adds its cost to the purse once, when its entry is durable; the
+//! spending within a period is kept in the store, so a restart does not reset it.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ pub(crate) mod tree;
 #[cfg(test)]
 mod tests;
 
-/// In so many parts a period passes: what was spent leaves it part by part.
+/// The number of parts of a period: old spending leaves the period part by part.
 const PARTS: usize = 60;
 
-/// How long a limit of a runtime's spending counts back.
+/// The period over which a runtime's spending is limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Period {
@@ -49,7 +49,7 @@ impl Period {
         }
     }
 
-    /// Under what its spending is kept in the store.
+    /// The key under which the spending is stored.
     fn key(self) -> &'static str {
         match self {
             Self::Hour => "spent hour",
@@ -58,10 +58,10 @@ impl Period {
     }
 }
 
-/// Dollars as micro-dollars.
+/// Converts dollars to micro-dollars.
 ///
 /// # Errors
-/// [`ConfigError::CostLimit`] if they are negative or no number.
+/// [`ConfigError::CostLimit`] if the value is negative or not a number.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -74,33 +74,33 @@ pub(crate) fn microdollars(usd: f64) -> Result<u64, ConfigError> {
     Ok((usd * 1e6).round() as u64)
 }
 
-/// What all sessions of a runtime may spend together.
+/// The common spending of all sessions of a runtime, and its limits.
 pub(crate) struct Purse {
     store: Store,
     inner: Arc<Mutex<Inner>>,
 }
 
 struct Inner {
-    /// What was spent, by limit. Empty where nothing is limited.
+    /// The spending, one item per limit. Empty without limits.
     spent: Vec<Spent>,
-    /// Whether a task writes: what is spent meanwhile it writes next.
+    /// Whether a task is writing. It also writes what is spent in the meantime.
     is_writing: bool,
 }
 
-/// What was spent within one period, part by part, in micro-dollars.
+/// The spending within one period, in parts, in micro-dollars.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Spent {
     period: Period,
-    /// The most that may be.
+    /// The limit.
     limit: u64,
-    /// The number of the newest part since 1970.
+    /// The number of the newest part, counted from 1970.
     newest: u64,
-    /// The newest last.
+    /// The parts; the newest is last.
     parts: [u64; PARTS],
 }
 
 impl Purse {
-    /// A purse with these limits, in micro-dollars, and what the store says was spent.
+    /// Creates a purse with these limits in micro-dollars, and loads the spending from the store.
     pub(crate) fn new(store: Store, limits: &[(u64, Period)]) -> Self {
         let stored = |period: Period| store.learned_get(period.key()).ok().flatten();
         let spent = |(limit, period): &(u64, Period)| {
@@ -111,7 +111,7 @@ impl Purse {
         Self { inner: Arc::new(Mutex::new(Inner { spent, is_writing: false })), store }
     }
 
-    /// A call was paid for.
+    /// Adds the cost of a call.
     pub(crate) fn spend(&self, microdollars: u64, now_ms: u64) {
         if microdollars == 0 {
             return;
@@ -140,22 +140,22 @@ impl Purse {
         });
     }
 
-    /// The limit that is used up, in words; `None` while none is.
+    /// Describes the limit that is used up; `None` if there is none.
     pub(crate) fn used_up(&self, now_ms: u64) -> Option<String> {
         let inner = self.inner.lock();
         let used_up = inner.spent.iter().find(|spent| spent.sum(now_ms) >= spent.limit)?;
         Some(used_up.reached(now_ms))
     }
 
-    /// Whether anything is limited.
+    /// Whether there is a limit.
     pub(crate) fn is_limited(&self) -> bool {
         !self.inner.lock().spent.is_empty()
     }
 
-    /// The output that a call may have by what is left, in tokens.
+    /// Returns how much output, in tokens, the remaining budget allows for a call.
     ///
     /// # Errors
-    /// A limit is used up, or does not pay for the call: which one, in words.
+    /// A description of the limit that is used up, or that does not cover the call.
     pub(crate) fn look(&self, now_ms: u64, wanted: Option<Wanted>) -> Result<u64, String> {
         if let Some(reason) = self.used_up(now_ms) {
             return Err(reason);
@@ -175,7 +175,7 @@ impl Purse {
         Ok(least)
     }
 
-    /// Waits until what was spent is stored.
+    /// Waits until the spending is stored.
     pub(crate) async fn flush(&self) {
         let spent = self.inner.lock().spent.clone();
         write(&self.store, &spent).await;
@@ -205,23 +205,23 @@ impl Spent {
         let passed = usize::try_from(now.saturating_sub(self.newest)).unwrap_or(PARTS).min(PARTS);
         self.parts.rotate_left(passed);
         self.parts[PARTS - passed..].fill(0);
-        // A clock that was set back spends in the newest part.
+        // If the clock was set back, the cost is added to the newest part.
         self.newest = self.newest.max(now);
         self.parts[PARTS - 1] = self.parts[PARTS - 1].saturating_add(microdollars);
     }
 
-    /// What was spent within the period before now.
+    /// Returns the spending within the period before now.
     fn sum(&self, now_ms: u64) -> u64 {
         self.counting(now_ms).iter().fold(0, |sum, part| sum.saturating_add(*part))
     }
 
-    /// The parts that count now.
+    /// Returns the parts that count now.
     fn counting(&self, now_ms: u64) -> &[u64] {
         let passed = (now_ms / self.period.part_ms()).saturating_sub(self.newest);
         &self.parts[usize::try_from(passed).unwrap_or(PARTS).min(PARTS)..]
     }
 
-    /// When the oldest part that counts leaves the period.
+    /// Returns when the oldest part that counts leaves the period.
     fn free_in_ms(&self, now_ms: u64) -> u64 {
         let left = self.counting(now_ms);
         let until = left.iter().position(|part| *part > 0).unwrap_or(0) as u64;
@@ -232,7 +232,7 @@ impl Spent {
         [self.newest].iter().chain(&self.parts).flat_map(|number| number.to_le_bytes()).collect()
     }
 
-    /// With what was stored; `None` if that is damaged.
+    /// Restores the stored spending; returns `None` if it is damaged.
     fn restored(mut self, bytes: &[u8]) -> Option<Self> {
         let (numbers, rest) = bytes.as_chunks::<8>();
         if numbers.len() != PARTS + 1 || !rest.is_empty() {

@@ -1,11 +1,13 @@
-//! Who waits for whom, so that no session waits for itself.
+//! Deadlock detection: no session waits for itself.
 //!
-//! A run waits for its tools and hooks. One that awaits a reply of the same session, or of a session that waits for this
-//! one, would wait for ever: it gets [`Error::Deadlock`] instead. Which sessions wait is known in two ways: the chain goes
-//! along with the awaiting code, and the waits of a runtime are counted for as long as a reply is awaited.
+//! A run waits for its tools and hooks. A tool that awaits a reply of the same session, or of a session that
+//! waits for this one, would wait forever; it gets [`Error::Deadlock`] instead. Waits are known in two ways:
+//! the awaiting code carries the chain of sessions that wait for it, and the runtime counts each wait for a
+//! reply.
 //!
-//! Invariants: among the waits that are counted there is no circle. A task that a tool spawns waits for nobody, unless it
-//! was given to [`within_call`]: so what such a task awaits is never refused, and is not found either.
+//! Invariants: the counted waits contain no cycle. A task that a tool spawns counts as awaited by nobody
+//! unless it was passed to [`within_call`], so its waits are never refused, and its deadlocks are not
+//! detected.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,30 +20,31 @@ tokio::task_local! {
     static CHAIN: Chain;
 }
 
-/// The sessions whose runs wait for what is done here, outermost first.
+/// The sessions whose runs wait for the current code, outermost first.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Chain(Arc<[Arc<str>]>);
 
 impl Chain {
-    /// Those that wait for the code that asks.
+    /// Returns the sessions that wait for the calling code.
     pub(crate) fn current() -> Self {
         CHAIN.try_with(Clone::clone).unwrap_or_default()
     }
 
-    /// These, and this session besides.
+    /// Returns this chain with another session.
     pub(crate) fn and(&self, session: &Arc<str>) -> Self {
         Self(self.0.iter().chain([session]).cloned().collect())
     }
 
-    /// Runs a tool or a hook, for which these sessions wait.
+    /// Runs a tool or a hook for which these sessions wait.
     pub(crate) async fn scope<F: Future>(self, work: F) -> F::Output {
         CHAIN.scope(self, work).await
     }
 }
 
-/// Work of a tool or a hook that is spawned as a task of its own, and that the tool or hook waits for: what it awaits counts
-/// as awaited by the call, so that a prompt for whose reply the call's own run must end is [`Error::Deadlock`] at once.
-/// Without this, nobody knows that the call waits for the task, and both wait until a time limit ends them.
+/// Marks a task that a tool or hook spawns and awaits as a part of the call. A prompt in the task whose reply
+/// would require the end of the call's own run then fails at once with [`Error::Deadlock`]. Without this
+/// function, the runtime does not know that the call waits for the task, and both wait until a time limit
+/// ends them.
 ///
 /// ```
 /// use greenroom::prelude::*;
@@ -66,17 +69,18 @@ pub fn within_call<F: Future>(work: F) -> impl Future<Output = F::Output> {
     Chain::current().scope(work)
 }
 
-/// Which sessions wait for which others, in one runtime, and how often.
+/// The counted waits between the sessions of one runtime.
 #[derive(Debug, Default)]
 pub(crate) struct Waits(Mutex<Counts>);
 
 type Counts = HashMap<Arc<str>, HashMap<Arc<str>, usize>>;
 
 impl Waits {
-    /// The code that asks is about to wait for this session. The wait counts until what is given is dropped.
+    /// Registers that the calling code starts to wait for this session. The wait counts until the returned
+    /// guard is dropped.
     ///
     /// # Errors
-    /// [`Error::Deadlock`] where the session waits for that code.
+    /// [`Error::Deadlock`] if the session waits for the calling code.
     pub(crate) fn begin(self: &Arc<Self>, session: &Arc<str>) -> Result<Waiting> {
         let chain = Chain::current();
         if !chain.0.is_empty() {
@@ -97,7 +101,7 @@ impl Waits {
     }
 }
 
-/// Whether this session is one of these, or waits for one of them.
+/// Whether this session is one of `waiting`, or waits for one of them.
 fn reaches(counts: &Counts, session: &Arc<str>, waiting: &[Arc<str>]) -> bool {
     let (mut open, mut seen) = (vec![session], HashSet::from([session]));
     while let Some(next) = open.pop() {
@@ -111,7 +115,7 @@ fn reaches(counts: &Counts, session: &Arc<str>, waiting: &[Arc<str>]) -> bool {
     false
 }
 
-/// A wait that counts until this is dropped.
+/// A counted wait, until this is dropped.
 pub(crate) struct Waiting {
     waits: Arc<Waits>,
     chain: Chain,
@@ -137,7 +141,7 @@ impl Drop for Waiting {
     }
 }
 
-/// What may have kept a call, or the run that waits for it, from its end: for whoever reads that a time limit ended it.
+/// Suggests what may have delayed a call, or the run that waits for it, to the reader of a time-out.
 pub(crate) fn suspicion(prompts: usize) -> Option<String> {
     let waited = match prompts {
         0 => return None,

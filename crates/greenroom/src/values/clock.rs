@@ -1,11 +1,11 @@
 //! The time of day.
 //!
-//! Invariants: it goes on with tokio's clock, and stands still while that one is paused; where the system's clock was set
-//! meanwhile, or the machine slept, it follows; from a given time on it follows nothing but tokio's clock.
+//! Invariants: the clock advances with tokio's clock, and is paused with it; it follows changes of the
+//! system's clock and the machine's sleep. A clock with a given start time follows only tokio's clock.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What clocks differ by all the time.
+/// Smaller differences between the clocks are normal.
 const NOISE_MS: u64 = 1_000;
 
 /// The time in unix milliseconds.
@@ -13,12 +13,12 @@ const NOISE_MS: u64 = 1_000;
 pub(crate) struct Clock {
     base_ms: u64,
     since: tokio::time::Instant,
-    /// When the system's time was read; `None` where the time is another.
+    /// When the system's time was read; `None` for a given start time.
     read: Option<Instant>,
 }
 
 impl Clock {
-    /// The system's time; or, for repeatable runs, time that begins at `base_ms`.
+    /// Creates a clock of the system's time, or, for reproducible runs, one that starts at `base_ms`.
     pub(crate) fn new(base_ms: Option<u64>) -> Self {
         let read = base_ms.is_none().then(Instant::now);
         Self { base_ms: base_ms.unwrap_or_else(system_ms), since: tokio::time::Instant::now(), read }
@@ -31,8 +31,8 @@ impl Clock {
     }
 }
 
-/// By how many milliseconds the system's clock was set, or the machine slept, since it said `base_ms`, while this process
-/// counted `running`.
+/// Returns by how many milliseconds the system's clock was changed, or the machine slept, since it read
+/// `base_ms`, given that this process counted `running`.
 fn set_by_ms(base_ms: u64, running: Duration, system_ms: u64) -> i64 {
     let expected_ms = base_ms.saturating_add(millis(running));
     if system_ms.abs_diff(expected_ms) < NOISE_MS {

@@ -1,6 +1,6 @@
-//! A compaction as programs ask for it, hear of it and have a say in it.
+//! Compactions in the API: requests, hooks and results.
 //!
-//! Invariants: what `compact` gives, what the hooks are told and what the event `compaction_end` says is one value.
+//! Invariants: the result of `compact`, the hooks and the event `compaction_end` have the same data.
 
 use std::sync::Arc;
 
@@ -14,38 +14,39 @@ use serde::{Deserialize, Serialize};
 
 pub use greenroom_kernel::settings::CompactOptions;
 
-/// How a compaction ended. Not every one changes the context: there may have been nothing to do, or no summary to be had.
-/// [`is_installed`](Self::is_installed) tells, and [`outcome`](Self::outcome) says why not.
+/// The result of a compaction. It may leave the context unchanged: because there was nothing to do, or
+/// because no summary could be made. [`is_installed`](Self::is_installed) tells which, and
+/// [`outcome`](Self::outcome) has the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[must_use = "it may have changed nothing: see `is_installed`"]
 #[non_exhaustive]
 pub struct Compacted {
-    /// The `entry_id` of its `compaction_start`; `None` where there was nothing to do, so that none was told.
+    /// The `entry_id` of its `compaction_start`; `None` if there was nothing to do, and so no such event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<EntryId>,
-    /// Why it was asked for.
+    /// Why the compaction started.
     pub trigger: Trigger,
-    /// How it ended, and why where nothing was installed.
+    /// How the compaction ended, and the reason if nothing was installed.
     #[serde(flatten)]
     pub outcome: CompactionOutcome,
-    /// The compaction's entry, where one was installed.
+    /// The entry of the installed compaction, if one was installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_id: Option<EntryId>,
-    /// The context before, in tokens.
+    /// The context's size before, in tokens.
     pub tokens_before: u64,
-    /// The context after, in tokens; the same as before where nothing was installed.
+    /// The context's size after, in tokens; unchanged if nothing was installed.
     pub tokens_after: u64,
-    /// How many messages it had before.
+    /// The number of messages before.
     pub messages_before: u64,
-    /// How many messages it has after.
+    /// The number of messages after.
     pub messages_after: u64,
-    /// How many messages were replaced.
+    /// The number of replaced messages.
     pub messages_removed: u64,
-    /// How long it took, in milliseconds.
+    /// The duration, in milliseconds.
     pub duration_ms: u64,
-    /// What its model calls used.
+    /// The usage of its model calls.
     pub summary_usage: Usage,
-    /// What they cost, in micro-dollars; `None` where the price is not known.
+    /// The cost of its model calls, in micro-dollars; `None` if the price is unknown.
     pub cost_microdollars: Option<u64>,
 }
 
@@ -68,14 +69,14 @@ impl From<&CompactionEnded> for Compacted {
     }
 }
 
-/// Compactions as a reply tells them.
+/// Returns the compactions for a reply.
 pub(crate) fn told_compactions<'a>(ended: impl IntoIterator<Item = &'a CompactionEnded>) -> Vec<Compacted> {
     ended.into_iter().map(Compacted::from).collect()
 }
 
 impl Compacted {
-    /// Why nothing was installed, as a clause for the run that needed it; `None` where something was, or where there was
-    /// nothing to do.
+    /// Returns why nothing was installed, as a clause for the run that needed it; `None` if a compaction was
+    /// installed, or there was nothing to do.
     pub(crate) fn why_not(&self) -> Option<String> {
         match &self.outcome {
             CompactionOutcome::Cancelled { reason } => {
@@ -94,57 +95,58 @@ impl Compacted {
         }
     }
 
-    /// Whether the context changed. One that did not has its reason in [`Self::outcome`].
+    /// Whether the context changed. If not, [`Self::outcome`] has the reason.
     pub fn is_installed(&self) -> bool {
         self.outcome.is_installed()
     }
 }
 
-/// A compaction that is planned and has not begun to summarise, as a `before_compact` hook is told of it.
+/// A planned compaction, before its summary, as a `before_compact` hook gets it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CompactionProposal {
     /// The session's id.
     pub session: Arc<str>,
-    /// Why it was asked for.
+    /// Why the compaction is due.
     pub trigger: Trigger,
-    /// What who asked for it wants: the focus, how much to keep, and `force`. The defaults where nobody said anything.
+    /// The options of the request: the focus, how much to keep, and `force`; the defaults if there was no
+    /// request.
     pub options: CompactOptions,
-    /// The session's settings as they are now.
+    /// The session's current settings.
     pub settings: Arc<CompactionSettings>,
-    /// What is to be summarised and what is kept.
+    /// What will be summarised, and what is kept.
     pub plan: Arc<Plan>,
-    /// For asking for another compaction, later.
+    /// Requests another compaction, later.
     pub compaction: CompactionRequests,
 }
 
-/// A compaction that is over, as an `after_compact` or `compact_failed` hook is told of it.
+/// A finished compaction, as an `after_compact` or `compact_failed` hook gets it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CompactionReport {
     /// The session's id.
     pub session: Arc<str>,
-    /// How it ended.
+    /// The result.
     pub end: Compacted,
-    /// The entry that was installed, with the summary; `None` where nothing was.
+    /// The installed entry with the summary; `None` if nothing was installed.
     pub entry: Option<Arc<Entry>>,
-    /// What who asked for it wanted.
+    /// The options of the request.
     pub options: CompactOptions,
-    /// The session's settings as they were at its end.
+    /// The session's settings at its end.
     pub settings: Arc<CompactionSettings>,
-    /// For asking for another compaction. A request after which no message came is dropped, so that a hook which always
-    /// asks for one is no loop.
+    /// Requests another compaction. A request is ignored unless new messages have arrived, so a hook cannot
+    /// loop.
     pub compaction: CompactionRequests,
 }
 
-/// What a hook decides before a compaction.
+/// A hook's decision before a compaction.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum BeforeCompact {
-    /// Go on.
+    /// Compact as planned.
     Continue,
-    /// Do not compact, and say why.
+    /// Do not compact, for this reason.
     Cancel(String),
-    /// Take this summary and ask no model.
+    /// Use this summary instead of asking a model.
     Supply(Supplied),
 }

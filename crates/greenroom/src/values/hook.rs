@@ -1,11 +1,11 @@
-//! Where a hook took part, and what it did: as events tell it.
+//! The points and actions of hooks, as events report them.
 //!
-//! Invariants: the names are the same in JSON, in Rust and in what people read.
+//! Invariants: the names are the same in JSON, in Rust and in text for people.
 
 use crate::values::names::names;
 
 names! {
-    /// At which point a hook took part.
+    /// The point at which a hook was called.
     pub enum HookPoint ("hook") {
         /// Before a tool call: see `Agent::before_tool`.
         BeforeTool = "before_tool",
@@ -14,24 +14,24 @@ names! {
         /// Before a model call: see `Agent::before_model`.
         BeforeModel = "before_model",
     }
-    /// A name that this version does not know: a newer program wrote it.
+    /// A name unknown to this version: a newer program wrote it.
     #[serde(rename = "unknown", other)]
     else Unknown
 }
 
 names! {
-    /// What a hook did.
+    /// A hook's action.
     pub enum HookAction ("action of a hook") {
-        /// It changed what is called: the arguments, the settings or the messages.
+        /// It changed the arguments, settings or messages of the call.
         Changed = "changed",
         /// It refused the call.
         Refused = "refused",
-        /// It answered in the place of what was to be called.
+        /// It answered in place of the call.
         Answered = "answered",
-        /// It replaced what the call gave.
+        /// It replaced the call's result.
         Replaced = "replaced",
     }
-    /// A name that this version does not know: a newer program wrote it.
+    /// A name unknown to this version: a newer program wrote it.
     #[serde(rename = "unknown", other)]
     else Unknown
 }

@@ -1,7 +1,8 @@
-//! What people and programs know a session by: its title and its labels.
+//! A session's title and labels.
 //!
-//! Invariants: each change is an entry of the session's log, and the head carries what holds; a head is stored with
-//! every append, so sizes are limited: here those of one change, and by the kernel how many labels there are.
+//! Invariants: each change is an entry of the session's log, and the head has the current values. A head is
+//! stored with every append, so sizes are limited: those of one change here, the number of labels by the
+//! kernel.
 
 use greenroom_kernel::entry::Metadata;
 
@@ -36,7 +37,7 @@ fn check_text(what: &'static str, text: &str, bytes_max: usize) -> Result<(), Me
     if text.len() > bytes_max {
         return Err(MetadataError::TooLong { what, bytes: text.len(), bytes_max });
     }
-    // Emoji and some scripts are written with joiners, and a soft hyphen changes no order.
+    // Emoji and some scripts use joiners, and a soft hyphen does not change the order of text.
     let is_wanted = |c: &char| !matches!(c, '\u{200c}' | '\u{200d}' | '\u{ad}' | '\u{e0020}'..='\u{e007f}');
     if text.chars().filter(is_wanted).any(greenroom_kernel::session_id::is_unprintable) {
         return Err(MetadataError::Unprintable { what });

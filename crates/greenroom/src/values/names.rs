@@ -1,11 +1,11 @@
-//! Enums whose variants are names: in JSON, in text and in Rust.
+//! Enums whose variants are names, in JSON, in text and in Rust.
 //!
-//! Invariants: a variant is written in one way everywhere, and that is stated once, in its declaration.
+//! Invariants: a variant has one spelling everywhere, defined once, in its declaration.
 
 /// Declares an enum of names: `as_str`, `ALL`, `Display`, `FromStr`, and the same text in JSON.
 ///
-/// `else Unknown`, with serde's attributes for it, adds a variant for the names of newer programs. It is not in `ALL`, and
-/// no text is parsed as it: what a caller asks for must be known.
+/// `else Unknown`, with serde's attributes for it, adds a variant for names of newer programs. It is not in
+/// `ALL` and cannot be parsed from text, because a value that a caller requests must be known.
 macro_rules! names {
     (
         $(#[$meta:meta])* pub enum $name:ident ($what:literal) { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }
@@ -20,10 +20,10 @@ macro_rules! names {
         }
 
         impl $name {
-            /// All that this version knows.
+            /// All names that this version knows.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The name, as in JSON.
+            /// Returns the name, as in JSON.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+

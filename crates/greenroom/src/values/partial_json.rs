@@ -1,21 +1,21 @@
-//! JSON that is still being written, read as far as it has come.
+//! Reads incomplete JSON while it is being streamed.
 //!
-//! Invariants: what is read of a text stays a part of what is read of a longer one: texts grow, lists and objects get
-//! more, and nothing that was told is taken back.
+//! Invariants: the value read from a text remains part of the value read from a longer one: strings grow,
+//! lists and objects get more items, and nothing is withdrawn.
 
 use serde_json::Value;
 
 #[cfg(test)]
 mod tests;
 
-/// Where a reader stands in the innermost object or list.
+/// The reader's position in the innermost object or list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// In an object, before a key or in it.
+    /// In an object, before or in a key.
     Key,
     /// In an object, between a key and its value.
     Colon,
-    /// In an object, before a value or in it.
+    /// In an object, before or in a value.
     Value,
     /// In an object, after a value.
     AfterValue,
@@ -23,10 +23,11 @@ enum Place {
     List,
 }
 
-/// The value that the text has come to; `None` where there is none yet. Numbers and words count when they are over.
+/// Returns the value of the text so far; `None` if there is none yet. Numbers and literals count when they
+/// are complete.
 pub(crate) fn read(text: &str) -> Option<Value> {
     let mut stack: Vec<Place> = Vec::new();
-    // Up to where the text can be closed by brackets alone, and which.
+    // The longest prefix that brackets alone can complete, and those brackets.
     let mut safe: Option<(usize, Vec<Place>)> = None;
     let mut string: Option<usize> = None;
     let mut is_escaped = false;
@@ -66,7 +67,7 @@ pub(crate) fn read(text: &str) -> Option<Value> {
                 safe = Some((at + 1, stack.clone()));
             }
             b',' => {
-                // A number or a word before it is over.
+                // The number or literal before it is complete.
                 safe = Some((at, stack.clone()));
                 match stack.last_mut() {
                     Some(Place::List) | None => {}
@@ -82,7 +83,7 @@ pub(crate) fn read(text: &str) -> Option<Value> {
         }
     }
     let (until, stack, quote) = match string {
-        // A text that is being written counts as far as it has come, a key does not.
+        // An incomplete string counts as far as it goes; an incomplete key does not.
         Some(_) if stack.last() != Some(&Place::Key) => (whole_characters(text), stack, "\""),
         Some(_) | None => match serde_json::from_str(text) {
             Ok(value) => return Some(value),
@@ -98,13 +99,13 @@ pub(crate) fn read(text: &str) -> Option<Value> {
     serde_json::from_str(&closed).ok()
 }
 
-/// Up to where an open text has no half of an escape at its end.
+/// Returns the length of an open string without an incomplete escape at its end.
 fn whole_characters(text: &str) -> usize {
     let bytes = text.as_bytes();
-    // The last escape is at most twelve bytes long: two `\uXXXX`, where one is half of a character.
+    // The last escape is at most twelve bytes long: two `\uXXXX` of a surrogate pair.
     let tail = bytes.len().saturating_sub(12);
     let mut at = tail;
-    // Not in the middle of a run of backslashes that began before.
+    // Not inside a run of backslashes that started earlier.
     while at > 0 && bytes[at - 1] == b'\\' {
         at -= 1;
     }
@@ -116,7 +117,7 @@ fn whole_characters(text: &str) -> usize {
         let length = match bytes.get(at + 1) {
             Some(b'u') => {
                 let hex = text.get(at + 2..at + 6).and_then(|hex| u32::from_str_radix(hex, 16).ok());
-                // The first half of a character that takes two.
+                // The first half of a surrogate pair.
                 if hex.is_some_and(|code| (0xd800..0xdc00).contains(&code)) { 12 } else { 6 }
             }
             Some(_) => 2,

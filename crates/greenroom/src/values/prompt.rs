@@ -1,6 +1,6 @@
-//! What is said and what is answered: prompts, replies, and the calls that answers make.
+//! Prompts, replies, and the tool calls of answers.
 //!
-//! Invariants: a reply is told as it is, whoever reads it: nothing in it leads back to a session.
+//! Invariants: a reply is plain data, the same for every reader; it has no reference to a session.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::compaction::Compacted;
 
-/// What a prompt says: text, or text with images.
+/// The content of a prompt: text, or text with images.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prompt(pub(crate) Vec<Block>);
 
@@ -24,7 +24,7 @@ impl<T: Into<String>> From<T> for Prompt {
 }
 
 impl Prompt {
-    /// Adds an image after what is there.
+    /// Appends an image.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -39,7 +39,7 @@ impl Prompt {
         self
     }
 
-    /// The text, without the images.
+    /// Returns the text without the images.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -49,7 +49,7 @@ impl Prompt {
         blocks_text(&self.0)
     }
 
-    /// The images, in order.
+    /// Returns the images, in order.
     pub fn images(&self) -> impl Iterator<Item = &Image> {
         self.0.iter().filter_map(|block| match block {
             Block::Image(image) => Some(image),
@@ -57,7 +57,7 @@ impl Prompt {
         })
     }
 
-    /// The same prompt with other texts; its images stay.
+    /// Changes the texts of the prompt, and keeps its images.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -79,27 +79,29 @@ impl Prompt {
     }
 }
 
-/// The answer to a prompt.
+/// The reply to a prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Reply {
-    /// The last answer's text.
+    /// The text of the last answer.
     pub text: String,
-    /// Why the last answer ended. [`StopReason::Length`] and [`StopReason::ContentFilter`]: it was cut off.
+    /// Why the last answer ended. [`StopReason::Length`] and [`StopReason::ContentFilter`] mean that it is
+    /// incomplete.
     pub stop: StopReason,
-    /// The model that gave the last answer: a [fallback](crate::Agent::fallback) where the agent's own model failed.
+    /// The model that gave the last answer: the agent's own, or a [fallback](crate::Agent::fallback) after
+    /// its failure.
     #[serde(default)]
     pub model: String,
-    /// The run that gave it.
+    /// The run that gave the reply.
     pub run: RunId,
-    /// The context's size after it.
+    /// The context's size after the run.
     pub context: ContextUsage,
-    /// What the run's model calls used, summaries apart.
+    /// The usage of the run's model calls, without summaries.
     pub usage: Usage,
-    /// How many model calls it took.
+    /// The number of model calls.
     pub steps: u32,
-    /// The compactions that ended since the session's reply before this one, oldest first: those of this run, and those
-    /// between runs. At most the newest 32.
+    /// The compactions since the session's previous reply, oldest first: those of this run, and those between
+    /// runs. At most the newest 32.
     #[serde(default)]
     pub compactions: Vec<Compacted>,
     /// See [`Self::tool_calls`].
@@ -108,7 +110,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The tool calls that the run's answers made, in order. (What its sub-agents called is theirs.)
+    /// Returns the tool calls in the run's answers, in order, without those of its sub-agents.
     ///
     /// ```no_run
     /// # use greenroom::prelude::*;
@@ -129,10 +131,10 @@ impl fmt::Display for Reply {
     }
 }
 
-/// An answer of a type, and the reply that it was read from.
+/// An answer of a given type, and the reply it was parsed from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Typed<T> {
-    /// The answer.
+    /// The parsed answer.
     pub value: T,
     /// The reply.
     pub reply: Reply,
@@ -146,7 +148,7 @@ pub struct CallView {
     pub id: String,
     /// The tool's name.
     pub name: String,
-    /// The arguments, JSON text.
+    /// The arguments, as JSON text.
     pub arguments: String,
 }
 
@@ -157,10 +159,10 @@ impl From<&ToolCall> for CallView {
 }
 
 impl CallView {
-    /// The arguments as a value of a type, `serde_json::Value` for one.
+    /// Parses the arguments as a value of a type, such as `serde_json::Value`.
     ///
     /// # Errors
-    /// The model wrote no JSON, or not that of the type.
+    /// The arguments are not valid JSON, or do not fit the type.
     pub fn parse<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_str(&self.arguments)
     }

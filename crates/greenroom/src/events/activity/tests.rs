@@ -1,4 +1,4 @@
-//! What goes on is what the events said.
+//! The activity agrees with the events.
 
 use greenroom_kernel::ToolStatus;
 
@@ -50,7 +50,7 @@ fn a_run_is_followed_step_by_step() {
     check(start("b", "grep"), 9, Some(1), &["read", "grep"], None, Some(5));
     check(start("c", "read"), 9, Some(1), &["read", "grep", "read"], None, Some(5));
     check(end("a", "read"), 9, Some(1), &["grep", "read"], None, Some(5));
-    // An agent that died leaves calls without an end.
+    // An agent that crashed leaves calls without an end.
     check(EventKind::StepStart { step: 2, model: "m".into() }, 10, Some(2), &[], None, Some(5));
     check(EventKind::RunStart, 20, None, &[], None, Some(20));
 }

@@ -158,7 +158,7 @@ fn a_subscriber_that_has_lost_events_is_woken_for_the_gap() {
     let waker = std::task::Waker::from(Arc::clone(&wakes));
     let mut poll = || events.poll_next_unpin(&mut Context::from_waker(&waker));
     assert!(poll().is_pending());
-    // It does not fit, so that a gap is all that there is.
+    // The event is too large, so the queue has only a gap.
     bus.publish(&update("a", 0, 2 * QUEUE_BYTES), &[]);
     assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
     assert!(matches!(poll(), Poll::Ready(Some(Delivery::Gap { .. }))));

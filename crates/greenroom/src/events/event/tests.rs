@@ -1,4 +1,4 @@
-//! Events as JSON: what programs read, and that it reads back.
+//! Events as JSON, and reading them back.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeSet;
@@ -225,7 +225,7 @@ fn every_event_reads_back_and_says_its_type() {
     assert_eq!(seen, EventType::ALL.iter().copied().collect(), "each type is among them");
 }
 
-/// A program that was built before an event, a record or a reason was thought of reads on, and loses nothing of it.
+/// A program older than an event, a record or a reason can continue reading, and loses none of its data.
 #[test]
 fn what_a_newer_program_wrote_is_read_as_unknown_and_written_as_it_was() {
     let of = |mut fields: Value| {
@@ -242,7 +242,7 @@ fn what_a_newer_program_wrote_is_read_as_unknown_and_written_as_it_was() {
     assert_eq!((kind.event_type(), kind.name()), (EventType::Unknown, "unknown"));
     let EventKind::Unknown { name, fields } = kind else { panic!("{kind:?}") };
     assert_eq!((name.as_str(), json!(fields)), ("image_end", json!({ "url": "a.png", "sizes": [1, 2] })));
-    // An event that is known, with something in it that is not.
+    // A known event with an unknown part.
     let of_delta = of(json!({ "type": "message_delta", "delta": { "kind": "image", "text": "a.png" } }));
     assert!(matches!(of_delta, EventKind::Unknown { name, .. } if name == "message_delta"));
 
@@ -251,11 +251,11 @@ fn what_a_newer_program_wrote_is_read_as_unknown_and_written_as_it_was() {
         panic!("{kind:?}")
     };
     assert_eq!((name.as_str(), json!(fields)), ("moved", json!({ "to": "elsewhere" })));
-    // No type, and no event.
+    // Without a type, it is not an event.
     assert!(serde_json::from_value::<Event>(json!({ "session_id": "s", "seq": 1, "at_ms": 1 })).is_err());
 }
 
-/// Where a reason alone is new, what stands around it is read.
+/// If only a reason is unknown, the rest of the event is read.
 #[test]
 fn a_newer_reason_is_unknown_and_its_event_is_not() {
     let read = |kind: EventKind, field: &str, newer: &str| -> EventKind {
@@ -311,7 +311,7 @@ fn a_newer_reason_is_unknown_and_its_event_is_not() {
         EventKind::Hook { hook: HookPoint::Unknown, .. }
     ));
     assert!(matches!(read(hook, "/action", "delayed"), EventKind::Hook { action: HookAction::Unknown, .. }));
-    // What a caller asks for is known, or refused.
+    // A value that a caller requests must be known; otherwise it is refused.
     assert!(
         "unknown".parse::<EventType>().is_err() && serde_json::from_str::<EventType>("\"unknown\"").is_err()
     );
@@ -411,4 +411,55 @@ fn states_replies_options_and_summaries_read_back() {
     check(&SessionSummary::new("s".into(), greenroom_kernel::Head::default()));
     assert_eq!(serde_json::from_str::<CompactOptions>("{}").unwrap(), CompactOptions::default());
     assert!(serde_json::from_str::<CompactOptions>(r#"{"keep":5}"#).is_err(), "a typo is not passed over");
+}
+
+/// The run of each entry of a drawn log: `m` is a message, `n5` a note that run 5 continues, `e5` the end of
+/// run 5.
+fn runs(drawn: &str, open_run: Option<u64>) -> Vec<Option<u64>> {
+    let entries: Vec<Entry> = (0..)
+        .zip(drawn.split_whitespace())
+        .map(|(id, what)| {
+            let run = EntryId(what[1..].parse().unwrap_or_default());
+            let kind = match &what[..1] {
+                "m" => EntryKind::message(Message::User(Vec::new())),
+                "n" => EntryKind::Note { kind: RUN_RESUMED.into(), data: run.to_string() },
+                _ => EntryKind::RunEnded { run, outcome: RunOutcome::Completed, context: context() },
+            };
+            Entry {
+                id: EntryId(id),
+                parent: None,
+                at_ms: id,
+                tokens: 0,
+                reasoning_tokens: 0,
+                origin: None,
+                kind,
+            }
+        })
+        .collect();
+    let session = Arc::from("s");
+    let from = |first: usize| -> Vec<Option<u64>> {
+        of_entries(&session, None, 7, &entries[first..], open_run.map(EntryId))
+            .inspect(|event| assert_eq!(event.at_ms, event.seq, "the entry's time"))
+            .map(|event| event.run.map(|run| run.0))
+            .collect()
+    };
+    let all = from(0);
+    for first in 0..entries.len() {
+        assert_eq!(from(first), all[first..], "the same from {first} on");
+    }
+    all
+}
+
+#[test]
+fn an_entry_belongs_to_the_run_that_was_going_on() {
+    assert_eq!(runs("m m m e0", None), [Some(0); 4]);
+    assert_eq!(runs("m m e1", None), [None, Some(1), Some(1)], "before the prompt there was no run");
+    assert_eq!(runs("m e0 m m", None), [Some(0), Some(0), None, None], "between runs");
+    assert_eq!(runs("m e0 m m", Some(2)), [Some(0), Some(0), Some(2), Some(2)], "one is still going on");
+    assert_eq!(
+        runs("m e0 m n0 m e3", None),
+        [Some(0), Some(0), None, Some(3), Some(3), Some(3)],
+        "it was resumed, as another run"
+    );
+    assert_eq!(runs("m e7 m", None), [None; 3], "an imported end of a run that is not here");
 }

@@ -1,4 +1,4 @@
-//! What is told of events that come in any order.
+//! The published events for events in any order.
 
 use greenroom_kernel::entry::RunOutcome;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
@@ -14,7 +14,7 @@ fn tool_end() -> EventKind {
     EventKind::ToolEnd { call_id, name, status: ToolStatus::Interrupted, duration_ms: 0 }
 }
 
-/// A task of a run that is over ends late: nobody hears of it, not even while the next run goes on.
+/// A task of a finished run ends late: its events are not published, not even during the next run.
 #[test]
 fn nothing_of_a_run_is_told_after_its_end() {
     let mut pairs = Pairs::default();

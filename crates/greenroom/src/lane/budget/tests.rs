@@ -1,8 +1,8 @@
-//! How long calls wait for tokens.
+//! The waits of calls for tokens.
 
 use super::*;
 
-/// A budget of a hundred tokens a second, and the seconds since it was made.
+/// A budget of 100 tokens per second, and the seconds since its creation.
 struct Timed {
     budget: TokenBudget,
     now: Instant,
@@ -25,7 +25,7 @@ fn calls_wait_until_the_minute_has_room() {
     let mut timed = Timed::new();
     timed.waits(4_000, 0);
     timed.waits(2_000, 0);
-    // Who comes later waits for who came before too.
+    // A later call also waits for the earlier ones.
     timed.waits(1_000, 10);
     timed.waits(1_000, 20);
     timed.now += Duration::from_secs(80);

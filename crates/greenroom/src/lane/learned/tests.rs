@@ -1,4 +1,4 @@
-//! When a limit that a server named holds, and when it is doubted.
+//! When a limit holds, and when it is doubted.
 
 use greenroom_store::Store;
 
@@ -31,14 +31,15 @@ async fn a_limit_belongs_to_a_server_and_a_model() {
 
 #[tokio::test]
 async fn a_limit_is_doubted_where_its_server_may_have_changed() {
-    // What the server's list gave when it named 8,192; what it gives now, after how long; whether the limit holds.
+    // The window reported when the server named 8,192; the window reported now, and the time in between;
+    // whether the limit holds.
     for (then, now, after_ms, holds) in [
         (None, None, DOUBT_AFTER_MS - 1, true),
         (None, None, DOUBT_AFTER_MS, false),
         (None, Some(8_192), 1, true),
         (None, Some(4_096), 1, true),
         (None, Some(32_768), 1, false),
-        // A list that says more than the server takes is known to do so.
+        // A reported window that was too large before is known to be wrong.
         (Some(32_768), Some(32_768), 10 * DOUBT_AFTER_MS, true),
         (Some(32_768), Some(65_536), 1, false),
         (Some(8_192), Some(16_384), 1, false),
@@ -61,7 +62,7 @@ async fn a_doubted_limit_that_is_named_again_holds_again() {
     assert_eq!(learned.limit(ORIGIN, "m", None, 1), None);
     assert!(learned.learn_limit(ORIGIN, "m", 8_192, 9_000, None, 2));
     assert_eq!(learned.limit(ORIGIN, "m", None, DOUBT_AFTER_MS + 1), Some(8_192), "the day begins anew");
-    // One request went through that was larger: the limit is gone.
+    // A larger request succeeded: the limit is removed.
     learned.accepted(ORIGIN, "m", 8_000);
     assert_eq!(learned.limit(ORIGIN, "m", None, 3), Some(8_192));
     learned.accepted(ORIGIN, "m", 8_193);

@@ -1,5 +1,5 @@
-//! In which order places are given. A step is written as its family's name, a summary with `+`, one in the background
-//! with `-`.
+//! The order of granted slots. A step is written as its family's name, a summary with `+`, a background
+//! summary with `-`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -20,7 +20,7 @@ impl Named {
         Self { queue: Queue::new(places), names: HashMap::new(), receivers: Vec::new(), held: Vec::new() }
     }
 
-    /// Adds the waiters; gives their positions.
+    /// Adds the waiters; returns their positions.
     fn add(&mut self, names: &str) -> Vec<usize> {
         let add = |name: &str| {
             let (sender, receiver) = oneshot::channel();
@@ -32,7 +32,7 @@ impl Named {
         names.split(' ').map(add).collect()
     }
 
-    /// Who gets the places that are free.
+    /// Returns the waiters that get the free slots.
     fn granted(&mut self) -> String {
         let mut granted = Vec::new();
         while let Some(waiter) = self.queue.next() {
@@ -43,7 +43,7 @@ impl Named {
         granted.join(" ")
     }
 
-    /// Frees the place that was given first, and gives who gets it.
+    /// Frees the slot that was granted first, and returns the waiters that get one.
     fn freed(&mut self) -> String {
         let urgency = self.held.remove(0);
         self.queue.release(urgency);
@@ -109,7 +109,7 @@ fn the_background_takes_idle_places_only() {
     assert_eq!(named.granted(), "c");
     assert_eq!(named.freed(), "", "the last free place is not for the background");
     assert_eq!(named.freed(), "b-");
-    // Before a step that came later.
+    // Before a later step.
     let mut named = Named::new(2);
     named.add("a b");
     assert_eq!(named.granted(), "a b");
@@ -117,7 +117,7 @@ fn the_background_takes_idle_places_only() {
     assert_eq!((named.freed(), named.freed()), ("d".to_owned(), "e".to_owned()));
     assert_eq!(named.freed(), "");
     assert_eq!(named.freed(), "c-");
-    // The only place is idle too.
+    // The only slot would be idle.
     check(1, "a- b", "b a-");
 }
 
@@ -143,7 +143,7 @@ fn who_leaves_is_not_waited_for() {
     assert_eq!((named.freed(), named.freed()), ("c".to_owned(), String::new()));
 }
 
-/// Whatever comes and goes in whatever order, no place is lost and none is given twice.
+/// No slot is lost or granted twice, in any order of operations.
 #[test]
 fn places_are_neither_lost_nor_given_twice() {
     let mut random = 1_u64;

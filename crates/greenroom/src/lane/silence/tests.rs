@@ -1,4 +1,4 @@
-//! When a model has said nothing for too long, on the paused clock.
+//! When a silence is too long, on a paused clock.
 
 use tokio::time::sleep;
 
@@ -12,7 +12,7 @@ async fn only_the_wait_for_one_piece_counts() {
     for _ in 0..5 {
         assert_eq!(silence.unless_silent(async { 1 }).await, Ok(1));
         silence.unless_silent(sleep(8 * SECOND)).await.expect("it came in time");
-        // What is done between two pieces does not count.
+        // The time between two waits does not count.
         sleep(9 * SECOND).await;
     }
     assert_eq!(began.elapsed(), 85 * SECOND);

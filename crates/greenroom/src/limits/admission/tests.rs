@@ -1,4 +1,4 @@
-//! What is taken on, given back, and waited for.
+//! Accepting, returning and draining input.
 
 use super::*;
 

@@ -1,8 +1,9 @@
-//! How often something is restarted, and after which waits.
+//! The number of restarts, and the waits before them.
 
 use super::*;
 
-/// What dies at these times, in milliseconds, is restarted after these waits; `None`: not.
+/// Checks the waits before the restarts after crashes at these times, in milliseconds; `None` means no
+/// restart.
 #[track_caller]
 fn check(deaths: &[(u64, Option<u64>)]) {
     let (began, mut restarts) = (Instant::now(), Restarts::default());
@@ -21,6 +22,6 @@ fn the_fourth_death_within_a_minute_is_the_last() {
 fn a_death_is_forgotten_after_a_minute() {
     check(&[(0, Some(100)), (1_000, Some(400)), (2_000, Some(1_600)), (60_000, Some(1_600)), (60_500, None)]);
     check(&[(0, Some(100)), (60_000, Some(100)), (120_000, Some(100))]);
-    // One that was not allowed does not count.
+    // A refused restart does not count.
     check(&[(0, Some(100)), (0, Some(400)), (0, Some(1_600)), (30_000, None), (60_000, Some(100))]);
 }

@@ -1,4 +1,4 @@
-//! The purse over time, over a restart, and over what is no sum.
+//! The purse over time and over a restart, and invalid amounts.
 
 use super::*;
 
@@ -34,7 +34,7 @@ async fn what_was_spent_leaves_the_period_and_comes_through_a_restart() {
         said.rsplit(' ').nth(1).and_then(|word| word.parse().ok()).expect("a number of minutes");
     assert!((39..=41).contains(&minutes), "{said}");
     purse.flush().await;
-    // After a restart it is known; an hour later only what came since counts.
+    // A restart keeps the spending; an hour later only the later spending counts.
     let purse = Purse::new(store.clone(), &limits);
     assert!(purse.used_up(NOW + 59 * MINUTE).is_some());
     assert_eq!(purse.used_up(NOW + 61 * MINUTE), None);
@@ -60,6 +60,6 @@ async fn what_is_damaged_or_not_limited_counts_nothing() {
     let free = Purse::new(store, &[]);
     free.spend(u64::MAX, NOW);
     assert_eq!(free.used_up(NOW), None);
-    // A limit of nothing allows nothing.
+    // A limit of 0 allows nothing.
     assert!(Purse::new(Store::memory(), &[(0, Period::Day)]).used_up(NOW).is_some());
 }

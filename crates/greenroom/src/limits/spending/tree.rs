@@ -1,10 +1,10 @@
-//! What the sessions of a tree cost together: a session, the agents that its agent called as tools, and those below.
+//! The spending of a tree of sessions: a session, its sub-agents, and theirs.
 //!
-//! Invariants: what an agent may spend, all agents below it may spend together. A call is made only while something is
-//! left at each session above it that pays for the most that it may cost; it is given less output, or waits for others, where
-//! that is more. So no limit is passed, as long as servers count the input as we do, or a quarter more
-//! ([`greenroom_kernel::cost::input_tokens_max`]), and keep to the output limit that they are sent. What is spent below a session counts there at once, and is on
-//! its bill when the call has ended.
+//! Invariants: an agent's limit covers the agent and all agents below it together. A call is made only if
+//! each session above it has enough left for the call's maximum cost; otherwise the call gets less output or
+//! waits for others. So no limit is exceeded, provided that servers count input at most a quarter higher than
+//! we do ([`greenroom_kernel::cost::input_tokens_max`]) and respect the output limit in the request. Spending
+//! below a session counts there at once, and is added to its bill when the call has ended.
 
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
@@ -22,33 +22,34 @@ use greenroom_kernel::bill::Bill;
 #[cfg(test)]
 mod tests;
 
-/// The most output that a model is taken to give of which nothing says it, in tokens.
+/// The assumed maximum output of a model whose limit is unknown, in tokens.
 const OUTPUT_TOKENS_ASSUMED: u64 = 128_000;
 
-/// What has an account: a session.
+/// A type with an account: a session.
 pub(crate) trait Spends: Sized {
-    /// Its account. Several are changed by the [`Ledger`] alone.
+    /// The account. Only the [`Ledger`] changes several at once.
     fn account(&self) -> MutexGuard<'_, Account<Self>>;
 
-    /// Its name, where a limit of its own stops another.
+    /// The name, for messages when its limit stops another session.
     fn name(&self) -> &str;
 }
 
-/// What a session costs and may cost.
+/// A session's spending and its limit.
 pub(crate) struct Account<S> {
     bill: Bill,
     limits: CostLimits,
-    /// What was spent below it and is not on its bill yet, in micro-dollars.
+    /// The spending below the session that is not on its bill yet, in micro-dollars.
     below: u64,
-    /// The cost of its own summaries that are answered and not on its bill yet, in micro-dollars.
+    /// The cost of its own answered summaries that are not on its bill yet, in micro-dollars.
     unbilled: u64,
-    /// The most that the calls under way, its own and those below, may cost, in micro-dollars.
+    /// The maximum cost of the calls in progress, its own and those below, in micro-dollars.
     reserved: u64,
-    /// Who called its agent, while the call goes on, and what its own bill was before.
+    /// The session that called this one's agent, during the call, and this session's bill before it.
     caller: Option<(Arc<S>, Bill)>,
-    /// What its own call under way may cost at most, and where that was reserved.
+    /// The maximum cost of its own call in progress, and the accounts in which that is reserved.
     call: Option<(u64, Vec<Arc<S>>)>,
-    /// The models without a known price that its user was told of, as its limit does not hold for them.
+    /// The models without a known price about which the user was warned, because the limit does not apply to
+    /// them.
     told_of: BTreeSet<String>,
 }
 
@@ -76,7 +77,8 @@ impl<S> Account<S> {
         self.limits = limits;
     }
 
-    /// The output that a call may have by this session's limits, in tokens; `None` where it is to wait for others.
+    /// Returns how much output, in tokens, this session's limit allows for a call; `None` if the call must
+    /// wait for others.
     fn admits(&self, wanted: Option<Wanted>, is_shared: bool) -> Result<Option<u64>, String> {
         let spent = self.spent();
         if let Some(reason) = self.limits.used_up(spent) {
@@ -100,16 +102,17 @@ impl<S> Account<S> {
     }
 }
 
-/// What a call would cost whose price is known.
+/// The prices and sizes of a call whose price is known.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) price: CallPrice,
-    /// The most output that it may have by itself, in tokens.
+    /// The call's own output limit, in tokens.
     pub(crate) output_tokens: u64,
 }
 
 impl Wanted {
-    /// What this request would cost with so much input at most; `None` where nothing knows the price.
+    /// Computes the cost of this request with at most this much input; returns `None` if the price is
+    /// unknown.
     pub(crate) fn of(provider: &str, request: &Request, input_tokens_max: u64) -> Option<Self> {
         let info = model_info(provider, &request.model)?;
         let price = info.call_price(input_tokens_max)?;
@@ -118,10 +121,10 @@ impl Wanted {
     }
 }
 
-/// The one who changes accounts of several sessions at a time.
+/// Changes the accounts of several sessions at once.
 pub(crate) struct Ledger<S> {
     lock: Mutex<()>,
-    /// Told when a call is over.
+    /// Notified when a call has ended.
     released: Notify,
     spenders: PhantomData<fn(S)>,
 }
@@ -137,20 +140,20 @@ impl<S: Spends> Ledger<S> {
         self.lock.lock()
     }
 
-    /// An agent begins to work on a call of `caller`.
+    /// Links a sub-agent that starts to work on a call of `caller`.
     pub(crate) fn link(&self, shared: &S, caller: &Arc<S>) {
         let _lock = self.lock();
         let mut account = shared.account();
         account.caller = Some((Arc::clone(caller), account.bill));
     }
 
-    /// An agent goes on with a call of `caller`, which has nothing of what it cost on its bill.
+    /// Links a sub-agent that continues a call of `caller`, whose bill contains none of the call's cost.
     pub(crate) fn link_again(&self, shared: &S, caller: &Arc<S>) {
         let _lock = self.lock();
         shared.account().caller = Some((Arc::clone(caller), Bill::default()));
     }
 
-    /// The work on a call is over. Gives what it cost.
+    /// Ends the work on a call. Returns its cost.
     pub(crate) fn unlink(&self, shared: &S) -> Bill {
         self.release(shared);
         let _lock = self.lock();
@@ -160,8 +163,8 @@ impl<S: Spends> Ledger<S> {
         account.bill.since(&before)
     }
 
-    /// A session's bill is `bill` now. Of what was added, `own` was spent by itself, and `from_below` was counted before,
-    /// when it was spent.
+    /// Sets a session's bill. Of the increase, `own` was spent by the session itself, and `from_below` was
+    /// counted when it was spent.
     pub(crate) fn billed(&self, shared: &S, bill: Bill, own: u64, from_below: u64) {
         let _lock = self.lock();
         {
@@ -172,17 +175,18 @@ impl<S: Spends> Ledger<S> {
         bill_above(shared, own);
     }
 
-    /// A session, and those whose calls it works on, the nearest first.
+    /// Returns a session and the sessions whose calls it works on, nearest first.
     pub(crate) fn chain(&self, shared: &Arc<S>) -> Vec<Arc<S>> {
         let _lock = self.lock();
         chain(shared)
     }
 
-    /// Waits until a call of this session may be made, and gives the output limit that its request is to carry, if that is
-    /// lower than what it wants. `waits` gives what the wait is traced with. What it may cost at most is reserved until [`Self::release`].
+    /// Waits until a call of this session may be made. Returns the output limit for its request if it is
+    /// lower than requested. `waits` creates the span that traces the wait. The maximum cost is reserved
+    /// until [`Self::release`].
     ///
     /// # Errors
-    /// A limit is used up, or does not pay for the call: which one, in words.
+    /// A description of the limit that is used up, or that does not cover the call.
     pub(crate) async fn reserve(
         &self,
         shared: &Arc<S>,
@@ -192,7 +196,7 @@ impl<S: Spends> Ledger<S> {
         self.release(shared);
         let mut wait = None;
         loop {
-            // Asked for before the look, so that no release is missed.
+            // Registered before the check, so no release is missed.
             let released = self.released.notified();
             if let Some(call) = self.try_reserve(shared, wanted)? {
                 let output_tokens_max = call.output_tokens;
@@ -206,11 +210,11 @@ impl<S: Spends> Ledger<S> {
         }
     }
 
-    /// Waits until a summary of this session may be asked for, beside the session's other calls. What it may cost at most
-    /// is reserved until the [`Reserved`] is dropped; it has the output that the summary may have.
+    /// Waits until a summary of this session may be requested in addition to the session's other calls. Its
+    /// maximum cost is reserved until the [`Reserved`] is dropped, which has the summary's output limit.
     ///
     /// # Errors
-    /// As [`Self::reserve`].
+    /// As for [`Self::reserve`].
     pub(crate) async fn reserve_summary(
         &self,
         shared: &Arc<S>,
@@ -219,7 +223,7 @@ impl<S: Spends> Ledger<S> {
     ) -> Result<Reserved<'_, S>, String> {
         let mut wait = None;
         loop {
-            // Asked for before the look, so that no release is missed.
+            // Registered before the check, so no release is missed.
             let released = self.released.notified();
             if let Some(call) = self.try_reserve(shared, Some(wanted))? {
                 return Ok(Reserved { ledger: self, call });
@@ -229,7 +233,7 @@ impl<S: Spends> Ledger<S> {
         }
     }
 
-    /// Reserves what a call may cost; `None` where it is to wait.
+    /// Reserves the maximum cost of a call; returns `None` if the call must wait.
     fn try_reserve(
         &self,
         shared: &Arc<S>,
@@ -255,8 +259,8 @@ impl<S: Spends> Ledger<S> {
         Ok(Some(ReservedCall { reserved, output_tokens, chain }))
     }
 
-    /// The sessions whose limits cannot be kept where a call of this one has no price, and that were not told so of this
-    /// model: those with a limit, and where there is none but the `purse`'s, the one above all.
+    /// Returns the sessions whose limits do not apply to a call without a price, and that were not yet warned
+    /// about this model: the sessions with a limit, or, if only the purse has one, the top session.
     pub(crate) fn not_told(&self, shared: &Arc<S>, model: &str, is_purse_limited: bool) -> Vec<Arc<S>> {
         let _lock = self.lock();
         let chain = chain(shared);
@@ -269,7 +273,7 @@ impl<S: Spends> Ledger<S> {
         limited
     }
 
-    /// A session's call is over, and what it cost is on the bill.
+    /// Ends a session's call, whose cost is on the bill.
     pub(crate) fn release(&self, shared: &S) {
         let released = {
             let _lock = self.lock();
@@ -287,27 +291,28 @@ impl<S: Spends> Ledger<S> {
 
 /// A call that may be made.
 struct ReservedCall<S> {
-    /// What it may cost at most, in micro-dollars.
+    /// The call's maximum cost, in micro-dollars.
     reserved: u64,
-    /// The output that it may have, in tokens.
+    /// The call's output limit, in tokens.
     output_tokens: u64,
-    /// Where its cost is reserved.
+    /// The accounts in which the cost is reserved.
     chain: Vec<Arc<S>>,
 }
 
-/// A summary that may be asked for. Dropping it gives back what was reserved.
+/// A summary that may be requested. Dropping it ends the reservation.
 pub(crate) struct Reserved<'a, S: Spends> {
     ledger: &'a Ledger<S>,
     call: ReservedCall<S>,
 }
 
 impl<S: Spends> Reserved<'_, S> {
-    /// The output that the summary may have, in tokens.
+    /// The summary's output limit, in tokens.
     pub(crate) fn output_tokens(&self) -> u64 {
         self.call.output_tokens
     }
 
-    /// The summary is answered. Its cost counts from now on, although the session's bill has it only with the compaction.
+    /// Counts the cost of the answered summary from now on, although the session's bill has it only with the
+    /// compaction.
     pub(crate) fn answered(self, microdollars: u64) {
         let lock = self.ledger.lock();
         let Some((own, above)) = self.call.chain.split_first() else { return };
@@ -340,7 +345,8 @@ fn give_back<S: Spends>(reserved: u64, chain: &[Arc<S>]) {
     }
 }
 
-/// So much was added to a session's bill by itself. The sessions above it have counted its unbilled summaries already.
+/// Adds an increase of a session's own bill to the sessions above, which have counted its unbilled summaries
+/// already.
 fn bill_above<S: Spends>(shared: &S, own: u64) {
     let counted = std::mem::take(&mut shared.account().unbilled);
     for above in above(shared) {
@@ -353,7 +359,7 @@ fn chain<S: Spends>(shared: &Arc<S>) -> Vec<Arc<S>> {
     [Arc::clone(shared)].into_iter().chain(above(&**shared)).collect()
 }
 
-/// The sessions whose calls a session works on, the nearest first.
+/// Returns the sessions whose calls a session works on, nearest first.
 fn above<S: Spends>(shared: &S) -> impl Iterator<Item = Arc<S>> {
     let caller_of = |shared: &S| shared.account().caller.as_ref().map(|(caller, _)| Arc::clone(caller));
     std::iter::successors(caller_of(shared), move |caller| caller_of(caller))

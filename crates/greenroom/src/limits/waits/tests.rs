@@ -1,11 +1,11 @@
-//! Waits that begin and end, and those among them that would close a circle.
+//! Starting and ending waits, and refusing those that would close a cycle.
 
 use std::sync::Arc;
 
 use super::{Chain, Waiting, Waits};
 use crate::values::error::{Error, Result};
 
-/// The waits of sessions that are named by letters.
+/// Waits of sessions with letters as names.
 #[derive(Default)]
 struct World {
     waits: Arc<Waits>,
@@ -13,7 +13,7 @@ struct World {
 }
 
 impl World {
-    /// `"AB>C"`: code that A and B wait for is about to wait for C.
+    /// `"AB>C"`: code for which A and B wait starts to wait for C.
     async fn begin(&mut self, wait: &str) -> Result<()> {
         let (waiting, target) = wait.split_once('>').expect("a wait has a target");
         let name = |name: &str| -> Arc<str> { Arc::from(name) };
@@ -24,7 +24,7 @@ impl World {
     }
 }
 
-/// Each step begins a wait, or with `-` ends it; the last one is refused where `refused` says so.
+/// Each step starts a wait, or ends it with `-`; `refused` says whether the last one is refused.
 async fn check(steps: &str, refused: bool) {
     let mut world = World::default();
     let steps: Vec<&str> = steps.split_whitespace().collect();
@@ -64,9 +64,9 @@ async fn what_comes_to_an_end_is_not_refused() {
     check("A>B B>C A>C", false).await;
     // A program's own task, for which nobody waits.
     check("A>B >A >B B>C", false).await;
-    // It had its reply.
+    // The reply has arrived.
     check("A>B -A>B B>A", false).await;
-    // One of two has.
+    // One of the two replies has arrived.
     check("A>B A>B -A>B B>A", true).await;
     check("A>B A>C -A>B B>A", false).await;
     check("A>B A>C -A>B C>A", true).await;

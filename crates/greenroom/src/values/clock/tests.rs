@@ -1,4 +1,4 @@
-//! What the time of day follows.
+//! The changes that the clock follows.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn it_follows_a_clock_that_was_set_and_a_machine_that_slept() {
     let set = |system_ms| set_by_ms(10 * hour, Duration::from_secs(60), system_ms);
     for (system_ms, expected) in [
         (10 * hour + 60_000, 0),
-        // Clocks are adjusted all the time, by less than anybody notices.
+        // Small adjustments of the system's clock are normal.
         (10 * hour + 60_999, 0),
         (10 * hour + 59_001, 0),
         (11 * hour + 60_000, 3_600_000),
@@ -27,7 +27,7 @@ async fn it_goes_on_with_the_paused_clock_and_from_a_given_time() {
         assert_eq!(clock.now_ms() - begun, 100_000_000);
     }
     assert_eq!(Clock::new(Some(7)).now_ms(), 7);
-    // Set by a day in the meantime: what was read is not what the system says now.
+    // The clock was changed by a day in the meantime: the start time no longer agrees with the system.
     let mut clock = Clock::new(None);
     clock.base_ms -= 86_400_000;
     assert!(clock.now_ms().abs_diff(system_ms()) < 60_000);

@@ -1,11 +1,11 @@
-//! Every beginning of a text gives a part of the whole, and nothing is taken back.
+//! Every prefix of a text gives a part of the whole, and nothing is withdrawn.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use serde_json::{Value, json};
 
 use super::read;
 
-/// Whether `part` is what could be known of `whole` earlier.
+/// Whether `part` could have been known of `whole` earlier.
 fn is_part(part: &Value, whole: &Value) -> bool {
     match (part, whole) {
         (Value::String(part), Value::String(whole)) => whole.starts_with(part),

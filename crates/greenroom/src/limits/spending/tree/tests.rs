@@ -1,4 +1,4 @@
-//! What a tree of sessions has spent, what it reserved, and who waits for whom.
+//! The spending and the reservations of a tree of sessions, and their waits.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// Something that spends and is no session.
+/// A type with an account that is not a session.
 struct Holder {
     name: &'static str,
     account: Mutex<Account<Self>>,
@@ -33,7 +33,7 @@ fn holder(name: &'static str, limit: Option<u64>) -> Arc<Holder> {
     holder
 }
 
-/// A call with so much input, in micro-dollars, and this much output at a micro-dollar each.
+/// A call with this cost of input, in micro-dollars, and this much output at one micro-dollar per token.
 fn call(input_microdollars: u64, output_tokens: u64) -> Option<Wanted> {
     let price = CallPrice { input_microdollars, output_per_million: 1_000_000 };
     Some(Wanted { price, output_tokens })
@@ -43,7 +43,7 @@ fn bill(cost_microdollars: u64) -> Bill {
     Bill { usage: Usage { input_tokens: cost_microdollars, ..Usage::default() }, cost_microdollars }
 }
 
-/// Three of them, the second called by the first, and the third by the second, with these limits.
+/// Three of them with these limits: the first calls the second, which calls the third.
 fn tree(ledger: &Ledger<Holder>, limits: [Option<u64>; 3]) -> [Arc<Holder>; 3] {
     let [top, middle, lowest] = [("top", limits[0]), ("middle", limits[1]), ("lowest", limits[2])]
         .map(|(name, limit)| holder(name, limit));
@@ -74,14 +74,14 @@ fn what_is_spent_below_counts_above_at_once_and_once() {
     assert_eq!(spent(&sessions), [65, 60, 60]);
     ledger.billed(middle, bill(7), 7, 0);
     assert_eq!(spent(&sessions), [72, 67, 60]);
-    // The call of the lowest is over, and what it cost is on the bill of its caller.
+    // The lowest one's call has ended, and its cost is on its caller's bill.
     assert_eq!(ledger.unlink(lowest), bill(60));
     ledger.billed(middle, bill(67), 0, 60);
     assert_eq!(spent(&sessions), [72, 67, 60]);
     assert_eq!(ledger.unlink(middle), bill(67));
     ledger.billed(top, bill(72), 0, 67);
     assert_eq!(spent(&sessions), [72, 67, 60]);
-    // Nobody is above it now.
+    // It has no caller now.
     ledger.billed(lowest, bill(61), 1, 0);
     assert_eq!(spent(&sessions), [72, 67, 61]);
 }
@@ -97,7 +97,7 @@ fn a_call_costs_what_was_added_while_it_went_on() {
     ledger.billed(&callee, bill(50), 20, 0);
     assert_eq!(ledger.unlink(&callee), bill(20));
     assert_eq!(ledger.unlink(&callee), Bill::default(), "it was told");
-    // After a restart, nothing of the call is on the caller's bill.
+    // After a restart, the caller's bill has none of the call's cost.
     ledger.link_again(&callee, &caller);
     assert_eq!(ledger.chain(&callee).len(), 2);
     assert_eq!(ledger.unlink(&callee), bill(50));
@@ -122,7 +122,7 @@ async fn a_call_is_refused_that_what_is_left_does_not_pay_for() {
     assert_eq!(reserved(&sessions), [0; 3], "what is refused reserves nothing");
     middle.account().set_limits(CostLimits { session: None, run: Some(RunCost { limit: 150, before: 520 }) });
     assert_eq!(ledger.reserve(lowest, call(100, 50), Span::none).await, Ok(None));
-    // A call whose price nobody knows reserves nothing.
+    // A call with an unknown price reserves nothing.
     assert_eq!(ledger.reserve(lowest, None, Span::none).await, Ok(None));
     assert_eq!(reserved(&sessions), [0; 3]);
 }
@@ -143,7 +143,7 @@ async fn a_call_gets_the_output_that_is_paid_for() {
     );
 }
 
-/// A call that can leave enough to the sessions beside it does not take all that is left.
+/// A call leaves a part of a common budget to the sessions beside it.
 #[tokio::test(start_paused = true)]
 async fn a_call_takes_a_part_of_what_others_may_spend_too() {
     let ledger = Ledger::<Holder>::default();
@@ -176,7 +176,7 @@ fn a_call_has_the_price_of_its_model_and_the_output_that_it_asks_for() {
     assert_eq!(wanted("nobody's", asks()), None);
 }
 
-/// The two summaries of a split turn are asked for at the same time, and are on the bill only with the compaction.
+/// The two summaries of a split turn are requested at the same time, and are billed only with the compaction.
 #[tokio::test(start_paused = true)]
 async fn summaries_beside_each_other_keep_to_the_limit() {
     let ledger = Ledger::<Holder>::default();
@@ -190,26 +190,26 @@ async fn summaries_beside_each_other_keep_to_the_limit() {
     assert_eq!((reserved(&sessions), spent(&sessions)), (vec![4_000; 3], vec![0; 3]));
     let mut third = pin!(summary());
     assert!(poll!(&mut third).is_pending(), "all is reserved");
-    // It counts before it is on the bill.
+    // It counts before it is billed.
     first.answered(1_200);
     assert_eq!((reserved(&sessions), spent(&sessions)), (vec![2_000; 3], vec![1_200; 3]));
     assert!(poll!(&mut third).is_pending(), "800 are free");
     second.answered(1_500);
     let third = third.await.map_err(|_| ()).expect("1,300 are left");
     assert_eq!(third.output_tokens(), 300);
-    // This one is not answered, so that it costs nothing.
+    // This one gets no answer, so it costs nothing.
     drop(third);
     assert_eq!((reserved(&sessions), spent(&sessions)), (vec![0; 3], vec![2_700; 3]));
     ledger.billed(lowest, bill(2_700), 2_700, 0);
     assert_eq!(spent(&sessions), [2_700; 3], "nothing counts twice");
-    // An agent whose work ends with an unbilled summary leaves nothing behind above it.
+    // An agent whose work ends with an unbilled summary leaves nothing behind in the accounts above.
     summary().await.map_err(|_| ()).expect("1,300 are left").answered(1_100);
     assert_eq!(spent(&sessions), [3_800; 3]);
     ledger.unlink(lowest);
     assert_eq!(spent(&sessions), [2_700; 3]);
 }
 
-/// Two calls wait for each other where they might go beyond a limit together.
+/// Calls that might exceed a limit together wait for each other.
 #[tokio::test(start_paused = true)]
 async fn calls_that_do_not_fit_beside_each_other_wait() {
     let ledger = Ledger::<Holder>::default();
@@ -236,7 +236,7 @@ async fn calls_that_do_not_fit_beside_each_other_wait() {
     {
         let mut waiting = pin!(ledger.reserve(middle, call(100, 50), Span::none));
         assert!(poll!(&mut waiting).is_pending());
-        // It waits for a call that uses up what was left.
+        // It waits for a call that uses up the rest.
         ledger.billed(top, bill(300), 300, 0);
         ledger.release(top);
         ledger.release(lowest);
@@ -244,14 +244,14 @@ async fn calls_that_do_not_fit_beside_each_other_wait() {
             timeout(Duration::from_secs(1), waiting).await.expect("it is woken").expect_err("it is used up");
         assert!(said.ends_with("as session top has it"), "{said}");
     }
-    // The end of the work on a call is the end of what it reserved, above it as well.
+    // The end of the work on a call ends its reservations, in the accounts above as well.
     top.account().set_bill(Bill::default());
     assert_eq!(ledger.reserve(lowest, call(5, 5), Span::none).await, Ok(None));
     ledger.unlink(lowest);
     assert_eq!(reserved(&sessions), [0; 3]);
 }
 
-/// Who is told that a limit cannot be kept: those who have one, or the one above all where only the purse has; once a model.
+/// The sessions with a limit are warned, or the top session if only the purse has one; once per model.
 #[test]
 fn a_model_without_a_price_is_told_of_once_where_a_limit_is() {
     let ledger = Ledger::<Holder>::default();
