@@ -1,8 +1,8 @@
-//! Room: what programs hold and call: a runtime, sessions, requests and their streams, and what lists them.
+//! Room: the API for programs: runtime, sessions, requests and their streams, and listings.
 //!
-//! May touch every other room; no other room may touch this one.
+//! May use every other room; no other room may use this one.
 //!
-//! Invariants: what is here turns a call into a message and waits for the answer. It decides nothing.
+//! Invariants: the API turns a call into a message and waits for the answer. It makes no decisions.
 
 pub(crate) mod children;
 pub(crate) mod deletion;

@@ -1,16 +1,18 @@
-//! Other models that an agent is answered by when its own fails.
+//! Models that answer when the agent's own model fails.
 //!
-//! Invariants: a fallback has the agent's instructions, tools and limits, and model settings of its own; a run goes over to
-//! it in the middle of a step and stays with it; the next run begins with the agent's own model again.
+//! Invariants: a fallback has the agent's instructions, tools and limits, and model settings of its own; a
+//! run switches to it in the middle of a step and keeps it; the next run starts with the agent's own model
+//! again.
 
 use greenroom_kernel::FailureClass;
 use greenroom_provider::ModelSettings;
 
 use crate::agent::Agent;
 
-/// The failures for which another model is asked, where nothing else is said: all that come from the model's server, the
-/// key or the model's name ([`FailureClass::Other`]: a model that was withdrawn; but a request that is invalid everywhere,
-/// too). What the request itself causes would come again: a filter's refusal, and a context that does not fit.
+/// The default failures after which a fallback is asked: all failures of the model's server, the key or the
+/// model's name. [`FailureClass::Other`] is included for withdrawn models, although it also covers requests
+/// that are invalid everywhere. Failures that the request itself causes would recur, so they are excluded: a
+/// filter's refusal, and a context that does not fit.
 pub(crate) const FALLBACK_ON: &[FailureClass] = &[
     FailureClass::RateLimited,
     FailureClass::RequestTooLargeForRateLimit,
@@ -23,8 +25,8 @@ pub(crate) const FALLBACK_ON: &[FailureClass] = &[
     FailureClass::Other,
 ];
 
-/// A model that is asked when the one before it fails: see [`Agent::fallback`]. A model's name is one, of the agent's
-/// own provider.
+/// A model that is asked when the one before it fails: see [`Agent::fallback`]. A string converts into a
+/// fallback of the agent's own provider.
 ///
 /// ```
 /// use greenroom::{Fallback, prelude::*};
@@ -41,34 +43,35 @@ pub struct Fallback {
 }
 
 impl Fallback {
-    /// A model of the agent's own provider.
+    /// Creates a fallback to a model of the agent's own provider.
     pub fn new(model: impl Into<String>) -> Self {
         Self { model: model.into(), provider: None, settings: ModelSettings::default(), context_window: None }
     }
 
-    /// The provider that serves it, by name, where that is another than the agent's.
+    /// Sets the provider that serves the model, by name, if it is not the agent's.
     #[must_use]
     pub fn provider(mut self, name: impl Into<String>) -> Self {
         self.provider = Some(name.into());
         self
     }
 
-    /// How it is to answer. Of the agent's own settings it has the output limit only: what suits one model may be refused
-    /// by another. What is set for a model by name ([`Agent::settings_for`]) and with a prompt holds for it, too.
+    /// Sets the model settings. A fallback inherits only the output limit of the agent's own settings,
+    /// because other settings may not suit its model. Settings for a model by name ([`Agent::settings_for`])
+    /// and those of a prompt apply to it, too.
     #[must_use]
     pub fn settings(mut self, settings: ModelSettings) -> Self {
         self.settings = self.settings.merged(settings);
         self
     }
 
-    /// Its window in tokens, where neither its server nor the catalogue knows it.
+    /// Sets the window in tokens, for a model whose window neither its server nor the catalogue knows.
     #[must_use]
     pub fn context_window(mut self, tokens: u64) -> Self {
         self.context_window = Some(tokens);
         self
     }
 
-    /// The same agent, answered by this model.
+    /// Returns the agent with this model.
     pub(crate) fn of(&self, agent: &Agent) -> Agent {
         let output_tokens_max = agent.settings.output_tokens_max;
         let settings = ModelSettings { output_tokens_max, ..ModelSettings::default() };

@@ -1,9 +1,10 @@
-//! What a program may say while a session works: about compactions (a runtime's hooks), and about input, model calls and
+//! Hooks: functions of a program around compactions (a runtime's hooks), and around input, model calls and
 //! tool calls (an agent's).
 //!
-//! Invariants: hooks run in tasks and may wait; none harms the session. One that only observes and fails is reported and
-//! skipped. One that may refuse or withhold something and fails has refused or withheld it. Of the hooks of a compaction
-//! any cancel wins, else the first supplied summary.
+//! Invariants: hooks run in tasks and may wait; none harms the session. If a hook that only observes fails,
+//! it is reported and skipped. If a hook that may refuse or withhold something fails, it has refused or
+//! withheld it. Among the hooks of a compaction, any cancellation wins, and otherwise the first supplied
+//! summary.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -27,13 +28,13 @@ use input::{InputVerdict, ProposedInput};
 use model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
 use tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
 
-/// How long a hook of a compaction may take.
+/// The time limit of a compaction's hook.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A hook that gets `In` and decides `Out`.
+/// A hook with input `In` and decision `Out`.
 type Hook<In, Out> = Arc<dyn Fn(In) -> BoxFuture<'static, Out> + Send + Sync>;
 
-/// A function as a hook.
+/// Converts a function into a hook.
 pub(crate) fn hook<In, F, Fut, Out>(function: F) -> Hook<In, Out>
 where
     F: Fn(In) -> Fut + Send + Sync + 'static,
@@ -42,7 +43,7 @@ where
     Arc::new(move |given| function(given).boxed())
 }
 
-/// An agent's hooks, each kind in the order in which it was given.
+/// An agent's hooks, each kind in the order of registration.
 #[derive(Clone)]
 pub(crate) struct AgentHooks {
     pub(crate) guard_input: Vec<Hook<ProposedInput, InputVerdict>>,
@@ -50,12 +51,12 @@ pub(crate) struct AgentHooks {
     pub(crate) after_model: Vec<Hook<ModelCallReport, ()>>,
     pub(crate) before_tool: Vec<Hook<ToolCallProposal, BeforeTool>>,
     pub(crate) after_tool: Vec<Hook<ToolCallReport, AfterTool>>,
-    /// How long each may take.
+    /// The time limit of each hook.
     pub(crate) timeout: Duration,
 }
 
 impl AgentHooks {
-    /// How long a hook may take where nothing else is said.
+    /// The default time limit of a hook.
     pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 }
 
@@ -98,11 +99,12 @@ impl Hooks {
         self.before_compact.is_empty() && self.after_compact.is_empty() && self.compact_failed.is_empty()
     }
 
-    /// Asks all hooks before a compaction. Gives their decision, and a warning for each hook that was skipped.
+    /// Calls all hooks before a compaction. Returns their decision, and a warning for each hook that was
+    /// skipped.
     pub(crate) async fn before(&self, proposal: &CompactionProposal) -> (HookDecision, Vec<String>) {
         let mut warnings = Vec::new();
         let mut supplied = None;
-        // The compaction waits for the hook, and the session's next run for the compaction.
+        // The compaction waits for the hook, and the session's next run waits for the compaction.
         let waiting = Chain::default().and(&proposal.session);
         for hook in &self.before_compact {
             match guarded(&waiting, HOOK_TIMEOUT, || hook(proposal.clone())).await {
@@ -115,12 +117,12 @@ impl Hooks {
         (supplied.map_or(HookDecision::Continue, HookDecision::Supply), warnings)
     }
 
-    /// Tells all hooks that a compaction ended. Gives a warning for each hook that was skipped.
+    /// Calls all hooks after a compaction. Returns a warning for each hook that was skipped.
     pub(crate) async fn ended(&self, report: CompactionReport) -> Vec<String> {
         let hooks = if report.entry.is_some() { &self.after_compact } else { &self.compact_failed };
         let mut warnings = Vec::new();
         for hook in hooks {
-            // Nobody waits for it.
+            // No session waits for this hook.
             if let Err(problem) = guarded(&Chain::default(), HOOK_TIMEOUT, || hook(report.clone())).await {
                 warnings.push(format!("a hook after a compaction was skipped: {problem}"));
             }
@@ -129,7 +131,7 @@ impl Hooks {
     }
 }
 
-/// How long a hook may take, and what that time stands still for.
+/// The time limit of a hook, and what stops its clock.
 pub(crate) struct TimeLimit {
     pub(crate) timeout: Duration,
     pub(crate) pauses: Pauses,
@@ -141,7 +143,7 @@ impl From<Duration> for TimeLimit {
     }
 }
 
-/// Runs a hook, for which these sessions wait. The error says why it gave nothing.
+/// Runs a hook for which these sessions wait. The error says why it made no decision.
 pub(crate) async fn guarded<T>(
     waiting: &Chain,
     limit: impl Into<TimeLimit>,
@@ -158,14 +160,14 @@ pub(crate) async fn guarded<T>(
     }
 }
 
-/// Gives a type what its hooks are told with a method for the agent's state.
+/// Adds a method for the agent's state to a hook's argument type.
 macro_rules! has_state {
     ($($name:ident)+) => { $(
         impl $name {
-            /// The agent's state of this type: see `Agent::state`.
+            /// Returns the agent's state of this type: see [`Agent::state`](crate::Agent::state).
             ///
             /// # Errors
-            /// The agent was given none.
+            /// The agent has no state of this type.
             pub fn state<T: Send + Sync + 'static>(&self) -> Result<std::sync::Arc<T>, greenroom_tools::MissingState> {
                 self.app_state.get()
             }

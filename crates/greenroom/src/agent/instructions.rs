@@ -1,7 +1,7 @@
-//! An agent's instructions: a text, or a function that writes it for each run.
+//! An agent's instructions: a text, or a function that writes the text for each run.
 //!
-//! Invariants: within a run the text is the same to the byte, in every request; a function that panics refuses its
-//! run and harms no session.
+//! Invariants: within a run, the text is identical in every request; a function that panics refuses its run
+//! and does not harm the session.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -12,7 +12,7 @@ use greenroom_tools::{AppState, panic_text};
 
 use crate::agent::hooks::has_state;
 
-/// For whom instructions are written.
+/// The argument of a function that writes instructions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InstructionsContext {
@@ -20,15 +20,15 @@ pub struct InstructionsContext {
     pub session: Arc<str>,
     /// The session whose agent called this one as a tool.
     pub parent: Option<Arc<str>>,
-    /// The session's name, for people.
+    /// The session's title.
     pub title: Option<String>,
-    /// The run that begins.
+    /// The run that starts.
     pub run: RunId,
-    /// The provider that is asked.
+    /// The provider of the run.
     pub provider: String,
-    /// The model that answers.
+    /// The model of the run.
     pub model: String,
-    /// What the program gave the agent.
+    /// The agent's application state.
     pub app_state: AppState,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Debug for Instructions {
 }
 
 impl Instructions {
-    /// The text that is known without a run.
+    /// Returns the text if it does not depend on the run.
     pub(crate) fn fixed(&self) -> Option<&Arc<str>> {
         match self {
             Self::Text(text) => Some(text),
@@ -65,10 +65,10 @@ impl Instructions {
         }
     }
 
-    /// The text for a run.
+    /// Returns the text for a run.
     ///
     /// # Errors
-    /// What the function's panic said.
+    /// The message of the function's panic.
     pub(crate) fn render(&self, context: impl FnOnce() -> InstructionsContext) -> Result<Arc<str>, String> {
         match self {
             Self::Text(text) => Ok(Arc::clone(text)),

@@ -1,7 +1,7 @@
-//! Settings that change while sessions are open: a file that its user edits, for one.
+//! Settings that change while sessions are open, for example from a file that the user edits.
 //!
-//! Invariants: the source is asked before each check of each session, and its answer holds for all sessions from the
-//! next check of each; a source that has nothing new costs one call.
+//! Invariants: the source is asked before each check of each session, and its answer applies to all sessions
+//! from their next check on; a source without news costs one call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,29 +14,29 @@ use crate::agent::Agent;
 #[cfg(test)]
 mod tests;
 
-/// What a source of settings says when something changed.
+/// A source's answer after a change.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct SettingsChange {
-    /// The settings that hold from now on; `None`: those before stay.
+    /// The new settings; `None` keeps the current ones.
     pub settings: Option<LiveSettings>,
-    /// What the user must know: the reason why an edit is not used, for one. The session that asked tells it as an event
-    /// `warning`.
+    /// A warning for the user, for example why an edit is not used. The session that asked reports it as a
+    /// `warning` event.
     pub warning: Option<String>,
 }
 
 /// Settings of sessions.
 #[derive(Clone)]
 pub struct LiveSettings {
-    /// How sessions are compacted, where their agent does not say.
+    /// The compaction settings for agents without their own.
     pub compaction: CompactionSettings,
-    /// Gives an agent with the other settings: limits, budgets, time limits, how its models are to answer. It is called
-    /// with the agent that a session was opened with, each time that the settings changed. Its model and its provider
-    /// stay those of the agent.
+    /// Returns an agent with the other settings: limits, budgets, time limits, model settings. It is called
+    /// after each change, with the agent with which a session was opened. The agent's model and provider do
+    /// not change.
     pub adjust: Arc<Adjust>,
 }
 
-/// Gives an agent with other settings.
+/// Returns an agent with other settings.
 pub(crate) type Adjust = dyn Fn(&Agent) -> Agent + Send + Sync;
 
 impl std::fmt::Debug for SettingsChange {
@@ -55,7 +55,7 @@ impl std::fmt::Debug for LiveSettings {
 }
 
 impl SettingsChange {
-    /// Settings that hold from now on.
+    /// Creates an answer with new settings.
     pub fn settings(
         compaction: CompactionSettings,
         adjust: impl Fn(&Agent) -> Agent + Send + Sync + 'static,
@@ -64,12 +64,12 @@ impl SettingsChange {
         Self { settings: Some(settings), warning: None }
     }
 
-    /// The settings before stay, and this is said.
+    /// Creates an answer that keeps the current settings, with a warning.
     pub fn warning(text: impl Into<String>) -> Self {
         Self { settings: None, warning: Some(text.into()) }
     }
 
-    /// As this, and this is said too.
+    /// Returns this answer with a warning.
     #[must_use]
     pub fn and_warning(mut self, text: impl Into<String>) -> Self {
         self.warning = Some(text.into());
@@ -77,7 +77,7 @@ impl SettingsChange {
     }
 }
 
-/// Says what changed since it was asked last.
+/// Returns the changes since its previous call.
 pub(crate) type Source = Arc<dyn Fn() -> Option<SettingsChange> + Send + Sync>;
 
 impl std::fmt::Debug for Live {
@@ -86,15 +86,15 @@ impl std::fmt::Debug for Live {
     }
 }
 
-/// The source of a runtime's settings or an agent's, and what it said last.
+/// The source of a runtime's or an agent's settings, and its last answer.
 pub(crate) struct Live {
     source: Source,
     adjust: RwLock<Option<Arc<Adjust>>>,
-    /// How sessions of the agent are compacted that has this source; not used for a runtime's.
+    /// The compaction settings of sessions of the agent with this source; not used for a runtime's source.
     compaction: RwLock<Option<Arc<CompactionSettings>>>,
-    /// How often the settings changed.
+    /// How often the settings have changed.
     version: AtomicU64,
-    /// What is still to be said.
+    /// Warnings that have not been reported.
     warnings: Mutex<Vec<String>>,
 }
 
@@ -109,7 +109,7 @@ impl Live {
         }
     }
 
-    /// Asks the source. Gives the compaction settings, where they are new.
+    /// Asks the source. Returns the compaction settings if they are new.
     pub(crate) fn ask(&self) -> Option<CompactionSettings> {
         let SettingsChange { settings, warning } = (self.source)()?;
         if let Some(warning) = warning {
@@ -133,27 +133,27 @@ impl Live {
         }
     }
 
-    /// How sessions of the agent that has this source are compacted, where it said so.
+    /// Returns the compaction settings for the agent with this source, if the source has set them.
     pub(crate) fn compaction(&self) -> Option<Arc<CompactionSettings>> {
         self.compaction.read().clone()
     }
 
-    /// What the source said last is known to all from now on.
+    /// Notes that the latest settings now apply to all sessions.
     pub(crate) fn took_effect(&self) {
         self.version.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Which settings hold: another number after each change.
+    /// Returns the version of the settings: a new number after each change.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The agent with the settings that hold now.
+    /// Returns the agent with the current settings.
     pub(crate) fn adjusted(&self, agent: Arc<Agent>) -> Arc<Agent> {
         let adjust = self.adjust.read().clone();
         let Some(adjust) = adjust else { return agent };
         let mut adjusted = adjust(&agent);
-        // Another model or provider is the session's to choose, by opening it with another agent.
+        // A session changes its model or provider only when it is opened with another agent.
         adjusted.model.clone_from(&agent.model);
         adjusted.provider.clone_from(&agent.provider);
         adjusted.own_provider.clone_from(&agent.own_provider);
@@ -161,7 +161,7 @@ impl Live {
         Arc::new(adjusted)
     }
 
-    /// What is to be said, once.
+    /// Returns the unreported warnings, once.
     pub(crate) fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut *self.warnings.lock())
     }

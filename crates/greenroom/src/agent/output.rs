@@ -1,9 +1,9 @@
-//! Answers of a type or a schema: the schema that a model is given, and how its answer is read.
+//! Structured answers: the schema for the model, and parsing its answer.
 //!
-//! Invariants: the schema's root is an object, as servers demand: what is none is wrapped as `{"value": …}`, and
-//! unwrapped when it is read. What satisfies a type's schema can be read into the type. Where it can be, the schema is one
-//! that servers enforce strictly: objects are closed, and all their properties are required. An answer is judged by the
-//! program's own schema, whatever the server was sent.
+//! Invariants: the schema's root is an object, as servers require: any other schema is wrapped as `{"value":
+//! …}`, and its value unwrapped. A value that satisfies a type's schema can be parsed into the type. Where
+//! possible, servers can enforce the schema strictly: its objects are closed, and all their properties are
+//! required. An answer is judged by the program's own schema, whatever schema was sent to the server.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::values::prompt::Reply;
 #[cfg(test)]
 mod tests;
 
-/// The property that holds a value which is no object.
+/// The property that contains a wrapped value.
 const VALUE: &str = "value";
 
-/// The most characters that servers take of a schema's name.
+/// The most characters of a schema's name that servers accept.
 const NAME_MAX: usize = 64;
 
-/// The form of a typed answer, for code that does not know the type.
+/// The form of a structured answer, without its type.
 #[derive(Clone, Debug)]
 pub(crate) struct OutputForm {
     pub(crate) schema: Arc<OutputSchema>,
@@ -40,17 +40,17 @@ pub(crate) struct OutputForm {
     judge: Judge,
 }
 
-/// What says whether an answer has the form.
+/// Checks whether an answer has the form.
 #[derive(Clone, Debug)]
 enum Judge {
-    /// It can be read into the type.
+    /// The answer must parse into the type.
     Type(fn(&str, bool) -> serde_json::Result<()>),
-    /// It fits the program's schema.
+    /// The answer must satisfy the program's schema.
     Schema(Arc<ValueSchema>),
 }
 
 impl OutputForm {
-    /// The form of a `T`.
+    /// Returns the form of a `T`.
     pub(crate) fn of<T: JsonSchema + DeserializeOwned>() -> Self {
         let own = schema_of::<T>();
         let AnswerForm { schema, is_wrapped } = rooted(own.clone());
@@ -62,16 +62,16 @@ impl OutputForm {
         }
     }
 
-    /// The form of a value that fits a JSON schema.
+    /// Returns the form of a value that satisfies a JSON schema.
     ///
     /// # Errors
-    /// What is wrong with the schema and where.
+    /// What is wrong with the schema, and where.
     pub(crate) fn of_schema(own: &Value) -> Result<Self, ConfigError> {
         let judge = ValueSchema::new(own).map_err(|reason| ConfigError::OutputSchema { reason })?;
         let name = name_of(own.get("title").and_then(Value::as_str).unwrap_or_default());
         let mut plain = own.clone();
         if let Value::Object(map) = &mut plain {
-            // They name the schema as it stands alone; servers take neither.
+            // These keys identify a standalone schema; servers accept neither.
             map.remove("$schema");
             map.remove("$id");
         }
@@ -81,29 +81,30 @@ impl OutputForm {
             let AnswerForm { schema, is_wrapped } = rooted(schema);
             (OutputSchema { name: name.clone(), schema }, is_wrapped)
         };
-        // Closing objects may make a schema one that nothing fits, where it takes them together. No such schema is strict.
+        // Closing the objects of an `allOf` may make a schema unsatisfiable. Such a schema is never strict.
         let (schema, is_wrapped) =
             Some(rooted(tidied)).filter(|(schema, _)| schema.is_strict()).unwrap_or_else(|| rooted(plain));
         let (schema, own, judge) = (Arc::new(schema), Arc::new(own.clone()), Judge::Schema(Arc::new(judge)));
         Ok(Self { schema, is_wrapped, own, judge })
     }
 
-    /// The form that a prompt recorded. An answer is judged by the schema then: no type is known.
+    /// Returns the form that was recorded with a prompt. The schema then judges answers, because the type is
+    /// not known.
     ///
     /// # Errors
-    /// What is wrong with the schema and where.
+    /// What is wrong with the schema, and where.
     pub(crate) fn of_terms(terms: &OutputTerms) -> Result<Self, ConfigError> {
         let form = Self::of_schema(&terms.schema)?;
         let schema = OutputSchema { name: terms.name.clone(), ..OutputSchema::clone(&form.schema) };
         Ok(Self { schema: Arc::new(schema), ..form })
     }
 
-    /// As a prompt records it.
+    /// Returns the form as it is recorded with a prompt.
     pub(crate) fn terms(&self) -> OutputTerms {
         OutputTerms { name: self.schema.name.clone(), schema: Value::clone(&self.own) }
     }
 
-    /// Has answers that lack the form sent back.
+    /// Adds a validator that sends back answers without this form.
     pub(crate) fn demand(&self, validators: &mut Validators) {
         let judge = self.clone();
         validators.push(move |answer: ProposedAnswer| {
@@ -114,10 +115,10 @@ impl OutputForm {
         });
     }
 
-    /// Whether an answer has the form.
+    /// Checks an answer.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why the answer does not have the form.
     pub(crate) fn check(&self, text: &str) -> Result<(), String> {
         match &self.judge {
             Judge::Type(read) => read(text, self.is_wrapped).map_err(|error| error.to_string()),
@@ -129,7 +130,7 @@ impl OutputForm {
         }
     }
 
-    /// The value of an answer, as JSON.
+    /// Returns the value of an answer, as JSON.
     ///
     /// # Errors
     /// [`Error::Output`].
@@ -141,11 +142,11 @@ impl OutputForm {
         }
     }
 
-    /// How a run ended whose answer was to have this form. The last of several answers that were sent back is judged by
-    /// the form first; another validator's reason stays as it is.
+    /// Checks the result of a run that required this form. If the last of several rejected answers lacks the
+    /// form, the error says so; otherwise the other validator's reason is kept.
     ///
     /// # Errors
-    /// [`Error::Output`], and those of the run.
+    /// [`Error::Output`], and the errors of the run.
     pub(crate) fn checked(&self, ended: Result<Reply>) -> Result<Reply> {
         match ended {
             Ok(reply) => match self.check(&reply.text) {
@@ -170,14 +171,14 @@ fn type_name<T>() -> &'static str {
     full.rsplit("::").next().unwrap_or(full)
 }
 
-/// What servers take of a name.
+/// Converts a name into one that servers accept.
 fn name_of(name: &str) -> String {
     let taken = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
     let name: String = name.chars().filter(taken).take(NAME_MAX).collect();
     if name.is_empty() { "answer".to_owned() } else { name }
 }
 
-/// The schema of a typed answer.
+/// The schema of a structured answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct AnswerForm {
     /// The schema.
@@ -186,7 +187,7 @@ pub(crate) struct AnswerForm {
     pub(crate) is_wrapped: bool,
 }
 
-/// The schema of a `T`, as servers take it.
+/// Returns the schema of a `T` in the form that servers accept.
 fn schema_of<T: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
@@ -196,7 +197,7 @@ fn schema_of<T: JsonSchema>() -> Value {
     schema
 }
 
-/// The form whose root is an object.
+/// Returns the form with an object as its root.
 fn rooted(schema: Value) -> AnswerForm {
     let is_object = schema.get("type").is_some_and(|kind| kind == "object")
         && ["anyOf", "oneOf", "allOf", "$ref", "enum"].iter().all(|key| schema.get(key).is_none());
@@ -207,7 +208,7 @@ fn rooted(schema: Value) -> AnswerForm {
     }
 }
 
-/// Reads an answer's text.
+/// Parses an answer's text.
 pub(crate) fn read<T: DeserializeOwned>(text: &str, is_wrapped: bool) -> serde_json::Result<T> {
     let text = json_text(text);
     if is_wrapped
@@ -217,17 +218,17 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str, is_wrapped: bool) -> serde_j
     {
         return serde_json::from_value(value);
     }
-    // A model that knows no schemas answers with the value itself.
+    // A model without support for schemas answers with the unwrapped value.
     serde_json::from_str(text)
 }
 
-/// The value in an answer that is being written, as far as it has come.
+/// Returns the value of an incomplete answer, as far as it has been streamed.
 pub(crate) fn unwrapped(value: Value, is_wrapped: bool) -> Option<Value> {
     let is_wrapper = is_wrapped && value.as_object().is_some_and(|object| object.len() <= 1);
     if is_wrapper { value.get(VALUE).cloned() } else { Some(value) }
 }
 
-/// The JSON in an answer. Models that know no schemas like to put it into a fence.
+/// Returns the JSON in an answer. Models without support for schemas often put it into a fence.
 pub(crate) fn json_text(text: &str) -> &str {
     let trimmed = text.trim();
     let Some(fenced) = trimmed.strip_prefix("```") else { return trimmed };
@@ -235,7 +236,7 @@ pub(crate) fn json_text(text: &str) -> &str {
     inner.strip_suffix("```").unwrap_or(inner).trim()
 }
 
-/// Where schemas keep what they refer to, by their draft.
+/// The keywords for definitions in different drafts of JSON schema.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
 fn wrapped(mut schema: Value) -> Value {
@@ -255,7 +256,7 @@ fn wrapped(mut schema: Value) -> Value {
     object
 }
 
-/// What referred to the root, or to a part of it that is wrapped with it, refers to the wrapped value.
+/// Redirects references to the root, or to a part of it, to the wrapped value.
 fn refer_to_value(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
@@ -273,7 +274,7 @@ fn refer_to_value(schema: &mut Value) {
     }
 }
 
-/// Brings a schema, and those in it, into the form that servers take.
+/// Converts a schema and its subschemas into the form that servers accept.
 fn tidy(schema: &mut Value) {
     let Value::Object(map) = schema else { return };
     map.remove("title");
@@ -282,10 +283,10 @@ fn tidy(schema: &mut Value) {
         is_number(kind) || kind.as_array().is_some_and(|kinds| kinds.iter().any(is_number))
     });
     if has_number {
-        // `uint32` and the like are no formats that servers know.
+        // Servers do not know formats such as `uint32`.
         map.remove("format");
     }
-    // An answer that fits two forms is read as the first.
+    // An answer that satisfies two alternatives is parsed as the first.
     if let Some(forms) = map.remove("oneOf") {
         map.entry("anyOf").or_insert(forms);
     }
@@ -307,7 +308,7 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-/// Closes an object, and requires what may be left out, where `null` says the same.
+/// Closes an object, and requires its optional properties if they may be `null`.
 fn close(map: &mut Map<String, Value>) {
     let named = |required: &Value| {
         required
@@ -326,7 +327,7 @@ fn close(map: &mut Map<String, Value>) {
         }
     }
     map.insert("required".to_owned(), required.into());
-    // What flattened fields may add is said by the schema itself.
+    // The schema itself says what flattened fields may add.
     if !map.contains_key("unevaluatedProperties") {
         map.entry("additionalProperties").or_insert(Value::Bool(false));
     }

@@ -1,7 +1,7 @@
-//! All tools of an agent, made once for the sessions that work with the same ones: what a model is told of them takes
-//! more memory than the rest of a session that has nothing to do.
+//! The complete tools of an agent, created once for all sessions with the same tools: their descriptions take
+//! more memory than the rest of an idle session.
 //!
-//! Invariants: tools live no longer than somebody works with them; an agent that calls or hands over to others shares
+//! Invariants: tools live only as long as a session uses them; an agent with sub-agents or hand-offs shares
 //! nothing.
 
 use greenroom_tools::{Registry, WeakRegistry};
@@ -10,14 +10,14 @@ use parking_lot::Mutex;
 use crate::agent::Agent;
 use crate::values::error::Result;
 
-/// All tools of an agent, and how many tokens a model's requests take for them, estimated.
+/// All tools of an agent, and the estimated tokens that they add to a request.
 #[derive(Clone)]
 pub(crate) struct AllTools {
     pub(crate) registry: Registry,
     pub(crate) tokens: u64,
 }
 
-/// The tools that were made last. Most sessions of a program work with the same ones.
+/// The tools that were created last. Most sessions of a program use the same ones.
 #[derive(Default)]
 pub(crate) struct SharedTools(Mutex<Option<Made>>);
 
@@ -29,10 +29,10 @@ struct Made {
 }
 
 impl SharedTools {
-    /// All tools of this agent: those of another session, or the ones that `make` gives.
+    /// Returns all tools of this agent: those of another session, or new ones from `make`.
     ///
     /// # Errors
-    /// That of `make`.
+    /// The error of `make`.
     pub(crate) fn of(&self, agent: &Agent, make: impl FnOnce() -> Result<AllTools>) -> Result<AllTools> {
         if !agent.problems.is_empty() || !agent.sub_agents.is_empty() || !agent.hand_offs.is_empty() {
             return make();
@@ -41,7 +41,7 @@ impl SharedTools {
         if let Some(made) = last().as_ref().and_then(|made| made.of(&agent.tools)) {
             return Ok(made);
         }
-        // Tools of the program's own say what they are meanwhile, so nothing is locked.
+        // A program's own tools are asked for their descriptions, so no lock is held.
         let made = make()?;
         let (own, all) = (agent.tools.downgrade(), made.registry.downgrade());
         *last() = Some(Made { own, all, tokens: made.tokens });

@@ -1,7 +1,7 @@
-//! Agents as tools of others: how they are declared, and as which tool the model is offered one.
+//! Sub-agents: the declaration of agents as tools of others.
 //!
-//! Invariants: arguments that cannot be read begin nothing; what a call takes and gives is decided here, and what its
-//! work is in `actors/sub_agent.rs`.
+//! Invariants: invalid arguments start no work; this file defines the input and output of a call,
+//! `actors/sub_agent.rs` its work.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::agent::Agent;
 use crate::agent::output::OutputForm;
 use crate::values::error::Result;
 
-/// How many calls of one sub-agent run at the same time where nothing else is said.
+/// How many calls of one sub-agent run concurrently by default.
 const PARALLEL: usize = 8;
-/// An agent that another one may call as a tool, made by [`sub_agent`].
+/// An agent that another one may call as a tool, created by [`sub_agent`].
 #[derive(Clone)]
 pub struct SubAgent {
     pub(crate) name: String,
@@ -29,22 +29,22 @@ pub struct SubAgent {
 
 pub(crate) type ReadTask = dyn Fn(&Value) -> Result<String, String> + Send + Sync;
 
-/// What a call takes.
+/// The input of a call.
 #[derive(Clone)]
 pub(crate) struct Input {
     pub(crate) parameters: Value,
     pub(crate) description: Option<String>,
-    /// The task that the arguments are, or what is wrong with them.
+    /// Parses the arguments into the task, or says what is wrong with them.
     pub(crate) task: Arc<ReadTask>,
 }
 
-/// An agent that another one may call as a tool, by this name: for [`Agent::sub_agent`]. It works on each call in a
-/// session of its own, whose parent is the caller's session.
+/// Creates a sub-agent with this tool name, for [`Agent::sub_agent`]. It handles each call in a session of
+/// its own, whose parent is the caller's session.
 ///
-/// A call takes a `task`, a text, and gives the text of the agent's last answer; [`SubAgent::input`] and
-/// [`SubAgent::output`] say otherwise. Calls of sub-agents in one answer run at the same time, beside each other and
-/// beside calls that only read. What files they touch is for their instructions to say: two that write the same file at
-/// the same time overwrite each other.
+/// By default, a call takes a text, `task`, and returns the text of the agent's last answer;
+/// [`SubAgent::input`] and [`SubAgent::output`] change this. Calls of sub-agents in one answer run
+/// concurrently, with each other and with read-only calls. Their instructions should keep them to different
+/// files: two that write the same file at the same time overwrite each other's changes.
 ///
 /// ```
 /// use greenroom::prelude::*;
@@ -80,23 +80,23 @@ pub fn sub_agent(name: impl Into<String>, agent: impl Into<Arc<Agent>>) -> SubAg
 }
 
 impl SubAgent {
-    /// What the calling model is told that the agent is for. Without it, that is the doc comment of the input's type.
+    /// Sets the description for the calling model. The default is the doc comment of the input's type.
     #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Self {
         self.description = Some(description.into());
         self
     }
 
-    /// How many calls of it run at the same time, at least 1; 8 where this is not called. Calls beyond it wait for their
-    /// turn, in the order in which the model made them.
+    /// Sets how many calls run concurrently, at least 1; the default is 8. Further calls wait, in the order
+    /// in which the model made them.
     #[must_use]
     pub fn parallel(mut self, calls: usize) -> Self {
         self.parallel = calls.max(1);
         self
     }
 
-    /// A call takes a struct instead of a `task`. The calling model is given its schema, and reads what is wrong with
-    /// arguments that do not fit; the agent reads its fields, one a line.
+    /// Sets the input to a struct instead of `task`. The calling model gets its schema, and an explanation if
+    /// arguments do not fit; the sub-agent gets the fields as text, one per line.
     #[must_use]
     pub fn input<T: DeserializeOwned + JsonSchema + 'static>(mut self) -> Self {
         let (parameters, description) = greenroom_tools::arguments_schema::<T>();
@@ -108,8 +108,8 @@ impl SubAgent {
         self
     }
 
-    /// A call gives JSON of this type. The agent is given its schema, and an answer that cannot be read is sent back to it
-    /// with the reason, as by [`RunRequest::output`](crate::RunRequest::output).
+    /// Sets the output to JSON of this type. The sub-agent gets its schema, and an invalid answer is sent
+    /// back to it with the reason, as by [`RunRequest::output`](crate::RunRequest::output).
     #[must_use]
     pub fn output<T: DeserializeOwned + JsonSchema + 'static>(mut self) -> Self {
         self.output = Some(OutputForm::of::<T>());
@@ -127,7 +127,7 @@ impl fmt::Debug for SubAgent {
 }
 
 impl Input {
-    /// One text.
+    /// The default input, one text.
     fn text() -> Self {
         let parameters = serde_json::json!({
             "type": "object",
@@ -145,7 +145,7 @@ impl Input {
     }
 }
 
-/// Arguments as an agent reads them: one field a line, and what is no single word or number as JSON.
+/// Formats arguments for an agent: one field per line; values other than strings as JSON.
 fn rendered(arguments: &Value) -> String {
     let Some(fields) = arguments.as_object().filter(|fields| !fields.is_empty()) else {
         return "Do what you are for.".to_owned();
@@ -166,7 +166,7 @@ impl SubAgent {
         &self.name
     }
 
-    /// The agent that is called.
+    /// The called agent.
     pub(crate) fn agent(&self) -> &Arc<Agent> {
         &self.agent
     }

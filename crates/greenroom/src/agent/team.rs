@@ -1,7 +1,8 @@
-//! Agents among whom a conversation is handed: who they are by name, and as which tools a model is offered the others.
+//! Teams: agents that hand a conversation to one another, by name, and the tools that their models use for
+//! it.
 //!
-//! Invariants: the names are the graph: an agent names those to whom it may hand over, so two may name each other; which
-//! one answers is in the session's log, and a team that is opened again goes on with that one.
+//! Invariants: agents name those to whom they may hand over, so two may name each other. The session's log
+//! says which one answers, and a reopened team continues with that one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,10 +18,10 @@ use serde_json::{Value, json};
 use crate::agent::Agent;
 use crate::values::error::ConfigError;
 
-/// How the names of the tools begin with which a model hands over.
+/// The prefix of the tools that hand over a conversation.
 const TOOL: &str = "transfer_to_";
 
-/// To whom an agent may hand the conversation.
+/// An agent to which another may hand the conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HandOffTo {
     pub(crate) name: String,
@@ -36,7 +37,7 @@ impl HandOffTo {
 
 /// The agents of a team, by name.
 pub(crate) struct Members {
-    /// The name of the one that answers first.
+    /// The name of the agent that answers first.
     first: String,
     agents: BTreeMap<String, Agent>,
 }
@@ -47,11 +48,11 @@ impl fmt::Debug for Members {
     }
 }
 
-/// Agents among whom a conversation is handed. It is opened like an agent; the first one answers, until it or the program
-/// hands the conversation to another, who answers from then on, in the same session. After a restart the one that
-/// answered last goes on.
+/// Agents that hand a conversation to one another. A team is opened like an agent. Its first agent answers
+/// until it or the program hands the conversation to another one, which then answers in the same session.
+/// After a restart, the agent that answered last continues.
 ///
-/// An agent's model is offered a tool `transfer_to_…` for each that [`Agent::hand_off_to`] names.
+/// An agent's model gets a tool `transfer_to_…` for each agent that [`Agent::hand_off_to`] names.
 ///
 /// ```
 /// use greenroom::prelude::*;
@@ -70,9 +71,10 @@ impl fmt::Debug for Members {
 /// # Ok(()) }
 /// ```
 ///
-/// What an agent does not see stays in the log. [`Sees::Last`] and [`Sees::Summary`] narrow the context as a compaction
-/// does, for whoever comes after, too; [`SessionHandle::undo_compaction`](crate::SessionHandle::undo_compaction) widens it
-/// again, and leaves the conversation with whom it is. A branch that begins before a hand-off goes on with the agent that
+/// Messages that an agent does not see stay in the log. [`Sees::Last`] and [`Sees::Summary`] narrow the
+/// context as a compaction does, and for later agents too;
+/// [`SessionHandle::undo_compaction`](crate::SessionHandle::undo_compaction) widens it again, without
+/// changing the answering agent. A branch that starts before a hand-off continues with the agent that
 /// answered there.
 #[derive(Debug, Clone)]
 pub struct Team {
@@ -81,14 +83,14 @@ pub struct Team {
 }
 
 impl Team {
-    /// A team of one, who answers first.
+    /// Creates a team of one agent, which answers first.
     pub fn new(name: impl Into<String>, agent: Agent) -> Self {
         let first = name.into();
         let agents = BTreeMap::from([(first.clone(), agent)]);
         Self { members: Arc::new(Members { first, agents }), problems: Vec::new() }
     }
 
-    /// Another agent. One of the same name is refused when a session is opened.
+    /// Adds an agent. Opening a session refuses a team with duplicate names.
     #[must_use]
     pub fn member(mut self, name: impl Into<String>, agent: Agent) -> Self {
         let name = name.into();
@@ -129,7 +131,8 @@ impl From<Team> for Arc<Agent> {
 }
 
 impl Members {
-    /// The agent of this name, as a member. Where it has no cost limit of its own, that of the first one holds.
+    /// Returns the agent with this name, as a member. Without a cost limit of its own, it has that of the
+    /// first agent.
     fn agent(self: &Arc<Self>, name: &str) -> Option<Agent> {
         let mut agent = self.agents.get(name)?.clone();
         agent.cost_limit = agent.cost_limit.or_else(|| self.agents.get(&self.first)?.cost_limit);
@@ -139,17 +142,17 @@ impl Members {
 }
 
 impl Agent {
-    /// The name that it has in its team.
+    /// Returns its name in its team.
     pub(crate) fn member_name(&self) -> Option<&str> {
         self.team.as_ref().map(|(name, _)| name.as_str())
     }
 
-    /// The member of its team of this name.
+    /// Returns the member of its team with this name.
     pub(crate) fn member(&self, name: &str) -> Option<Self> {
         self.team.as_ref()?.1.agent(name)
     }
 
-    /// The other members of its team.
+    /// Returns the other members of its team.
     pub(crate) fn others(&self) -> impl Iterator<Item = Self> {
         let team = self.team.iter();
         team.flat_map(|(own, members)| {
@@ -157,14 +160,14 @@ impl Agent {
         })
     }
 
-    /// To whom a recorded result of a tool hands the conversation.
+    /// Returns the hand-off that a recorded result of a tool requests.
     pub(crate) fn handed_to(&self, result: &ToolResult) -> Option<&HandOffTo> {
         self.hand_offs.iter().find(|to| result.status == ToolStatus::Ok && to.tool_name() == result.tool_name)
     }
 }
 
-/// The agent that answers in a session whose conversation was handed to `name` last. One that is not there any more is
-/// no reason to lock the session: then the given one answers.
+/// Returns the agent that answers in a session whose conversation was last handed to `name`. If that agent no
+/// longer exists, the given one answers, so the session remains usable.
 pub(crate) fn answering(agent: Arc<Agent>, name: Option<&str>) -> Arc<Agent> {
     match name.filter(|name| agent.member_name() != Some(name)).and_then(|name| agent.member(name)) {
         Some(member) => Arc::new(member),
@@ -172,14 +175,15 @@ pub(crate) fn answering(agent: Arc<Agent>, name: Option<&str>) -> Arc<Agent> {
     }
 }
 
-/// What a summary for the agent of this name is to keep.
+/// Returns the focus of a summary for the agent with this name.
 pub(crate) fn focus(name: &str) -> String {
     format!(
         "the conversation goes on with another agent, {name}, who has seen nothing of it: keep what {name} needs"
     )
 }
 
-/// The tool with which a model hands the conversation over. The session that records its result does it.
+/// The tool with which a model hands over the conversation. The session does it when it records the tool's
+/// result.
 pub(crate) struct TransferTool(pub(crate) HandOffTo);
 
 impl Tool for TransferTool {

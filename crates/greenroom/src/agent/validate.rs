@@ -1,7 +1,7 @@
-//! What a program says of an answer before it counts.
+//! Validators: functions of a program that judge an answer before it counts.
 //!
-//! Invariants: a validator judges, and changes nothing; one that panics or takes too long ends its run, not its session.
-//! Whether an answer is sent back, and how often, is decided by the kernel's run.
+//! Invariants: a validator judges, and changes nothing; one that panics or takes too long ends its run, not
+//! its session. The kernel's run decides whether an answer is sent back, and how often.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,25 +16,26 @@ use greenroom_tools::AppState;
 use crate::agent::hooks::{guarded, has_state};
 use crate::limits::waits::Chain;
 
-/// An answer that a validator judges: one that calls no tool.
+/// An answer for a validator to judge: one without tool calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProposedAnswer {
-    /// The session.
+    /// The session's id.
     pub session: Arc<str>,
     /// The run.
     pub run: RunId,
     /// The answer's text.
     pub text: String,
-    /// How many answers were rejected before it, in this run.
+    /// How many answers of this run were rejected before.
     pub rejections: u32,
-    /// What the program gave the agent.
+    /// The agent's application state.
     pub app_state: AppState,
 }
 
 has_state!(ProposedAnswer);
 
-/// Why an answer does not count, and what becomes of the run. A text is a reason for which the answer is sent back.
+/// Why an answer does not count, and whether the run continues. A string converts into a reason that sends
+/// the answer back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     reason: String,
@@ -42,12 +43,12 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    /// The answer goes back to the model with this reason, and it answers again.
+    /// Sends the answer back to the model with this reason, for another answer.
     pub fn send_back(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), ends_run: false }
     }
 
-    /// The run ends at once, with [`Error::Rejected`](crate::Error::Rejected) and this reason.
+    /// Ends the run at once, with [`Error::Rejected`](crate::Error::Rejected) and this reason.
     pub fn end_run(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), ends_run: true }
     }
@@ -61,7 +62,7 @@ impl<T: Into<String>> From<T> for Rejection {
 
 type Validator = Arc<dyn Fn(ProposedAnswer) -> BoxFuture<'static, Result<(), Rejection>> + Send + Sync>;
 
-/// The validators of an agent, or of a prompt, in the order in which they are asked.
+/// The validators of an agent or a prompt, in order.
 #[derive(Clone, Default)]
 pub(crate) struct Validators(Vec<Validator>);
 
@@ -84,7 +85,7 @@ impl Validators {
         }));
     }
 
-    /// These, and then those.
+    /// Returns these validators followed by `more`.
     pub(crate) fn and(&self, more: &Self) -> Self {
         Self(self.0.iter().chain(&more.0).cloned().collect())
     }
@@ -97,7 +98,7 @@ impl Validators {
         self.0.is_empty()
     }
 
-    /// What the validators say of an answer: the first rejection decides. Each may take so long.
+    /// Calls the validators in order; the first rejection decides. `timeout` limits each of them.
     pub(crate) async fn judge(&self, answer: &ProposedAnswer, waiting: &Chain, timeout: Duration) -> Verdict {
         for validator in &self.0 {
             match guarded(waiting, timeout, || validator(answer.clone())).await {

@@ -1,7 +1,7 @@
-//! The agents that a run called as tools, as programs hold them: to watch, steer and abort each.
+//! Handles of a run's sub-agents: to watch, steer and abort each.
 //!
-//! Invariants: an agent is among its caller's children before its start is recorded, and stays until the caller's next
-//! run begins; aborting one ends its work alone.
+//! Invariants: a sub-agent is among its caller's children before its start is recorded, and remains until the
+//! caller's next run starts; aborting one ends its work alone.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::events::bus::Subscription;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::Prompt;
 
-/// An agent that a run called as a tool. Cheap to clone; dropping it changes nothing.
+/// A sub-agent of a run. Cloning is cheap; dropping has no effect.
 ///
 /// ```
 /// # use greenroom::prelude::*;
@@ -47,7 +47,7 @@ impl fmt::Debug for Child {
     }
 }
 
-/// The same work on the same call.
+/// Two handles are equal if they refer to the same work on the same call.
 impl PartialEq for Child {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.work, &other.work)
@@ -59,22 +59,22 @@ impl Child {
         Self { work, deps }
     }
 
-    /// The name that its caller has for it: that of the tool.
+    /// Returns the agent's name for its caller: the name of the tool.
     pub fn name(&self) -> &str {
         &self.work.name
     }
 
-    /// The id of the call that it works on.
+    /// Returns the id of the call that it works on.
     pub fn call_id(&self) -> &str {
         &self.work.call_id
     }
 
-    /// The caller's run.
+    /// Returns the caller's run.
     pub fn run(&self) -> Option<RunId> {
         self.work.run
     }
 
-    /// Its own session: to look at, and to read when the work is over.
+    /// Returns its session: to read its state, and its log when the work has ended.
     pub fn session(&self) -> SessionHandle {
         SessionHandle::new(Arc::clone(&self.work.shared), Arc::clone(&self.deps))
     }
@@ -84,21 +84,22 @@ impl Child {
         !self.work.is_over()
     }
 
-    /// Its events, from now on. [`Filter::tree`](crate::Filter::tree) has those of the agents below it, too.
+    /// Subscribes to its events from now on. [`Filter::tree`](crate::Filter::tree) includes the agents below
+    /// it, too.
     pub fn subscribe(&self) -> Subscription {
         self.session().subscribe()
     }
 
-    /// Ends its work, and that of the agents below it, in order. The caller's run and its other children go on: the call
-    /// ends, and the caller's model reads that the agent was cancelled.
+    /// Aborts its work and that of the agents below it, in order. The caller's run and its other sub-agents
+    /// continue: the call ends, and its result tells the caller's model that the agent was cancelled.
     pub fn abort(&self) {
         self.work.cancel.cancel();
     }
 
-    /// Says something into its work: see [`SessionHandle::steer`].
+    /// Sends input into its run: see [`SessionHandle::steer`].
     ///
     /// # Errors
-    /// [`Error::ChildEnded`] when its work is over; else those of [`SessionHandle::steer`].
+    /// [`Error::ChildEnded`] if its work has ended; otherwise those of [`SessionHandle::steer`].
     pub async fn steer(&self, prompt: impl Into<Prompt>) -> Result<SentInput> {
         if !self.is_working() {
             return Err(Error::ChildEnded { session: self.work.shared.id.to_string() });
@@ -106,7 +107,7 @@ impl Child {
         self.session().steer(prompt).await
     }
 
-    /// The agents that it called itself, in the order of their starts.
+    /// Returns its own sub-agents, in the order of their starts.
     pub fn children(&self) -> Vec<Self> {
         self.session().children()
     }

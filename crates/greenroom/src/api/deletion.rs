@@ -1,8 +1,8 @@
-//! Deleting a session, with the sessions below it: those of the agents that its agent called, and so on.
+//! Deleting a session with the sessions of its sub-agents, on all levels.
 //!
-//! Invariants: the innermost go first and the session itself goes last, so a crash in between leaves nothing without the
-//! session that it belongs to; a deletion that a crash cut off is finished when the store is next opened by a runtime.
-//! Whoever waits for something in one of them hears that it was deleted.
+//! Invariants: the innermost sessions are deleted first and the session itself last, so a crash in between
+//! leaves no session without its parent. When a runtime next opens the store, it finishes a deletion that a
+//! crash interrupted. Callers that wait for one of these sessions get the error that it was deleted.
 
 use greenroom_store::Store;
 
@@ -10,17 +10,17 @@ use crate::api::runtime::Runtime;
 use crate::api::sessions::{children, tree};
 use crate::values::error::{Error, Result};
 
-/// Under what the store keeps which session is being deleted with others below it.
+/// The store's key for the session that is being deleted together with others.
 const DELETING: &str = "deleting";
 
-/// Deletes a session of a runtime, with those below it.
+/// Deletes a session of a runtime, and the sessions below it.
 pub(crate) async fn delete(runtime: &Runtime, id: &str) -> Result<()> {
     let deps = runtime.deps();
-    // One at a time: the store keeps one name.
+    // One at a time, because the store keeps one name.
     let _turn = deps.deletions.lock().await;
     let mut doomed = vec![runtime.session(id).await?];
     for below in runtime.stored_tree(id).await? {
-        // Nobody waits for one that nobody holds.
+        // Sessions without a handle have no waiting callers.
         doomed.extend(runtime.held(&below).await?);
     }
     doomed.iter().for_each(|session| session.door.set_deleting(true));
@@ -33,7 +33,7 @@ pub(crate) async fn delete(runtime: &Runtime, id: &str) -> Result<()> {
 
 async fn delete_all(runtime: &Runtime, id: &str) -> Result<()> {
     let deps = runtime.deps();
-    // Whoever works for it ends in order with its run.
+    // Closing the session ends the work below it, in order.
     runtime.close(id).await?;
     let below = runtime.stored_tree(id).await?;
     if !below.is_empty() {
@@ -43,7 +43,7 @@ async fn delete_all(runtime: &Runtime, id: &str) -> Result<()> {
         delete_one(runtime, session).await?;
     }
     runtime.delete_alone(id).await?;
-    // What began between the look and now.
+    // Sessions that were created since the first listing.
     let mut late: Vec<String> = Vec::new();
     for gone in below.iter().map(String::as_str).chain([id]) {
         late.extend(runtime.stored_tree(gone).await?);
@@ -59,13 +59,14 @@ async fn delete_all(runtime: &Runtime, id: &str) -> Result<()> {
 
 async fn delete_one(runtime: &Runtime, id: &str) -> Result<()> {
     match runtime.delete_alone(id).await {
-        // Somebody else did it.
+        // Another caller has deleted it.
         Err(Error::NoSession { .. }) => Ok(()),
         done => done,
     }
 }
 
-/// Deletes a session of a store that no runtime uses, with those below it. Gives how many sessions were below it.
+/// Deletes a session, and the sessions below it, from a store that no runtime uses. Returns how many sessions
+/// were below it.
 ///
 /// # Errors
 /// [`Error::NoSession`], [`Error::Store`].
@@ -87,14 +88,15 @@ pub async fn delete_stored(store: &Store, id: &str) -> Result<usize> {
     Ok(below.len())
 }
 
-/// Finishes a deletion that a crash cut off.
+/// Finishes a deletion that a crash interrupted.
 pub(crate) async fn finish(store: &Store) -> Result<()> {
     let Some(id) = store.learned_get(DELETING)?.filter(|id| !id.is_empty()) else { return Ok(()) };
     let id = String::from_utf8_lossy(&id).into_owned();
     match delete_stored(store, &id).await {
         Ok(_) => tracing::info!(session = %id, "a deletion that was cut off is finished"),
         Err(Error::NoSession { .. }) => {
-            // It was the last that went, unless something began below it at that very moment.
+            // The session itself was the last one to delete, unless another was created below it at that
+            // moment.
             for (session, _) in children(store, &id)? {
                 delete_stored_below(store, &session).await?;
             }

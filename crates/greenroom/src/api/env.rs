@@ -1,4 +1,4 @@
-//! A runtime from the environment: the one place in this crate that reads it.
+//! Reads the environment: the only place in this crate that does.
 
 use std::path::PathBuf;
 #[cfg(feature = "http")]
@@ -14,11 +14,12 @@ use crate::values::error::{ConfigError, Result};
 
 #[cfg(feature = "http")]
 impl Runtime {
-    /// A runtime as the environment says: `OPENAI_API_KEY` and `OPENAI_BASE_URL` for the provider,
-    /// `GREENROOM_DATA_DIR` for the store; else the user's data directory.
+    /// Starts a runtime configured by the environment: `OPENAI_API_KEY` and `OPENAI_BASE_URL` for the
+    /// provider, `GREENROOM_DATA_DIR` for the store, which defaults to a folder in the user's data directory.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) when a variable is not usable; [`Error::Store`](crate::Error::Store) when the store cannot be opened.
+    /// [`Error::Config`](crate::Error::Config) if a variable is invalid;
+    /// [`Error::Store`](crate::Error::Store) if the store cannot be opened.
     pub async fn from_env() -> Result<Self> {
         RuntimeBuilder::from_env()?.start().await
     }
@@ -26,10 +27,10 @@ impl Runtime {
 
 #[cfg(feature = "http")]
 impl RuntimeBuilder {
-    /// As [`Runtime::from_env`], to be changed before it is started.
+    /// Like [`Runtime::from_env`], but returns the builder for further configuration.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) when a variable is not usable.
+    /// [`Error::Config`](crate::Error::Config) if a variable is invalid.
     pub fn from_env() -> Result<Self> {
         let mut options = ServerOptions::default();
         if let Some(url) = variable("OPENAI_BASE_URL") {
@@ -42,15 +43,15 @@ impl RuntimeBuilder {
     }
 }
 
-/// The store's directory: `GREENROOM_DATA_DIR`, else `greenroom` in the user's data directory.
+/// Returns the store's directory: `GREENROOM_DATA_DIR`, or else `greenroom` in the user's data directory.
 ///
 /// # Errors
-/// [`Error::Config`](crate::Error::Config) when neither is known.
+/// [`Error::Config`](crate::Error::Config) if neither is known.
 pub fn data_dir() -> Result<PathBuf> {
     if let Some(dir) = variable("GREENROOM_DATA_DIR") {
         return Ok(PathBuf::from(dir));
     }
-    // What is not absolute does not count: each folder would have a store of its own.
+    // A relative path does not count: it would be a different store in each folder.
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_DATA_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/share")));
     Ok(base.map(|base| base.join("greenroom")).ok_or(ConfigError::NoDataDir)?)

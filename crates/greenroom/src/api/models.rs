@@ -1,7 +1,7 @@
-//! What is known of the models that a provider serves, and where each fact comes from.
+//! The known facts about a provider's models, and their sources.
 //!
-//! Invariants: looking asks the server for its list and nothing else; a server that does not answer hides nothing that
-//! the catalogue or the store knows.
+//! Invariants: a listing requests only the server's list of models; a server that does not reply hides no
+//! fact from the catalogue or the store.
 
 use std::collections::BTreeSet;
 
@@ -18,34 +18,34 @@ use crate::values::model_info::model_info;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Models {
-    /// The server's address, or the provider's name where it has none.
+    /// The server's address, or the provider's name if it has no address.
     pub origin: String,
     /// The models, by name.
     pub models: Vec<KnownModel>,
-    /// Why the server did not say which models it serves. The models are those of the catalogue then.
+    /// Why the server did not list its models. Then the models are those of the catalogue.
     pub problem: Option<ProviderError>,
 }
 
-/// What is known of one model.
+/// The known facts about one model.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct KnownModel {
-    /// The name by which it is asked for.
+    /// The name in requests.
     pub id: String,
-    /// The window that sessions work with, and where it comes from.
+    /// The window that sessions use, in tokens, and its source.
     pub window: Window,
-    /// The limit that the server named when it refused a request, in tokens. It is remembered until the server takes
-    /// more, or until it is forgotten.
+    /// The limit that the server named when it refused a request, in tokens. It is kept until the server
+    /// accepts more, or until it is forgotten.
     pub learned_tokens: Option<u64>,
     /// The output limit, in tokens.
     pub output_tokens: Option<u64>,
     /// The prices.
     pub prices: Option<Prices>,
-    /// Where output limit and prices come from.
+    /// The source of the output limit and the prices.
     pub source: FactSource,
 }
 
-/// Where a fact about a model comes from.
+/// The source of a fact about a model.
 #[derive(
     Debug,
     Clone,
@@ -65,11 +65,11 @@ pub enum FactSource {
     Server,
     /// The model catalogue.
     Catalog,
-    /// Nothing knows the model.
+    /// The model is unknown.
     Unknown,
 }
 
-/// What is known of the models of this agent's provider.
+/// Returns the known facts about the models of this agent's provider.
 pub(crate) async fn models(deps: &Deps, agent: &Agent) -> Result<Models> {
     let lane = deps.lane(agent).ok_or_else(|| deps.unknown_provider(agent))?;
     let (served, problem) = match lane.provider.served().await {

@@ -1,6 +1,6 @@
-//! The questions that wait for people, as programs list them.
+//! Lists of questions that wait for people.
 //!
-//! Invariants: only heads and the questions' own entries are read; nothing is opened. A question whose time has passed is
+//! Invariants: only heads and the questions' entries are read; no session is opened. Expired questions are
 //! not listed.
 
 use std::sync::Arc;
@@ -23,35 +23,35 @@ pub struct PendingQuestion {
     /// The question's id: its entry in the session's log.
     #[serde(rename = "question_id")]
     pub id: EntryId,
-    /// The run that waits.
+    /// The run that waits for the answer.
     pub run: RunId,
     /// The call that asks.
     pub call_id: String,
-    /// The name of the tool that is called.
+    /// The name of the called tool.
     pub tool: String,
     /// Who asks.
     pub asker: Asker,
-    /// What is asked: in JSON `text`, `details`, and `kind` with its fields.
+    /// The question: in JSON, `text`, `details`, and `kind` with its fields.
     #[serde(flatten)]
     pub question: Question,
-    /// When it was asked, in unix milliseconds.
+    /// When the question was asked, in unix milliseconds.
     pub asked_at_ms: u64,
-    /// When it expires, in unix milliseconds; absent where it stays open as long as its call.
+    /// When the question expires, in unix milliseconds; absent if it stays open as long as its call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<u64>,
 }
 
-/// The open questions of one session, oldest first.
+/// Returns the open questions of one session, oldest first.
 pub(crate) async fn of_session(deps: &Deps, session: &str) -> Result<Vec<PendingQuestion>> {
     let (store, session, now_ms) = (deps.store.clone(), session.to_owned(), deps.now_ms());
     blocking(deps, move || Ok(list_stored(&store, &session, now_ms)?)).await
 }
 
-/// The open questions of a stored session at this time, in unix milliseconds, oldest first: for programs that look into a
-/// store without a runtime. None where there is no such session.
+/// Returns the open questions of a stored session at this time, in unix milliseconds, oldest first: for
+/// programs that read a store without a runtime. The list is empty if the session does not exist.
 ///
 /// # Errors
-/// What the store says.
+/// The store's error.
 pub fn list_stored(
     store: &Store,
     session: &str,

@@ -1,7 +1,7 @@
-//! A prompt as programs say it: what it says, how it is to be answered, and its reply.
+//! A prompt of a program: its content, its options, and its reply.
 //!
-//! Invariants: nothing is sent before a request is awaited, started or streamed; dropping what is awaited cancels the run, or
-//! takes the prompt out of the inbox.
+//! Invariants: nothing is sent before a request is awaited, started or streamed; dropping the future cancels
+//! the run, or withdraws the prompt from the inbox.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -32,16 +32,15 @@ use crate::limits::waits::Chain;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::{Prompt, Reply, Typed};
 
-/// That a request is answered by a [`Reply`].
+/// Marks a request whose result is a [`Reply`].
 #[derive(Debug, Clone, Copy)]
 pub struct AsText;
 
-/// That a request is answered by a [`Typed`].
+/// Marks a request whose result is a [`Typed`].
 #[derive(Debug)]
 pub struct AsType<T>(PhantomData<fn() -> T>);
 
-/// A prompt that is to be said, or a run that is to be resumed. Await it, [`start`](Self::start) it, or
-/// [`stream`](Self::stream) it.
+/// A prompt to send, or a run to resume. Await it, [`start`](Self::start) it, or [`stream`](Self::stream) it.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -62,22 +61,22 @@ pub struct AsType<T>(PhantomData<fn() -> T>);
 #[must_use = "nothing is said before it is awaited, started or streamed"]
 pub struct RunRequest<O = AsText> {
     session: SessionHandle,
-    /// Tells this request from others.
+    /// Distinguishes this request from others.
     ticket: u64,
-    /// What is said; `None`: the newest prompt is resumed.
+    /// The prompt; `None` resumes the newest one.
     prompt: Option<Prompt>,
     key: Option<String>,
     settings: ModelSettings,
     timeout: Option<Duration>,
     cost_limit_usd: Option<f64>,
-    /// The form of its answer, where it has one, or why it cannot have that.
+    /// The required form of the answer, if there is one, or the error in it.
     form: Option<Result<OutputForm>>,
     validators: Validators,
-    /// The agent's validators that judge the answer too.
+    /// The agent's validators for this request.
     validated_by: Vec<String>,
     /// Aborts the run.
     cancel: CancellationToken,
-    /// Where the caller is in a trace of their own.
+    /// The caller's own trace.
     from: CalledFrom,
     output: PhantomData<fn() -> O>,
 }
@@ -112,26 +111,28 @@ impl<O> RunRequest<O> {
         }
     }
 
-    /// Says it once: a second prompt with the same key gives the first one's reply again, for which it waits if need be. The
-    /// words that were recorded first count, and the guards are not asked again.
+    /// Makes the request idempotent: a second prompt with the same key returns the first one's reply again,
+    /// after waiting for it if necessary. The recorded text of the first one counts, and guards are not
+    /// called again.
     ///
-    /// A key is used up by a reply and by nothing else. Where the first one has none, since its run was interrupted, was
-    /// aborted, failed or was stopped, or since it was withdrawn, the second goes on with it: after the tool calls that were
-    /// made already, and with what was asked for then where this request does not say otherwise. Where the conversation went
-    /// on without it, or the reply does not have the form that is asked for now ([`Self::output`]), it is said again.
+    /// Only a reply uses up a key. If the first prompt has no reply, because its run was interrupted,
+    /// aborted, stopped or failed, or because it was withdrawn, the second one continues it: after the tool
+    /// calls that were already made, and with the options of the first where this request sets none. If the
+    /// conversation has continued without it, or the reply does not have the form that is required now
+    /// ([`Self::output`]), the prompt is sent again.
     pub fn once(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// How the model is to answer this one: what is set here wins over the agent's settings.
+    /// Sets model settings for this request: they take precedence over the agent's settings.
     pub fn settings(mut self, settings: ModelSettings) -> Self {
         self.settings = self.settings.merged(settings);
         self
     }
 
-    /// Judges each answer to this prompt before it counts, as [`Agent::validate`](crate::Agent::validate) does, and after
-    /// the agent's own validators.
+    /// Adds a validator for the answers to this prompt, as [`Agent::validate`](crate::Agent::validate) does.
+    /// It is called after the agent's own validators.
     pub fn validate<F, Fut, E>(mut self, judge: F) -> Self
     where
         F: Fn(ProposedAnswer) -> Fut + Send + Sync + 'static,
@@ -142,30 +143,31 @@ impl<O> RunRequest<O> {
         self
     }
 
-    /// Has the answer to this prompt judged by this validator of the agent: see
-    /// [`Agent::validator`](crate::Agent::validator). Unlike a function that is given to [`Self::validate`], the name is
-    /// recorded with the prompt and holds after a restart too. [`ConfigError::UnknownValidator`](crate::ConfigError) where
-    /// the agent has none of this name.
+    /// Adds one of the agent's named validators for the answers to this prompt: see
+    /// [`Agent::validator`](crate::Agent::validator). Unlike a function passed to [`Self::validate`], the
+    /// name is recorded with the prompt and applies after a restart too. If the agent has no validator with
+    /// this name, the request fails with [`ConfigError::UnknownValidator`](crate::ConfigError).
     pub fn validated_by(mut self, name: impl Into<String>) -> Self {
         self.validated_by.push(name.into());
         self
     }
 
-    /// How long the reply may take, waiting included. After that the run is aborted, with what had come, and
-    /// [`Error::TimedOut`] is the result.
+    /// Sets how long the reply may take, including the wait in the inbox. After this time, the run is
+    /// aborted, its partial output is kept, and the result is [`Error::TimedOut`].
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// The most that the run may cost, in US dollars, where that is less than the agent allows: see
+    /// Sets the most that the run may cost, in US dollars, if it is lower than the agent's limit: see
     /// [`Agent::run_cost_limit_usd`](crate::Agent::run_cost_limit_usd).
     pub fn cost_limit_usd(mut self, usd: f64) -> Self {
         self.cost_limit_usd = Some(usd);
         self
     }
 
-    /// What aborts this request alone: before it is sent, while it waits, and in its run.
+    /// Returns a handle that aborts this request alone: before it is sent, while it waits, and during its
+    /// run.
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle { session: self.session.clone(), ticket: self.ticket, cancel: self.cancel.clone() }
     }
@@ -181,14 +183,15 @@ impl<O> RunRequest<O> {
         Ok(Run { session, abort, link, recorded, wrapped, reply: Awaited::Reply(read(reply)) })
     }
 
-    /// Sends it, and waits for its reply. `link` is told which run it became, before the first event of that run is
-    /// published.
+    /// Sends the request, and waits for its reply. `link` learns which run it became before the run's first
+    /// event is published.
     pub(crate) async fn send(self, link: Arc<RunLink>) -> Result<Reply> {
         let _waiting = self.session.door.begin_wait()?;
         self.hand_over(link, Arc::default()).await?.await
     }
 
-    /// Puts it into the session's mailbox, and gives what waits for the reply. `recorded` is set when it is durable.
+    /// Puts the request into the session's mailbox, and returns the future of its reply. `recorded` is
+    /// notified when the prompt is durable.
     async fn hand_over(
         self,
         link: Arc<RunLink>,
@@ -240,17 +243,18 @@ impl<O> RunRequest<O> {
 }
 
 impl RunRequest<AsText> {
-    /// Asks for an answer of a type, whatever it is: a struct, an enum, a list, a number. The model is given the type's
-    /// schema, and the answer is read into it. Servers that can are told to enforce the schema. An answer that
-    /// cannot be read is sent back with the reason, as by [`Self::validate`]. Awaits to a [`Typed`];
-    /// [`Error::Output`] when no answer had that form.
+    /// Requires an answer of a type, for example a struct, an enum, a list or a number. The model gets the
+    /// type's schema, and the answer is parsed into the type. Servers that support it are asked to enforce
+    /// the schema. An invalid answer is sent back with the reason, as by [`Self::validate`]. The result is a
+    /// [`Typed`]; [`Error::Output`] if no answer had this form.
     pub fn output<T: DeserializeOwned + schemars::JsonSchema>(self) -> RunRequest<AsType<T>> {
         self.with_form(&OutputForm::of::<T>()).typed()
     }
 
-    /// Asks for an answer that fits a JSON schema which is known only at run time: draft 2020-12, unless its `$schema`
-    /// names another. As [`Self::output`] otherwise; the value is JSON. A schema that refers to something outside of it, or
-    /// is none, is [`ConfigError::OutputSchema`](crate::ConfigError::OutputSchema) when the request is sent.
+    /// Requires an answer that satisfies a JSON schema that is known only at run time: draft 2020-12, unless
+    /// its `$schema` names another one. Otherwise like [`Self::output`]; the value is JSON. Sending the
+    /// request fails with [`ConfigError::OutputSchema`](crate::ConfigError::OutputSchema) if the schema is
+    /// invalid, or refers to anything outside it.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -311,26 +315,29 @@ impl RunRequest<AsText> {
         }
     }
 
-    /// Asks for an answer of this form; it stays a text.
+    /// Requires an answer of this form; the result remains text.
     pub(crate) fn with_form(mut self, form: &OutputForm) -> Self {
         self.form = Some(Ok(form.clone()));
         self
     }
 
-    /// Hands it to the session without waiting for the reply: the [`Run`] says when it is durable, aborts it, streams it
-    /// and gives the reply. What one caller starts in a session is said in that order.
+    /// Hands the request to the session without waiting for the reply. The [`Run`] says when the prompt is
+    /// durable, aborts it, streams it and returns the reply. The prompts that one caller starts in a session
+    /// are handled in this order.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`]; [`Error::InputRefused`] by the agent's guards; [`Error::Busy`] when too many requests wait in
-    /// the session already, and [`Error::RuntimeBusy`] in all sessions together; [`Error::Config`] with settings, limits or
-    /// a schema that cannot be used; [`Error::TimedOut`] when its time was up before it was handed over; [`Error::Store`]
-    /// when a session that slept cannot be read; [`Error::SessionFailed`] when that cannot be started;
-    /// [`Error::Interrupted`]; [`Error::Deleted`]; [`Error::NoAgent`]; [`Error::Closed`]. All others come with the reply.
+    /// [`Error::EmptyPrompt`]; [`Error::InputRefused`] by the agent's guards; [`Error::Busy`] if too many
+    /// requests wait in the session, and [`Error::RuntimeBusy`] in all sessions together; [`Error::Config`]
+    /// for invalid settings, limits or schemas; [`Error::TimedOut`] if the time limit passed before the
+    /// request was handed over; [`Error::Store`] if a sleeping session cannot be read;
+    /// [`Error::SessionFailed`] if it cannot be started; [`Error::Interrupted`]; [`Error::Deleted`];
+    /// [`Error::NoAgent`]; [`Error::Closed`]. The reply reports all other errors.
     pub async fn start(self) -> Result<Run> {
         self.begin(None, |reply| reply).await
     }
 
-    /// The run as it happens: its events, its text, and then its reply. Nothing is said before the stream is polled.
+    /// Streams the run: its events, its text, and then its reply. Nothing is sent before the stream is
+    /// polled.
     pub fn stream(self) -> RunStream {
         let (session, abort) = (self.session.clone(), self.abort_handle());
         RunStream::new(&session, None, abort, |link| self.send(link).boxed())
@@ -338,10 +345,10 @@ impl RunRequest<AsText> {
 }
 
 impl<T: DeserializeOwned + 'static> RunRequest<AsType<T>> {
-    /// As [`RunRequest::start`] of an untyped request.
+    /// Like [`RunRequest::start`] of an untyped request.
     ///
     /// # Errors
-    /// As there.
+    /// Those of the untyped request.
     pub async fn start(self) -> Result<Run<Typed<T>>> {
         let form = self.typed_form()?;
         let is_wrapped = form.is_wrapped;
@@ -351,7 +358,7 @@ impl<T: DeserializeOwned + 'static> RunRequest<AsType<T>> {
         self.begin(Some(is_wrapped), read).await
     }
 
-    /// As the stream of an untyped request, with the answer's value as far as it has come.
+    /// Like the stream of an untyped request, with the partial value of the answer.
     pub fn stream(self) -> RunStream<Typed<T>> {
         let (session, abort, form) = (self.session.clone(), self.abort_handle(), self.typed_form());
         let is_wrapped = form.as_ref().is_ok_and(|form| form.is_wrapped);
@@ -383,8 +390,8 @@ impl<T: DeserializeOwned + 'static> IntoFuture for RunRequest<AsType<T>> {
     }
 }
 
-/// A prompt that was handed to its session, and its run. Dropping it cancels the run, or takes the prompt out of the
-/// inbox; [`Self::detach`] lets it go on.
+/// A prompt that was handed to its session, and its run. Dropping it cancels the run, or withdraws the prompt
+/// from the inbox; [`Self::detach`] lets it continue.
 ///
 /// ```
 /// # use greenroom::prelude::*;
@@ -427,12 +434,12 @@ impl<R> fmt::Debug for Run<R> {
 }
 
 impl<R: Send + 'static> Run<R> {
-    /// Waits until the prompt is durable: from then on no crash loses it, whether its run has begun or it waits in the
-    /// inbox. Gives its entry: its message, or its place in the inbox. A prompt that repeats an idempotency key gives
-    /// the first one's.
+    /// Waits until the prompt is durable. From then on no crash loses it, whether its run has started or it
+    /// waits in the inbox. Returns its entry: the message's, or the inbox item's. A prompt that repeats an
+    /// idempotency key returns the entry of the first one.
     ///
     /// # Errors
-    /// Those of the reply, where the prompt was refused: then nothing of it is kept.
+    /// The errors of the reply, if the prompt was refused. Then nothing was recorded.
     pub async fn recorded(&mut self) -> Result<EntryId> {
         if let Awaited::Reply(reply) = &mut self.reply {
             let ended = tokio::select! {
@@ -452,7 +459,7 @@ impl<R: Send + 'static> Run<R> {
     /// Waits for the reply.
     ///
     /// # Errors
-    /// As the request, awaited.
+    /// The same as for awaiting the request.
     pub async fn reply(self) -> Result<R> {
         match self.reply {
             Awaited::Reply(reply) => reply.await,
@@ -460,13 +467,13 @@ impl<R: Send + 'static> Run<R> {
         }
     }
 
-    /// Lets it go on without anybody who waits for its reply. Events and the log tell how it ends.
+    /// Lets the run continue without a caller. Events and the log report how it ends.
     pub fn detach(self) {
         tokio::spawn(self.reply());
     }
 
-    /// The run as it happens, from now on: what was broadcast before this call is not in it. `RunRequest::stream` has
-    /// all of a run.
+    /// Streams the run from now on: earlier events are not included. [`RunRequest::stream`] includes all
+    /// events of a run.
     pub fn stream(self) -> RunStream<R> {
         let Self { session, abort, link, wrapped, reply, .. } = self;
         let reply = match reply {
@@ -478,32 +485,34 @@ impl<R: Send + 'static> Run<R> {
 }
 
 impl<R> Run<R> {
-    /// The run's id, from the moment that it begins; `None` while the prompt waits.
+    /// Returns the run's id once the run has started; `None` while the prompt waits.
     pub fn id(&self) -> Option<RunId> {
         self.link.run()
     }
 
-    /// Aborts this run, or takes its prompt back where it has not begun; other prompts of the session go on. The reply
-    /// is [`Error::Aborted`].
+    /// Aborts this run, or withdraws its prompt if the run has not started; other prompts of the session
+    /// continue. The reply is [`Error::Aborted`].
     pub fn abort(&self) {
         self.abort.abort();
     }
 
-    /// The agents that it called as tools so far, in the order of their starts: to watch, steer and abort each. They stay
-    /// until the session's next run begins. The stream of the run tells each as it comes, as [`RunItem::Child`].
+    /// Returns the run's sub-agents so far, in the order of their starts: to watch, steer and abort each.
+    /// They remain until the session's next run starts. The run's stream reports each as it starts, as
+    /// [`RunItem::Child`].
     ///
     /// [`RunItem::Child`]: crate::RunItem::Child
     pub fn children(&self) -> Vec<Child> {
         self.id().map(|run| self.session.children_of(run)).unwrap_or_default()
     }
 
-    /// What aborts it, for others to hold.
+    /// Returns a handle that aborts the run.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone()
     }
 }
 
-/// Aborts one prompt: its run, or the prompt itself where that has not begun. Cheap to clone; dropping it does nothing.
+/// Aborts one prompt: its run, or the prompt itself if the run has not started. Cloning is cheap; dropping
+/// has no effect.
 #[derive(Clone)]
 pub struct AbortHandle {
     session: SessionHandle,
@@ -522,15 +531,16 @@ impl AbortHandle {
         &self.session
     }
 
-    /// Aborts it. Of a run, what had come of the answer is kept; a prompt that waits is taken out of the inbox, and one
-    /// that is sent later is aborted as it begins. The reply is [`Error::Aborted`]. What has ended stays as it is.
+    /// Aborts the prompt. The partial answer of a run is kept; a waiting prompt is withdrawn from the inbox,
+    /// and one that is sent later is aborted as it starts. The reply is [`Error::Aborted`]. Aborting has no
+    /// effect after the end.
     pub fn abort(&self) {
         self.cancel.cancel();
         self.session.door.withdraw(self.ticket);
     }
 }
 
-/// Input that was said into a session: a steer, or a follow-up. It is durable. Dropping it changes nothing.
+/// Input that was sent into a session: a steer, or a follow-up. It is durable. Dropping this has no effect.
 pub struct SentInput {
     session: SessionHandle,
     taken: QueuedInput,
@@ -547,22 +557,24 @@ impl SentInput {
         Self { session, taken }
     }
 
-    /// Its entry: its message, or its place in the inbox.
+    /// Returns the input's entry: the message's, or the inbox item's.
     pub fn entry(&self) -> EntryId {
         self.taken.entry
     }
 
-    /// Whether it does not join the run in progress, because that is one of another agent: it begins a run of its own when
-    /// that one is over. See [`SessionHandle::with_agent`].
+    /// Whether the input does not join the run in progress, because that run belongs to another agent: it
+    /// then starts its own run afterwards. See [`SessionHandle::with_agent`].
     pub fn waits(&self) -> bool {
         self.taken.waits
     }
 
-    /// Waits for the reply of the run that takes it in: the one that it joins, or the one that it begins.
+    /// Waits for the reply of the run that receives the input: the one that it joins, or the one that it
+    /// starts.
     ///
     /// # Errors
-    /// Those of that run; [`Error::Deadlock`] in a tool that the run waits for; [`Error::Withdrawn`] where it was taken out of the inbox before; [`Error::Interrupted`] where
-    /// the session ended or crashed before: the input waits in the log.
+    /// The errors of that run; [`Error::Deadlock`] in a tool for which the run waits; [`Error::Withdrawn`] if
+    /// the input was withdrawn from the inbox; [`Error::Interrupted`] if the session ended or crashed before:
+    /// then the input waits in the log.
     pub async fn reply(self) -> Result<Reply> {
         let Self { session, taken } = self;
         let _waiting = session.door.begin_wait()?;

@@ -1,7 +1,7 @@
-//! Finishing what the end of a process left: the sessions with work that was taken on and is not done.
+//! Finishing the work that was interrupted when a process ended.
 //!
-//! Invariants: what was interrupted goes on before what waited behind it; only so many sessions are at it at a time; one
-//! that fails harms no other.
+//! Invariants: interrupted runs continue before the input that waited behind them; the number of concurrent
+//! sessions is limited; a session that fails affects no other.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -22,13 +22,13 @@ use crate::values::error::{Error, Result};
 use crate::values::prompt::Reply;
 use crate::values::state::Status;
 
-/// How many sessions are resumed at a time where nothing else is said.
+/// How many sessions are resumed concurrently by default.
 const AT_ONCE: usize = 16;
 
-/// Which agent finishes a session; `None` leaves the session as it is.
+/// Chooses the agent that finishes a session; `None` leaves the session unchanged.
 type Choice = Box<dyn FnMut(&SessionSummary) -> Option<Arc<Agent>> + Send>;
 
-/// All unfinished sessions, to be finished. Await it.
+/// Resumes all unfinished sessions. Await it.
 #[must_use = "nothing is resumed before it is awaited"]
 pub struct ResumeAll {
     runtime: Runtime,
@@ -42,16 +42,16 @@ impl fmt::Debug for ResumeAll {
     }
 }
 
-/// What became of a session that was resumed.
+/// The result of resuming a session.
 #[derive(Debug)]
 pub struct Resumed {
     /// The session.
     pub session: SessionHandle,
-    /// The reply of the last run that it took: of the one that was interrupted, or of the last prompt that waited behind
-    /// it. [`Error::NothingToResume`] where the answer was there already, and only the word that the run had ended was
-    /// missing. [`Error::Waiting`] where the run waits for a person's answer: the session is open, and goes on with it. How
-    /// that ended is told by `run_end` in its events, or by the prompt said again with its key
-    /// ([`once`](crate::RunRequest::once)).
+    /// The reply of the last run: the interrupted one, or the run of the last prompt that waited behind it.
+    /// [`Error::NothingToResume`] if the answer was complete and only the record of the run's end was
+    /// missing. [`Error::Waiting`] if the run waits for a person's answer: the session is open and continues
+    /// with the answer. The `run_end` event then reports the result, and so does the prompt if it is repeated
+    /// with its key ([`once`](crate::RunRequest::once)).
     pub result: Result<Reply>,
 }
 
@@ -60,7 +60,7 @@ impl ResumeAll {
         Self { runtime, choice, at_once: AT_ONCE }
     }
 
-    /// How many sessions are resumed at a time, at least 1; 16 where this is not called.
+    /// Sets how many sessions are resumed concurrently, at least 1; the default is 16.
     pub fn at_once(mut self, sessions: usize) -> Self {
         self.at_once = sessions.max(1);
         self
@@ -84,16 +84,16 @@ impl ResumeAll {
         });
         let finished: Vec<Result<Resumed>> =
             futures_util::stream::iter(finished).buffer_unordered(at_once).collect().await;
-        // One that was deleted meanwhile is not there to be told of.
+        // Sessions that were deleted in the meantime are omitted.
         let is_there = |resumed: &Result<Resumed>| !matches!(resumed, Err(Error::NoSession { .. }));
         finished.into_iter().filter(is_there).collect()
     }
 }
 
 async fn finish(runtime: &Runtime, session: &SessionHandle, agent: Arc<Agent>) -> Result<Reply> {
-    // Nobody is waited for: a program that starts must not hang on a person.
+    // A program that starts must not wait for a person.
     let mut asked = runtime.subscribe(Filter::tree(session.id()).kinds([EventType::QuestionAsked]));
-    // What is finished as it is opened is told to whoever asks for it, and no longer known once it has slept.
+    // A run that finishes while the session is opened has its reply only until the session sleeps.
     let _awake = session.door.keep_awake();
     open(runtime.deps(), Arc::from(session.id()), agent, None, OpenReason::Finish).await?;
     let waiting = || Err(Error::Waiting { session: session.id().to_owned() });

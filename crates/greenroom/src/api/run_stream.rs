@@ -1,8 +1,8 @@
-//! A run as it happens: a stream of what it does and says, which ends with its reply.
+//! A stream of a run: its events and text, ending with its reply.
 //!
-//! Invariants: it carries the events of its own run, and of the session those that belong to no run (compactions,
-//! warnings) while it waits; nothing follows the last item, which is the reply or an error. Dropping it cancels the
-//! run. Nothing of its own run is lost, tools' progress apart: the run waits for a reader who is slow.
+//! Invariants: it contains the events of its own run and, while it waits, the session's events without a run
+//! (compactions, warnings). The last item is the reply or an error. Dropping the stream cancels the run. No
+//! event of its own run is lost, except tools' progress: the run waits for a slow reader.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,45 +31,46 @@ use crate::values::prompt::Reply;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum RunItem<R = Reply> {
-    /// What happened. A piece of text is an event too, which its [`RunItem::Text`] follows.
+    /// An event. A piece of text is an event too, followed by its [`RunItem::Text`].
     Event(Arc<Event>),
-    /// More of the answer's text. After a tool call another answer begins.
+    /// More of the answer's text. After a tool call, another answer starts.
     Text(String),
     /// The text since the last complete message is void: the model is asked again.
     Discarded,
-    /// An agent that was called as a tool begins to work. Its event, `child_start`, came before.
+    /// A sub-agent starts to work. Its event, `child_start`, came before.
     Child(Child),
-    /// The typed answer's value, as far as it has come: a text that is being written is there in part, and what has
-    /// not been begun is missing.
+    /// The partial value of a typed answer: unfinished strings are included as far as they go; fields that
+    /// have not started are missing.
     Partial(Value),
-    /// The reader was too slow for the lines that a tool said of its progress: some are missing here, and nothing else.
+    /// The reader was too slow for tools' progress lines: some of them are missing here, and nothing else.
     Gap {
-        /// The first durable event that is missing, if one is; `Runtime::replay` gives it again.
+        /// The first missing durable event, if there is one; [`Runtime::replay`](crate::Runtime::replay)
+        /// returns it.
         from_seq: Option<u64>,
     },
-    /// The reply. Nothing follows.
+    /// The reply. It is the last item.
     Reply(R),
 }
 
-/// A piece of what the agent says in a run.
+/// A piece of the agent's text in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TextPiece {
     /// More of the text.
     More(String),
-    /// What follows is another message: what the agent says after its tools have run, or in place of an answer that was
-    /// not accepted.
+    /// Another message follows: text after the agent's tools have run, or in place of an answer that was
+    /// rejected.
     Break,
-    /// The model is asked again, and what it had said of its newest message is void: of the text so far, a break counted
-    /// as two bytes, so many bytes stay.
+    /// The model is asked again, and the text of its newest message is void: keep only this much of the text
+    /// so far, where a break counts as two bytes.
     Restart {
-        /// How many bytes stay.
+        /// How many bytes to keep.
         keep: usize,
     },
 }
 
 impl TextPiece {
-    /// Brings a text up to date: more is added, a break is an empty line, and what is void is cut off.
+    /// Updates a text: appends more text, an empty line for a break, and truncates void text.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -90,7 +91,7 @@ impl TextPiece {
     }
 }
 
-/// For output that cannot be taken back: what is void is followed by a line that says so.
+/// For output that cannot be withdrawn: a line after void text says so.
 impl fmt::Display for TextPiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -101,14 +102,14 @@ impl fmt::Display for TextPiece {
     }
 }
 
-/// How a break is written.
+/// The text of a break.
 const BREAK: &str = "\n\n";
 
-/// What the pieces of a run's text come to so far.
+/// The length of a run's text so far.
 #[derive(Debug, Default)]
 struct Shown {
     bytes: usize,
-    /// Where the newest message begins, its break included, while it is being written.
+    /// Where the newest message starts, including its break, while it is incomplete.
     message: Option<usize>,
 }
 
@@ -144,15 +145,15 @@ impl Shown {
     }
 }
 
-/// A run as it happens. A [`Stream`] of [`RunItem`]s, the last of which is the reply, or an error.
+/// A stream of a run: a [`Stream`] of [`RunItem`]s, the last of which is the reply or an error.
 ///
-/// It is read at the reader's pace: while a mebibyte waits unread, the model's answer is read no further, and the call
-/// keeps its place at the provider. Who only wants to look on subscribes instead, and may be told of a gap.
+/// The reader sets the pace: while one mebibyte is unread, no more of the model's answer is read, and the
+/// call keeps its slot at the provider. An observer subscribes instead, and may get a gap.
 #[must_use = "nothing is said before it is polled"]
 pub struct RunStream<R = Reply> {
     events: Subscription,
     reply: Option<BoxFuture<'static, Result<R>>>,
-    /// How it ended, while events are still to be told.
+    /// The result, while earlier events are still to be delivered.
     ended: Option<Result<R>>,
     link: Arc<RunLink>,
     abort: AbortHandle,
@@ -160,14 +161,14 @@ pub struct RunStream<R = Reply> {
     items: VecDeque<RunItem<R>>,
     pieces: VecDeque<TextPiece>,
     shown: Shown,
-    /// The newest message before the run began: the prompt, if it is the run's.
+    /// The newest message before the run started: the prompt, if it is the run's.
     prompt: Option<Arc<Event>>,
     partial: Option<PartialOutput>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The run has not begun.
+    /// The run has not started.
     Waiting,
     Running,
     /// The run has ended.
@@ -181,7 +182,7 @@ impl<R> fmt::Debug for RunStream<R> {
 }
 
 impl<R> RunStream<R> {
-    /// The stream of a request that `send` sends when it is polled.
+    /// Creates the stream of a request that `send` sends when it is first polled.
     pub(crate) fn new(
         session: &SessionHandle,
         wrapped: Option<bool>,
@@ -193,7 +194,7 @@ impl<R> RunStream<R> {
         Self::of(session, wrapped, abort, link, reply)
     }
 
-    /// The stream of a run that was started, from now on.
+    /// Creates the stream of a started run, from now on.
     pub(crate) fn join(
         session: &SessionHandle,
         wrapped: Option<bool>,
@@ -202,7 +203,7 @@ impl<R> RunStream<R> {
         reply: BoxFuture<'static, Result<R>>,
     ) -> Self {
         let mut stream = Self::of(session, wrapped, abort, link, reply);
-        // Its beginning may have been broadcast before this was subscribed.
+        // The run's start may have been published before this subscription.
         if stream.link.run().is_some() {
             stream.stage = Stage::Running;
         }
@@ -231,36 +232,39 @@ impl<R> RunStream<R> {
         }
     }
 
-    /// The run's id, from the moment that it begins; `None` while the prompt waits.
+    /// Returns the run's id once the run has started; `None` while the prompt waits.
     pub fn id(&self) -> Option<RunId> {
         self.link.run()
     }
 
-    /// Aborts this run alone, or takes its prompt back where it has not begun. The stream ends with
+    /// Aborts this run alone, or withdraws its prompt if the run has not started. The stream ends with
     /// [`Error::Aborted`].
     pub fn abort(&self) {
         self.abort.abort();
     }
 
-    /// The agents that it called as tools so far, in the order of their starts. [`RunItem::Child`] tells each as it comes.
+    /// Returns the run's sub-agents so far, in the order of their starts. [`RunItem::Child`] reports each as
+    /// it starts.
     pub fn children(&self) -> Vec<Child> {
         self.id().map(|run| self.abort.session().children_of(run)).unwrap_or_default()
     }
 
-    /// What aborts it, for others to hold.
+    /// Returns a handle that aborts the run.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone()
     }
 
-    /// The next item; `None` after the last.
+    /// Waits for the next item; returns `None` after the last one.
     pub async fn next(&mut self) -> Option<Result<RunItem<R>>> {
         StreamExt::next(self).await
     }
 
-    /// The next piece of what the agent says; `None` when the run is over, however it ended: [`Self::reply`] tells.
+    /// Waits for the next piece of the agent's text; returns `None` when the run is over. [`Self::reply`]
+    /// says how it ended.
     ///
-    /// Nothing is lost, however slowly it is read: the model is read no further while a mebibyte waits here. What turns out
-    /// to be void, because the model is asked again, is taken back by [`TextPiece::Restart`].
+    /// No text is lost, however slow the reader is: while one mebibyte is unread, no more of the model's
+    /// answer is read. If text becomes void because the model is asked again, [`TextPiece::Restart`]
+    /// withdraws it.
     pub async fn next_text(&mut self) -> Option<TextPiece> {
         loop {
             if let Some(piece) = self.pieces.pop_front() {
@@ -271,23 +275,23 @@ impl<R> RunStream<R> {
         }
     }
 
-    /// The reply. Items that were not read are thrown away.
+    /// Waits for the reply. Unread items are discarded.
     ///
     /// # Errors
-    /// As the request, awaited.
+    /// The same as for awaiting the request.
     pub async fn reply(mut self) -> Result<R> {
         while std::future::poll_fn(|context| self.poll_item(context)).await.is_some() {}
         self.ended.take().unwrap_or(Err(Error::Closed))
     }
 
-    /// The next item but the last; `None` when only the reply is left, in `ended`.
+    /// Polls the next item except the last; `None` when only the reply, in `ended`, is left.
     fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Option<RunItem<R>>> {
         loop {
             if let Some(item) = self.items.pop_front() {
                 return Poll::Ready(Some(item));
             }
             if let Some(reply) = &mut self.reply {
-                // Events first: the reply is given after the run's last event was published.
+                // Events come first: the reply is sent after the run's last event was published.
                 if let Poll::Ready(Some(delivery)) = self.events.poll_next_unpin(context) {
                     self.take(delivery);
                     continue;
@@ -301,7 +305,7 @@ impl<R> RunStream<R> {
                 }
                 continue;
             }
-            // What is left of the run is here already; after its end there is nothing.
+            // The remaining events of the run are queued already; after its end there are none.
             match self.events.try_next().filter(|_| self.stage != Stage::Over) {
                 Some(delivery) => self.take(delivery),
                 None => return Poll::Ready(None),
@@ -370,7 +374,7 @@ impl<R> RunStream<R> {
     }
 }
 
-/// Nothing in it is pinned in place: the future of the reply is boxed.
+/// No field is pinned in place: the future of the reply is boxed.
 impl<R> Unpin for RunStream<R> {}
 
 impl<R> Stream for RunStream<R> {
@@ -385,27 +389,27 @@ impl<R> Stream for RunStream<R> {
     }
 }
 
-/// The value of a typed answer that is being written.
+/// The partial value of a typed answer.
 #[derive(Debug)]
 struct PartialOutput {
     /// Whether the value is wrapped in an object.
     is_wrapped: bool,
     text: String,
-    /// How long the text was when it was read last.
+    /// The length of the text when it was last parsed.
     read: usize,
     value: Option<Value>,
 }
 
 impl PartialOutput {
-    /// The text is read again each time that it has grown by a sixty-fourth: all of it costs sixty-four times one
-    /// reading, however small the pieces are.
+    /// The text is parsed again after it has grown by a sixty-fourth, so the total cost is at most about 64
+    /// times one parse, however small the pieces are.
     const GROWTH: usize = 64;
 
     fn new(is_wrapped: bool) -> Self {
         Self { is_wrapped, text: String::new(), read: 0, value: None }
     }
 
-    /// The value, if it has changed.
+    /// Returns the value if it has changed.
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other event says anything of the text")]
     fn follow(&mut self, kind: &EventKind) -> Option<Value> {
         match kind {

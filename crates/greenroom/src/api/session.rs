@@ -1,9 +1,9 @@
-//! A session as programs hold it: prompts, streams, compactions, and how it stands.
+//! A session as programs hold it: prompts, streams, compactions, and its state.
 //!
-//! Invariants: a handle is cheap to clone and does not go stale: a session that sleeps is woken by the next
-//! request that needs its agent, and one that crashed is reached again when it is restarted. A handle of a deleted
-//! session does not make it again. Looking at a session starts nothing. Dropping the future of a prompt cancels its run.
-//! At most `REQUESTS_MAX` requests wait in a session's mailbox; more are told at once that it is busy.
+//! Invariants: a handle is cheap to clone and does not become stale: a request that needs the agent wakes a
+//! sleeping session, and a crashed session is reached again after its restart. A handle of a deleted session
+//! does not recreate it. Reading a session starts nothing. Dropping the future of a prompt cancels its run.
+//! At most `REQUESTS_MAX` requests wait in a session's mailbox; further ones fail at once as busy.
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,9 +38,10 @@ use crate::values::metadata;
 use crate::values::prompt::Prompt;
 use crate::values::state::{State, Status};
 
-/// A session. Cheap to clone.
+/// A handle of a session. Cloning is cheap.
 ///
-/// `Runtime::open` gives one with an agent, and `Runtime::session` one of a session that is there already.
+/// [`Runtime::open`](crate::Runtime::open) opens a session with an agent;
+/// [`Runtime::session`](crate::Runtime::session) returns a handle of an existing session.
 ///
 /// ```
 /// # use greenroom::prelude::*;
@@ -72,11 +73,12 @@ impl SessionHandle {
         Self { door: Door::new(shared, deps) }
     }
 
-    /// The same session, in which this agent does what is asked by this handle: prompts, resumed ones, steers, follow-ups
-    /// and compactions. What others asked goes on with theirs, one after the other, so that several people with different
-    /// models, keys and tools can share a conversation. A steer or a follow-up joins a run of the same agent (the same
-    /// `Arc`); else it waits, and begins a run of its own. After a restart, what still waits begins with the agent of
-    /// whoever opens the session, or is held back: see [`Agent::fingerprint`](crate::Agent::fingerprint).
+    /// Returns a handle of the same session whose requests use this agent: prompts, resumes, steers,
+    /// follow-ups and compactions. Requests through other handles use theirs, one after the other, so several
+    /// people with different models, keys and tools can share a conversation. A steer or a follow-up joins a
+    /// run of the same agent (the same `Arc`); otherwise it waits, and starts its own run. After a restart,
+    /// waiting input starts with the agent with which the session is opened, or is held back: see
+    /// [`Agent::fingerprint`](crate::Agent::fingerprint).
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -96,39 +98,42 @@ impl SessionHandle {
         &self.door.shared.id
     }
 
-    /// Says something to the agent: tools run, compactions happen, and the answer is the reply. Await it, or stream
-    /// it; see [`RunRequest`] for what can be asked for besides.
+    /// Sends a prompt to the agent: tools run, compactions happen, and the answer is the reply. Await the
+    /// request, or stream it; see [`RunRequest`] for its options.
     ///
-    /// If the session is at work, the prompt waits for its run in the durable inbox. Dropping what is awaited cancels
-    /// the run, or takes the prompt out of the inbox.
+    /// If the session is working, the prompt waits for its run in the durable inbox. Dropping the future
+    /// cancels the run, or withdraws the prompt from the inbox.
     ///
-    /// Its errors: [`Error::Model`] when the model could not be asked, [`Error::Aborted`], [`Error::Stopped`],
-    /// [`Error::TimedOut`], [`Error::Busy`] when too much waits already, [`Error::EmptyPrompt`], [`Error::InputRefused`],
-    /// [`Error::RuntimeBusy`], [`Error::DuplicateKey`], [`Error::NoValidator`], [`Error::Deadlock`] in a tool of this session, [`Error::Config`] with settings that no model takes, [`Error::Store`].
+    /// Errors of the request: [`Error::Model`] if the model call failed, [`Error::Aborted`],
+    /// [`Error::Stopped`], [`Error::TimedOut`], [`Error::Busy`] if too much input waits,
+    /// [`Error::EmptyPrompt`], [`Error::InputRefused`], [`Error::RuntimeBusy`], [`Error::DuplicateKey`],
+    /// [`Error::NoValidator`], [`Error::Deadlock`] in a tool of this session, [`Error::Config`] for settings
+    /// that no model accepts, [`Error::Store`].
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> RunRequest {
         RunRequest::new(self.clone(), Some(prompt.into()))
     }
 
-    /// Goes on with the newest prompt where a crash or an abort left it without a complete answer.
+    /// Continues the newest prompt if a crash or an abort left it without a complete answer.
     ///
-    /// Its errors: [`Error::NothingToResume`] if it was answered; else those of [`Self::prompt`].
+    /// Errors of the request: [`Error::NothingToResume`] if the prompt was answered; otherwise those of
+    /// [`Self::prompt`].
     pub fn resume(&self) -> RunRequest {
         RunRequest::new(self.clone(), None)
     }
 
-    /// Interrupts what is under way: the current run, of whose answer what had come is kept, and no process is left; or
-    /// the compaction between runs, which ends as `cancelled`. Where neither is under way, a prompt that was handed over
-    /// and has not begun is aborted as soon as it begins, and asks no model.
+    /// Aborts the work in progress: the current run, whose partial answer is kept and whose processes are
+    /// ended; or the compaction between runs, which ends as `cancelled`. Without either, a prompt that was
+    /// handed over and has not started is aborted as soon as it starts, without a model call.
     ///
-    /// What waits in the inbox goes on after it: see [`Self::clear_inbox`]. [`Run::abort`](crate::Run::abort) takes back
-    /// one prompt.
+    /// Input in the inbox starts afterwards: see [`Self::clear_inbox`]. [`Run::abort`](crate::Run::abort)
+    /// aborts one prompt.
     pub fn abort(&self) {
         self.door.shared.abort();
     }
 
-    /// Withdraws everything that waits in the inbox, durably: prompts, steers and follow-ups. Whoever waits for one of
-    /// them gets [`Error::Withdrawn`]. The current run goes on. A session that sleeps is not woken. Gives how many inputs
-    /// were withdrawn.
+    /// Withdraws all input in the inbox, durably: prompts, steers and follow-ups. Callers that wait for one
+    /// of them get [`Error::Withdrawn`]. The current run continues. A sleeping session is not woken. Returns
+    /// how many inputs were withdrawn.
     ///
     /// # Errors
     /// [`Error::Deleted`], [`Error::Store`], [`Error::SessionFailed`].
@@ -136,7 +141,7 @@ impl SessionHandle {
         self.door.amend(Amendment::ClearInbox).await
     }
 
-    /// The questions that wait for a person's answer, oldest first. Nothing is started by looking.
+    /// Returns the questions that wait for a person's answer, oldest first. This starts nothing.
     ///
     /// # Errors
     /// [`Error::Deleted`], [`Error::Store`].
@@ -145,9 +150,9 @@ impl SessionHandle {
         questions::of_session(&self.door.deps, &self.door.shared.id).await
     }
 
-    /// Answers a question: with a text, one of its choices, or a JSON value. The answer is durable before this returns,
-    /// and counts once. The run that waits goes on: at once where the session has its agent, also when it sleeps; else as
-    /// soon as it is opened.
+    /// Answers a question: with a text, one of its choices, or a JSON value. The answer is durable before
+    /// this returns, and is accepted once. The waiting run continues at once if the session has its agent,
+    /// even if it sleeps; otherwise as soon as the session is opened.
     ///
     /// ```
     /// use greenroom::GivenAnswer;
@@ -161,10 +166,10 @@ impl SessionHandle {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AnswerMisfit`] when the answer does not fit: the question stays open; [`Error::QuestionClosed`] when it was
-    /// answered before, expired, or was withdrawn with its run; [`Error::NoQuestion`]; [`Error::Deleted`],
-    /// [`Error::Store`].
-    pub async fn answer(&self, question: EntryId, answer: impl Into<GivenAnswer>) -> Result<()> {
+    /// [`Error::AnswerMisfit`] if the answer does not fit, and the question stays open;
+    /// [`Error::QuestionClosed`] if it was answered before, expired, or was withdrawn with its run;
+    /// [`Error::NoQuestion`]; [`Error::Deleted`], [`Error::Store`].
+    pub async fn answer(&self, question: EntryId, answer: impl Into<Answer>) -> Result<()> {
         self.door.check_deleted()?;
         let answer = answer.into();
         if self.door.shared.agent().is_none() {
@@ -173,18 +178,18 @@ impl SessionHandle {
         self.door.ask(|reply| SessionMessage::Answer { question, answer, reply }).await
     }
 
-    /// Sets the session's title, durably; an empty one takes it away. A session that sleeps is not woken.
+    /// Sets the session's title, durably; an empty title removes it. A sleeping session is not woken.
     ///
     /// # Errors
-    /// [`Error::Metadata`] when it has more than 512 bytes, or a character that cannot be shown in one line;
-    /// [`Error::Deleted`], [`Error::Store`].
+    /// [`Error::Metadata`] if the title has more than 512 bytes, or a character that cannot be shown in one
+    /// line; [`Error::Deleted`], [`Error::Store`].
     pub async fn set_title(&self, title: impl Into<String>) -> Result<()> {
         let title = Some(title.into()).filter(|title| !title.is_empty());
         self.set_metadata(Metadata::Title { title }).await
     }
 
-    /// Sets one of the session's labels, durably: what programs find it by, such as its tenant. It has at most 16. A
-    /// session that sleeps is not woken.
+    /// Sets one of the session's labels, durably. Programs find sessions by their labels, for example by
+    /// tenant. A session has at most 16. A sleeping session is not woken.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -196,13 +201,14 @@ impl SessionHandle {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Metadata`] when the name has more than 64 bytes or the value more than 256, one of them has a character
-    /// that cannot be shown in one line, or there are too many; [`Error::Deleted`], [`Error::Store`].
+    /// [`Error::Metadata`] if the name has more than 64 bytes or the value more than 256, one of them has a
+    /// character that cannot be shown in one line, or there are too many labels; [`Error::Deleted`],
+    /// [`Error::Store`].
     pub async fn set_label(&self, name: impl Into<String>, value: impl Into<String>) -> Result<()> {
         self.set_metadata(Metadata::Label { name: name.into(), value: Some(value.into()) }).await
     }
 
-    /// Takes one of the session's labels away, durably.
+    /// Removes one of the session's labels, durably.
     ///
     /// # Errors
     /// [`Error::Deleted`], [`Error::Store`].
@@ -215,10 +221,10 @@ impl SessionHandle {
         self.door.amend(Amendment::Set(metadata)).await.map(drop)
     }
 
-    /// The agent that answers from the next run on. A session that sleeps is not woken.
+    /// Sets the agent that answers from the next run on. A sleeping session is not woken.
     ///
     /// # Errors
-    /// [`Error::Config`] when the agent cannot work: then the session goes on as it was; [`Error::Deleted`].
+    /// [`Error::Config`] if the agent cannot work: then the session is unchanged; [`Error::Deleted`].
     pub async fn set_agent(&self, agent: impl Into<Arc<Agent>>) -> Result<()> {
         self.door.check_deleted()?;
         let agent = agent.into();
@@ -244,14 +250,14 @@ impl SessionHandle {
         Ok(())
     }
 
-    /// Hands the conversation to another agent of the session's [`Team`](crate::Team), who answers from the next prompt on.
-    /// Only while idle. What `sees` leaves out stays in the log: see [`Team`](crate::Team). With [`Sees::Summary`] the
-    /// agent that leaves has it written first, with what the other one needs as its focus; [`Self::abort`] cancels that,
-    /// and then the conversation stays where it is.
+    /// Hands the conversation to another agent of the session's [`Team`](crate::Team), which answers from the
+    /// next prompt on. Only while idle. Messages that `sees` leaves out stay in the log: see
+    /// [`Team`](crate::Team). With [`Sees::Summary`], the current agent first writes a summary that focuses
+    /// on what the other agent needs; [`Self::abort`] cancels it, and then nothing is handed over.
     ///
     /// # Errors
-    /// [`Error::NotIdle`]; [`Error::NoMember`] where the team has no such agent; [`Error::NotSummarised`] where the summary
-    /// could not be made, so that the conversation stays where it is; [`Error::Aborted`]; [`Error::Store`].
+    /// [`Error::NotIdle`]; [`Error::NoMember`] if the team has no such agent; [`Error::NotSummarised`] if the
+    /// summary could not be made, and then nothing is handed over; [`Error::Aborted`]; [`Error::Store`].
     pub async fn hand_off(&self, to: impl Into<String>, sees: Sees) -> Result<()> {
         let to = to.into();
         if sees == Sees::Summary {
@@ -269,7 +275,7 @@ impl SessionHandle {
                 | CompactionOutcome::Pruned { .. }
                 | CompactionOutcome::Nothing { .. } => {}
                 CompactionOutcome::Cancelled { .. } => return Err(Error::Aborted),
-                // Without a summary the other one would see all of it.
+                // Without a summary, the other agent would see everything.
                 outcome @ (CompactionOutcome::Failed { .. }
                 | CompactionOutcome::Superseded
                 | CompactionOutcome::Interrupted
@@ -283,8 +289,9 @@ impl SessionHandle {
         self.door.ask(|reply| SessionMessage::HandOff { to, sees, reply }).await
     }
 
-    /// Says something into the current run: it joins after the running tool calls. Without a current run it
-    /// begins one. What is given has the input's entry, and can be awaited for the reply of the run that takes it in.
+    /// Sends input into the current run: it joins the run after the tool calls in progress. Without a current
+    /// run, it starts one. The result has the input's entry, and its reply is that of the run that receives
+    /// the input.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -296,15 +303,16 @@ impl SessionHandle {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Busy`] when too much waits already, [`Error::InputRefused`] by the agent's guards, [`Error::Store`].
+    /// [`Error::Busy`] if too much input waits, [`Error::InputRefused`] by the agent's guards,
+    /// [`Error::Store`].
     pub async fn steer(&self, prompt: impl Into<Prompt>) -> Result<SentInput> {
         self.input(prompt.into(), InboxDelivery::Steer).await
     }
 
-    /// Says something that the agent hears after the current run, in which it then goes on. As [`Self::steer`] otherwise.
+    /// Sends input for after the current run, which then continues with it. Otherwise like [`Self::steer`].
     ///
     /// # Errors
-    /// As [`Self::steer`].
+    /// Those of [`Self::steer`].
     pub async fn follow_up(&self, prompt: impl Into<Prompt>) -> Result<SentInput> {
         self.input(prompt.into(), InboxDelivery::FollowUp).await
     }
@@ -314,7 +322,7 @@ impl SessionHandle {
             return Err(Error::EmptyPrompt);
         }
         let from = CalledFrom::current();
-        // An abort that comes while the guards judge is meant for this, too.
+        // An abort that arrives while the guards run is meant for this input, too.
         let early_aborts = self.door.early_aborts();
         let kind = match delivery {
             InboxDelivery::Steer => InputKind::Steer,
@@ -347,7 +355,7 @@ impl SessionHandle {
             .await
     }
 
-    /// What [`Self::compact`] would do.
+    /// Returns what [`Self::compact`] would do now.
     ///
     /// # Errors
     /// [`Error::NothingToCompact`] with the reason.
@@ -359,36 +367,38 @@ impl SessionHandle {
         plan.map(|plan| *plan).map_err(Error::NothingToCompact)
     }
 
-    /// Makes the newest active compaction no longer count: the context is what it was before. Only while idle.
-    /// Gives the size after.
+    /// Undoes the newest active compaction, which restores the previous context. Only while idle. Returns the
+    /// context's size afterwards.
     ///
     /// # Errors
-    /// [`Error::NotIdle`]; [`Error::NothingToUndo`]; [`Error::UndoTooLarge`] if the result would not fit the window.
+    /// [`Error::NotIdle`]; [`Error::NothingToUndo`]; [`Error::UndoTooLarge`] if the result would not fit the
+    /// window.
     pub async fn undo_compaction(&self) -> Result<ContextUsage> {
         self.door.ask(|reply| SessionMessage::Undo { reply }).await
     }
 
-    /// Goes on from another entry: the next prompt begins a branch there. Only while idle.
+    /// Continues after another entry: the next prompt starts a branch there. Only while idle.
     ///
     /// # Errors
-    /// [`Error::NotIdle`]; [`Error::NoEntry`]; [`Error::BranchPoint`] if no branch can begin there.
+    /// [`Error::NotIdle`]; [`Error::NoEntry`]; [`Error::BranchPoint`] if no branch can start there.
     pub async fn branch(&self, to: Option<EntryId>) -> Result<()> {
         self.door.ask(|reply| SessionMessage::Branch { to, reply }).await
     }
 
-    /// As [`Self::branch`], and takes along a summary of what happened on the branch that is left, its own compactions and
-    /// files included. It is a compaction of the branch: with its events (trigger `branch`), its retries and its bill, and
-    /// [`Self::abort`] cancels it. Input that comes meanwhile waits.
+    /// Like [`Self::branch`], with a summary of the abandoned branch, including its own compactions and
+    /// files. The summary is a compaction of the branch: with its events (trigger `branch`), its retries and
+    /// its bill, and [`Self::abort`] cancels it. Input that arrives in the meantime waits.
     ///
     /// # Errors
-    /// As [`Self::branch`]; [`Error::BranchSummary`] when no summary could be had or it was aborted: then nothing is changed.
+    /// Those of [`Self::branch`]; [`Error::BranchSummary`] if the summary could not be made or was aborted:
+    /// then nothing is changed.
     pub async fn branch_with_summary(&self, to: Option<EntryId>) -> Result<()> {
         let done = self
             .door
             .ask(|reply| SessionMessage::BranchWithSummary { to, agent: self.door.agent.clone(), reply })
             .await?;
         match &done.outcome {
-            // Nothing: nothing was said on the branch.
+            // `Nothing`: the branch has no messages.
             CompactionOutcome::Completed | CompactionOutcome::Nothing { .. } => Ok(()),
             CompactionOutcome::Failed { .. }
             | CompactionOutcome::Cancelled { .. }
@@ -404,7 +414,8 @@ impl SessionHandle {
         }
     }
 
-    /// Compacts when the current run is over, or now if none runs. For hooks and tools, which may not wait.
+    /// Requests a compaction after the current run, or now if none is in progress. For hooks and tools, which
+    /// must not wait.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::SessionFailed`].
@@ -417,12 +428,13 @@ impl SessionHandle {
     /// Keeps an entry verbatim through every compaction.
     ///
     /// # Errors
-    /// [`Error::Pin`] if it is no message of the active context that can stand alone, or too much is pinned.
+    /// [`Error::Pin`] if the entry is not a message of the active context that can stand alone, or too much
+    /// is pinned.
     pub async fn pin(&self, entry: EntryId) -> Result<()> {
         self.door.ask(|reply| SessionMessage::Pin { entry, pinned: true, reply }).await
     }
 
-    /// No longer keeps an entry.
+    /// Unpins an entry.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -430,7 +442,7 @@ impl SessionHandle {
         self.door.ask(|reply| SessionMessage::Pin { entry, pinned: false, reply }).await
     }
 
-    /// Takes over the entries of an import or a fork. Only into an empty session.
+    /// Adds the entries of an import or a fork to an empty session.
     ///
     /// # Errors
     /// [`Error::NotEmpty`].
@@ -438,12 +450,12 @@ impl SessionHandle {
         self.door.ask(|reply| SessionMessage::Import { entries, leaf, reply }).await
     }
 
-    /// The session's state: its status, its context and what waits. Nothing is started by looking: a session that sleeps
-    /// is read from its log, and told as it would stand with its agent. One that has no agent in this process is told by
-    /// the model that answered last.
+    /// Returns the session's state: its status, its context and its queue. This starts nothing: the state of
+    /// a sleeping session is read from its log, as it would be with its agent. If the session has no agent in
+    /// this process, the state is that with the last model.
     ///
     /// # Errors
-    /// [`Error::Deleted`], [`Error::Store`], [`Error::Config`] when its agent cannot work.
+    /// [`Error::Deleted`], [`Error::Store`], [`Error::Config`] if its agent cannot work.
     pub async fn state(&self) -> Result<State> {
         self.door.check_deleted()?;
         let mut state = match self.door.look(SessionMessage::State).await {
@@ -451,7 +463,7 @@ impl SessionHandle {
             None => {
                 let agent = self.door.shared.agent();
                 let state = stored::state(&self.door.deps, &self.door.shared, agent).await?;
-                // Its run goes on while it sleeps.
+                // Its run continues while it sleeps.
                 match (self.door.shared.is_suspended(), state.questions) {
                     (false, _) => state,
                     (true, 0) => State { status: Status::Working, is_unanswered: false, ..state },
@@ -468,8 +480,8 @@ impl SessionHandle {
         Ok(state)
     }
 
-    /// What the model would be sent, the system prompt apart. A call that waits for a person's answer has no result in it
-    /// yet. Nothing is started by looking.
+    /// Returns the context as the model would get it, without the system prompt. A call that waits for a
+    /// person's answer has no result yet. This starts nothing.
     ///
     /// # Errors
     /// [`Error::Deleted`], [`Error::Store`].
@@ -477,13 +489,13 @@ impl SessionHandle {
         stored::context_of(&self.door).await
     }
 
-    /// What goes on in it, as far as its events tell. Nothing is started by looking.
+    /// Returns the current activity, as published in events. This starts nothing.
     pub fn activity(&self) -> Activity {
         self.door.shared.current_activity()
     }
 
-    /// What goes on in it that its log does not say yet: for who joins while a run is under way. See [`InProgress`].
-    /// Nothing is started by looking: of a session that sleeps, the position is the end of its log.
+    /// Returns the work in progress that the log does not contain yet, for a program that joins during a run.
+    /// See [`InProgress`]. This starts nothing: for a sleeping session, the position is the end of its log.
     ///
     /// # Errors
     /// [`Error::Deleted`], [`Error::Store`].
@@ -494,7 +506,7 @@ impl SessionHandle {
         }
         let (store, id) = (self.door.deps.store.clone(), Arc::clone(&self.door.shared.id));
         let head = blocking(&self.door.deps, move || Ok(store.head(&id)?)).await?;
-        // It may have been opened while its log was read.
+        // The session may have been opened while its log was read.
         Ok(self.door.shared.in_progress().unwrap_or_else(|| InProgress {
             seq: head.and_then(|head| head.entries.checked_sub(1)),
             n: 0,
@@ -502,34 +514,35 @@ impl SessionHandle {
         }))
     }
 
-    /// Whether it has actors in memory.
+    /// Whether the session has actors in memory.
     pub fn is_live(&self) -> bool {
         self.door.shared.actor().is_some()
     }
 
-    /// The agents that its newest run called as tools, in the order of their starts, while this process knows them. The
-    /// store knows all that it ever called: [`SessionQuery::children_of`](crate::SessionQuery::children_of).
+    /// Returns the sub-agents of its newest run, in the order of their starts, as long as this process knows
+    /// them. The store knows all that it ever called:
+    /// [`SessionQuery::children_of`](crate::SessionQuery::children_of).
     pub fn children(&self) -> Vec<Child> {
         let child = |work| Child::new(work, Arc::clone(&self.door.deps));
         self.door.shared.children().into_iter().map(child).collect()
     }
 
-    /// Those of one run.
+    /// Returns the sub-agents of one run.
     pub(crate) fn children_of(&self, run: RunId) -> Vec<Child> {
         self.children().into_iter().filter(|child| child.run() == Some(run)).collect()
     }
 
-    /// The one that works in this session.
+    /// Returns the sub-agent with this session.
     pub(crate) fn child(&self, session: &str) -> Option<Child> {
         self.children().into_iter().rev().find(|child| child.session().id() == session)
     }
 
-    /// Its events, from now on.
+    /// Subscribes to the session's events from now on.
     pub fn subscribe(&self) -> Subscription {
         self.door.deps.bus.subscribe(Filter::session(Arc::clone(&self.door.shared.id)))
     }
 
-    /// The events of a run of its own, from now on, at the reader's pace.
+    /// Subscribes to the events of the caller's own run from now on, at the reader's pace.
     pub(crate) fn subscribe_to_run(&self, link: &Arc<RunLink>) -> Subscription {
         self.door.deps.bus.subscribe_to_run(Filter::session(Arc::clone(&self.door.shared.id)), link)
     }

@@ -1,7 +1,7 @@
-//! The sessions of a store: which there are, in which order, and which are unfinished.
+//! Lists of a store's sessions: filters, order, and unfinished work.
 //!
-//! Invariants: only heads are read, in pages; no log is read and no session is woken. What is kept in memory is what is
-//! given, and one page.
+//! Invariants: only heads are read, in pages; no log is read and no session is woken. Memory holds only the
+//! result and one page.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -26,10 +26,10 @@ use crate::values::names::names;
 
 /// How many heads are read at once.
 const PAGE: usize = 1_000;
-/// How many heads are read at once of sessions that another one called.
+/// How many heads of sub-agents' sessions are read at once.
 const CHILDREN_PAGE: usize = 64;
 
-/// What the store knows of a session, whether it is live or not.
+/// A stored session's data, whether the session is live or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct SessionSummary {
@@ -39,79 +39,80 @@ pub struct SessionSummary {
     pub provider: String,
     /// The model that answered last.
     pub model: String,
-    /// How many entries its log has.
+    /// The number of entries in its log.
     pub entries: u64,
-    /// The entry at which its conversation ends: where the next prompt goes on. `None` where nothing was said.
+    /// The entry at which its conversation ends, and after which the next prompt continues; `None` if it has
+    /// no messages.
     pub leaf: Option<EntryId>,
     /// The context's size, in tokens.
     pub context_tokens: u64,
-    /// The model's window in tokens; absent where nothing knows it.
+    /// The model's window in tokens; absent if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u64>,
-    /// How many compactions were installed.
+    /// The number of installed compactions.
     pub compactions: u64,
-    /// What all its calls used, together: what is billed.
+    /// The billed usage of all its calls together.
     pub usage: Usage,
-    /// What they cost, in micro-dollars, as far as prices are known.
+    /// The cost of its calls, in micro-dollars, as far as prices are known.
     pub cost_microdollars: u64,
-    /// How many inputs wait.
+    /// The number of inputs in the inbox.
     pub waiting: usize,
-    /// How many questions wait for a person's answer.
+    /// The number of questions that wait for a person's answer.
     #[serde(default)]
     pub questions: usize,
-    /// Whether a run has not ended: one is going on, or was when the process ended.
+    /// Whether a run has no end: it is in progress, or was when the process ended.
     pub has_open_run: bool,
-    /// Whether it has work that was taken on and is not done: an open run, one that was interrupted and not resumed, or
-    /// input that waits. A run that was aborted, or that failed while somebody waited for it, is done.
+    /// Whether accepted work is not done: an open run, an interrupted run that was not resumed, or queued
+    /// input. A run that was aborted, or that failed while a caller waited for it, is done.
     #[serde(default)]
     pub is_unfinished: bool,
-    /// When it was created, in unix milliseconds.
+    /// When the session was created, in unix milliseconds.
     pub created_at_ms: u64,
-    /// When it was last appended to, in unix milliseconds.
+    /// When the newest entry was appended, in unix milliseconds.
     pub updated_at_ms: u64,
-    /// Its name, for people, where one was set.
+    /// The session's title, if it has one.
     pub title: Option<String>,
-    /// How its first message begins: see [`Self::shown_title`].
+    /// The start of its first message: see [`Self::shown_title`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opening: Option<String>,
-    /// What programs find it by.
+    /// The session's labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// The name of the agent to which the conversation was handed last; absent where it never was.
+    /// The agent to which the conversation was handed last; absent if it never was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// The session whose agent called this one as a tool.
     pub parent: Option<String>,
-    /// As `State::lost_from`.
+    /// See [`State::lost_from`](crate::State::lost_from).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_from: Option<EntryId>,
-    /// What its log says of its work, whoever may be at it now.
+    /// The state of its work by its log, whether or not a process performs it now.
     #[serde(default)]
     pub work: LoggedWork,
 }
 
-/// What a session's log says of its work.
+/// The state of a session's work by its log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LoggedWork {
-    /// Nothing is to be done.
+    /// There is no work.
     #[default]
     Idle,
-    /// A run or a compaction has begun and not ended: it goes on, or whoever worked on it is gone.
+    /// A run or a compaction has no end: it is in progress, or its process is gone.
     Open,
     /// A run waits for a person's answer.
     Waiting,
-    /// A run was interrupted, and nobody has gone on with it.
+    /// A run was interrupted, and was not resumed.
     Interrupted,
-    /// The session cannot go on.
+    /// The session cannot continue.
     Failed,
     /// Entries of its log are lost.
     Damaged,
 }
 
 impl LoggedWork {
-    /// Its name, as it is in JSON.
+    /// Returns the name, as in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -138,7 +139,7 @@ impl LoggedWork {
 }
 
 impl SessionSummary {
-    /// What a head says of its session.
+    /// Creates the summary of a session from its head.
     pub fn new(id: String, head: Head) -> Self {
         Self {
             id,
@@ -167,30 +168,30 @@ impl SessionSummary {
         }
     }
 
-    /// What a list shows for it: its title, or how its first message begins.
+    /// Returns the text that a list shows for the session: its title, or the start of its first message.
     pub fn shown_title(&self) -> Option<&str> {
         self.title.as_deref().or(self.opening.as_deref())
     }
 
-    /// Where the page after this session begins: see [`SessionQuery::after`].
+    /// Returns the position of this session in a list: see [`SessionQuery::after`].
     pub fn cursor(&self) -> Cursor {
         Cursor { updated_at_ms: self.updated_at_ms, id: self.id.clone() }
     }
 }
 
 names! {
-    /// In which order sessions are listed.
+    /// The order of a list of sessions.
     pub enum Order ("order") {
-        /// By their ids, byte by byte.
+        /// By id, byte by byte.
         Id = "id",
-        /// The one that was appended to last comes first.
+        /// The most recently changed session first.
         Newest = "newest",
-        /// The one that was appended to last comes last.
+        /// The most recently changed session last.
         Oldest = "oldest",
     }
 }
 
-/// The place of a session in a list, as text: `1732270000000-umbrella`.
+/// The position of a session in a list, as text: `1732270000000-umbrella`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
     updated_at_ms: u64,
@@ -215,7 +216,7 @@ impl FromStr for Cursor {
     }
 }
 
-/// A question for sessions. Await it.
+/// A query for sessions. Await it.
 ///
 /// ```
 /// # use greenroom::prelude::*;
@@ -266,60 +267,62 @@ impl SessionQuery {
         }
     }
 
-    /// Only those with this label. Called again: only those with all of these labels.
+    /// Selects only sessions with this label. Repeated calls require all of these labels.
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.push((name.into(), value.into()));
         self
     }
 
-    /// Only those whose work was left undone: see [`SessionSummary::is_unfinished`]. Sessions of sub-agents are not among
-    /// them, since their callers go on without them, nor are those whose actors work on it right now.
+    /// Selects only sessions with unfinished work: see [`SessionSummary::is_unfinished`]. Sessions of
+    /// sub-agents are not included, because their callers continue without them, nor are sessions whose
+    /// actors are working right now.
     pub fn unfinished(mut self) -> Self {
         self.unfinished = true;
         self.parent = Parent::None;
         self
     }
 
-    /// Only those in which a question waits for a person's answer: see [`SessionHandle::questions`](crate::SessionHandle::questions).
+    /// Selects only sessions with a question that waits for a person's answer: see
+    /// [`SessionHandle::questions`](crate::SessionHandle::questions).
     pub fn with_questions(mut self) -> Self {
         self.with_questions = true;
         self
     }
 
-    /// Only those that no other session's agent called.
+    /// Selects only sessions that no other session's agent called.
     pub fn roots(mut self) -> Self {
         self.parent = Parent::None;
         self
     }
 
-    /// Only those whose agents this session's agent called. Costs what the sessions below it cost, however many others
-    /// there are.
+    /// Selects only sessions of this session's sub-agents. The cost depends on the sessions below this one,
+    /// not on the number of others.
     pub fn children_of(mut self, parent: impl Into<String>) -> Self {
         self.parent = Parent::Is(parent.into());
         self
     }
 
-    /// Only those below this session, on every level: the agents that its agent called, those that they called, and so on.
-    /// Costs what these cost.
+    /// Selects only sessions below this one, on every level: those of its sub-agents, of their sub-agents,
+    /// and so on. The cost depends only on these sessions.
     pub fn tree(mut self, root: impl Into<String>) -> Self {
         self.parent = Parent::Above(root.into());
         self
     }
 
-    /// In this order; by id where this is not called. By id, a page costs what it has. By time, all heads are read for
-    /// each page, and those of the page are kept.
+    /// Sets the order; the default is by id. In order of ids, the cost of a page depends on its size. In
+    /// order of time, every page reads all heads and keeps those of the page.
     pub fn order(mut self, order: Order) -> Self {
         self.order = order;
         self
     }
 
-    /// Only those that come after this place, in the same order: the next page.
+    /// Selects only sessions after this position, in the same order: the next page.
     pub fn after(mut self, cursor: Cursor) -> Self {
         self.after = Some(cursor);
         self
     }
 
-    /// At most so many.
+    /// Limits the number of sessions.
     pub fn limit(mut self, sessions: usize) -> Self {
         self.limit = sessions;
         self
@@ -327,7 +330,8 @@ impl SessionQuery {
 
     async fn run(self) -> Result<Vec<SessionSummary>> {
         let live: HashSet<String> = match self.unfinished {
-            // What is worked on here is not undone, whether its actors are awake or not. What is held back is.
+            // Work in progress in this process is not unfinished, whether its actors are awake or not. Work
+            // that is held back is.
             true => self.runtime.awaited().await?,
             false => HashSet::new(),
         };
@@ -360,7 +364,7 @@ impl SessionQuery {
         }
     }
 
-    /// Keeps a session that is wanted, as long as it is among the first.
+    /// Adds a selected session if it is among the first.
     fn consider(
         &self,
         id: String,
@@ -379,7 +383,7 @@ impl SessionQuery {
         }
     }
 
-    /// What sessions are sorted by.
+    /// Returns a session's sort key.
     fn place(&self, cursor: &Cursor) -> Place {
         let Cursor { updated_at_ms, id } = cursor;
         match self.order {
@@ -393,7 +397,7 @@ impl SessionQuery {
         let is_worked_on = || live.contains(&summary.id) && (summary.has_open_run || summary.waiting > 0);
         let is_of_parent = match &self.parent {
             Parent::None => summary.parent.is_none(),
-            // Those were chosen where they were read.
+            // These were selected when they were read.
             Parent::Any | Parent::Is(_) | Parent::Above(_) => true,
         };
         let has = |(name, value): &(String, String)| summary.labels.get(name) == Some(value);
@@ -404,11 +408,12 @@ impl SessionQuery {
     }
 }
 
-/// What sessions are sorted by.
+/// A session's sort key.
 type Place = (u64, Reverse<u64>, String);
 
-/// The sessions whose agents this session's agent called, in the order of their ids. They stand next to each other, so
-/// only they are read, those below them, and those of callers whose long ids begin alike. This blocks on the disk.
+/// Returns the sessions of a session's sub-agents, in the order of their ids. They are adjacent in the store,
+/// so only they are read, those below them, and those of callers with long ids that start alike. This blocks
+/// on the disk.
 pub(crate) fn children(store: &Store, parent: &str) -> Result<Vec<(String, Head)>> {
     let prefix = sub_agent::prefix(parent);
     let mut from = prefix.clone();
@@ -430,7 +435,7 @@ pub(crate) fn children(store: &Store, parent: &str) -> Result<Vec<(String, Head)
     }
 }
 
-/// The sessions below a session, callers before those whom they called. This blocks on the disk.
+/// Returns the sessions below a session, callers before their sub-agents. This blocks on the disk.
 ///
 /// # Errors
 /// [`Error::Store`](crate::Error::Store).

@@ -1,7 +1,7 @@
-//! Guards on input: what a user says is judged before it is recorded.
+//! Input guards: they check a user's input before it is recorded.
 //!
-//! Invariants: input that a guard refuses is recorded nowhere and reaches no model; a guard that fails has refused. Guards
-//! run where the caller waits, so they hold up nobody else.
+//! Invariants: refused input is not recorded and reaches no model; a guard that fails has refused the input.
+//! Guards run in the caller's task, so they delay only the caller.
 
 use std::sync::Arc;
 
@@ -15,46 +15,46 @@ use crate::values::names::names;
 use crate::values::prompt::Prompt;
 
 names! {
-    /// How input comes into a session.
+    /// How input enters a session.
     pub enum InputKind ("kind of input") {
-        /// A prompt, which begins a run.
+        /// A prompt, which starts a run.
         Prompt = "prompt",
-        /// Something said into a run: see `SessionHandle::steer`.
+        /// Input for the run in progress: see [`SessionHandle::steer`](crate::SessionHandle::steer).
         Steer = "steer",
-        /// Something that is heard after the run: see `SessionHandle::follow_up`.
+        /// Input for after the run: see [`SessionHandle::follow_up`](crate::SessionHandle::follow_up).
         FollowUp = "follow_up",
     }
 }
 
-/// Input that is about to be recorded, as a guard is told of it.
+/// The input that a guard checks, before it is recorded.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ProposedInput {
     /// The session's id.
     pub session: Arc<str>,
-    /// How it comes into the session.
+    /// How the input enters the session.
     pub kind: InputKind,
-    /// What is said, as the guards before this one left it.
+    /// The content, as changed by earlier guards.
     pub prompt: Prompt,
-    /// What the program gave the agent.
+    /// The agent's application state.
     pub app_state: AppState,
 }
 
 has_state!(ProposedInput);
 
-/// What a guard decides about input.
+/// A guard's verdict on input.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum InputVerdict {
-    /// It is recorded as it is.
+    /// Record the input unchanged.
     Accept,
-    /// This is recorded in its place, and nothing else: without a telephone number, for one.
+    /// Record this instead, and nothing of the original; for example, without a telephone number.
     Replace(Prompt),
-    /// It is not recorded. Who said it gets [`Error::InputRefused`] with this reason.
+    /// Do not record the input. The caller gets [`Error::InputRefused`] with this reason.
     Refuse(String),
 }
 
-/// Asks the guards of an agent; gives what is to be recorded.
+/// Calls the guards of an agent; returns the input to record.
 pub(crate) async fn judge(
     agent: &Agent,
     session: &Arc<str>,

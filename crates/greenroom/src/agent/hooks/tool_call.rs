@@ -1,9 +1,10 @@
-//! Hooks around one tool call: before it they may refuse it, change its arguments or answer in its place; after it they
-//! may replace what the model reads.
+//! Hooks around a tool call: before the call, they may refuse it, change its arguments or answer in its
+//! place; after it, they may replace the output for the model.
 //!
-//! Invariants: a hook that fails before a call has refused it, and one that fails after it has withheld its output. A call
-//! that was run with changed arguments says so in its result, so that the model and the log know what was done. Hooks are
-//! asked about calls that would run: an unknown tool and arguments that are no JSON are answered without them.
+//! Invariants: a hook that fails before a call has refused it, and one that fails after it has withheld the
+//! output. The result of a call with changed arguments says so, so the model and the log know what was done.
+//! Hooks see only calls that would run: calls of unknown tools or with invalid JSON are answered without
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use serde_json::Value;
 
 use crate::agent::hooks::has_state;
 
-/// A tool call that is about to run, as a `before_tool` hook is told of it.
+/// A tool call that is about to run, for a `before_tool` hook.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ToolCallProposal {
@@ -27,32 +28,32 @@ pub struct ToolCallProposal {
     pub call_id: String,
     /// The tool's name.
     pub tool: String,
-    /// The arguments, as the hooks before this one left them.
+    /// The arguments, as changed by earlier hooks.
     pub arguments: Value,
-    /// Whether the tool says that it changes nothing outside itself.
+    /// Whether the tool declares that it changes nothing outside itself.
     pub is_read_only: bool,
-    /// How people are asked: see [`Self::ask`].
+    /// Asks people: see [`Self::ask`].
     pub questions: Questions,
-    /// What the program gave the agent.
+    /// The agent's application state.
     pub app_state: AppState,
 }
 
-/// What a `before_tool` hook decides.
+/// A `before_tool` hook's decision.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum BeforeTool {
-    /// Go on.
+    /// Call the tool.
     Continue,
     /// Call the tool with these arguments instead. Its result says so.
     Change(Value),
-    /// Do not call the tool. The model reads the reason, a clause without a full stop.
+    /// Do not call the tool. The model reads this reason, a clause without a full stop.
     Refuse(String),
-    /// Do not call the tool, and give the model this in the place of its output: from a cache, for one.
+    /// Do not call the tool, and give the model this output instead; for example, from a cache.
     Answer(ToolOutput),
 }
 
-/// A tool call with what the model is to read of it, as an `after_tool` hook is told of it. That may also be what another
-/// hook said in the place of the tool.
+/// A finished tool call with its output for the model, for an `after_tool` hook. The output may come from
+/// another hook instead of the tool.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ToolCallReport {
@@ -64,23 +65,25 @@ pub struct ToolCallReport {
     pub call_id: String,
     /// The tool's name.
     pub tool: String,
-    /// The arguments with which it was called, as JSON text.
+    /// The arguments of the call, as JSON text.
     pub arguments: String,
-    /// What the model is to read, as the hooks before this one left it.
+    /// The output for the model, as changed by earlier hooks.
     pub output: ToolOutput,
-    /// Whether the tool was called; `false` where a hook refused the call or answered it, or there is no such tool.
+    /// Whether the tool was called; `false` if a hook refused or answered the call, or the tool does not
+    /// exist.
     pub was_run: bool,
     /// How long the tool took.
     pub duration: Duration,
-    /// What the program gave the agent.
+    /// The agent's application state.
     pub app_state: AppState,
 }
 
 impl ToolCallProposal {
-    /// Asks a person before the call is run, as [`ToolContext::ask`](greenroom_tools::ToolContext::ask) does in a tool:
-    /// durably, and without counting for the hook's time limit. After a restart the hooks of the call are run again from
-    /// the first one, with the recorded answers given to their questions, and then the tool runs: so a hook that asks must
-    /// ask the same again, and what it does besides must bear being done twice.
+    /// Asks a person before the call is run, as [`ToolContext::ask`](greenroom_tools::ToolContext::ask) does
+    /// in a tool: the question is durable, and the wait does not count towards the hook's time limit. After a
+    /// restart, the call's hooks run again from the first one, their questions get the recorded answers, and
+    /// then the tool runs. So a hook that asks must repeat the same question, and its other effects must be
+    /// safe to repeat.
     ///
     /// # Errors
     /// [`AskError`]: no answer in time, the run was aborted, or the question cannot be asked.
@@ -91,12 +94,12 @@ impl ToolCallProposal {
 
 has_state!(ToolCallProposal ToolCallReport);
 
-/// What an `after_tool` hook decides.
+/// An `after_tool` hook's decision.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum AfterTool {
-    /// The model reads the output as it is.
+    /// Keep the output.
     Keep,
-    /// The model reads this instead, and nothing else is recorded.
+    /// Give the model this output instead, and record nothing else.
     Replace(ToolOutput),
 }

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// A source that says these, one after another, and then nothing.
+/// A source with these changes, one per call.
 fn live(changes: impl IntoIterator<Item = SettingsChange>) -> Live {
     let changes: Mutex<VecDeque<SettingsChange>> = Mutex::new(changes.into_iter().collect());
     Live::new(Arc::new(move || changes.lock().pop_front()))
 }
 
-/// Settings under which the agent may cost so much, and nothing is compacted.
+/// Settings with a cost limit and without compaction.
 fn cost(limit: u64) -> SettingsChange {
     let off = CompactionSettings { enabled: false, ..CompactionSettings::default() };
     SettingsChange::settings(off, move |agent| Agent { cost_limit: Some(limit), ..agent.clone() })

@@ -1,4 +1,4 @@
-//! Every kind of type has a form that servers take, and what they send back is read.
+//! Every kind of type has a form that servers accept, and their answers can be parsed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -54,7 +54,7 @@ enum Expression {
     Negated(Box<Expression>),
 }
 
-/// Whether `value` satisfies the schema, as far as the schemas of these tests go.
+/// Whether `value` satisfies the schema, for the keywords in these tests.
 fn satisfies(value: &Value, schema: &Value, root: &Value) -> bool {
     let Value::Object(map) = schema else { return schema != &Value::Bool(false) };
     if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
@@ -123,7 +123,7 @@ where
     for text in [answer.to_string(), plain.to_string(), format!("```json\n{answer}\n```")] {
         assert_eq!(&read::<T>(&text, is_wrapped).unwrap(), value, "{text}");
     }
-    // As it is recorded, and asked for again after a restart.
+    // The recorded form, as used after a restart.
     let recorded = OutputForm::of_terms(&OutputForm::of::<T>().terms()).unwrap();
     assert_eq!(
         (recorded.schema.as_ref(), recorded.is_wrapped),
@@ -193,12 +193,13 @@ fn a_schema_is_sent_strict_where_that_means_the_same() {
     );
     assert_eq!(form.schema.schema["required"], json!(["name", "rain"]));
     assert_eq!(form.schema.schema["additionalProperties"], json!(false));
-    // It is judged by what the program said.
+    // The program's own schema judges the answer.
     assert!(form.check(r#"{"name": "Oslo", "country": "Norway"}"#).is_ok());
     assert!(form.check(r#"{"rain": 3}"#).is_err_and(|reason| reason.contains("name")));
     assert!(form.check("Oslo").is_err_and(|reason| reason.contains("not valid JSON")));
 
-    // What strict mode cannot say is sent as it is: closed, the two would exclude one another.
+    // A schema that strict mode cannot express is sent unchanged: if they were closed, the two parts would
+    // exclude each other.
     let part = |name: &str| json!({ "type": "object", "properties": { name: { "type": "string" } }, "required": [name] });
     let both = json!({ "type": "object", "properties": { "c": { "allOf": [part("a"), part("b")] } }, "required": ["c"] });
     let form = sent(&both);
