@@ -1,9 +1,9 @@
-//! Room: what all actors and handles share: every message on one page ([`message`]), the way to a session ([`door`]), what
-//! is shared of a session ([`shared`]), and the services of a runtime ([`deps`]).
+//! Room: the common parts of actors and handles: every message on one page ([`message`]), access to a session
+//! ([`door`]), the shared state of a session ([`shared`]), and the services of a runtime ([`deps`]).
 //!
-//! May touch `agent`, `lane`, `limits`, `events` and `values`.
+//! May use `agent`, `lane`, `limits`, `events` and `values`.
 //!
-//! Invariants: nothing here knows an actor, only the messages that actors take.
+//! Invariants: nothing here knows an actor, only the messages to actors.
 
 pub(crate) mod agent_line;
 pub(crate) mod asking;

@@ -1,7 +1,7 @@
-//! How the tasks of a run reach its agent, also while the session sleeps.
+//! How the tasks of a run reach its agent, even while the session sleeps.
 //!
-//! Invariants: what is said to an agent that sleeps is kept in its order, wakes the session, and is heard first when the
-//! run goes on. An agent that died hears nothing more: its run goes on with another line.
+//! Invariants: messages to a sleeping agent are kept in order, wake the session, and are delivered first when
+//! the run continues. A crashed agent gets no more messages: its run continues with another line.
 
 use std::sync::{Arc, Weak};
 
@@ -14,7 +14,7 @@ use crate::core::mail::Mail;
 use crate::core::message::{AgentMessage, SessionMessage};
 use crate::core::shared::SessionShared;
 
-/// The way to the agent of one run. Clones lead to the same agent.
+/// The connection to the agent of one run. Clones lead to the same agent.
 #[derive(Clone)]
 pub(crate) struct AgentLine(Arc<Line>);
 
@@ -25,9 +25,9 @@ struct Line {
 }
 
 enum End {
-    /// The agent is there.
+    /// The agent is running.
     Agent(ActorRef<Mail<AgentMessage>>),
-    /// The session sleeps, and this waits for the agent.
+    /// The session sleeps, and these messages wait for the agent.
     Asleep(Vec<AgentMessage>),
 }
 
@@ -45,11 +45,11 @@ impl AgentLine {
         self.0.end.lock()
     }
 
-    /// Says something to the agent. One that sleeps is woken.
+    /// Sends messages to the agent. A sleeping session is woken.
     pub(crate) fn send(&self, mail: Mail<AgentMessage>) {
         match &mut *self.end() {
             End::Agent(agent) => {
-                // One that died is replaced, and the run goes on with another line.
+                // A crashed agent is replaced, and its run continues with another line.
                 let _ = agent.cast(mail);
                 return;
             }
@@ -58,12 +58,12 @@ impl AgentLine {
         self.wake();
     }
 
-    /// From now on what is said waits.
+    /// Starts to buffer messages.
     pub(crate) fn fall_asleep(&self) {
         *self.end() = End::Asleep(Vec::new());
     }
 
-    /// This agent goes on with the run: it hears what waited.
+    /// Connects the agent that continues the run, and sends it the buffered messages.
     pub(crate) fn wake_up(&self, agent: ActorRef<Mail<AgentMessage>>) {
         let mut end = self.end();
         if let End::Asleep(waiting) = &mut *end
@@ -74,7 +74,7 @@ impl AgentLine {
         *end = End::Agent(agent);
     }
 
-    /// Wakes the session, where something waits for the agent.
+    /// Wakes the session if messages wait for the agent.
     pub(crate) fn wake_if_awaited(&self) {
         if matches!(&*self.end(), End::Asleep(waiting) if !waiting.is_empty()) {
             self.wake();

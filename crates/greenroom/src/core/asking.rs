@@ -1,6 +1,6 @@
-//! In which sessions of a tree questions are open.
+//! Finds open questions in a tree of sessions.
 //!
-//! Invariants: only heads and the starts of agents without an end are read; nothing is opened.
+//! Invariants: only heads and the starts of unfinished sub-agents are read; nothing is opened.
 
 use greenroom_kernel::{EntryKind, Head};
 use greenroom_store::{Store, StoreError};
@@ -8,7 +8,7 @@ use greenroom_store::{Store, StoreError};
 use crate::core::deps::{Deps, blocking};
 use crate::values::error::Result;
 
-/// Whether this holds of the session or of one of the agents that work for it, on all levels.
+/// Whether the condition holds for a session or any of the sub-agents that work for it, on all levels.
 fn any_in_tree(
     store: &Store,
     session: &str,
@@ -26,7 +26,7 @@ fn any_in_tree(
             continue;
         }
         for entry in store.get(&session, &head.open_children)? {
-            // A damaged log must not make a circle.
+            // A damaged log must not cause an endless loop.
             if let EntryKind::Child(child) = entry.kind
                 && !sessions.contains(&child.session)
             {
@@ -37,7 +37,7 @@ fn any_in_tree(
     Ok(false)
 }
 
-/// How many questions are open in the sessions of the agents that work for this one, on all levels.
+/// Counts the open questions in the sessions of sub-agents that work for this one, on all levels.
 pub(crate) async fn below(deps: &Deps, session: &str) -> Result<usize> {
     let (store, session) = (deps.store.clone(), session.to_owned());
     blocking(deps, move || {
@@ -47,15 +47,16 @@ pub(crate) async fn below(deps: &Deps, session: &str) -> Result<usize> {
     .await
 }
 
-/// The sessions of the agents that work for this one, on all levels, in which questions are open, and how many. Only heads
-/// and the starts of agents without an end are read. This blocks on the disk.
+/// Returns the sessions with open questions among those of sub-agents that work for this one, on all levels,
+/// and their number of questions. Only heads and the starts of unfinished sub-agents are read. This blocks on
+/// the disk.
 fn asking_below(store: &Store, session: &str) -> Result<Vec<(String, usize)>, StoreError> {
     let mut asking = asking_in_tree(store, session)?;
     asking.retain(|(asking, _)| asking != session);
     Ok(asking)
 }
 
-/// As [`asking_below`], with the session itself.
+/// Like [`asking_below`], including the session itself.
 pub(crate) fn asking_in_tree(store: &Store, session: &str) -> Result<Vec<(String, usize)>, StoreError> {
     let mut asking = Vec::new();
     any_in_tree(store, session, |session, head| {

@@ -1,6 +1,7 @@
-//! The work of an agent on a call of another, as its caller's session knows it.
+//! The work of a sub-agent on a call, as its caller's session knows it.
 //!
-//! Invariants: aborting one ends its work alone; what waits for a person while its caller is gone is left, and not over.
+//! Invariants: aborting it ends this work alone; work that waits for a person while its caller is gone is
+//! left, not over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::shared::SessionShared;
 
-/// An agent that works on a call, as its caller knows it.
+/// A sub-agent at work on a call, as its caller knows it.
 pub(crate) struct ChildWork {
     pub(crate) name: String,
     pub(crate) call_id: String,
@@ -19,7 +20,7 @@ pub(crate) struct ChildWork {
     pub(crate) shared: Arc<SessionShared>,
     /// Aborts this work alone.
     pub(crate) cancel: CancellationToken,
-    /// Whether it waits for a person while its caller is gone: whoever takes the caller's place goes on with it.
+    /// Whether the work waits for a person while its caller is gone: the caller's successor continues it.
     is_left: AtomicBool,
     over: CancellationToken,
 }
@@ -47,7 +48,7 @@ impl ChildWork {
         self.over.is_cancelled()
     }
 
-    /// Waits until nobody works on it here.
+    /// Waits until the work here is over.
     pub(crate) async fn over(&self) {
         self.over.cancelled().await;
     }
@@ -60,7 +61,7 @@ impl ChildWork {
         self.is_left.store(true, Ordering::SeqCst);
     }
 
-    /// Whether its call has no end as long as a person is asked.
+    /// Whether the call cannot end because a person is being asked.
     pub(crate) fn waits(&self) -> bool {
         self.is_left() || !self.is_over() && self.shared.pauses().is_paused()
     }

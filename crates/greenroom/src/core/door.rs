@@ -1,8 +1,8 @@
-//! The way to a session: a place in its mailbox, waking it, asking it, telling it something.
+//! Access to a session: a slot in its mailbox, waking it, asking it, and sending it messages.
 //!
-//! Invariants: whoever speaks to a session keeps it awake from before they look for its actor until the actor has heard
-//! them. At most `REQUESTS_MAX` requests wait in a session's mailbox; more are told at once that it is busy. A deleted
-//! session is not made again.
+//! Invariants: a sender keeps the session awake from before it looks for the actor until the actor has
+//! handled the message. At most `REQUESTS_MAX` requests wait in a session's mailbox; further ones fail at
+//! once as busy. A deleted session is not recreated.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,20 +25,20 @@ use crate::limits::waits::Waiting;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::Prompt;
 
-/// How often one request wakes a session that is closed as often.
+/// How often one request wakes a session that keeps closing.
 const WAKES_MAX: u32 = 3;
 
-/// The way to one session. Cheap to clone.
+/// Access to one session. Cloning is cheap.
 #[derive(Clone)]
 pub(crate) struct Door {
     pub(crate) shared: Arc<SessionShared>,
     pub(crate) deps: Arc<Deps>,
-    /// The agent that works for whoever asks by this door; `None`: the session's.
+    /// The agent for requests through this door; `None` means the session's.
     pub(crate) agent: Option<Arc<Agent>>,
 }
 
 impl Door {
-    /// The way to this session, with the agent that it has.
+    /// Creates access to this session, with its own agent.
     pub(crate) fn new(shared: Arc<SessionShared>, deps: Arc<Deps>) -> Self {
         Self { shared, deps, agent: None }
     }
@@ -48,8 +48,8 @@ impl Door {
         &self.shared.id
     }
 
-    /// The first entry that was recorded for the prompt with this key, where there is one: the guards judged that. Where the
-    /// agent has no guards, nothing is looked up.
+    /// Returns the first entry that was recorded for the prompt with this key, if there is one: the guards
+    /// have judged that prompt. Without guards, this looks nothing up.
     pub(crate) async fn said_before(&self, key: Option<&str>) -> Result<Option<EntryId>> {
         let agent = self.agent.clone().or_else(|| self.shared.agent());
         let is_guarded = agent.is_some_and(|agent| !agent.hooks.guard_input.is_empty());
@@ -58,16 +58,16 @@ impl Door {
         blocking(&self.deps, move || Ok(store.used_key(&id, &key)?)).await
     }
 
-    /// Asks the guards of the session's agent; gives what is to be recorded.
+    /// Calls the guards of the session's agent; returns the input to record.
     pub(crate) async fn judge(&self, kind: InputKind, prompt: Prompt) -> Result<Prompt> {
         match self.agent.clone().or_else(|| self.shared.agent()) {
             Some(agent) => input::judge(&agent, &self.shared.id, kind, prompt).await,
-            // Whoever takes the input up refuses it.
+            // The session refuses input without an agent.
             None => Ok(prompt),
         }
     }
 
-    /// The caller of a prompt went away.
+    /// Withdraws a prompt whose caller has gone.
     pub(crate) fn withdraw(&self, ticket: u64) {
         let message = SessionMessage::Withdraw { ticket };
         let awake = self.keep_awake();
@@ -76,7 +76,7 @@ impl Door {
         } else if self.shared.is_suspended()
             && let Ok(tokio) = tokio::runtime::Handle::try_current()
         {
-            // Its run goes on while it sleeps, and is to be cancelled.
+            // Its run continues while it sleeps, and must be cancelled.
             let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
             tokio.spawn(async move { tell(&deps, &shared, message).await });
         }
@@ -87,14 +87,14 @@ impl Door {
         self.answered(answer).await
     }
 
-    /// Says something that needs no answer; a session that sleeps is woken.
+    /// Sends a message that needs no answer; a sleeping session is woken.
     pub(crate) async fn tell(&self, message: SessionMessage) -> Result<()> {
         let place = self.place()?;
         let actor = self.actor().await?;
         self.send(&actor, place, message)
     }
 
-    /// Puts a request into the mailbox. Requests of one caller are taken up in this order.
+    /// Puts a request into the mailbox. Requests of one caller are handled in this order.
     pub(crate) async fn request<T>(
         &self,
         message: impl FnOnce(ReplyTo<T>) -> SessionMessage,
@@ -111,7 +111,7 @@ impl Door {
         answer.await.map_err(|_| self.gone())?
     }
 
-    /// Asks the session's actor, if it has one: it is not woken.
+    /// Asks the session's actor if there is one; a sleeping session is not woken.
     pub(crate) async fn look<T>(
         &self,
         message: impl FnOnce(oneshot::Sender<T>) -> SessionMessage,
@@ -123,7 +123,7 @@ impl Door {
         answer.await.ok()
     }
 
-    /// Withdraws what the session asks people.
+    /// Withdraws the session's questions to people.
     pub(crate) async fn withdraw_questions(&self) -> Result<()> {
         self.amend(Amendment::WithdrawQuestions).await.map(drop)
     }
@@ -140,17 +140,17 @@ impl Door {
         if self.shared.is_deleted() { Err(self.gone()) } else { Ok(()) }
     }
 
-    /// How many aborts found no run open so far.
+    /// The number of aborts so far that found no open run.
     pub(crate) fn early_aborts(&self) -> u64 {
         self.shared.early_aborts()
     }
 
-    /// The session does not fall asleep before what is given is dropped.
+    /// Keeps the session awake until the returned guard is dropped.
     pub(crate) fn keep_awake(&self) -> KeptAwake {
         self.shared.keep_awake()
     }
 
-    /// A place in the mailbox, if there is one.
+    /// Reserves a slot in the mailbox, if one is free.
     pub(crate) fn place(&self) -> Result<MailPlace> {
         let awake = self.keep_awake();
         let mailbox = Arc::clone(&self.shared.requests)
@@ -159,7 +159,7 @@ impl Door {
         let input = if self.shared.parent.is_none() {
             self.deps.admission.admit()?
         } else {
-            // The run that called this agent was taken on with all that it does.
+            // The calling run was accepted with all its sub-agents.
             let mut input = self.deps.admission.held();
             input.set(1);
             input
@@ -167,7 +167,7 @@ impl Door {
         Ok(MailPlace { _awake: awake, _mailbox: Some(mailbox), input: Some(input) })
     }
 
-    /// A place in the mailbox for a question, as soon as there is one.
+    /// Waits for a slot in the mailbox for a query.
     pub(crate) async fn question(&self) -> Result<MailPlace> {
         let mailbox = Arc::clone(&self.shared.queries).acquire_owned().await;
         let mailbox = Some(mailbox.map_err(|_| Error::Closed)?);
@@ -183,31 +183,31 @@ impl Door {
         actor.cast(SessionMail { message, place: Some(place) }).map_err(|_| self.gone())
     }
 
-    /// Whether it is being deleted.
+    /// Sets whether the session is being deleted.
     pub(crate) fn set_deleting(&self, is_deleting: bool) {
         self.shared.set_deleting(is_deleting);
     }
 
-    /// Whoever asks is about to wait for a run of this session.
+    /// Registers that the caller starts to wait for a run of this session.
     ///
     /// # Errors
-    /// [`Error::Deadlock`] where the session waits for them.
+    /// [`Error::Deadlock`] if the session waits for the caller.
     pub(crate) fn begin_wait(&self) -> Result<Waiting> {
         self.deps.waits.begin(&self.shared.id)
     }
 
-    /// Why the session's actor does not answer.
+    /// Returns why the session's actor does not answer.
     pub(crate) fn gone(&self) -> Error {
         self.shared.gone()
     }
 
-    /// The session's actor; a session that sleeps is woken. Who asks keeps the session awake, from before the question until
-    /// the actor has heard what it is sent.
+    /// Returns the session's actor; a sleeping session is woken. The caller keeps the session awake, from
+    /// before the call until the actor has handled its message.
     pub(crate) async fn actor(&self) -> Result<ActorRef<SessionMail>> {
         self.shared.activity.fetch_add(1, Ordering::Relaxed);
         self.shared.mark_used(self.deps.next_use());
         self.check_deleted()?;
-        // It may be closed again by the time that it is up.
+        // The session may be closed again by the time it has started.
         for _ in 0..WAKES_MAX {
             if let Some(actor) = self.shared.actor() {
                 return Ok(actor);
@@ -218,7 +218,8 @@ impl Door {
                 .agent()
                 .or_else(|| self.agent.clone())
                 .ok_or_else(|| Error::NoAgent { session: self.shared.id.to_string() })?;
-            // Boxed, since few requests wake a session and each would carry the room for it.
+            // Boxed, because few requests wake a session, and otherwise each would have the size of this
+            // future.
             let wake = OpenReason::Wake(Arc::clone(&self.shared));
             Box::pin(open(&self.deps, id, agent, parent, wake)).await?;
         }
@@ -226,11 +227,11 @@ impl Door {
     }
 }
 
-/// How often a session is woken that cannot be started.
+/// How often the runtime tries to wake a session that cannot be started.
 const TELL_ATTEMPTS: u32 = 8;
 
-/// Sends a session a message that nobody outside waits for. One that sleeps is woken. Nobody else would try again: where it
-/// cannot be started, those who wait for its run hear so in the end.
+/// Sends a session a message for which no caller waits. A sleeping session is woken. Nobody else would try
+/// again; if the session cannot be started, those that wait for its run finally get the error.
 pub(crate) async fn tell(deps: &Arc<Deps>, shared: &Arc<SessionShared>, message: SessionMessage) {
     let door = Door::new(Arc::clone(shared), Arc::clone(deps));
     let awake = door.keep_awake();
@@ -246,7 +247,7 @@ pub(crate) async fn tell(deps: &Arc<Deps>, shared: &Arc<SessionShared>, message:
                 tokio::time::sleep(wait).await;
                 wait *= 2;
             }
-            // A session that is gone needs it no more.
+            // A deleted or closed session does not need the message.
             Err(error) => {
                 if let (Some(parking), Some(supervisor)) = (parking, deps.supervisor.get()) {
                     let id = Arc::clone(&shared.id);
@@ -258,9 +259,9 @@ pub(crate) async fn tell(deps: &Arc<Deps>, shared: &Arc<SessionShared>, message:
     }
 }
 
-/// How often it is asked for a session that dies before it takes up the request.
+/// How often a request is repeated for a session that dies before handling it.
 const OPEN_ATTEMPTS: u32 = 6;
-/// The first wait before it is asked for again.
+/// The wait before the first repetition.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// Asks the supervisor to open or resume a session.
@@ -284,7 +285,7 @@ pub(crate) async fn open(
         match answer.await {
             Ok(opened) => return opened,
             Err(_) if supervisor.get_status() >= ractor::ActorStatus::Stopping => return Err(Error::Closed),
-            // The session died before it took up the request; another one takes its place.
+            // The session died before it handled the request, and is being replaced.
             Err(_) => tokio::time::sleep(OPEN_AGAIN_AFTER * 2_u32.pow(attempt)).await,
         }
     }

@@ -1,7 +1,7 @@
-//! How a prompt is handed over to a session, and what waits for its reply.
+//! Handing a prompt to a session, and waiting for its reply.
 //!
-//! Invariants: guards judge what is recorded before it is sent; dropping what waits cancels the run, or takes the prompt out
-//! of the inbox.
+//! Invariants: guards judge the input before it is sent; dropping the reply's future cancels the run, or
+//! withdraws the prompt from the inbox.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::core::message::{PromptOptions, SessionMessage};
 use crate::values::error::{Error, Result};
 use crate::values::prompt::{Prompt, Reply};
 
-/// A prompt on its way to a session; without one the newest prompt is resumed.
+/// A prompt on its way to a session; `None` resumes the newest prompt.
 pub(crate) struct Handover {
     pub(crate) door: Door,
     pub(crate) prompt: Option<Prompt>,
@@ -25,18 +25,18 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    /// Sends it, and waits for its reply.
+    /// Sends the prompt, and waits for its reply.
     pub(crate) async fn reply(self) -> Result<Reply> {
         let _waiting = self.door.begin_wait()?;
         self.send().await?.await
     }
 
-    /// Puts it into the session's mailbox, and gives what waits for the reply.
+    /// Puts the prompt into the session's mailbox, and returns the future of its reply.
     pub(crate) async fn send(self) -> Result<BoxFuture<'static, Result<Reply>>> {
         let Self { door, prompt, mut options } = self;
         let timeout = options.timeout;
         let mut timer = timeout.map(|timeout| (timeout, Box::pin(tokio::time::sleep(timeout))));
-        // An abort that comes while the guards judge is meant for this, too.
+        // An abort that arrives while the guards run is meant for this prompt, too.
         options.early_aborts = door.early_aborts();
         let prompt = match prompt {
             Some(prompt) => {
@@ -54,7 +54,7 @@ impl Handover {
         });
         let answer = in_time(&mut timer, request).await.inspect_err(|_| guard.disarm())?;
         let reply = async move {
-            // Whoever waits for it may be another than who handed it over.
+            // The task that waits for the reply may be another one.
             let _waiting = door.begin_wait()?;
             let reply = door.answered(answer);
             let reply = match timer {
@@ -66,7 +66,7 @@ impl Handover {
                         reply = &mut reply => reply,
                         () = timer => {
                             if link.run().is_none() {
-                                // It still waits: it is withdrawn.
+                                // The prompt still waits, so it is withdrawn.
                                 return Err(Error::TimedOut { timeout });
                             }
                             cancel.cancel();
@@ -85,22 +85,22 @@ impl Handover {
     }
 }
 
-/// The words of a prompt.
+/// The content of a prompt.
 enum Words {
-    /// As the guards let them pass.
+    /// The content that the guards accepted.
     New(Prompt),
-    /// They were recorded under the prompt's key before, from this entry on.
+    /// The content was recorded earlier with the prompt's key, from this entry on.
     Recorded { first: EntryId },
 }
 
-/// Asks the guards what is to be recorded, unless the prompt's key was used already: what was recorded then, they judged.
+/// Calls the guards, unless the prompt's key was used already: the recorded content was judged then.
 async fn words(door: &Door, key: Option<&str>, prompt: Prompt) -> Result<Words> {
     if let Some(first) = door.said_before(key).await? {
         return Ok(Words::Recorded { first });
     }
     match door.judge(InputKind::Prompt, prompt).await {
         Ok(prompt) => Ok(Words::New(prompt)),
-        // It may have been said meanwhile.
+        // A prompt with the same key may have been recorded in the meantime.
         Err(refused) => match door.said_before(key).await? {
             Some(first) => Ok(Words::Recorded { first }),
             None => Err(refused),
@@ -108,10 +108,10 @@ async fn words(door: &Door, key: Option<&str>, prompt: Prompt) -> Result<Words> 
     }
 }
 
-/// How long something may take, from when that was said.
+/// A time limit, and its timer since the start.
 type Timer = Option<(Duration, Pin<Box<tokio::time::Sleep>>)>;
 
-/// Does this before the time is up.
+/// Runs `work` within the time limit.
 async fn in_time<T>(timer: &mut Timer, work: impl Future<Output = Result<T>>) -> Result<T> {
     let Some((timeout, timer)) = timer else { return work.await };
     tokio::select! {
@@ -121,14 +121,14 @@ async fn in_time<T>(timer: &mut Timer, work: impl Future<Output = Result<T>>) ->
     }
 }
 
-/// Cancels a prompt whose caller went away.
+/// Cancels a prompt whose caller has gone.
 struct WithdrawOnDrop {
     door: Option<Door>,
     ticket: u64,
 }
 
 impl WithdrawOnDrop {
-    /// Nothing is left to cancel.
+    /// Disarms the guard when there is nothing to cancel.
     fn disarm(&mut self) {
         self.door = None;
     }

@@ -1,14 +1,14 @@
-//! What a session says to its children: all that one handler decides comes to a child as one mail, so that it is woken once.
+//! Messages from a session to its children: all messages that one handler decides on reach a child as one
+//! mail, so it is woken once.
 //!
-//! Invariants: what is said to a child reaches it in the order in which it was said; nothing is kept back while its sender
-//! waits for the disk, or longer than its handler.
+//! Invariants: messages reach a child in order; no message waits for the disk, or longer than its handler.
 
 use ractor::ActorRef;
 
 #[cfg(test)]
 mod tests;
 
-/// One message, or several that were said in one go.
+/// One message, or several that were sent together.
 #[derive(Debug)]
 pub(crate) enum Mail<T> {
     One(T),
@@ -22,7 +22,7 @@ impl<T> From<T> for Mail<T> {
 }
 
 impl<T> Mail<T> {
-    /// These messages; `None` where there are none.
+    /// Creates a mail of these messages; returns `None` if there are none.
     pub(crate) fn of(mut messages: Vec<T>) -> Option<Self> {
         match messages.len() {
             0 => None,
@@ -40,7 +40,7 @@ impl<T> Mail<T> {
     }
 }
 
-/// What is to be said to a child.
+/// The unsent messages to a child.
 pub(crate) struct Outbox<T> {
     to: ActorRef<Mail<T>>,
     unsent: Vec<T>,
@@ -56,19 +56,19 @@ impl<T: Send + 'static> Outbox<T> {
         &self.to
     }
 
-    /// Says this to the child with the next [`Self::send`].
+    /// Adds a message for the next [`Self::send`].
     pub(crate) fn tell(&mut self, message: T) {
         if self.unsent.is_empty() {
-            // Two is what most handlers say, and an idle session holds no memory for it.
+            // Most handlers send at most two, and an idle session holds no memory for them.
             self.unsent.reserve_exact(2);
         }
         self.unsent.push(message);
     }
 
-    /// Sends what was said since the last time.
+    /// Sends the added messages.
     pub(crate) fn send(&mut self) {
         if let Some(mail) = Mail::of(std::mem::take(&mut self.unsent)) {
-            // A child that died is replaced, and told anew what matters.
+            // A crashed child is replaced, and its successor gets the relevant state again.
             let _ = self.to.cast(mail);
         }
     }

@@ -1,8 +1,8 @@
-//! Every message between the actors, on one page. These may change daily; the public events ([`crate::events::event`])
-//! may not.
+//! Every message between the actors, on one page. These may change daily; the public events
+//! ([`crate::events::event`]) may not.
 //!
-//! Invariants: a handler decides and returns; an answer to a message comes as another message. Everything about
-//! a run carries its [`RunAttempt`], and late news is dropped in one place: where the stamp is compared.
+//! Invariants: a handler decides and returns; the answer to a message is another message. Every message about
+//! a run carries its [`RunAttempt`], and late messages are dropped where it is compared.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,67 +44,70 @@ use crate::values::error::{Error, Result};
 use crate::values::prompt::Reply;
 use crate::values::state::State;
 
-/// Which run, and which attempt at it: a run that goes on after its agent died is the next attempt.
+/// A run, and the attempt at it: a run that continues after its agent crashed is the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunAttempt {
     pub(crate) run: RunId,
     pub(crate) attempt: u32,
 }
 
-/// The way back to whoever asked from outside.
+/// The channel for a reply to a caller outside the actors.
 pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T>>;
 
-/// Tells everyone who waits for the same result.
+/// Sends the same result to all waiting callers.
 pub(crate) fn tell_all<T>(waiting: Vec<ReplyTo<T>>, result: impl Fn() -> Result<T>) {
     for reply in waiting {
         let _ = reply.send(result());
     }
 }
 
-/// To the supervisor.
+/// Messages to the supervisor.
 pub(crate) enum SupervisorMessage {
-    /// From a task: a session that sleeps in its run cannot be woken. Callers that wait for this run are told why.
+    /// From a task: a session that sleeps during its run cannot be woken. Send the error to the callers that
+    /// wait for this run.
     GiveUp { id: Arc<str>, parking: Parking, error: Error },
     /// Open or resume a session, once.
     Open(OpenRequest),
-    /// A session actor is up, or could not be started.
+    /// A session actor has started, or could not be started.
     Opened { id: Arc<str>, generation: u64, result: Result<ractor::ActorRef<SessionMail>> },
     /// The wait before a restart is over.
     Restart { id: Arc<str>, generation: u64 },
-    /// A session has nothing to do for a while and may sleep.
+    /// A session has been idle for a while and may sleep.
     Idle { id: Arc<str> },
-    /// A session that was told to fall asleep has something to do, and stays awake.
+    /// A session that was told to sleep has work to do, and stays awake.
     StaysAwake { id: Arc<str> },
-    /// Stop a session's actors, and say when they are gone; one that is just being opened is stopped when it is up.
+    /// Stop a session's actors, and reply when they have ended; a session that is being opened is stopped
+    /// afterwards.
     Close { id: Arc<str>, done: oneshot::Sender<()> },
     /// Stop a session's actors, and delete it from the store.
     Delete { id: Arc<str>, reply: ReplyTo<()> },
-    /// Change a session without beginning anything in it: by its actor, or in the store where it has none.
+    /// Change a session without starting work in it: through its actor, or in the store if it has none.
     Amend(AmendRequest),
-    /// What was done in the store to a session without actors is done.
+    /// An operation in the store on a session without actors has finished.
     Released { id: Arc<str>, generation: u64, done: HeldWork },
-    /// The runtime's settings are to be these: ask all sessions whether they could work. Gives their answers.
+    /// Ask all sessions whether they could work with these new settings of the runtime. Returns their
+    /// answers.
     CheckSettings {
         settings: Arc<CompactionSettings>,
         reply: oneshot::Sender<Vec<oneshot::Receiver<Result<()>>>>,
     },
-    /// The runtime's settings changed: tell all sessions.
+    /// The runtime's settings have changed: notify all sessions.
     Reconfigure(oneshot::Sender<()>),
-    /// What is shared of a session that has actors, or that somebody holds.
+    /// Return the shared state of a session that has actors, or to which a handle exists.
     Find { id: Arc<str>, reply: oneshot::Sender<Option<Arc<SessionShared>>> },
-    /// What is shared of a session that the store has. Nothing is started.
+    /// Return the shared state of a stored session. This starts nothing.
     Attach { id: Arc<str>, parent: Option<Arc<str>>, reply: oneshot::Sender<Arc<SessionShared>> },
-    /// Which sessions sleep in the middle of a run that waits for its tools.
+    /// Return the sessions that sleep while their run waits for its tools.
     Suspended(oneshot::Sender<Vec<Arc<str>>>),
-    /// In which sessions something is under way or waits and may begin, awake or asleep.
+    /// Return the sessions with work in progress, or with queued input that may start, awake or asleep.
     Awaited(oneshot::Sender<Vec<Arc<str>>>),
-    /// Which sessions are live.
+    /// Return the live sessions.
     Live(oneshot::Sender<Vec<Arc<str>>>),
-    /// Stop everything in order: runs are interrupted, logs are whole.
+    /// Stop everything in order: runs are interrupted, logs are complete.
     Shutdown(oneshot::Sender<()>),
 }
 
-/// What is to be opened.
+/// A request to open a session.
 pub(crate) struct OpenRequest {
     pub(crate) id: Arc<str>,
     pub(crate) agent: Arc<Agent>,
@@ -113,54 +116,55 @@ pub(crate) struct OpenRequest {
     pub(crate) reply: ReplyTo<Arc<SessionShared>>,
 }
 
-/// Why a session is opened.
+/// The reason to open a session.
 #[derive(Clone)]
 pub(crate) enum OpenReason {
-    /// A program opens it, with this agent. One that was given up is resumed.
+    /// A program opens it, with this agent. A failed session is resumed.
     Open,
-    /// A program opens it beside others, who may be at work in it: those keep their agents.
+    /// A program opens it in addition to others that may be working in it: they keep their agents.
     Join,
-    /// A program opens it to finish what was interrupted, before anything that waits.
+    /// A program opens it to finish interrupted work before queued input.
     Finish,
-    /// A request reached a handle of a session that sleeps.
+    /// A request through a handle reached a sleeping session.
     Wake(Arc<SessionShared>),
 }
 
-/// A change of a session that begins nothing in it.
+/// A change of a session that starts no work.
 pub(crate) struct AmendRequest {
     pub(crate) shared: Arc<SessionShared>,
     pub(crate) amendment: Amendment,
-    /// Told how many inputs were withdrawn.
+    /// Receives the number of withdrawn inputs.
     pub(crate) reply: ReplyTo<usize>,
 }
 
-/// What was done in the store to a session without actors, and who waits for it.
+/// The result of an operation in the store on a session without actors, and the callers that wait for it.
 pub(crate) enum HeldWork {
     /// It was to be deleted.
     Delete { result: Result<()>, replies: Vec<ReplyTo<()>> },
-    /// It was changed.
+    /// It was to be changed.
     Amend { result: Result<usize>, reply: ReplyTo<usize> },
 }
 
-/// A place in a session's mailbox.
+/// A slot in a session's mailbox.
 pub(crate) struct MailPlace {
-    /// The session hears what is sent before it falls asleep.
+    /// Keeps the session awake until it has handled the message.
     pub(crate) _awake: KeptAwake,
-    /// `None` for what is sent at once, however much waits: it takes something back.
+    /// `None` for messages that are sent at once, however full the mailbox is, because they withdraw
+    /// something.
     pub(crate) _mailbox: Option<OwnedSemaphorePermit>,
-    /// Of a request that the runtime took on; a question has none.
+    /// The accepted input of a request; a query has none.
     pub(crate) input: Option<Admitted>,
 }
 
-/// What comes into a session's mailbox: a message, and the place that it holds there until it is taken up.
+/// An item in a session's mailbox: a message, and the slot that it occupies until it is handled.
 pub(crate) struct SessionMail {
     pub(crate) message: SessionMessage,
-    /// `None` for messages from inside, which are few by themselves.
+    /// `None` for internal messages, whose number is limited anyway.
     pub(crate) place: Option<MailPlace>,
 }
 
 impl SessionMail {
-    /// A message that the session hears before it falls asleep, however much waits in its mailbox.
+    /// Creates a message that the session handles before it sleeps, however full its mailbox is.
     pub(crate) fn heard(message: SessionMessage, awake: KeptAwake) -> Self {
         Self { message, place: Some(MailPlace { _awake: awake, _mailbox: None, input: None }) }
     }
@@ -172,110 +176,112 @@ impl From<SessionMessage> for SessionMail {
     }
 }
 
-/// To a session: the only writer of its log.
+/// Messages to a session, the only writer of its log.
 pub(crate) enum SessionMessage {
-    /// From outside: a prompt. It begins a run, or waits in the inbox.
+    /// From outside: a prompt. It starts a run, or waits in the inbox.
     Prompt { content: Vec<Block>, options: Box<PromptOptions>, reply: ReplyTo<Reply> },
-    /// From outside: a prompt whose key was used before, by a batch that begins with this entry.
+    /// From outside: a prompt whose key was used before, by a batch that starts with this entry.
     Repeat { first: EntryId, options: Box<PromptOptions>, reply: ReplyTo<Reply> },
-    /// From outside: go on with the newest prompt.
+    /// From outside: continue with the newest prompt.
     Resume { options: Box<PromptOptions>, reply: ReplyTo<Reply> },
-    /// From outside: finish what was interrupted and what waits. Gives the reply of the last run that this takes.
+    /// From outside: finish interrupted work and queued input. Returns the reply of the last of these runs.
     Finish(ReplyTo<Reply>),
     /// From outside: input for the current run.
     Input {
         content: Vec<Block>,
         delivery: Delivery,
         early_aborts: u64,
-        /// The agent of whoever says it, if they brought one.
+        /// The sender's own agent, if there is one.
         agent: Option<Arc<Agent>>,
         from: CalledFrom,
         reply: ReplyTo<QueuedInput>,
     },
-    /// From outside: the caller of a prompt went away, or takes it back: its run is cancelled, or it leaves the inbox.
+    /// From outside: the caller of a prompt has gone or withdraws it: cancel its run, or remove it from the
+    /// inbox.
     Withdraw { ticket: u64 },
-    /// From outside: change it, and begin nothing.
+    /// From outside: change the session without starting work.
     Amend { amendment: Amendment, reply: ReplyTo<usize> },
     /// From outside: a person answers a question.
-    Answer { question: EntryId, answer: GivenAnswer, reply: ReplyTo<()> },
-    /// From a tool or a hook: ask a person. Told how the question ended.
+    Answer { question: EntryId, answer: PersonsAnswer, reply: ReplyTo<()> },
+    /// From a tool or a hook: ask a person. The reply says how the question ended.
     Ask(Box<AskRequest>),
-    /// From the tool task: tell what this call has asked, when all of it has ended.
+    /// From the tool task: reply with this call's questions when all of them have ended.
     AwaitQuestions { stamp: RunAttempt, call_id: String, reply: ReplyTo<Vec<KnownQuestion>> },
-    /// From the tool task: the tool of a call begins, after a hook had asked. Told when that is durable.
+    /// From the tool task: the tool of a call starts, after a hook had asked. Reply when this is durable.
     CallStarts { stamp: RunAttempt, call_id: String, reply: ReplyTo<()> },
-    /// From what a run left running while the session sleeps: go on.
+    /// From the tasks of a run while the session sleeps: continue the run.
     Wake,
-    /// From the agent: the run waits for its tools alone and is handed over, so that the session can sleep; `None` where
-    /// there is something to do.
+    /// From the agent: the run waits only for its tools and is handed over, so the session can sleep; `None`
+    /// if there is something to do.
     Suspended { stamp: RunAttempt, running: Option<Box<Running>> },
-    /// From the supervisor: fall asleep, if there is still nothing to do; else say that it stays awake. Until then the
-    /// supervisor says nothing else.
+    /// From the supervisor: sleep if there is still nothing to do; otherwise reply that the session stays
+    /// awake. The supervisor sends nothing else until then.
     Sleep,
-    /// From the questions' timer: the time of a question has passed.
+    /// From the questions' timer: a question has expired.
     ExpireQuestions,
-    /// From outside: compact now, with the agent of whoever asks, if they brought one.
+    /// From outside: compact now, with the caller's own agent, if there is one.
     CompactManually { options: CompactOptions, agent: Option<Arc<Agent>>, reply: ReplyTo<Compacted> },
-    /// From outside, a tool or a hook: compact when the current run is over, or now. What asks out of a compaction's own
-    /// hook needs news: one that always asks would never come to an end.
+    /// From outside, a tool or a hook: compact after the current run, or now. A request from a compaction's
+    /// own hook is ignored unless new messages have arrived, so a hook cannot loop.
     CompactAfterRun { options: CompactOptions, needs_news: bool },
-    /// From outside: what a compaction would do.
+    /// From outside: return what a compaction would do.
     PlanManually {
         options: CompactOptions,
         agent: Option<Arc<Agent>>,
         reply: ReplyTo<Result<Box<Plan>, greenroom_kernel::plan::NothingToCompact>>,
     },
-    /// From outside: the newest compaction no longer counts.
+    /// From outside: undo the newest compaction.
     Undo { reply: ReplyTo<ContextUsage> },
-    /// From outside: go on from another entry.
+    /// From outside: continue after another entry.
     Branch { to: Option<EntryId>, reply: ReplyTo<()> },
-    /// From outside: go on with another agent of the team.
+    /// From outside: continue with another agent of the team.
     HandOff { to: String, sees: Sees, reply: ReplyTo<()> },
-    /// From outside: go on from another entry, with a summary of the branch that is left.
+    /// From outside: continue after another entry, with a summary of the abandoned branch.
     BranchWithSummary { to: Option<EntryId>, agent: Option<Arc<Agent>>, reply: ReplyTo<Compacted> },
-    /// From outside: pin an entry, or release it.
+    /// From outside: pin or unpin an entry.
     Pin { entry: EntryId, pinned: bool, reply: ReplyTo<()> },
     /// From outside: append the records of an import or a fork, to an empty session.
     Import { entries: Vec<Arc<Entry>>, leaf: Option<EntryId>, reply: ReplyTo<()> },
-    /// From outside: how it stands.
+    /// From outside: return the state.
     State(oneshot::Sender<State>),
-    /// From outside: what the model would be sent.
+    /// From outside: return the context as the model would get it.
     Context(oneshot::Sender<Vec<Arc<Message>>>),
-    /// From the supervisor: go on with this definition, or with changed settings. Whoever opened the session with it
-    /// waits for the reply; one that cannot work changes nothing. Who joins others waits for it to be idle to change it.
+    /// From the supervisor: continue with this definition, or with changed settings. The caller that opens
+    /// the session waits for the reply; a definition that cannot work changes nothing. For a caller that
+    /// joins others, the definition changes only if the session is idle.
     Configure { agent: Arc<Agent>, only_if_idle: bool, reply: Option<ReplyTo<Arc<SessionShared>>> },
-    /// From the supervisor: could it work with these settings of the runtime?
+    /// From the supervisor: could the session work with these settings of the runtime?
     CheckSettings { settings: Arc<CompactionSettings>, reply: ReplyTo<()> },
-    /// From outside: leave the compaction that no run waits for.
+    /// From outside: abort the compaction for which no run waits.
     AbortCompaction,
     /// From the supervisor: end in order.
     Stop,
-    /// From the session's own timer: try again what the store refused.
+    /// From the session's own timer: retry writes that the store refused.
     TryAgain,
-    /// From a timer, or from the supervisor, which needs room: fall asleep if nothing has happened since there was so much
-    /// activity. A timer looks `again` later where something has.
+    /// From a timer, or from the supervisor when it needs room: sleep if nothing has happened since the
+    /// activity counter had this value. Otherwise a timer checks `again` later.
     IdleCheck { activity: u64, again: bool },
 
-    /// From a sub-agent's call: record that the agent begins to work. Gives the entry.
+    /// From a sub-agent's call: record the sub-agent's start. Returns the entry.
     ChildStarted { record: ChildRecord, reply: ReplyTo<EntryId> },
-    /// From a sub-agent's call: the agent has ended, and this is what it spent.
+    /// From a sub-agent's call: the sub-agent has ended and has spent this much.
     ChildEnded { started: EntryId, outcome: RunOutcome, spent: Bill },
 
-    /// From the agent: record these messages, deliver what waits at this boundary, and say so.
+    /// From the agent: record these messages, deliver queued input at this boundary, and confirm.
     Record { stamp: RunAttempt, messages: Vec<Message>, boundary: Boundary },
     /// From the agent: record these messages and the run's end.
     End {
         stamp: RunAttempt,
         messages: Vec<Message>,
         outcome: RunOutcome,
-        /// Why the last answer was rejected, where that ended the run.
+        /// Why the last answer was rejected, if that ended the run.
         rejected: Option<String>,
     },
-    /// From the agent: nothing more can be had of the model; go on with the next fallback.
+    /// From the agent: the model has finally failed; continue with the next fallback.
     FallBack { stamp: RunAttempt, failure: Box<Failure> },
-    /// From the agent: how large is the context, by the settings that hold now? The tracker answers.
+    /// From the agent: measure the context by the current settings. The tracker replies.
     Measure { stamp: RunAttempt },
-    /// From the agent: what is the model to be sent?
+    /// From the agent: return the context to send to the model.
     Project { stamp: RunAttempt },
     /// From the agent: compact.
     Compact {
@@ -285,28 +291,28 @@ pub(crate) enum SessionMessage {
         failed_attempts: u32,
         measured: Box<Measurement>,
     },
-    /// From a model call that is over: what it cost besides what the log says by its answer.
+    /// From a finished model call: costs that the log does not record with its answer.
     Spent { stamp: Option<RunAttempt>, usage: Usage, cost_microdollars: Option<u64> },
-    /// From the agent: everything was broadcast, and every prompt that was answered has its reply.
+    /// From the agent: all events were published, and each answered prompt has its reply.
     EventsFlushed,
     /// From the agent or the compactor: a provider named a limit of a model when it refused `sent` tokens.
     LimitLearned { lane: Arc<Lane>, model: String, limit: u64, sent: u64 },
 
-    /// From the usage tracker: the size that was asked for before a compaction, a run's end or a state.
+    /// From the usage tracker: the measured size for a compaction, a run's end or a state.
     Measured { purpose: MeasureFor, measured: Box<Measurement> },
 
-    /// From the compactor: replace the segment, if it is still what it was.
+    /// From the compactor: replace the segment if it is unchanged.
     ReplacePathSegment { compaction: EntryId, segment: Box<Segment>, cost_microdollars: Option<u64> },
-    /// From the compactor: the summary of the branch that is left.
+    /// From the compactor: the summary of the abandoned branch.
     BranchSummarised { compaction: EntryId, record: Box<BranchRecord>, cost_microdollars: Option<u64> },
-    /// From the compactor: send these results shorter, if they are still what they were.
+    /// From the compactor: shorten these results if they are unchanged.
     PruneResults { compaction: EntryId, segment: Box<PruneSegment>, cost_microdollars: Option<u64> },
-    /// From the compactor: it is over.
+    /// From the compactor: the compaction is over.
     CompactionOver { compaction: EntryId, end: Box<End>, cost_microdollars: Option<u64> },
 }
 
 impl SessionMessage {
-    /// Its name: the point at which a probe is called.
+    /// Returns the message's name: the point at which a probe is called.
     pub(crate) fn point(&self) -> &'static str {
         match self {
             Self::Prompt { .. } => "session/prompt",
@@ -361,86 +367,87 @@ impl SessionMessage {
     }
 }
 
-/// A question for a person, as a call asks it.
+/// A call's question for a person.
 pub(crate) struct AskRequest {
     pub(crate) stamp: RunAttempt,
     pub(crate) call_id: String,
     pub(crate) tool: String,
-    /// Which question of the call it is, from 0.
+    /// The question's number within the call, from 0.
     pub(crate) ordinal: u32,
     pub(crate) asker: Asker,
     pub(crate) question: Question,
-    /// Told how it ended, or why it cannot be asked.
+    /// Receives the question's end, or why the question cannot be asked.
     pub(crate) reply: ReplyTo<Result<QuestionEnd, AskError>>,
 }
 
-/// A call that was pending when its run was taken up again.
+/// A call that was pending when its run was resumed.
 #[derive(Debug, Clone)]
 pub(crate) struct PendingCall {
     pub(crate) call: ToolCall,
-    /// Whether its tool may have begun; `false` where only hooks before it had asked.
+    /// Whether its tool may have started; false if only hooks before it had asked.
     pub(crate) may_have_begun: bool,
 }
 
-/// How a prompt is to be answered.
+/// The options of a prompt.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PromptOptions {
     pub(crate) ticket: u64,
-    /// The agent of whoever prompts, if they brought one: it answers. `None`: the session's.
+    /// The caller's own agent, which answers; `None` means the session's.
     pub(crate) agent: Option<Arc<Agent>>,
     pub(crate) key: Option<String>,
-    /// The form of the answer.
+    /// The required form of the answer.
     pub(crate) form: Option<OutputForm>,
     /// The request's own validators.
     pub(crate) validators: Validators,
-    /// The validators of the agent that judge the answer too.
+    /// The agent's validators for this request.
     pub(crate) validated_by: Vec<String>,
-    /// How the model is to answer: what is set here wins.
+    /// The request's model settings, which take precedence.
     pub(crate) settings: ModelSettings,
-    /// What the run may cost, in micro-dollars.
+    /// The limit of the run's cost, in micro-dollars.
     pub(crate) cost_limit: Option<u64>,
-    /// How long the caller waits, who looks to that.
+    /// How long the caller waits; the caller enforces this.
     pub(crate) timeout: Option<Duration>,
-    /// How long the run may take where no caller looks to that.
+    /// The time limit of a run whose caller does not enforce one.
     pub(crate) time_limit: Option<Duration>,
-    /// Whether it was left by an earlier process, and nobody waits for it.
+    /// Whether an earlier process left the prompt, and no caller waits for it.
     pub(crate) is_left: bool,
-    /// The first entry of the prompt that this one says again under its key.
+    /// The first entry of the prompt that this one repeats by its key.
     pub(crate) again: Option<EntryId>,
-    /// Told which run the prompt became, before the run's first event; says whether the caller has room for more.
+    /// Learns which run the prompt became, before the run's first event; knows whether the caller has room
+    /// for more events.
     pub(crate) link: Arc<RunLink>,
-    /// Set when the prompt is durable, to its entry: its message, or its place in the inbox.
+    /// Set to the prompt's entry when it is durable: the message's, or the inbox item's.
     pub(crate) recorded: Arc<SetOnce<EntryId>>,
     /// Cancels the run.
     pub(crate) cancel: CancellationToken,
     /// The sessions that wait for the run.
     pub(crate) waiting: Chain,
-    /// How many early aborts there had been when the prompt was handed over: a later one aborts it.
+    /// The number of early aborts when the prompt was handed over: a later one aborts it.
     pub(crate) early_aborts: u64,
-    /// Where the caller is in a trace of their own.
+    /// The caller's own trace.
     pub(crate) from: CalledFrom,
 }
 
-/// Input that was taken on.
+/// Input that was accepted.
 pub(crate) struct QueuedInput {
-    /// Its message, or its place in the inbox.
+    /// The entry of its message, or of the inbox item.
     pub(crate) entry: EntryId,
-    /// Whether it waits for the end of the run, which is one of another agent.
+    /// Whether it waits for the end of the run, which belongs to another agent.
     pub(crate) waits: bool,
-    /// The reply of the run that takes it in.
+    /// The reply of the run that receives it.
     pub(crate) reply: oneshot::Receiver<Result<Reply>>,
 }
 
-/// What a measured size is for.
+/// The purpose of a measured size.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum MeasureFor {
-    /// The run's end record.
+    /// The record of the run's end.
     RunEnd,
-    /// A compaction that waits for it, by the number of its request.
+    /// A compaction that waits for the size, by the number of its request.
     Compaction(u64),
 }
 
-/// The context's size, and what it was measured with.
+/// The context's size, and the basis of the measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Measurement {
     pub(crate) size: Size,
@@ -450,22 +457,22 @@ pub(crate) struct Measurement {
     pub(crate) hidden: u64,
 }
 
-/// To an agent: the run in progress.
+/// Messages to an agent, which performs the run in progress.
 pub(crate) enum AgentMessage {
-    /// From the session: work on this run.
+    /// From the session: perform this run.
     Begin(Box<BeginRun>),
-    /// From the session: hand the run over if it waits for its tools alone.
+    /// From the session: hand the run over if it waits only for its tools.
     Suspend { stamp: RunAttempt },
-    /// From the session: go on with a run that was handed over.
+    /// From the session: continue a run that was handed over.
     Continue { running: Box<Running>, tracker: ractor::ActorRef<Mail<TrackerMessage>> },
-    /// From the session: a record is durable. `answer` is the model's newest answer. Where the next step begins with
-    /// measuring the context, the tracker `is_measuring` it already.
+    /// From the session: a record is durable. `answer` is the model's newest answer. If the next step starts
+    /// with a measurement, `is_measuring` says that the tracker has been asked already.
     Recorded { stamp: RunAttempt, delivered: u32, answer: Option<EntryId>, is_measuring: bool },
-    /// From the session: what the model is to be sent.
+    /// From the session: the context to send to the model.
     Context { stamp: RunAttempt, messages: Vec<Arc<Message>> },
-    /// From the session: a compaction that the run waits for is over.
+    /// From the session: a compaction for which the run waits is over.
     Compacted { stamp: RunAttempt, installed: bool, floor: Option<Box<Failure>>, why: Option<String> },
-    /// From the session: the run goes on with this model of this provider, since the one before failed.
+    /// From the session: the run continues with this model of this provider, because the previous one failed.
     FellBack {
         stamp: RunAttempt,
         agent: Arc<Agent>,
@@ -473,17 +480,17 @@ pub(crate) enum AgentMessage {
         settings: Box<ModelSettings>,
         failure: Box<Failure>,
     },
-    /// From the session: events of durable entries, to be broadcast; then the word that the run is over, and the
-    /// reply to its prompt.
+    /// From the session: publish these events of durable entries; then end the run and send the reply to its
+    /// prompt.
     Broadcast { events: Vec<Arc<Event>>, then: Option<RunCompletion> },
-    /// From the session: it is about to end; say so when everything before this was broadcast.
+    /// From the session: it is about to end; confirm when everything before this was published.
     FlushEvents,
-    /// From the usage tracker: the size, and the context as it was when the session asked for it: what the model is to
-    /// be sent if nothing has to be compacted.
+    /// From the usage tracker: the size, and the context at the time of the session's request, to send to the
+    /// model if no compaction is needed.
     Sized { stamp: RunAttempt, measured: Box<Measurement>, context: Option<Vec<Arc<Message>>> },
-    /// From the session: the usage tracker is a new one; ask again.
+    /// From the session: the usage tracker is a new one; ask it again.
     TrackerRestarted { tracker: ractor::ActorRef<Mail<TrackerMessage>> },
-    /// From the run's watcher: it is cancelled, or out of time.
+    /// From the run's watcher: the run is cancelled, or its time is up.
     Abort { stamp: RunAttempt, cause: AbortCause },
     /// From the model task: the call is over.
     ModelOver { stamp: RunAttempt, call: u64, outcome: ModelOutcome },
@@ -491,14 +498,14 @@ pub(crate) enum AgentMessage {
     ToolOver { stamp: RunAttempt, result: Box<ToolResult> },
     /// From the tool task: all calls are over.
     ToolsOver { stamp: RunAttempt },
-    /// From the validators' task: what they say of the answer.
+    /// From the validators' task: their verdict on the answer.
     Validated { stamp: RunAttempt, verdict: Verdict },
-    /// From the wait's task: it is over.
+    /// From the task of a wait: the wait is over.
     Waited { stamp: RunAttempt, call: u64 },
 }
 
 impl AgentMessage {
-    /// Its name: the point at which a probe is called.
+    /// Returns the message's name: the point at which a probe is called.
     pub(crate) fn point(&self) -> &'static str {
         match self {
             Self::Begin(..) => "agent/begin",
@@ -522,7 +529,7 @@ impl AgentMessage {
     }
 }
 
-/// The end of a run, to be said once: by the agent, or, if that dies first, by the one that takes its place.
+/// The end of a run, reported once: by the agent, or, if it crashes before, by its successor.
 #[derive(Clone)]
 pub(crate) struct RunCompletion(Arc<Mutex<Option<Box<Answer>>>>);
 
@@ -531,22 +538,23 @@ impl RunCompletion {
         Self(Arc::new(Mutex::new(Some(answer))))
     }
 
-    /// Takes it, if nobody did.
+    /// Takes the reply, unless it was taken before.
     pub(crate) fn take(&self) -> Option<Box<Answer>> {
         self.0.lock().take()
     }
 }
 
-/// The reply to a run's prompt, and who waits for it: who said the prompt, and who said what joined the run.
+/// The reply to a run's prompt, and the callers that wait for it: of the prompt, and of input that joined the
+/// run.
 pub(crate) struct Answer {
     pub(crate) to: Vec<ReplyTo<Reply>>,
     pub(crate) reply: Result<Reply>,
 }
 
-/// A run to work on.
+/// A run to perform.
 pub(crate) struct BeginRun {
     pub(crate) stamp: RunAttempt,
-    /// The run, as it is traced.
+    /// The run's span in the trace.
     pub(crate) span: Span,
     pub(crate) agent: Arc<Agent>,
     pub(crate) model: String,
@@ -554,22 +562,22 @@ pub(crate) struct BeginRun {
     pub(crate) schema: Option<Arc<OutputSchema>>,
     pub(crate) validators: Validators,
     pub(crate) settings: ModelSettings,
-    /// The models that are asked when this one fails.
+    /// The fallbacks when this model fails.
     pub(crate) fallbacks: Fallbacks,
-    /// The same in every request of the run.
+    /// The instructions, which are the same in every request of the run.
     pub(crate) instructions: Arc<str>,
-    /// Their size in estimated tokens, where they are not those of the run before.
+    /// The size of the instructions in estimated tokens, if they differ from those of the previous run.
     pub(crate) instructions_changed: Option<u64>,
     pub(crate) cancel: CancellationToken,
-    /// How long the run may take, where that is less than the agent says.
+    /// The time limit of the run, if it is lower than the agent's.
     pub(crate) time_limit: Option<Duration>,
-    /// To the caller who streams the run.
+    /// The link to the caller that streams the run.
     pub(crate) link: Arc<RunLink>,
     /// The sessions that wait for the run's tools and hooks: this one, and those that wait for it.
     pub(crate) waiting: Chain,
     pub(crate) tracker: ractor::ActorRef<Mail<TrackerMessage>>,
     pub(crate) may_compact: bool,
-    /// The calls that go on where the run is taken up again, how many answers it had, and the newest of them.
+    /// For a resumed run: the calls that continue, the number of its answers, and the newest of them.
     pub(crate) pending: Vec<PendingCall>,
     pub(crate) steps: u32,
     pub(crate) answer: Option<EntryId>,
@@ -583,64 +591,64 @@ pub(crate) struct BeginRun {
     pub(crate) max_request_bytes: u64,
 }
 
-/// How a model call ended.
+/// The result of a model call.
 pub(crate) enum ModelOutcome {
-    /// The whole answer.
+    /// The complete answer.
     Answered(Box<AssistantMessage>),
-    /// It failed; what had come is with it.
+    /// The call failed, perhaps after a partial answer.
     Failed(Box<ProviderError>),
-    /// A hook refused it; why.
+    /// A hook refused the call, for this reason.
     Refused(String),
-    /// It was cancelled; what had come.
+    /// The call was cancelled, with this partial answer.
     Cancelled(Box<AssistantMessage>),
 }
 
-/// What the context of a session is measured with.
+/// The basis of a session's measurements.
 #[derive(Debug, Clone)]
 pub(crate) struct TrackerConfig {
-    /// The server: what is learned of the model belongs to it.
+    /// The server to which learned facts about the model belong.
     pub(crate) origin: String,
     pub(crate) model: String,
     /// The fixed part of every request, in estimated tokens.
     pub(crate) overhead: u64,
-    /// Which reasoning of earlier answers the next request carries.
+    /// Which reasoning of earlier answers the next request contains.
     pub(crate) resent: ResentReasoning,
-    /// By what the kernel decides whether a compaction is due.
+    /// The limits by which the kernel decides whether a compaction is due.
     pub(crate) limits: ContextLimits,
 }
 
 impl TrackerConfig {
-    /// What requests have in common.
+    /// Returns the parts that all requests have in common.
     pub(crate) fn frame(&self) -> RequestFrame {
         let Self { overhead, resent, limits, .. } = self;
         RequestFrame { overhead: *overhead, resent: resent.clone(), window: limits.window.tokens }
     }
 }
 
-/// To a usage tracker: the ledger, the learned ratio and the context's size.
+/// Messages to a usage tracker, which keeps the ledger, the learned ratio and the context's size.
 pub(crate) enum TrackerMessage {
-    /// From the session: an entry is in the context. It is durable, but for the answer that ends a run: that one is
-    /// recorded together with the end, which holds its size.
+    /// From the session: an entry was added to the context. It is durable, except for the answer that ends a
+    /// run, which is recorded together with the end that contains its size.
     Appended(Arc<Entry>),
     /// From the session: the context was rewritten.
     Rewritten(Vec<Arc<Entry>>),
-    /// From the session: model, window, fixed part, or which reasoning goes back changed. With the latter comes the path,
-    /// which is counted anew.
+    /// From the session: the model, window, fixed part or resent reasoning has changed. In the last case, the
+    /// path comes along and is counted again.
     Configure { config: Box<TrackerConfig>, path: Option<Vec<Arc<Entry>>> },
     /// From the session: an entry changed the bill.
     Billed(Bill),
-    /// From the session, for the agent: how large is the context? The answer takes the context along.
+    /// From the session, for the agent: measure the context. The answer includes the context.
     Measure {
         stamp: RunAttempt,
         context: Option<Vec<Arc<Message>>>,
         reply_to: ractor::ActorRef<Mail<AgentMessage>>,
     },
-    /// From the session: how large is the context?
+    /// From the session: measure the context.
     MeasureFor(MeasureFor),
 }
 
 impl TrackerMessage {
-    /// Its name: the point at which a probe is called.
+    /// Returns the message's name: the point at which a probe is called.
     pub(crate) fn point(&self) -> &'static str {
         match self {
             Self::Appended(..) => "usage_tracker/appended",
@@ -653,24 +661,24 @@ impl TrackerMessage {
     }
 }
 
-/// To a compactor: a compaction in progress. Each message names the entry of its start.
+/// Messages to a compactor about a compaction in progress. Each names the entry of its start.
 pub(crate) enum CompactorMessage {
     /// From the session: compact.
     Begin(Box<CompactionOrder>),
-    /// From the hooks' task: what they decided.
+    /// From the hooks' task: their decision.
     HooksDecided { compaction: EntryId, decision: HookDecision },
     /// From a summary child: its answer.
     Answered { compaction: EntryId, id: u32, answer: Result<Box<AssistantMessage>, Failure> },
-    /// From a wait's task: ask now.
+    /// From the task of a wait: send the request now.
     AskNow { compaction: EntryId, id: u32 },
     /// From the session: whether the segment was replaced.
     Installed { compaction: EntryId, installed: bool },
-    /// From the session: stop; nobody waits for it.
+    /// From the session: stop; no run or caller waits for the compaction.
     Cancel { compaction: EntryId, reason: String },
 }
 
 impl CompactorMessage {
-    /// Its name: the point at which a probe is called.
+    /// Returns the message's name: the point at which a probe is called.
     pub(crate) fn point(&self) -> &'static str {
         match self {
             Self::Begin(..) => "compactor/begin",
@@ -683,40 +691,42 @@ impl CompactorMessage {
     }
 }
 
-/// A compaction that has begun.
+/// A compaction that has started.
 pub(crate) struct CompactionOrder {
     /// The entry of its start.
     pub(crate) id: EntryId,
-    /// As it is traced.
+    /// The compaction's span in the trace.
     pub(crate) span: Span,
-    /// What is to be done.
+    /// The work to do.
     pub(crate) work: CompactionWork,
-    /// What to do first.
+    /// The first effects to perform.
     pub(crate) effects: Vec<Effect>,
-    /// What the provider counts for each token that we estimate.
+    /// The provider's tokens per token of our estimate.
     pub(crate) ratio: Ratio,
-    /// Whether a provider that says nothing again may mean that the request is too large, whatever the numbers say.
+    /// Whether another silence of the provider may mean that the request is too large, whatever the numbers
+    /// say.
     pub(crate) doubts_window: bool,
-    /// Who writes the summaries: the first one, and each other where the one before fails.
+    /// The models that write the summaries, in order: each is used after the previous one failed.
     pub(crate) summarisers: Vec<Summariser>,
 }
 
-/// What a compactor works on.
+/// The work of a compactor.
 #[derive(Debug)]
 pub(crate) enum CompactionWork {
-    /// The older part of the context is replaced.
+    /// Replace the older part of the context.
     Replace(Box<Compacting>),
-    /// A branch that is left is summarised.
+    /// Summarise an abandoned branch.
     Branch(Box<BranchSummary>),
 }
 
-/// A model that writes summaries, at its provider. An order names it, since the session may go on with another.
+/// A model that writes summaries, and its provider. An order names it, because the session may switch to
+/// another one.
 #[derive(Clone)]
 pub(crate) struct Summariser {
     pub(crate) lane: Arc<Lane>,
     pub(crate) model: String,
-    /// How it is to answer.
+    /// The model settings.
     pub(crate) settings: ModelSettings,
-    /// Whose hooks see its calls.
+    /// The agent whose hooks see its calls.
     pub(crate) agent: Arc<Agent>,
 }

@@ -1,6 +1,7 @@
 //! The run in progress, as its agent holds it.
 //!
-//! Invariants: it is with one agent at a time, or with the session while that sleeps; its tasks end when it is dropped.
+//! Invariants: one agent at a time has it, or the session while that sleeps; its tasks end when it is
+//! dropped.
 
 use std::sync::Arc;
 
@@ -14,39 +15,39 @@ use tracing::Span;
 use crate::core::agent_line::AgentLine;
 use crate::core::message::{BeginRun, Measurement};
 
-/// The run in progress. A session that sleeps keeps it, where its tools go on.
+/// The run in progress. A sleeping session keeps it while its tools continue.
 pub(crate) struct Running {
     pub(crate) begin: BeginRun,
     pub(crate) run: Run,
-    /// How its tasks reach the agent.
+    /// The connection of its tasks to the agent.
     pub(crate) line: AgentLine,
     /// The number of the newest model call or wait. Messages about earlier ones are late.
     pub(crate) call: u64,
-    /// The form of the next request, while the context for it is on its way.
+    /// The form of the next request, while its context is being fetched.
     pub(crate) next_request: Option<RequestForm>,
-    /// The images to send where the newest request had too many bytes.
+    /// The images to send after a request had too many bytes.
     pub(crate) fewer_images: Option<Media>,
-    /// The newest step, from 1, and as it is traced.
+    /// The newest step, from 1, and its span in the trace.
     pub(crate) step: u32,
     pub(crate) step_span: Span,
-    /// The user was warned that images of the prompt are not sent.
+    /// Whether the user was warned that images of the prompt are not sent.
     pub(crate) media_missed: bool,
     pub(crate) measuring: bool,
-    /// The newest size that it was told.
+    /// The newest measurement.
     pub(crate) measured: Option<Box<Measurement>>,
-    /// The context that came with it, until the run has decided what to do about the size.
+    /// The context that came with it, until the run has decided about the size.
     pub(crate) context: Option<Vec<Arc<Message>>>,
-    /// What the run's time limit stands still for.
+    /// What stops the run's time limit.
     pub(crate) pauses: Pauses,
-    /// Cancels the task of the model call under way.
+    /// Cancels the task of the model call in progress.
     pub(crate) model: Option<DropGuard>,
-    /// Cancels the task of the tool calls under way.
+    /// Cancels the task of the tool calls in progress.
     pub(crate) tools: Option<DropGuard>,
-    /// Who ends the run now; the machine is told when the tasks have ended.
+    /// Why the run is being aborted; the state machine is notified when the tasks have ended.
     pub(crate) aborting: Option<AbortCause>,
-    /// The part of an answer that was there when it was cancelled.
+    /// The partial answer of a cancelled call.
     pub(crate) partial: Option<Box<AssistantMessage>>,
-    /// Cancelled when the run is over: it ends the abort's watcher and the waits.
+    /// Cancelled when the run is over: this ends the abort's watcher and the waits.
     pub(crate) over: CancellationToken,
     pub(crate) _cancels_over: DropGuard,
 }

@@ -1,10 +1,10 @@
-//! What a session's actors, its handles and the supervisor share: how the session stands, as its actor publishes it
-//! ([`Published`]); the way to the actor; what an abort reaches; the children of its run; the order of its events; and what it
-//! may cost.
+//! The state that a session's actors, its handles and the supervisor share: the session's state as its actor
+//! publishes it ([`Published`]), access to the actor, the target of aborts, the sub-agents of its run, the
+//! order of its events, and its budget.
 //!
-//! Invariants: what is published is a copy for others to read; all else is a way to reach somebody, and not a state. An actor
-//! that falls asleep was taken away from here while nobody was about to speak to it, so nothing that is said to a session is
-//! lost because it falls asleep.
+//! Invariants: published data is a copy for readers; everything else is access, not state. A falling-asleep
+//! actor is removed from here while no sender is about to use it, so no message to a session is lost because
+//! it falls asleep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -37,53 +37,53 @@ use children::Children;
 pub(crate) use published::Published;
 use run_slot::RunSlot;
 
-/// The most requests from outside that wait for a session's actor, or for the supervisor to open one.
+/// The most outside requests that wait for a session's actor, or for the supervisor to open one.
 pub(crate) const REQUESTS_MAX: usize = 1_024;
 
 /// The number of a parking: a session's run may be parked many times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parking(u64);
 
-/// What is shared between a session's actors, its handles and the supervisor.
+/// The state that a session's actors, its handles and the supervisor share.
 pub(crate) struct SessionShared {
     pub(crate) id: Arc<str>,
     pub(crate) parent: Option<Arc<str>>,
-    /// The sessions whose agents called each other down to this one, the nearest first: none for one that a program
-    /// opened first.
+    /// The callers of this session's agent, the nearest first; none for a top-level session.
     ancestors: Mutex<Arc<[Arc<str>]>>,
-    /// How the session stands.
+    /// The session's published state.
     published: Mutex<Published>,
-    /// The agents that its run called as tools.
+    /// The sub-agents of its run.
     children: Mutex<Children>,
     actor: Mutex<Option<ActorRef<SessionMail>>>,
-    /// How many are about to speak to the actor, or have and were not heard yet.
+    /// The number of senders that are about to send to the actor, or whose messages were not handled yet.
     kept_awake: AtomicUsize,
-    /// The definition that it works with; `None` until a program gives one.
+    /// The session's agent; `None` until a program provides one.
     agent: Mutex<Option<Arc<Agent>>>,
-    /// What an abort reaches.
+    /// The target of an abort.
     run: Mutex<RunSlot>,
-    /// Whether a run goes on while the session sleeps; the supervisor keeps it.
+    /// Whether a run continues while the session sleeps; the supervisor keeps it.
     is_suspended: AtomicBool,
-    /// How many times a run was parked.
+    /// The number of times a run was parked.
     parkings: AtomicU64,
-    /// Whether the session was deleted. Another one of the same id has another shared.
+    /// Whether the session was deleted. A new session with the same id has its own shared state.
     is_deleted: AtomicBool,
     is_deleting: AtomicBool,
-    /// The context's size, as the tracker measured it last.
+    /// The context's size at the tracker's newest measurement.
     context: Mutex<ContextUsage>,
     account: Mutex<Account<Self>>,
-    /// Whether a person is asked, in its run or below: then the limits of those who wait for it stand still.
+    /// Whether a person is being asked, in its run or below: then the time limits of those that wait for it
+    /// stop.
     pauses: Pauses,
-    /// Which events were published. It is held while one is, so that each session's events are in order.
+    /// The published events. The lock is held during a publication, so each session's events are in order.
     broadcast: Mutex<Broadcast>,
     /// Whether a request to abort the compaction is in the mailbox: one is enough.
     abort_asked: AtomicBool,
     pub(crate) activity: AtomicU64,
-    /// Which use of all sessions its newest one was.
+    /// The number of its newest use among the uses of all sessions.
     used: AtomicU64,
-    /// Places for requests in the actor's mailbox, which has no bound of its own.
+    /// Permits for requests in the actor's mailbox, which is unbounded.
     pub(crate) requests: Arc<Semaphore>,
-    /// Places for queries of the session's state, which wait instead of being refused.
+    /// Permits for queries of the session's state, which wait instead of being refused.
     pub(crate) queries: Arc<Semaphore>,
 }
 
@@ -96,7 +96,7 @@ impl Drop for KeptAwake {
     }
 }
 
-/// What it costs and may cost.
+/// The session's spending and its limit.
 impl Spends for SessionShared {
     fn account(&self) -> MutexGuard<'_, Account<Self>> {
         self.account.lock()
@@ -108,8 +108,8 @@ impl Spends for SessionShared {
 }
 
 impl SessionShared {
-    /// A shared for a session that has no actor yet. `unpublished` is the first durable event that is still due, where an
-    /// earlier shared was given up before it was broadcast.
+    /// Creates the shared state of a session without an actor. `unpublished` is the first unpublished durable
+    /// event of an earlier shared state that was dropped.
     pub(crate) fn new(
         id: Arc<str>,
         parent: Option<Arc<str>>,
@@ -146,7 +146,7 @@ impl SessionShared {
         }
     }
 
-    /// The sessions above it, the nearest first.
+    /// Returns the sessions above it, the nearest first.
     pub(crate) fn ancestors(&self) -> Arc<[Arc<str>]> {
         Arc::clone(&self.ancestors.lock())
     }
@@ -155,7 +155,7 @@ impl SessionShared {
         *self.ancestors.lock() = ancestors;
     }
 
-    /// The agents that its newest run called as tools, in the order of their starts.
+    /// Returns the sub-agents of its newest run, in the order of their starts.
     pub(crate) fn children(&self) -> Vec<Arc<ChildWork>> {
         self.children.lock().works().to_vec()
     }
@@ -164,20 +164,21 @@ impl SessionShared {
         self.children.lock().add(child);
     }
 
-    /// The calls whose agents wait for people, and which therefore outlive whoever works on them.
+    /// Returns the calls whose sub-agents wait for people, and which therefore outlive the actor that runs
+    /// them.
     pub(crate) fn calls_that_wait(&self) -> Vec<String> {
         let children = self.children.lock();
         let waiting = children.works().iter().filter(|child| child.waits());
         waiting.map(|child| child.call_id.clone()).collect()
     }
 
-    /// These agents were left, and wait for people.
+    /// Sets the sub-agents that were left waiting for people.
     pub(crate) fn set_left_children(&self, left: Vec<(EntryId, ChildRecord)>) {
         self.children.lock().set_left(left);
     }
 
-    /// The agent that was left with this call, for the one who goes on with the call; and the work on it here, if it was
-    /// left here.
+    /// Returns the start of the sub-agent that was left with this call, for the successor that continues the
+    /// call; and the work on it, if it was left in this process.
     pub(crate) fn take_left_child(
         &self,
         call_id: &str,
@@ -185,20 +186,20 @@ impl SessionShared {
         self.children.lock().take_left(call_id)
     }
 
-    /// Whether this agent still works on a call of this session.
+    /// Whether this sub-agent still works on a call of this session.
     pub(crate) fn has_child_at_work(&self, id: &str) -> bool {
         self.children.lock().works().iter().any(|child| *child.shared.id == *id && !child.is_over())
     }
 
-    /// Takes an id for a child's session; `false` if another child of the run has it.
+    /// Reserves an id for a sub-agent's session; returns false if another one of the run has it.
     pub(crate) fn take_child_id(&self, id: &Arc<str>) -> bool {
         self.children.lock().take_id(id)
     }
 
-    /// Counts an agent that is about to be called, here and at each session above.
+    /// Counts a sub-agent that is about to be called, here and at each session above.
     ///
     /// # Errors
-    /// [`Error::TooManySubAgents`] where one of their runs may call no more. Then nothing is counted.
+    /// [`Error::TooManySubAgents`] if the run of one of them may call no more. Then nothing is counted.
     pub(crate) fn count_child(self: &Arc<Self>, ledger: &Ledger<Self>) -> Result<(), Error> {
         let chain = ledger.chain(self);
         for session in &chain {
@@ -211,37 +212,37 @@ impl SessionShared {
         Ok(())
     }
 
-    /// Paused while a person is asked, by its run or by an agent that works for it.
+    /// The pauses while a person is being asked, by its run or by a sub-agent that works for it.
     pub(crate) fn pauses(&self) -> &Pauses {
         &self.pauses
     }
 
-    /// The session above all that it is a sub-agent of, or itself: the sessions of one family take turns with others as one.
+    /// Returns the top-level session above this one, or this one: sessions of one family share turns.
     pub(crate) fn family(&self) -> Arc<str> {
         self.ancestors().last().map_or_else(|| Arc::clone(&self.id), Arc::clone)
     }
 
-    /// Somebody uses the session, as the so-many-th use of all.
+    /// Notes a use of the session, with its number among the uses of all sessions.
     pub(crate) fn mark_used(&self, number: u64) {
         self.used.store(number, Ordering::Relaxed);
     }
 
-    /// Which use of all sessions its newest one was.
+    /// Returns the number of its newest use among the uses of all sessions.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// How the session stands, as its actor published it last.
+    /// Returns the session's published state.
     pub(crate) fn published(&self) -> Published {
         self.published.lock().clone()
     }
 
-    /// Publishes how the session stands now. Gives what was published before.
+    /// Publishes the session's state. Returns the previously published one.
     pub(crate) fn publish_state(&self, published: Published) -> Published {
         std::mem::replace(&mut *self.published.lock(), published)
     }
 
-    /// Whether somebody waits for what the session does.
+    /// Whether a caller, a run or input waits for the session's work.
     pub(crate) fn is_awaited(&self) -> bool {
         self.published.lock().is_awaited
     }
@@ -254,18 +255,18 @@ impl SessionShared {
         *self.actor.lock() = actor;
     }
 
-    /// Somebody is about to speak to the session: it does not fall asleep before what is given is dropped. Whoever speaks
-    /// to the actor takes this first, then looks for the actor, and sends this along.
+    /// Keeps the session awake until the returned guard is dropped. A sender takes the guard first, then
+    /// looks for the actor, and sends the guard along with the message.
     pub(crate) fn keep_awake(self: &Arc<Self>) -> KeptAwake {
         self.kept_awake.fetch_add(1, Ordering::SeqCst);
         KeptAwake(Arc::clone(self))
     }
 
-    /// The session's actor falls asleep: from now on whoever speaks to the session wakes it. `park` parks the run that goes on
-    /// meanwhile, and says whether there is one. `false` where somebody is about to speak to the actor; then nothing is
-    /// changed.
+    /// Removes the session's actor, which falls asleep: later senders wake the session. `park` parks the run
+    /// that continues in the meantime, and returns whether there is one. Returns false, and changes nothing,
+    /// if a sender is about to use the actor.
     pub(crate) fn fall_asleep(&self, park: impl FnOnce() -> bool) -> bool {
-        // Whoever found the actor here was counted before, and whoever is counted later finds none.
+        // A sender that found the actor was counted before; one that is counted later finds no actor.
         let mut actor = self.actor.lock();
         let is_free = self.kept_awake.load(Ordering::SeqCst) == 0;
         if is_free {
@@ -275,7 +276,7 @@ impl SessionShared {
         is_free
     }
 
-    /// The definition that it works with; `None` where no program gave one yet.
+    /// Returns the session's agent; `None` if no program has provided one yet.
     pub(crate) fn agent(&self) -> Option<Arc<Agent>> {
         self.agent.lock().clone()
     }
@@ -288,17 +289,17 @@ impl SessionShared {
         self.is_deleted.load(Ordering::SeqCst)
     }
 
-    /// Whether it is being deleted: what is under way in it ends for that reason.
+    /// Sets whether the session is being deleted: work in progress ends for that reason.
     pub(crate) fn set_deleting(&self, is_deleting: bool) {
         self.is_deleting.store(is_deleting, Ordering::SeqCst);
     }
 
-    /// Whether it is being deleted, or is gone.
+    /// Whether the session is being deleted, or was deleted.
     pub(crate) fn is_deleting(&self) -> bool {
         self.is_deleting.load(Ordering::SeqCst) || self.is_deleted()
     }
 
-    /// Why nothing more comes of what was asked of it.
+    /// Returns why no more results of requests arrive.
     pub(crate) fn gone(&self) -> Error {
         let session = self.id.to_string();
         match self.is_deleting() {
@@ -311,12 +312,12 @@ impl SessionShared {
         self.is_deleted.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a run goes on while the session sleeps.
+    /// Whether a run continues while the session sleeps.
     pub(crate) fn is_suspended(&self) -> bool {
         self.is_suspended.load(Ordering::SeqCst)
     }
 
-    /// Which parked run goes on while the session sleeps; `None` if there is none.
+    /// Returns the parked run that continues while the session sleeps; `None` if there is none.
     pub(crate) fn parking(&self) -> Option<Parking> {
         self.is_suspended().then(|| Parking(self.parkings.load(Ordering::SeqCst)))
     }
@@ -328,7 +329,7 @@ impl SessionShared {
         self.is_suspended.store(is_suspended, Ordering::SeqCst);
     }
 
-    /// Whether the session's actor is about to end, so that its run is left and not aborted.
+    /// Whether the session's actor is about to end, so its run is left and not aborted.
     pub(crate) fn is_closing(&self) -> bool {
         self.run.lock().is_closing()
     }
@@ -337,18 +338,19 @@ impl SessionShared {
         self.run.lock().set_closing(is_closing);
     }
 
-    /// A run begins, which `cancel` cancels. It is cancelled at once by an early abort after the first `early_aborts`.
+    /// Starts a run, which `cancel` cancels. An early abort after the first `early_aborts` cancels it at
+    /// once.
     pub(crate) fn begin_run(&self, id: RunId, cancel: CancellationToken, early_aborts: u64) {
         self.children.lock().begin_run();
         self.run.lock().begin(id, cancel, early_aborts);
     }
 
-    /// The run in progress; `None` where none is open.
+    /// Returns the run in progress; `None` if there is none.
     pub(crate) fn open_run(&self) -> Option<RunId> {
         self.run.lock().open()
     }
 
-    /// No run is open any more.
+    /// Notes that no run is open.
     pub(crate) fn end_run(&self) {
         self.run.lock().end();
     }
@@ -362,12 +364,12 @@ impl SessionShared {
         self.run.lock().is_cancelled()
     }
 
-    /// How many aborts found no run open so far.
+    /// The number of aborts so far that found no open run.
     pub(crate) fn early_aborts(&self) -> u64 {
         self.run.lock().early_aborts()
     }
 
-    /// Leaves the current run, or the compaction that no run waits for, or the prompt that is on its way.
+    /// Aborts the current run, the compaction for which no run waits, or the prompt on its way.
     pub(crate) fn abort(self: &Arc<Self>) {
         self.run.lock().abort();
         let awake = self.keep_awake();
@@ -378,7 +380,7 @@ impl SessionShared {
         }
     }
 
-    /// The request to abort the compaction was taken up; the next one is another.
+    /// Notes that the request to abort the compaction was handled; the next one is another.
     pub(crate) fn abort_is_heard(&self) {
         self.abort_asked.store(false, Ordering::Relaxed);
     }
@@ -391,41 +393,42 @@ impl SessionShared {
         *self.context.lock()
     }
 
-    /// The next sequence number to be broadcast: everything below it was.
+    /// The sequence number of the next event to publish: all before it were published.
     pub(crate) fn broadcast_below(&self) -> u64 {
         self.broadcast.lock().below()
     }
 
-    /// The first durable event that may still be due; `None` where all were broadcast, or nothing was ever read.
+    /// Returns the first durable event that may be unpublished; `None` if all were published, or nothing was
+    /// ever read.
     pub(crate) fn first_unpublished(&self) -> Option<u64> {
         self.broadcast.lock().first_unpublished()
     }
 
-    /// The session ends in order, and every durable event was broadcast.
+    /// Notes that the session ends in order, with every durable event published.
     pub(crate) fn mark_flushed(&self) {
         self.broadcast.lock().mark_flushed();
     }
 
-    /// The session was read from its log, which has `entries` entries. Gives the first one whose event was not
-    /// broadcast, if an actor before this one died before it could be.
+    /// Notes that the session was read from its log, which has `entries` entries. Returns the first one whose
+    /// event is unpublished because an earlier actor crashed.
     pub(crate) fn start_broadcast(&self, entries: u64, created_at_ms: u64) -> Option<u64> {
-        // A request that the last actor did not live to take up is void.
+        // A request that the last actor did not handle before its end is void.
         self.abort_is_heard();
         self.broadcast.lock().start(entries, created_at_ms)
     }
 
-    /// When the session was created, in unix milliseconds; `None` before an actor knew.
+    /// Returns when the session was created, in unix milliseconds; `None` before an actor knew.
     pub(crate) fn created_at_ms(&self) -> Option<u64> {
         self.broadcast.lock().created_at_ms()
     }
 
-    /// What goes on, as far as it was published.
+    /// Returns the current activity, as published.
     pub(crate) fn current_activity(&self) -> Activity {
         self.broadcast.lock().activity()
     }
 
-    /// What goes on that no entry says yet; `None` where no actor had this shared before, so that it does not know how far
-    /// the log is.
+    /// Returns the work in progress that the log does not contain yet; `None` if no actor has used this
+    /// shared state, so the end of the log is unknown.
     pub(crate) fn in_progress(&self) -> Option<InProgress> {
         let broadcast = self.broadcast.lock();
         let Unrecorded { seq, n, run, events } = broadcast.unrecorded()?;
@@ -435,7 +438,7 @@ impl SessionShared {
         Some(InProgress { seq, n, events })
     }
 
-    /// Publishes a transient event of the run that is going on, or of none.
+    /// Publishes a transient event of the run in progress, or of none.
     pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
         let mut broadcast = self.broadcast.lock();
         let run = broadcast.run();
@@ -485,7 +488,7 @@ impl SessionShared {
     }
 
     fn publish_to(&self, bus: &Bus, event: &Arc<Event>) {
-        // One that a program opened has none.
+        // A session that a program opened has no sessions above it.
         match &self.parent {
             None => bus.publish(event, &[]),
             Some(_) => bus.publish(event, &self.ancestors()),

@@ -1,7 +1,7 @@
-//! What a prompt asks for besides its words: between a request, its record in the log, and the run that is held to it.
+//! The terms of a prompt: between a request, its record in the log, and the run to which they apply.
 //!
-//! Invariants: what is recorded says all that the request says but its functions, which are counted; what a request does
-//! not say itself, it takes over from the record.
+//! Invariants: a record has all terms of the request except its functions, which are counted; a request takes
+//! over the terms that it does not set itself from the record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::core::message::PromptOptions;
 use crate::values::error::{ConfigError, Error, Result};
 
 impl PromptOptions {
-    /// What is recorded of it; `None` where it asks for nothing.
+    /// Returns the terms to record; `None` if there are none.
     pub(crate) fn terms(&self) -> Option<Arc<Terms>> {
         let settings = (self.settings != ModelSettings::default())
             .then(|| serde_json::to_value(&self.settings).expect("settings are JSON with names as keys"));
@@ -32,10 +32,11 @@ impl PromptOptions {
         (!terms.is_empty()).then(|| Arc::new(terms))
     }
 
-    /// Takes over what it does not say itself. The unnamed validators stay with the program that had them.
+    /// Takes over the terms that the request does not set. Unnamed validators stay with the program that had
+    /// them.
     ///
     /// # Errors
-    /// The record is of a version whose settings or schema this one does not know.
+    /// The record has settings or a schema that this version does not know.
     pub(crate) fn take_over(&mut self, terms: &Terms) -> Result<()> {
         let Terms { output, settings, cost_limit, timeout_ms, validators, unnamed_validators: _, again } =
             terms;
@@ -58,7 +59,7 @@ impl PromptOptions {
         Ok(())
     }
 
-    /// What judges the answers besides the agent's own validators: the form first.
+    /// Returns the validators of the answers besides the agent's own: the form first.
     ///
     /// # Errors
     /// The agent lacks a validator that is named.
@@ -74,8 +75,8 @@ impl PromptOptions {
     }
 }
 
-/// The validators that a run is held to and would lack, with this agent and so many functions of the request: their names,
-/// and how many have none.
+/// Returns the validators that a run requires and that are missing with this agent and this many functions of
+/// the request: their names, and how many are unnamed.
 pub(crate) fn lacking(terms: &Terms, agent: Option<&Agent>, functions: usize) -> Option<(Vec<String>, u32)> {
     let knows = |name: &&String| agent.is_some_and(|agent| agent.named_validators.contains_key(*name));
     let names: Vec<String> = terms.validators.iter().filter(|name| !knows(name)).cloned().collect();
@@ -84,7 +85,7 @@ pub(crate) fn lacking(terms: &Terms, agent: Option<&Agent>, functions: usize) ->
 }
 
 impl Agent {
-    /// The validator of this name.
+    /// Returns the validator with this name.
     pub(crate) fn named_validator(&self, name: &str) -> Result<&Validators, ConfigError> {
         self.named_validators.get(name).ok_or_else(|| ConfigError::UnknownValidator {
             wanted: name.to_owned(),

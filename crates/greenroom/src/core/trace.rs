@@ -1,5 +1,6 @@
-//! Spans and log lines of what a session does, with the names of OpenTelemetry's conventions for generative AI. Those
-//! names are still in development; these are the ones that have `gen_ai.provider.name` in the place of `gen_ai.system`.
+//! Spans and log lines about sessions, with the names of OpenTelemetry's conventions for generative AI. The
+//! conventions are still in development; these are the ones with `gen_ai.provider.name` instead of
+//! `gen_ai.system`.
 //!
 //! ```text
 //! session ─ invoke_agent (a run) ─┬─ step ─┬─ chat (a model call) ─ wait (for its turn)
@@ -10,11 +11,12 @@
 //!                                 └─ store.append
 //! ```
 //!
-//! A run that is asked for within a span of the program is a child of that span, and follows from its session's. A run that
-//! waited before it began, or that takes in a steer or a follow-up, follows from the span of its sender.
+//! A run that is requested within a span of the program is a child of that span, and follows from its
+//! session's. A run that waited before it started, or that receives a steer or a follow-up, follows from the
+//! span of its sender.
 //!
-//! Invariants: no span and no line holds a message's text, a tool's arguments or result, a provider's words or a key;
-//! every name stands here; nothing is computed for a span or a line that nobody wants.
+//! Invariants: no span and no line contains a message's text, a tool's arguments or result, a provider's
+//! message or a key; all names are defined here; nothing is computed for a disabled span or line.
 
 use std::time::Duration;
 
@@ -43,28 +45,28 @@ pub(crate) fn session(id: &str, parent: Option<&str>) -> Span {
     span
 }
 
-/// Where whoever asks for a run is in a trace of their own.
+/// The caller's own trace.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CalledFrom {
     span: Option<Span>,
-    /// Whether the run does not begin at once, or was begun before: what it does then is no part of that span.
+    /// Whether the run starts later, or started before, and so is not a part of the caller's span.
     is_late: bool,
 }
 
 impl CalledFrom {
-    /// The span that is current.
+    /// Returns the current span.
     pub(crate) fn current() -> Self {
         Self { span: Some(Span::current()).filter(|span| !span.is_none()), is_late: false }
     }
 
-    /// The input joins a run that was begun by another.
+    /// Notes that the input joins a run that another caller started.
     pub(crate) fn joins(&self, run: &Span) {
         if let Some(caller) = &self.span {
             run.follows_from(caller);
         }
     }
 
-    /// The run does not begin at once.
+    /// Notes that the run does not start at once.
     pub(crate) fn waited(&mut self) {
         self.is_late = true;
     }
@@ -79,7 +81,7 @@ pub(crate) fn run(
     provider: &str,
     model: &str,
 ) -> Span {
-    // The caller's span is not held for longer than a child of it holds it.
+    // The caller's span is held only as long as a child of it.
     let caller = from.span.take();
     let parent = caller.as_ref().filter(|_| !from.is_late).unwrap_or(session);
     let span = info_span!(
@@ -104,7 +106,7 @@ pub(crate) fn run(
     span
 }
 
-/// The run's end.
+/// Records the run's end.
 pub(crate) fn run_ended(
     span: &Span,
     id: &str,
@@ -139,7 +141,7 @@ pub(crate) fn step(run: &Span, id: &str, number: u32) -> Span {
     info_span!(parent: run, "step", "gen_ai.conversation.id" = id, "greenroom.step" = number)
 }
 
-/// One call of a model: of a step or for a summary.
+/// A model call, for a step or a summary.
 pub(crate) fn chat(parent: &Span, provider: &dyn Provider, request: &Request) -> Span {
     let span = info_span!(
         parent: parent,
@@ -187,7 +189,7 @@ pub(crate) fn chat(parent: &Span, provider: &dyn Provider, request: &Request) ->
     span
 }
 
-/// The model's answer came.
+/// Records the model's answer.
 pub(crate) fn answered(span: &Span, id: &str, purpose: Purpose, answer: &AssistantMessage, took: Duration) {
     let usage = answer.usage.unwrap_or_default();
     if !span.is_disabled() {
@@ -208,7 +210,7 @@ pub(crate) fn answered(span: &Span, id: &str, purpose: Purpose, answer: &Assista
     );
 }
 
-/// The call of the model failed.
+/// Records the failure of a model call.
 pub(crate) fn failed(span: &Span, id: &str, purpose: Purpose, failure: &Failure, took: Duration) {
     span.record("error.type", failure.class.as_str());
     info!(
@@ -219,23 +221,23 @@ pub(crate) fn failed(span: &Span, id: &str, purpose: Purpose, failure: &Failure,
     );
 }
 
-/// The call of the model was cancelled.
+/// Records the cancellation of a model call.
 pub(crate) fn cancelled(span: &Span, id: &str, purpose: Purpose, took: Duration) {
     span.record("error.type", "cancelled");
     info!(parent: span, session = id, purpose = self::purpose(purpose), took_ms = millis(took), "the model call was cancelled");
 }
 
-/// A model call had to wait for its turn, or got it at once.
+/// Records how long a model call waited for its turn.
 pub(crate) fn entered(span: &Span, id: &str, waited: Duration) {
     debug!(parent: span, session = id, waited_ms = millis(waited), "the call has its place among those of the provider");
 }
 
-/// A wait: for a place at the provider and the like, or before a call is made again.
+/// A wait: for a slot at the provider, for example, or before a call is repeated.
 pub(crate) fn wait(parent: &Span, id: &str, reason: &str) -> Span {
     info_span!(parent: parent, "wait", "gen_ai.conversation.id" = id, "greenroom.wait.reason" = reason)
 }
 
-/// How a call stands that waits for its turn: `span` is of the wait that is going on.
+/// Records the state of a call that waits for its turn; `span` is that of the current wait.
 pub(crate) fn queued(span: &mut Span, chat: &Span, id: &str, queued: &Queued) {
     *span = match queued.position {
         0 => Span::none(),
@@ -243,7 +245,7 @@ pub(crate) fn queued(span: &mut Span, chat: &Span, id: &str, queued: &Queued) {
     };
 }
 
-/// A call that failed is made again after a wait.
+/// Records that a failed call is repeated after a wait.
 pub(crate) fn retry(run: &Span, id: &str, attempt: u32, delay_ms: u64, failure: &Failure) {
     info!(
         parent: run,
@@ -252,7 +254,7 @@ pub(crate) fn retry(run: &Span, id: &str, attempt: u32, delay_ms: u64, failure: 
     );
 }
 
-/// One call of a tool.
+/// A tool call.
 pub(crate) fn tool(step: &Span, id: &str, call: &ToolCall) -> Span {
     info_span!(
         parent: step,
@@ -268,7 +270,7 @@ pub(crate) fn tool(step: &Span, id: &str, call: &ToolCall) -> Span {
     )
 }
 
-/// The tool's call ended.
+/// Records the end of a tool call.
 pub(crate) fn tool_ended(span: &Span, id: &str, call: &ToolCall, status: ToolStatus, took: Duration) {
     match status {
         ToolStatus::Ok => {}
@@ -306,7 +308,7 @@ pub(crate) fn compaction(parent: &Span, id: &str, entry: EntryId, started: &Comp
     span
 }
 
-/// The compaction ended.
+/// Records the end of a compaction.
 pub(crate) fn compaction_ended(span: &Span, id: &str, end: &Compacted) {
     span.record("greenroom.compaction.tokens_after", end.tokens_after);
     span.record("greenroom.compaction.outcome", end.outcome.as_str());
@@ -322,7 +324,7 @@ pub(crate) fn compaction_ended(span: &Span, id: &str, end: &Compacted) {
     );
 }
 
-/// Whether a compaction that was asked for begins.
+/// Records whether a requested compaction starts.
 pub(crate) fn compaction_wanted(
     parent: &Span,
     id: &str,
@@ -339,7 +341,7 @@ pub(crate) fn compaction_wanted(
     );
 }
 
-/// What a compaction keeps and what it replaces.
+/// Records what a compaction keeps and what it replaces.
 pub(crate) fn planned(span: &Span, id: &str, plan: &Plan) {
     debug!(
         parent: span,
@@ -351,7 +353,7 @@ pub(crate) fn planned(span: &Span, id: &str, plan: &Plan) {
     );
 }
 
-/// The context was measured.
+/// Records a measurement of the context.
 pub(crate) fn measured(
     id: &str,
     size: &Size,
@@ -373,7 +375,7 @@ pub(crate) fn measured(
     );
 }
 
-/// The session works with another window from now on.
+/// Records a change of the session's window.
 pub(crate) fn window_changed(id: &str, before: &Window, now: &Window) {
     debug!(
         session = id,
@@ -384,12 +386,12 @@ pub(crate) fn window_changed(id: &str, before: &Window, now: &Window) {
     );
 }
 
-/// A server named a limit.
+/// Records a limit that a server named.
 pub(crate) fn limit_named(id: &str, origin: &str, model: &str, limit: u64, sent: u64, is_new: bool) {
     debug!(session = id, origin, model, limit, sent, taken_over = is_new, "a server named a limit");
 }
 
-/// The settings changed.
+/// Records a change of the settings.
 pub(crate) fn settings_changed(id: &str, version: u64) {
     info!(session = id, version, "changed settings hold from now on");
 }
@@ -399,7 +401,7 @@ pub(crate) fn append(parent: &Span, id: &str, entries: usize) -> Span {
     debug_span!(parent: parent, "store.append", "gen_ai.conversation.id" = id, "greenroom.store.entries" = entries, "error.type" = Empty)
 }
 
-/// The append was refused.
+/// Records that an append was refused.
 pub(crate) fn append_failed(span: &Span) {
     span.record("error.type", "store");
 }
@@ -420,7 +422,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The name that a value has in JSON.
+/// Returns a value's name in JSON.
 fn name(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => name,
@@ -428,11 +430,11 @@ fn name(value: &impl Serialize) -> String {
     }
 }
 
-/// The host and the port in a server's address.
+/// Returns the host and the port of a server's address.
 fn host_and_port(address: &str) -> Option<(&str, u16)> {
     let (scheme, rest) = address.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
-    // No address holds a name and a password; what is not an address is not shown.
+    // A name and a password are never shown, nor is anything that is not an address.
     let authority = authority.rsplit('@').next()?;
     let standard = if scheme == "https" { 443 } else { 80 };
     match authority.rsplit_once(':') {

@@ -1,4 +1,4 @@
-//! Mails: what is said in one go comes as one.
+//! Messages that are sent together arrive as one mail.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use ractor::{Actor, ActorProcessingErr};
 
 use super::*;
 
-/// Notes what each mail holds.
+/// Records the contents of each mail.
 struct Notes;
 
 impl Actor for Notes {

@@ -1,7 +1,8 @@
-//! In which order a session's events are published, and which of them were.
+//! The order of a session's published events.
 //!
-//! Invariants: a durable event is published once, in the order of the log; a transient one has the number of the newest
-//! durable one before it, and counts on from there; what began is ended before what ends with it.
+//! Invariants: a durable event is published once, in the order of the log; a transient one has the number of
+//! the newest durable event before it, and a count since then; each start has its end before the end of what
+//! contains it.
 
 use greenroom_kernel::RunId;
 
@@ -12,18 +13,18 @@ use crate::events::pairs::Pairs;
 #[cfg(test)]
 mod tests;
 
-/// How far a session's events were published.
+/// The position of a session's published events.
 #[derive(Debug, Default)]
 pub(super) struct Broadcast {
     /// When the session was created, in unix milliseconds; 0 before an actor knew.
     created_at_ms: u64,
     /// The sequence number of the next durable event.
     next: u64,
-    /// How many transient events followed the last durable one.
+    /// The number of transient events since the last durable one.
     transient: u64,
-    /// What began and has not ended.
+    /// The starts without an end.
     pairs: Pairs,
-    /// What goes on.
+    /// The work in progress.
     tracked: Tracked,
     /// Whether an actor read the log before: then the events before its end were published, or are due.
     was_opened: bool,
@@ -31,7 +32,7 @@ pub(super) struct Broadcast {
     is_flushed: bool,
 }
 
-/// A transient event and its place: the `n`-th after the durable event `seq`.
+/// A transient event and its position: the `n`-th after the durable event `seq`.
 #[derive(Debug, PartialEq)]
 pub(super) struct Placed {
     pub(super) seq: u64,
@@ -40,55 +41,56 @@ pub(super) struct Placed {
     pub(super) kind: EventKind,
 }
 
-/// What goes on that no entry says yet.
+/// The work in progress that the log does not contain yet.
 #[derive(Debug, PartialEq)]
 pub(super) struct Unrecorded {
     /// The newest durable event; `None` before the first.
     pub(super) seq: Option<u64>,
-    /// How many transient ones followed it.
+    /// The number of transient events after it.
     pub(super) n: u64,
     pub(super) run: Option<RunId>,
-    /// With their times, in unix milliseconds.
+    /// The events, with their times in unix milliseconds.
     pub(super) events: Vec<(u64, EventKind)>,
 }
 
 impl Broadcast {
-    /// Of a session that no actor has read yet. `unpublished` is the first durable event that is still due, where what was
-    /// shared of the session before was given up.
+    /// Creates the state for a session that no actor has read yet. `unpublished` is the first unpublished
+    /// durable event of an earlier shared state that was dropped.
     pub(super) fn new(unpublished: Option<u64>) -> Self {
         Self { next: unpublished.unwrap_or(0), was_opened: unpublished.is_some(), ..Self::default() }
     }
 
-    /// The next sequence number to be published: everything below it was.
+    /// The sequence number of the next event to publish: all before it were published.
     pub(super) fn below(&self) -> u64 {
         self.next
     }
 
-    /// The run that is going on, as far as it was told.
+    /// The run in progress, as published.
     pub(super) fn run(&self) -> Option<RunId> {
         self.pairs.run()
     }
 
-    /// When the session was created, in unix milliseconds; `None` before an actor knew.
+    /// Returns when the session was created, in unix milliseconds; `None` before an actor knew.
     pub(super) fn created_at_ms(&self) -> Option<u64> {
         Some(self.created_at_ms).filter(|created_at_ms| *created_at_ms > 0)
     }
 
-    /// The first durable event that may still be due; `None` where all were published, or nothing was ever read.
+    /// Returns the first durable event that may be unpublished; `None` if all were published, or nothing was
+    /// ever read.
     pub(super) fn first_unpublished(&self) -> Option<u64> {
         (self.was_opened && !self.is_flushed).then_some(self.next)
     }
 
-    /// The session ends in order, and every durable event was published.
+    /// Notes that the session ends in order, with every durable event published.
     pub(super) fn mark_flushed(&mut self) {
         self.is_flushed = true;
     }
 
-    /// The session was read from its log, which has `entries` entries. Gives the first one whose event was not published,
-    /// if an actor before this one died before it could be.
+    /// Notes that the session was read from its log, which has `entries` entries. Returns the first one whose
+    /// event is unpublished because an earlier actor crashed.
     pub(super) fn start(&mut self, entries: u64, created_at_ms: u64) -> Option<u64> {
         let was_flushed = std::mem::take(&mut self.is_flushed);
-        // A session that was deleted may have another one of the same id in its place.
+        // A new session may have the id of a deleted one.
         let is_same = self.created_at_ms == 0 || self.created_at_ms == created_at_ms;
         let goes_on = !was_flushed && is_same && self.next <= entries;
         self.created_at_ms = created_at_ms;
@@ -99,12 +101,13 @@ impl Broadcast {
         None
     }
 
-    /// What goes on, as far as it was published.
+    /// Returns the current activity, as published.
     pub(super) fn activity(&self) -> Activity {
         self.tracked.activity()
     }
 
-    /// What goes on that no entry says yet; `None` where no actor has read the log, so that nobody knows how far that is.
+    /// Returns the work in progress that the log does not contain yet; `None` if no actor has read the log,
+    /// so its end is unknown.
     pub(super) fn unrecorded(&self) -> Option<Unrecorded> {
         self.was_opened.then(|| Unrecorded {
             seq: self.next.checked_sub(1),
@@ -114,7 +117,8 @@ impl Broadcast {
         })
     }
 
-    /// A durable event is about to be published. Gives whether it is still due, and what must be published before it.
+    /// Applies a durable event that is about to be published. Returns whether it is still due, and the event
+    /// to publish before it.
     pub(super) fn durable(
         &mut self,
         seq: u64,
@@ -132,8 +136,8 @@ impl Broadcast {
         (true, first)
     }
 
-    /// A transient event of this run, or of none, is about to be published. Gives what must be published before it, and the
-    /// event, unless what it is about is over.
+    /// Applies a transient event that is about to be published. Returns the event to publish before it, and
+    /// the event itself, unless its subject is over.
     pub(super) fn transient(
         &mut self,
         run: Option<RunId>,
@@ -154,7 +158,7 @@ impl Broadcast {
         Placed { seq: self.next.saturating_sub(1), n: self.transient, run, kind }
     }
 
-    /// Everything below `next` was published.
+    /// Notes that all events before `next` were published.
     fn goes_on_at(&mut self, next: u64) {
         if self.next != next {
             (self.next, self.transient) = (next, 0);

@@ -1,6 +1,6 @@
-//! The agents that a session's run called as tools, as those who work on the calls see them.
+//! The sub-agents of a session's run, as the tasks of its calls see them.
 //!
-//! Invariants: two children of a run have not the same id; a run that begins forgets those whose work is over.
+//! Invariants: two sub-agents of a run have different ids; a new run forgets those whose work is over.
 
 use std::sync::Arc;
 
@@ -9,27 +9,28 @@ use greenroom_kernel::entry::ChildRecord;
 
 use crate::core::child_work::ChildWork;
 
-/// The agents that a run called as tools.
+/// The sub-agents of a run.
 #[derive(Default)]
 pub(super) struct Children {
     works: Vec<Arc<ChildWork>>,
-    /// The ids that were chosen for their sessions.
+    /// The ids of their sessions.
     ids: Vec<Arc<str>>,
-    /// Those that an earlier attempt at the run, or an earlier process, left waiting for a person: their starts.
+    /// The starts of those that an earlier attempt at the run, or an earlier process, left waiting for a
+    /// person.
     left: Vec<(EntryId, ChildRecord)>,
-    /// How many were called, those below included.
+    /// The number of calls, including those below.
     count: u32,
 }
 
 impl Children {
-    /// A run begins.
+    /// Starts a run.
     pub(super) fn begin_run(&mut self) {
         self.works.retain(|child| !child.is_over());
         self.ids.clear();
         self.count = 0;
     }
 
-    /// In the order of their starts.
+    /// Returns the sub-agents in the order of their starts.
     pub(super) fn works(&self) -> &[Arc<ChildWork>] {
         &self.works
     }
@@ -46,7 +47,7 @@ impl Children {
         self.count += 1;
     }
 
-    /// Takes an id for a child's session; `false` if another child of the run has it.
+    /// Reserves an id for a sub-agent's session; returns false if another one of the run has it.
     pub(super) fn take_id(&mut self, id: &Arc<str>) -> bool {
         let is_free = !self.ids.contains(id);
         if is_free {
@@ -59,7 +60,8 @@ impl Children {
         self.left = left;
     }
 
-    /// The agent that was left with this call, and the work on it here, if it was left here.
+    /// Takes the start of the sub-agent that was left with this call, and the work on it, if it was left in
+    /// this process.
     pub(super) fn take_left(
         &mut self,
         call_id: &str,

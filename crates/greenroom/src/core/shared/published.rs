@@ -1,7 +1,7 @@
-//! What a session publishes of itself, for whoever reads it without asking its actor.
+//! The published state of a session, for readers that do not ask its actor.
 //!
-//! Invariants: only the session's actor publishes, in one place; what is published is replaced as a whole, and costs the
-//! same however long the session is.
+//! Invariants: only the session's actor publishes, in one place; the published state is replaced as a whole,
+//! at a cost that does not depend on the session's length.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use greenroom_kernel::EntryId;
 
 use crate::agent::Agent;
 
-/// How a session stands, as its actor published it last. It outlives the actor: the session's next one goes on from here.
+/// A session's state, as its actor published it last. It outlives the actor: the next one continues from it.
 #[derive(Clone, Default)]
 pub(crate) struct Published {
-    /// Whether somebody waits for what the session does: a run, a caller, or input.
+    /// Whether a run, a caller or input waits for the session's work.
     pub(crate) is_awaited: bool,
-    /// How many callers wait for prompts that stand in the inbox until the run has ended.
+    /// The number of callers that wait for prompts in the inbox until the run has ended.
     pub(crate) callers_waiting: usize,
-    /// What waits in the inbox and is held back; `None` before the session's first actor has looked.
+    /// The inbox items that are held back; `None` before the session's first actor has checked.
     pub(crate) held_back: Option<Arc<HashSet<EntryId>>>,
-    /// The agents of those who said what waits in the inbox, where they brought one.
+    /// The senders' own agents, for inbox items that have one.
     pub(crate) inbox_agents: Arc<HashMap<EntryId, Arc<Agent>>>,
 }

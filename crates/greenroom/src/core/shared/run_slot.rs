@@ -1,6 +1,7 @@
-//! What an abort reaches: the run in progress, or the prompt that is on its way.
+//! The target of an abort: the run in progress, or the prompt on its way.
 //!
-//! Invariants: an abort that finds no run open is not lost: it aborts what was handed over before it and has not begun.
+//! Invariants: an abort that finds no open run is not lost: it aborts the prompt that was handed over before
+//! it and has not started.
 
 use greenroom_kernel::RunId;
 use tokio_util::sync::CancellationToken;
@@ -8,23 +9,24 @@ use tokio_util::sync::CancellationToken;
 #[cfg(test)]
 mod tests;
 
-/// What an abort reaches.
+/// The target of an abort.
 #[derive(Debug, Default)]
 pub(super) struct RunSlot {
     /// The run in progress, or the newest one.
     run: Option<RunId>,
-    /// Cancels the run in progress; `None` where none is open.
+    /// Cancels the run in progress; `None` if there is none.
     open: Option<CancellationToken>,
-    /// How often an abort found no run open: a prompt that was handed over before the newest of them, and has not begun,
-    /// is aborted by it.
+    /// The number of aborts that found no open run. The newest of them aborts a prompt that was handed over
+    /// before it and has not started.
     early_aborts: u64,
-    /// Whether the session's actor is about to end: then the run is left and not aborted, and what waits for people stays
-    /// open.
+    /// Whether the session's actor is about to end: then the run is left and not aborted, and calls that wait
+    /// for people stay open.
     is_closing: bool,
 }
 
 impl RunSlot {
-    /// A run begins, which `cancel` cancels. It is cancelled at once by an early abort after the first `early_aborts`.
+    /// Starts a run, which `cancel` cancels. An early abort after the first `early_aborts` cancels it at
+    /// once.
     pub(super) fn begin(&mut self, run: RunId, cancel: CancellationToken, early_aborts: u64) {
         self.run = Some(run);
         if self.early_aborts > early_aborts {
@@ -33,17 +35,17 @@ impl RunSlot {
         self.open = Some(cancel);
     }
 
-    /// No run is open any more.
+    /// Notes that no run is open.
     pub(super) fn end(&mut self) {
         self.open = None;
     }
 
-    /// The run in progress; `None` where none is open.
+    /// Returns the run in progress; `None` if there is none.
     pub(super) fn open(&self) -> Option<RunId> {
         self.run.filter(|_| self.open.is_some())
     }
 
-    /// Cancels the run in progress. Gives whether there is one.
+    /// Cancels the run in progress. Returns whether there is one.
     pub(super) fn cancel(&self) -> bool {
         self.open.as_ref().inspect(|cancel| cancel.cancel()).is_some()
     }
@@ -53,14 +55,14 @@ impl RunSlot {
         self.open.as_ref().is_some_and(CancellationToken::is_cancelled)
     }
 
-    /// Cancels the run in progress, or else what is on its way.
+    /// Aborts the run in progress, or else the prompt on its way.
     pub(super) fn abort(&mut self) {
         if !self.cancel() {
             self.early_aborts += 1;
         }
     }
 
-    /// How many aborts found no run open so far.
+    /// The number of aborts so far that found no open run.
     pub(super) fn early_aborts(&self) -> u64 {
         self.early_aborts
     }

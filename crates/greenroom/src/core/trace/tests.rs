@@ -1,4 +1,4 @@
-//! What spans say of a server.
+//! The attributes of a span for a server.
 
 use super::host_and_port;
 

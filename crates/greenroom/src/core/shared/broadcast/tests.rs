@@ -1,5 +1,6 @@
-//! In which order events are published. A table's row is what happens, and what is published for it: `3` is the durable
-//! event with that number, and `3+2` the second transient one after it; `discard` stands before one that was put in.
+//! The order of published events. A row of a table has an event, and what is published for it: `3` is the
+//! durable event with that number, and `3+2` the second transient one after it; `discard` marks one that was
+//! inserted.
 
 use greenroom_kernel::entry::RunOutcome;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
@@ -32,7 +33,7 @@ fn shown(placed: &Placed) -> String {
     format!("{what}{}+{}", placed.seq, placed.n)
 }
 
-/// The events of a session, as they are said to its broadcast.
+/// The published events of a session.
 struct Told(Broadcast);
 
 impl Told {
@@ -62,12 +63,12 @@ fn durable_events_are_published_once_and_transient_ones_count_on_from_them() {
     told.transient(None, warning(), "0+1");
     told.transient(None, warning(), "0+2");
     told.durable(1, None, &warning(), "1");
-    // An agent that took the place of one that died says it again.
+    // The successor of a crashed agent repeats it.
     told.durable(0, None, &warning(), "");
     told.durable(1, None, &warning(), "");
     told.transient(None, warning(), "1+1");
     assert_eq!(told.0.below(), 2);
-    // Entries that have no event leave no gap in what follows.
+    // Entries without an event leave no gap.
     told.durable(5, None, &warning(), "5");
     told.transient(None, warning(), "5+1");
     assert_eq!((told.0.below(), told.0.created_at_ms()), (6, Some(9)));
@@ -81,22 +82,22 @@ fn an_answer_that_began_is_discarded_before_what_ends_it() {
     assert_eq!(told.0.run(), RUN);
     told.transient(RUN, EventKind::MessageStart, "1+2");
     told.transient(RUN, EventKind::MessageStart, "discard 1+3, 1+4");
-    // Before the durable end, with the place of what came before that.
+    // Before the durable end, at the position of the earlier transient events.
     told.durable(2, RUN, &run_end(), "discard 1+5, 2");
     assert_eq!(told.0.run(), None);
     told.transient(RUN, tool_end(), "");
     told.transient(NEXT, EventKind::RunStart, "2+1");
     told.transient(RUN, tool_end(), "");
     told.transient(NEXT, tool_end(), "2+2");
-    // What is not published does not count.
+    // An unpublished event does not count.
     told.transient(NEXT, EventKind::MessageDiscarded, "");
     told.transient(NEXT, tool_end(), "2+3");
 }
 
 #[test]
 fn the_next_actor_publishes_what_the_one_before_did_not_live_to() {
-    /// Up to which event the actor before published (`None`: there was none), whether it ended in order, and the log's
-    /// length then.
+    /// The last event that the previous actor published (`None`: there was no actor), whether that actor
+    /// ended in order, and the log's length then.
     #[track_caller]
     fn check(before: Option<u64>, is_flushed: bool, entries: u64, due: Option<u64>, below: u64) {
         let mut broadcast = Broadcast::default();
@@ -112,13 +113,13 @@ fn the_next_actor_publishes_what_the_one_before_did_not_live_to() {
         assert_eq!(broadcast.first_unpublished(), Some(below), "its end is not in order yet");
     }
     check(None, false, 0, None, 0);
-    // What was recorded before this process is not news.
+    // Entries from before this process are not published.
     check(None, false, 4, None, 4);
     check(Some(4), false, 4, None, 4);
     check(Some(2), false, 4, Some(2), 2);
     // Others may write to a session that ended in order.
     check(Some(2), true, 4, None, 4);
-    // A shorter log is another one's.
+    // A shorter log belongs to another session.
     check(Some(4), false, 2, None, 2);
 }
 

@@ -1,4 +1,4 @@
-//! What an abort reaches.
+//! The target of an abort.
 
 use greenroom_kernel::EntryId;
 
@@ -20,7 +20,7 @@ fn an_abort_reaches_the_run_in_progress() {
 
 #[test]
 fn an_abort_before_the_run_reaches_what_was_handed_over_before_it_and_nothing_else() {
-    /// How many aborts there had been when the prompt was handed over, and how many come before it begins.
+    /// The number of aborts before the prompt was handed over, and between then and its start.
     #[track_caller]
     fn check(before: u64, after: u64, is_cancelled: bool) {
         let mut slot = RunSlot::default();
