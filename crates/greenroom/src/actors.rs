@@ -1,16 +1,16 @@
-//! Room: the actors, and the tasks that they start. Each actor owns what no other may touch, and they speak only in
-//! [`crate::core::message`].
+//! Room: the actors, and the tasks that they start. Each actor owns its state, and they exchange only the
+//! messages of [`crate::core::message`].
 //!
-//! May touch `core`, `agent`, `lane`, `limits`, `events` and `values`.
+//! May use `core`, `agent`, `lane`, `limits`, `events` and `values`.
 //!
 //! ```text
 //! Supervisor ── Session ──┬── Agent ── (tasks: one model stream, the tools of one answer)
 //!                         ├── UsageTracker
-//!                         └── Compactor ── Summary, Summary … (one child a question)
+//!                         └── Compactor ── Summary, Summary … (one child per request)
 //! ```
 //!
-//! Invariants: a handler waits for no other actor, no model and no tool; only Session waits for the disk; every
-//! parent writes out what it does when a child ends.
+//! Invariants: a handler waits for no other actor, no model and no tool; only Session waits for the disk;
+//! every parent handles the end of a child explicitly.
 
 pub(crate) mod agent;
 pub(crate) mod compaction_requests;

@@ -1,9 +1,9 @@
-//! The agent: the run in progress. It drives `Run`, starts the model's and the tools' tasks, and broadcasts
-//! the session's events.
+//! The agent: performs the run in progress. It drives `Run`, starts the model's and the tools' tasks, and
+//! publishes the session's events.
 //!
-//! Invariants: no handler waits: model calls, tools and waits run in tasks with a cancellation token, and each task ends
-//! with exactly one message. What the agent holds is in the log, so that another can take its place. When it ends, its
-//! tasks are cancelled with it.
+//! Invariants: no handler waits: model calls, tools and waits run in tasks with a cancellation token, and
+//! each task ends with exactly one message. All state of the agent is in the log, so a successor can replace
+//! it. When the agent ends, its tasks are cancelled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,14 +37,14 @@ mod tool_task;
 /// The agent actor.
 pub(crate) struct AgentActor;
 
-/// What it is started with.
+/// The arguments of its start.
 pub(crate) struct AgentArguments {
     pub(crate) deps: Arc<Deps>,
     pub(crate) shared: Arc<SessionShared>,
     pub(crate) session: ActorRef<SessionMail>,
 }
 
-/// What the agent owns.
+/// The agent's state.
 pub(crate) struct AgentState {
     deps: Arc<Deps>,
     shared: Arc<SessionShared>,
@@ -86,7 +86,7 @@ impl Actor for AgentActor {
         _event: SupervisionEvent,
         _state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        // It has no child actors: its tasks report by messages.
+        // The agent has no child actors: its tasks report by messages.
         Ok(())
     }
 }
@@ -132,7 +132,7 @@ impl AgentState {
             }
             AgentMessage::Sized { stamp, measured, context } => {
                 let Some(running) = self.current(stamp) else { return };
-                // Asked twice, of a tracker that died and of its successor, it is answered once.
+                // If a crashed tracker and its successor both answer, the second answer is ignored.
                 if !std::mem::take(&mut running.measuring) {
                     return;
                 }
@@ -140,7 +140,8 @@ impl AgentState {
                 running.measured = Some(measured);
                 running.context = context;
                 self.input(myself, stamp, Input::Size(size));
-                // Whatever comes first now, a compaction perhaps, it is an old one by the time that the model is asked.
+                // If another step comes first, such as a compaction, this context is outdated by the next
+                // model call.
                 if let Some(running) = self.current(stamp) {
                     running.context = None;
                 }
@@ -167,7 +168,7 @@ impl AgentState {
         }
     }
 
-    /// The run in progress, if this is about it. Late news ends here.
+    /// Returns the run in progress if the message is about it. Late messages are dropped here.
     fn current(&mut self, stamp: RunAttempt) -> Option<&mut Running> {
         self.running.as_deref_mut().filter(|running| running.begin.stamp == stamp)
     }
@@ -177,7 +178,7 @@ impl AgentState {
     }
 
     fn tell_session(&self, message: SessionMessage) {
-        // A session that is gone takes its agent with it.
+        // If the session is gone, the agent ends with it.
         let _ = self.session.cast(message.into());
     }
 
@@ -230,14 +231,14 @@ impl AgentState {
             self.publish(stamp, changed);
         }
         if self.current(stamp).is_some_and(|running| running.begin.cancel.is_cancelled()) {
-            // It was aborted before it began: nothing of it is done.
+            // The run was aborted before it started, so nothing is done.
             self.abort(myself, stamp, AbortCause::Asked);
         } else if !is_held {
             self.input(myself, stamp, Input::Begin);
         }
     }
 
-    /// Hands the run over, if it waits for its tools alone. From then on what its tasks say waits.
+    /// Hands the run over if it waits only for its tools. From then on, messages of its tasks are buffered.
     fn suspend(&mut self, stamp: RunAttempt) {
         let waits = |running: &mut Box<Running>| {
             running.begin.stamp == stamp
@@ -252,14 +253,14 @@ impl AgentState {
         self.tell_session(SessionMessage::Suspended { stamp, running });
     }
 
-    /// The output limit that requests carry by themselves, in tokens. The one that the provider would set must be known
-    /// here, to be lowered.
+    /// Returns the output limit that requests would carry anyway, in tokens. The provider's own limit must be
+    /// known here so that it can be lowered.
     fn output_tokens_max(&self, agent: &Agent, settings: &ModelSettings) -> Option<u64> {
         let of_provider = || self.deps.lane(agent)?.provider.output_tokens_max();
         settings.output_tokens_max.or_else(of_provider)
     }
 
-    /// The run goes on with another model.
+    /// Continues the run with another model.
     fn fell_back(
         &mut self,
         myself: &ActorRef<Mail<AgentMessage>>,
@@ -279,14 +280,14 @@ impl AgentState {
         self.input(myself, stamp, Input::FellBack { output_tokens_max });
     }
 
-    /// Tells the run what happened, and does what it decides.
+    /// Passes an input to the run, and performs its effects.
     fn input(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt, input: Input) {
         let Some(running) = self.current(stamp) else { return };
         let effects = running.run.on(input);
         for effect in effects {
             self.perform(myself, stamp, effect);
         }
-        // A run that is over holds nothing, and its watcher ends.
+        // A finished run holds nothing, and its watcher ends.
         if self.current(stamp).is_some_and(|running| running.run.is_over()) {
             self.running = None;
         }
@@ -297,7 +298,7 @@ impl AgentState {
             Effect::Measure => {
                 let Some(running) = self.current(stamp) else { return };
                 running.measuring = true;
-                // The session lets the tracker measure by itself where it knows that a step is about to begin.
+                // The session starts the measurement itself if it knows that a step follows.
                 if !std::mem::take(&mut running.begin.is_measuring) {
                     self.tell_session(SessionMessage::Measure { stamp });
                 }
@@ -410,7 +411,7 @@ impl AgentState {
         failure: Failure,
     ) {
         if failure.retry_after_ms.is_some() {
-            // The wait is meant for all who use this provider with this key.
+            // The wait applies to all sessions that use this provider with this key.
             let agent = self.current(stamp).map(|running| Arc::clone(&running.begin.agent));
             if let Some(lane) = agent.as_ref().and_then(|agent| self.deps.lane(agent)) {
                 lane.pause_ms(delay_ms);
@@ -436,15 +437,15 @@ impl AgentState {
         });
     }
 
-    /// The context came: asks the model.
+    /// Handles the arrival of the context: asks the model.
     fn ask(
         &mut self,
         myself: &ActorRef<Mail<AgentMessage>>,
         stamp: RunAttempt,
         mut messages: Vec<Arc<Message>>,
     ) {
-        // A run that is resumed after an abort is answered anew; a provider refuses a request that ends with an
-        // answer.
+        // A partial answer of an aborted run is replaced by a new one; providers refuse requests that end
+        // with an answer.
         while messages.last().is_some_and(|message| is_cut_off(message)) {
             messages.pop();
         }
@@ -463,7 +464,8 @@ impl AgentState {
         }
         let mut settings = ModelSettings { output_tokens_max, ..begin.settings.clone() };
         if running.step > 1 && settings.tool_choice.as_ref().is_some_and(ToolChoice::is_forced) {
-            // The forced tool call was made. A model that had to call a tool in every step could never answer.
+            // The forced tool call was made. If the model had to call a tool in every step, it could never
+            // answer.
             settings.tool_choice = None;
         }
         let request = Request {
@@ -530,7 +532,7 @@ impl AgentState {
                 self.abort_when_quiet(myself, stamp);
             }
             ModelOutcome::Answered(answer) => {
-                // One that says nothing is asked for again, and its failure says why.
+                // An empty answer is requested again, and its failure has the reason.
                 if let Some(message) = answer.stop.cut_off().filter(|_| !answer.is_empty()) {
                     self.shared.publish(&self.deps.bus, EventKind::Warning { message: message.to_owned() });
                 }
@@ -548,7 +550,7 @@ impl AgentState {
                 {
                     self.limit_named(stamp, limit);
                 }
-                // Different for each session and call, and the same in each run with the same ids.
+                // Jitter that differs between sessions and calls, and is reproducible for the same ids.
                 let jitter = jitter(&self.shared.id, stamp.run.0, call);
                 let failure = error.failure;
                 self.input(myself, stamp, Input::Failed { failure, wordless, fewer_images, jitter });
@@ -559,7 +561,7 @@ impl AgentState {
     fn limit_named(&mut self, stamp: RunAttempt, limit: u64) {
         let (deps, shown) = (Arc::clone(&self.deps), self.shared.context().tokens);
         let Some(running) = self.current(stamp) else { return };
-        // What is shown may be of before the prompt, or the results, that the request ended with.
+        // The shown size may be from before the prompt or the results at the end of the request.
         let tokens = running.measured.as_ref().map_or(shown, |measured| measured.size.tokens.max(shown));
         let BeginRun { agent, model, .. } = &running.begin;
         let Some(lane) = deps.lane(agent) else { return };
@@ -582,7 +584,7 @@ impl AgentState {
         }
     }
 
-    /// The run is cancelled: first its tasks end, then the run hears of it.
+    /// Aborts the run: first its tasks end, then the run is notified.
     fn abort(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt, cause: AbortCause) {
         let Some(running) = self.current(stamp) else { return };
         running.aborting = Some(cause);
@@ -603,13 +605,13 @@ impl AgentState {
     }
 }
 
-/// Tells the agent when the run is cancelled or has taken too long, until it is over.
+/// Notifies the agent when the run is cancelled or its time is up, until the run is over.
 struct Watch {
     line: AgentLine,
     stamp: RunAttempt,
     cancel: CancellationToken,
     time_limit: Option<Duration>,
-    /// The time limit stands still while people are asked.
+    /// The time limit stops while people are being asked.
     pauses: Pauses,
     over: CancellationToken,
 }
@@ -636,12 +638,12 @@ impl Watch {
     }
 }
 
-/// Whether it is an answer of which only a part had come.
+/// Whether the message is a partial answer.
 fn is_cut_off(message: &Message) -> bool {
     message.as_answer().is_some_and(|answer| !answer.is_whole())
 }
 
-/// A number in 0..1000 that differs between sessions and calls.
+/// Returns a number in 0..1000 that differs between sessions and calls.
 pub(crate) fn jitter(session: &str, run: u64, call: u64) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();

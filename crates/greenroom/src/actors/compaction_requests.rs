@@ -1,6 +1,6 @@
-//! How hooks and tools ask for a compaction: a message to the session, for which nobody waits.
+//! How hooks and tools request a compaction: by a message to the session, without waiting.
 //!
-//! Invariants: a request reaches a session that sleeps, and wakes it; of a session that has ended nothing is asked.
+//! Invariants: a request to a sleeping session wakes it; a request to a session that has ended is dropped.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::core::door;
 use crate::core::message::{SessionMail, SessionMessage};
 use crate::core::shared::SessionShared;
 
-/// Requests that go to this session.
+/// Returns the interface for requests to this session.
 pub(crate) fn requests_to(session: &ActorRef<SessionMail>) -> CompactionRequests {
     let session = session.clone();
     CompactionRequests::new(move |options| {
@@ -21,7 +21,7 @@ pub(crate) fn requests_to(session: &ActorRef<SessionMail>) -> CompactionRequests
     })
 }
 
-/// How a tool asks for a compaction. A session that sleeps is woken.
+/// Returns the interface for a tool's requests. A sleeping session is woken.
 pub(crate) fn requests_of(deps: &Arc<Deps>, shared: &Arc<SessionShared>) -> CompactionRequests {
     let (deps, shared) = (Arc::clone(deps), Arc::clone(shared));
     CompactionRequests::new(move |options| {

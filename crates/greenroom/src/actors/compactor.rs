@@ -1,9 +1,9 @@
-//! The compactor: a compaction in progress. It drives `Compacting`, and supervises one child for each question
-//! to a summariser; the two halves of a split turn are asked at the same time.
+//! The compactor: performs the compaction in progress. It drives `Compacting`, and supervises one child for
+//! each request to a summariser; the two halves of a split turn are summarised concurrently.
 //!
 //! Invariants: at most [`CHILDREN_MAX`] children at a time; a child that fails or panics harms neither its
-//! siblings nor the session: its question is asked again, alone; what it holds is rebuilt from the log, so a
-//! compactor that dies leaves the history as it was.
+//! siblings nor the session: only its request is repeated. The compactor's state can be rebuilt from the log,
+//! so a crash leaves the history unchanged.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,20 +29,20 @@ use crate::events::event::EventKind;
 use crate::values::compaction::CompactionProposal;
 use crate::values::model_info::call_cost;
 
-/// The most questions that are asked at the same time.
+/// The most concurrent requests.
 const CHILDREN_MAX: usize = 4;
 
 /// The compactor actor.
 pub(crate) struct Compactor;
 
-/// What it is started with.
+/// The arguments of its start.
 pub(crate) struct CompactorArguments {
     pub(crate) deps: Arc<Deps>,
     pub(crate) shared: Arc<SessionShared>,
     pub(crate) session: ActorRef<SessionMail>,
 }
 
-/// What the compactor owns.
+/// The compactor's state.
 pub(crate) struct CompactorState {
     deps: Arc<Deps>,
     shared: Arc<SessionShared>,
@@ -51,27 +51,27 @@ pub(crate) struct CompactorState {
 }
 
 struct Running {
-    /// The entry of its start: news of another compaction is late.
+    /// The entry of its start: messages about another compaction are late.
     id: EntryId,
-    /// As it is traced.
+    /// The compaction's span in the trace.
     span: Span,
     work: CompactionWork,
-    /// Who writes the summaries: the first one, and each other where the one before fails.
+    /// The models that write the summaries, in order: each is used after the previous one failed.
     summarisers: Vec<Summariser>,
-    /// Questions that wait for a child.
+    /// Requests that wait for a child.
     queue: VecDeque<SummaryRequest>,
-    /// Questions that wait for their time.
+    /// Requests that wait for their time.
     delayed: HashMap<u32, (SummaryRequest, Span)>,
-    /// The children at work.
+    /// The running children.
     children: HashMap<ActorId, Child>,
     ratio: Ratio,
-    /// Whether a provider that says nothing again may mean that the request is too large.
+    /// Whether another silence of the provider may mean that the request is too large.
     doubts_window: bool,
-    /// What the calls cost so far, in micro-dollars; `None` if a price is not known.
+    /// The cost of the calls so far, in micro-dollars; `None` if a price is unknown.
     cost_microdollars: Option<u64>,
 }
 
-/// A child at work, and what it was asked.
+/// A running child and its request.
 struct Child {
     actor: ActorRef<SummaryRequest>,
     id: u32,
@@ -132,7 +132,7 @@ impl Actor for Compactor {
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         match event {
-            // The question of a child that panicked is asked again; its siblings go on.
+            // The request of a child that panicked is repeated; its siblings continue.
             SupervisionEvent::ActorFailed(child, reason) => {
                 let Some(running) = &mut state.running else { return Ok(()) };
                 let compaction = running.id;
@@ -190,7 +190,7 @@ impl CompactorState {
         self.start_children(myself).await;
     }
 
-    /// The compaction in progress, if it is this one. Late news ends here.
+    /// Returns the compaction in progress if the message is about it. Late messages are dropped here.
     fn current(&mut self, compaction: EntryId) -> Option<&mut Running> {
         self.running.as_deref_mut().filter(|running| running.id == compaction)
     }
@@ -270,7 +270,7 @@ impl CompactorState {
                 Effect::End(end) => {
                     let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
                     for child in running.children.values() {
-                        // Nobody waits for this compaction any more. Its model calls are dropped with it.
+                        // Nobody waits for this compaction any more. Dropping it drops its model calls.
                         child.actor.kill();
                     }
                     self.running = None;
@@ -342,7 +342,7 @@ impl CompactorState {
 }
 
 impl Running {
-    /// What a request to the summariser may fill, in tokens.
+    /// Returns how many tokens a request to the summariser may have.
     fn summariser_window(&self) -> u64 {
         match &self.work {
             CompactionWork::Replace(compacting) => compacting.summariser_window(),
@@ -350,7 +350,7 @@ impl Running {
         }
     }
 
-    /// Forgets these questions. Killing a child drops its call.
+    /// Forgets these requests. Killing a child drops its call.
     fn withdraw(&mut self, ids: &[u32]) {
         self.queue.retain(|question| !ids.contains(&question.id));
         self.delayed.retain(|id, _| !ids.contains(id));
@@ -369,7 +369,7 @@ impl Running {
     }
 }
 
-/// What a refusal says of the summariser for all who use it: how long to wait, and how much it takes.
+/// Applies a refusal to all users of the summariser: how long to wait, and the named limit.
 fn refused(session: &ActorRef<SessionMail>, child: &Child, failure: &Failure) {
     let Summariser { lane, model, .. } = &child.summariser;
     if let Some(wait_ms) = failure.retry_after_ms.filter(|_| failure.class.is_retryable()) {
@@ -382,22 +382,22 @@ fn refused(session: &ActorRef<SessionMail>, child: &Child, failure: &Failure) {
     }
 }
 
-/// One question to a summariser: an actor that is one task. It may wait, since nobody speaks to it; killing it
-/// drops the call.
+/// One request to a summariser: an actor that is one task. It may wait, because nobody sends it messages;
+/// killing it drops the call.
 struct SummaryActor;
 
 struct SummaryArguments {
     compactor: ActorRef<CompactorMessage>,
     session: ActorRef<SessionMail>,
     deps: Arc<Deps>,
-    /// The compaction, as it is traced.
+    /// The compaction's span in the trace.
     span: Span,
     summariser: Summariser,
     compaction: EntryId,
     shared: Arc<SessionShared>,
-    /// Whether the request fills the summariser's window, so that an empty answer means that it is too large.
+    /// Whether the request fills the summariser's window, so an empty answer means that it is too large.
     fills_window: bool,
-    /// Whether it was asked before and nobody knows how much is taken, so that an empty stream means the same.
+    /// Whether this is a repetition and the limit is unknown, so an empty stream means the same.
     is_doubtful: bool,
 }
 
@@ -435,7 +435,8 @@ impl Actor for SummaryActor {
         let mut answer = Box::pin(answer).await;
         lane.heard(model, answer.as_mut().err(), &state.deps.learned);
         let answer = answer.map_err(|error| {
-            // As in a run: to a request that fills the window, or again where nobody knows how much is taken.
+            // As in a run: an empty answer to a request that fills the window, or to a repetition with an
+            // unknown limit.
             let is_silence = error.empty_stream;
             let may_be_too_large = state.fills_window || (state.is_doubtful && is_silence);
             let is_overflow = may_be_too_large && error.is_overflow_candidate();
@@ -453,7 +454,7 @@ impl Actor for SummaryActor {
         _event: SupervisionEvent,
         _state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        // It has no children.
+        // The actor has no children.
         Ok(())
     }
 }

@@ -1,8 +1,10 @@
-//! Model calls that cost money: what one cost where no report tells it, and what is said where no price is known.
+//! Model calls that cost money: the cost of calls without a usage report, and the warning for models without
+//! a price.
 //!
-//! Invariants: a call that a provider was sent, and that it did not refuse, is paid for once: by its report, and by our own
-//! count for what that leaves out ([`greenroom_kernel::unreported`]). One that is cut off, for whatever reason, has no
-//! report, and tells its session so when it is dropped. A model without a known price has no flight.
+//! Invariants: a call that was sent and not refused is billed once: by its report, and by our own count for
+//! what the report omits ([`greenroom_kernel::unreported`]). A call that is cut off, for whatever reason, has
+//! no report; dropping its flight reports the cost to the session. A model without a known price has no
+//! flight.
 
 use std::sync::Arc;
 
@@ -19,22 +21,22 @@ use crate::events::event::EventKind;
 use crate::lane::Lane;
 use crate::values::model_info::model_info;
 
-/// A model call under way. Dropping it before it is over puts on the session's bill what can be estimated.
+/// A model call in progress. Dropping it before its end bills the estimated cost to the session.
 pub(crate) struct Flight {
     session: ActorRef<SessionMail>,
-    /// The run, where it is a step of one.
+    /// The run, if the call is a step of one.
     stamp: Option<RunAttempt>,
     info: ModelInfo,
     request: Request,
     resent: ResentReasoning,
     ratio: Ratio,
-    /// What came of an answer: text, reasoning, and the arguments of calls.
+    /// The output so far: text, reasoning, and the arguments of calls.
     streamed: String,
     is_over: bool,
 }
 
 impl Flight {
-    /// The call is sent. `None` where nothing knows what it costs.
+    /// Starts a flight when a call is sent; returns `None` if its price is unknown.
     pub(crate) fn begin(
         session: &ActorRef<SessionMail>,
         stamp: Option<RunAttempt>,
@@ -55,7 +57,7 @@ impl Flight {
         })
     }
 
-    /// A part of the answer came.
+    /// Adds a piece of the answer.
     pub(crate) fn heard(&mut self, event: &ReplyEvent) {
         match event {
             ReplyEvent::Text(text)
@@ -67,18 +69,18 @@ impl Flight {
         }
     }
 
-    /// The provider refused the call, so that it costs nothing.
+    /// Ends the flight without cost, because the provider refused the call.
     pub(crate) fn refused(mut self) {
         self.is_over = true;
     }
 
-    /// Whether it is not over yet: dropping it tells the session.
+    /// Whether the call has not ended: then dropping the flight reports to the session.
     pub(crate) fn is_open(&self) -> bool {
         !self.is_over
     }
 
-    /// The call was answered. What the report leaves out is put on the session's bill, and all of it where the answer
-    /// says nothing: such an answer is not recorded.
+    /// Ends the flight with an answer. Usage that the report omits is billed to the session; if the answer is
+    /// empty, all of it, because such an answer is not recorded.
     pub(crate) fn answered(mut self, answer: &AssistantMessage) {
         let mut spent = self.missing_in(answer);
         if answer.is_empty() {
@@ -87,8 +89,8 @@ impl Flight {
         self.tell(spent);
     }
 
-    /// The call was answered with a summary, whose bill is its report: the report, with what it leaves out. Returns the
-    /// cost in micro-dollars.
+    /// Ends the flight with a summary, and adds usage that its report omits to the report, by which it is
+    /// billed. Returns the cost in micro-dollars.
     pub(crate) fn completed(mut self, answer: &mut AssistantMessage) -> u64 {
         let missing = self.missing_in(answer);
         if missing.total_tokens() > 0 {
@@ -125,7 +127,7 @@ impl Drop for Flight {
     }
 }
 
-/// Says, once for each model, that a limit in money cannot be kept for calls whose price nobody knows.
+/// Warns, once per model, that a cost limit does not apply to calls without a known price.
 pub(crate) fn warn_of_no_price(deps: &Deps, shared: &Arc<SessionShared>, lane: &Lane, model: &str) {
     for session in deps.ledger.not_told(shared, model, deps.purse.is_limited()) {
         let message = format!(

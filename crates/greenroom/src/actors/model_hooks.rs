@@ -1,8 +1,9 @@
-//! How the hooks around one model call are asked, and what comes of what they decide.
+//! Calls the hooks around a model call, and applies their decisions.
 //!
-//! Invariants: no request goes to a provider that the hooks have not seen, requests for summaries included, and each
-//! attempt is seen again. A hook changes nothing of which the size or the form of the conversation depends: not the
-//! system prompt, not the tools, and no message's place, kind or calls. One that fails before a call has refused it.
+//! Invariants: hooks see every request before a provider does, including requests for summaries, and each
+//! attempt again. A hook changes nothing that affects the size or the structure of the conversation: not the
+//! system prompt, not the tools, and no message's position, kind or calls. A hook that fails before a call
+//! has refused it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::values::hook::{HookAction, HookPoint};
 #[cfg(test)]
 mod tests;
 
-/// What the hooks before a call decided.
+/// The decision of the hooks before a call.
 pub(crate) enum Decision {
     /// Send this request.
     Ask(Box<Request>),
@@ -37,12 +38,12 @@ pub(crate) struct ModelHooks<'a> {
     pub(crate) agent: &'a Agent,
     pub(crate) deps: &'a Deps,
     pub(crate) shared: &'a SessionShared,
-    /// The run, where the call is a step of one.
+    /// The run, if the call is a step of one.
     pub(crate) run: Option<RunId>,
     pub(crate) waiting: &'a Chain,
 }
 
-/// A call that is over.
+/// A finished call.
 pub(crate) struct Finished<'a> {
     pub(crate) provider: &'a str,
     pub(crate) model: &'a str,
@@ -53,7 +54,7 @@ pub(crate) struct Finished<'a> {
 }
 
 impl ModelHooks<'_> {
-    /// Asks the hooks before a call.
+    /// Calls the hooks before a call.
     pub(crate) async fn before(&self, provider: &str, mut request: Request) -> Decision {
         let hooks = &self.agent.hooks;
         for hook in &hooks.before_model {
@@ -77,7 +78,7 @@ impl ModelHooks<'_> {
                     self.tell(HookAction::Refused, Some(reason.clone()));
                     return Decision::Refused(format!("a before_model hook refused the call: {reason}"));
                 }
-                // It may have been about to refuse, or to take something out.
+                // The hook might have refused the call or removed something.
                 Err(problem) => Err(format!("a before_model hook failed: {problem}")),
             };
             match changed {
@@ -94,7 +95,7 @@ impl ModelHooks<'_> {
         Decision::Ask(Box::new(request))
     }
 
-    /// Tells the hooks that a call is over.
+    /// Calls the hooks after a call.
     pub(crate) async fn after(&self, call: Finished<'_>) {
         let hooks = &self.agent.hooks;
         for hook in &hooks.after_model {
@@ -129,7 +130,7 @@ impl ModelHooks<'_> {
     }
 }
 
-/// The request with other settings.
+/// Returns the request with other settings.
 fn with_settings(mut request: Request, settings: ModelSettings) -> Result<Request, String> {
     let limit = request.settings.output_tokens_max;
     let merged = request.settings.clone().merged(settings);
@@ -142,7 +143,7 @@ fn with_settings(mut request: Request, settings: ModelSettings) -> Result<Reques
         return Err(format!("a before_model hook chose a tool that is not there: {name:?}"));
     }
     request.settings = merged;
-    // What was lowered so that the answer fits the window stays.
+    // A limit that was lowered to fit the window is kept.
     request.settings.output_tokens_max = match (limit, request.settings.output_tokens_max) {
         (Some(before), Some(now)) => Some(before.min(now)),
         (before, now) => before.or(now),
@@ -150,7 +151,7 @@ fn with_settings(mut request: Request, settings: ModelSettings) -> Result<Reques
     Ok(request)
 }
 
-/// The request with other texts in its messages.
+/// Returns the request with other texts in its messages.
 fn with_messages(mut request: Request, messages: Vec<Arc<Message>>) -> Result<Request, String> {
     let (before, now) = (request.messages.len(), messages.len());
     if before != now {

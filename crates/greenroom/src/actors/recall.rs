@@ -1,8 +1,8 @@
-//! The tool `recall`: it reads an entry of the session's own log, from any place in it, so that what was left out of the
-//! context stays within reach.
+//! The tool `recall`: reads an entry of the session's own log, from any position in it, so that messages left
+//! out of the context remain accessible.
 //!
-//! Invariants: it reads the session of the call and no other, and nothing that is not for the agent that answers now; one
-//! call gives a bounded part.
+//! Invariants: it reads only the session of the call, and only messages that the current agent may see; one
+//! call returns a bounded part.
 
 use std::sync::{Arc, Weak};
 
@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use crate::core::deps::{Deps, blocking};
 
-/// How many characters one call gives.
+/// How many characters one call returns.
 const CHARACTERS: usize = 4_000;
 
 /// Reads entries of its session.
@@ -37,7 +37,7 @@ impl Tool for Recall {
     fn spec(&self) -> ToolSpec {
         ToolSpec {
             name: prune::RECALL.to_owned(),
-            // Every request carries it, so it is short.
+            // Every request contains this description, so it is short.
             description: "Reads an entry that was left out or shortened, from a character on or from where a text is found."
                 .to_owned(),
             parameters: serde_json::json!({
@@ -95,8 +95,8 @@ impl Tool for Recall {
     }
 }
 
-/// A result that was capped when it came stands behind the entry that has all of it, and a mark that was made later names
-/// the capped one: what is read is the whole.
+/// Returns the full result. A result that was capped on arrival has its full text in the entry before it, and
+/// a later mark names the capped entry.
 fn whole_of(found: Entry, before: Option<Entry>) -> Entry {
     let EntryKind::Message { message, .. } = &found.kind else { return found };
     let Message::ToolResult(result) = &**message else { return found };
@@ -111,7 +111,7 @@ fn whole_of(found: Entry, before: Option<Entry>) -> Entry {
     }
 }
 
-/// The part of an entry that is wanted, with a line that says which it is.
+/// Returns the requested part of an entry, with a line that says which part it is.
 fn part(entry: &Entry, wanted: &Wanted) -> ToolOutput {
     let id = entry.id;
     let Some((what, text)) = readable(&entry.kind) else {
@@ -134,7 +134,7 @@ fn part(entry: &Entry, wanted: &Wanted) -> ToolOutput {
     ToolOutput::text(format!("[entry {id}, {what}: characters {from} to {until} of {all}{more}]\n{said}"))
 }
 
-/// What can be read of an entry, and what it is; `None` where nothing was said in it.
+/// Returns an entry's readable text and its kind; `None` if it has no text.
 fn readable(kind: &EntryKind) -> Option<(String, String)> {
     match kind {
         EntryKind::Message { message, .. } => {
@@ -176,7 +176,7 @@ fn readable(kind: &EntryKind) -> Option<(String, String)> {
     }
 }
 
-/// The text of a message, with the calls of an answer.
+/// Returns the text of a message, with the calls of an answer.
 fn said(message: &Arc<Message>) -> String {
     let mut text = message.text();
     for call in message.tool_calls() {

@@ -1,13 +1,13 @@
-//! The session: the tree and its log, and the only writer of it.
+//! The session: the tree and its log, and the log's only writer.
 //!
-//! Life of a prompt here: it is recorded (or waits in the inbox), the agent is told to begin, its messages are
-//! recorded as they come, waiting input joins at boundaries, and when the run is over its end is recorded and
+//! Life cycle of a prompt: it is recorded (or waits in the inbox), the agent is told to start, its messages
+//! are recorded as they arrive, queued input joins at boundaries, and after the run its end is recorded and
 //! the prompt is answered.
 //!
-//! Invariants: an entry is told to the tracker, broadcast and acknowledged only after it is durable, but for the answer
-//! that ends a run, of which the tracker hears before, since its size is recorded with it; at most one run and one
-//! compaction are open; what a crash left open is closed before anything else is written; only this actor waits for the
-//! disk.
+//! Invariants: an entry is passed to the tracker, published and acknowledged only after it is durable, with
+//! one exception: the tracker gets the answer that ends a run earlier, because the run's end is recorded with
+//! the resulting size. At most one run and one compaction are open; anything that a crash left open is closed
+//! before anything else is written; only this actor waits for the disk.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -72,18 +72,18 @@ use runs::Runs;
 /// The session actor.
 pub(crate) struct Session;
 
-/// What it is started with.
+/// The arguments of its start.
 pub(crate) struct SessionArguments {
     pub(crate) deps: Arc<Deps>,
     pub(crate) shared: Arc<SessionShared>,
     pub(crate) supervisor: ActorRef<SupervisorMessage>,
-    /// Where its run is while it sleeps.
+    /// The place of its run while it sleeps.
     pub(crate) parking: ParkingPlace,
-    /// Whether what was interrupted is finished before anything that waits.
+    /// Whether interrupted work is finished before queued input.
     pub(crate) finishes: bool,
 }
 
-/// The session's actor: its parts, each with its own fields, and those whom it talks to.
+/// The session's state: its parts, each with its own fields, and the actors it talks to.
 pub(crate) struct SessionState {
     deps: Arc<Deps>,
     shared: Arc<SessionShared>,
@@ -94,23 +94,24 @@ pub(crate) struct SessionState {
     tracker: Outbox<TrackerMessage>,
     compactor: Option<ActorRef<CompactorMessage>>,
     restarts: Restarts,
-    /// Its part in the inputs of the runtime: those that wait, and the run.
+    /// Its share of the runtime's accepted input: queued input and the run.
     taken_on: Admitted,
-    /// Its life in memory, as it is traced.
+    /// The span of its life in memory.
     span: Span,
     life: Life,
     log: Log,
-    /// The entry that its log would have had next when this actor opened it, or the actor whose run it took over.
+    /// The next entry of the log when this actor opened it, or when the actor opened it whose run this one
+    /// took over.
     opened_at: EntryId,
     definition: InUse,
     runs: Runs,
     inbox: Inbox,
     compaction: OpenCompaction,
-    /// Who waits for answers of people.
+    /// Calls that wait for people's answers.
     askers: Askers,
-    /// Who said again what was said before.
+    /// Callers that repeated an idempotency key.
     repeats: Repeats,
-    /// What the agent broadcasts, until it has.
+    /// The events that the agent has yet to publish.
     outgoing: Outgoing,
 }
 
@@ -158,11 +159,11 @@ impl Actor for Session {
     ) -> Result<(), ActorProcessingErr> {
         state.shared.activity.fetch_add(1, Ordering::Relaxed);
         let SessionMail { message, place } = mail;
-        // The message is no longer in the mailbox, so its place there is free again. What becomes of it is counted by then.
+        // The message has left the mailbox, so its slot is free again. By then, its work is counted.
         let input = place.and_then(|place| place.input);
         state.deps.probe(&state.shared.id, message.point());
-        // It is boxed, since an idle actor must not hold it; and each branch in it has a box of its own, which is no larger
-        // than what it does.
+        // Boxed, so an idle actor does not hold the future's memory; each branch has its own box, which is no
+        // larger than its work requires.
         Box::pin(async {
             state.on(message).await;
             state.settle().await;
@@ -202,7 +203,7 @@ impl Actor for Session {
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         if !state.shared.is_suspended() {
-            // What waits for people goes on when the session is opened again.
+            // Work that waits for people continues when the session is opened again.
             state.shared.set_closing(true);
             state.shared.cancel_run();
         }
@@ -241,7 +242,7 @@ impl SessionState {
                 let _ = reply.send(Box::pin(self.call_starts(stamp, call_id)).await);
             }
             SessionMessage::ExpireQuestions => Box::pin(self.expire_questions()).await,
-            // Something waits for the agent of a run that was handed over.
+            // Messages wait for the agent of a run that was handed over.
             SessionMessage::Wake => {
                 if self.go_on() {
                     self.watch_idleness();
@@ -258,7 +259,7 @@ impl SessionState {
                 }
             }
             SessionMessage::PlanManually { options, agent, reply } => {
-                // What is under way goes on with its own agent, and is what a plan is about then.
+                // Work in progress continues with its own agent, and then a plan is about that agent.
                 let adopted = if self.is_idle() { self.adopt(agent.as_ref()) } else { Ok(()) };
                 self.refresh_settings();
                 let _ = reply.send(adopted.map(|()| self.plan_manually(&options).map(Box::new)));
@@ -388,19 +389,19 @@ impl SessionState {
         }
     }
 
-    /// Tells the tracker that the context is another one.
+    /// Notifies the tracker that the context was rewritten.
     fn context_rewritten(&mut self) {
         self.tracker.tell(TrackerMessage::Rewritten(self.log.path().to_vec()));
         self.tell_last_answer();
     }
 
-    /// What it works on: the run, or the session itself.
+    /// Returns the span of the current work: the run's, or the session's.
     fn work_span(&self) -> &Span {
         self.runs.span().unwrap_or(&self.span)
     }
 
-    /// Sends what the handler has said to the agent and the tracker so far. What the tracker answers to the agent comes
-    /// after what the agent is told here.
+    /// Sends the messages of this handler to the agent and the tracker. The agent's come first, so a reply of
+    /// the tracker to the agent arrives after them.
     fn send_told(&mut self) {
         self.agent.send();
         self.tracker.send();

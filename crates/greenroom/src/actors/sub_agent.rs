@@ -1,7 +1,7 @@
-//! The tools of an agent as a session offers them, with the agents that it may call.
+//! The tools of an agent in a session, including its sub-agents.
 //!
-//! Invariants: no two tools have one name. Every agent that has a tool has the one that reads what was left out of its
-//! context.
+//! Invariants: tool names are unique. An agent with tools also has `recall`, which reads results that were
+//! left out of its context.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -26,10 +26,10 @@ mod id;
 pub(crate) use call::ancestors;
 pub(crate) use id::prefix;
 
-/// How long the run of a cancelled call may take to end in order, before it is left to end by itself.
+/// How long the run of a cancelled call may take to end in order, before the call stops waiting for it.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// All tools of an agent: its own, the agents it may call, and the one that reads what was left out of the context.
+/// Returns all tools of an agent: its own, its sub-agents, and `recall`.
 pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
     if let Some(problem) = agent.problems.first() {
         return Err(problem.clone().into());
@@ -51,14 +51,14 @@ pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
         }
         tools.insert(TransferTool(to.clone())).map_err(|error| ConfigError::tool(&error))?;
     }
-    // Results may be left out of the context, and this is how the model reads them all the same.
+    // Results may be left out of the context, and the model reads them with this tool.
     if !tools.is_empty() && tools.get(RECALL).is_none() {
         tools.insert(Recall { deps: Arc::downgrade(deps) }).map_err(|error| ConfigError::tool(&error))?;
     }
     Ok(tools)
 }
 
-/// What a model is told of an agent that nothing was said of.
+/// Returns the description of a sub-agent that has none of its own.
 fn described(name: &str) -> String {
     format!("Gives a task to the agent {name:?}, who sees only the task and answers with the result.")
 }
@@ -85,7 +85,7 @@ impl Tool for SubAgentTool {
         Some(self.definition.parallel)
     }
 
-    /// Its run ends in order, and the tools of that run have their own moment before it.
+    /// Its run ends in order, after a grace period for the tools of that run.
     fn grace(&self) -> Duration {
         GRACE
     }

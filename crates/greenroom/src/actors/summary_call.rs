@@ -1,6 +1,7 @@
-//! One call to a model that writes a summary: of a conversation's older part, or of a branch.
+//! A call of a model that writes a summary, of the older part of a conversation or of a branch.
 //!
-//! Invariants: the agent's hooks see the call; it holds a place in its provider's lane; dropping the future drops the call.
+//! Invariants: the agent's hooks see the call; it occupies a slot in its provider's lane; dropping the future
+//! drops the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::lane::{Call, Lane, Urgency};
 use crate::limits::spending::tree::Wanted;
 use crate::limits::waits::Chain;
 
-/// Asks a summariser once, for at most so much output. `parent` is what traces it.
+/// Calls a summariser once, with an output limit. `parent` is the span above it in the trace.
 pub(crate) async fn ask(
     parent: &Span,
     summariser: &Summariser,
@@ -44,7 +45,7 @@ pub(crate) async fn ask(
         purpose: Purpose::Summary,
         session: id.to_owned(),
     };
-    // The compaction waits for the hooks, and the session's next run for the compaction.
+    // The compaction waits for the hooks, and the session's next run waits for the compaction.
     let waiting = Chain::default().and(&shared.id);
     let hooks = ModelHooks { agent, deps, shared, run: None, waiting: &waiting };
     let provider = lane.provider.name();
@@ -71,7 +72,7 @@ pub(crate) async fn ask(
     answer
 }
 
-/// An answer that a hook gave in the place of a model.
+/// Returns an answer that a hook gave in place of a model.
 pub(crate) fn answered(provider: &str, model: &str, text: String) -> AssistantMessage {
     AssistantMessage {
         content: vec![Part::Text(text)],
@@ -104,7 +105,8 @@ async fn answer(
             0
         },
     };
-    // Reserved before the place is asked for: a call that has what this one waits for may wait for a place.
+    // Reserved before a slot is requested: the call whose reservation this one waits for may itself wait for
+    // a slot.
     let sent = deps.learned.ratio(lane.origin(), &request.model).apply(texts());
     let refused = |reason| silent(Failure::new(FailureClass::Other, reason));
     let wanted = Wanted::of(lane.provider.name(), &request, cost::with_margin(sent));
@@ -125,7 +127,7 @@ async fn answer(
     };
     let mut place = lane.enter(call, tell).await;
     trace::entered(span, &shared.id, asked.elapsed());
-    // Others may have spent while this call waited for its place.
+    // Others may have spent money while this call waited for its slot.
     let of_purse = deps.purse.look(deps.now_ms(), wanted).map_err(refused)?;
     if let (Some(wanted), Some(reserved)) = (wanted, &reserved) {
         let allowed = reserved.output_tokens().min(of_purse);

@@ -1,7 +1,8 @@
-//! The supervisor: which sessions are live. It opens, restarts with backoff, puts to sleep and stops.
+//! The supervisor: the set of live sessions. It opens sessions, restarts them with backoff, lets them sleep
+//! and stops them.
 //!
-//! Invariants: a session is live at most once; the supervisor waits for nothing in a handler: sessions are
-//! started in tasks and report back; a session that dies harms no other.
+//! Invariants: a session is live at most once; no handler of the supervisor waits: sessions are started in
+//! tasks and report back; a session that crashes affects no other.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -28,28 +29,29 @@ use phase::{Closer, Phase, Supervised, Wanted};
 /// The supervisor actor.
 pub(crate) struct Supervisor;
 
-/// What the supervisor owns.
+/// The supervisor's state.
 pub(crate) struct SupervisorState {
     deps: Arc<Deps>,
-    /// In the order of their ids, so that what is said to all is always said in the same order.
+    /// In the order of ids, so that messages to all sessions always have the same order.
     sessions: BTreeMap<Arc<str>, Supervised>,
-    /// Whose actor it is.
+    /// The session of each actor.
     actors: HashMap<ActorId, Arc<str>>,
-    /// What is shared of sessions that have no actors and that somebody still holds: they are reached by it again.
+    /// The shared state of sessions without actors to which handles exist: the same state is used when they
+    /// are opened again.
     asleep: HashMap<Arc<str>, Weak<SessionShared>>,
-    /// Sessions that sleep in the middle of a run, whose tools go on, and those runs. They end with the supervisor.
+    /// Sessions that sleep during a run whose tools continue, and those runs. They end with the supervisor.
     suspended: BTreeMap<Arc<str>, (Arc<SessionShared>, ParkingPlace)>,
-    /// Sessions that ended before all their durable events were broadcast: the first one that was not.
+    /// Sessions that ended before all their durable events were published: the first unpublished one.
     unpublished: HashMap<Arc<str>, u64>,
-    /// The last actors that died before they were known, and of what.
+    /// The last actors that died before they were known, and the reasons.
     early_deaths: VecDeque<(ActorId, String)>,
     generations: u64,
     shutdown: Option<oneshot::Sender<()>>,
 }
 
-/// Where room is made, it is made for so many more: this part of the sessions that may be live.
+/// When room is made, this part of the maximum number of live sessions is freed in addition.
 const ROOM_SHARE: usize = 16;
-/// How many deaths of actors that are not known yet are remembered.
+/// How many early deaths are remembered.
 const EARLY_DEATHS_MAX: usize = 16;
 
 impl Actor for Supervisor {
@@ -174,7 +176,7 @@ impl SupervisorState {
             }
             SupervisorMessage::Shutdown(done) => {
                 self.shutdown = Some(done);
-                // Those that sleep in the middle of a run are woken, so that it ends in order.
+                // Sessions that sleep during a run are woken, so that the run ends in order.
                 let ids: Vec<Arc<str>> = self.sessions.keys().chain(self.suspended.keys()).cloned().collect();
                 for id in ids {
                     self.close(myself, &id, Closer::Nobody);
@@ -184,26 +186,26 @@ impl SupervisorState {
         }
     }
 
-    /// The sessions whose runs go on while they sleep: those that were given up are not among them.
+    /// Returns the sessions whose runs continue while they sleep, without failed ones.
     fn suspended(&self) -> impl Iterator<Item = Arc<str>> {
         let is_suspended =
             |(_, (shared, _)): &(&Arc<str>, &(Arc<SessionShared>, ParkingPlace))| shared.is_suspended();
         self.suspended.iter().filter(is_suspended).map(|(id, _)| Arc::clone(id))
     }
 
-    /// What is shared of a session that has actors, or that somebody holds.
+    /// Returns the shared state of a session that has actors, or to which a handle exists.
     fn known(&self, id: &Arc<str>) -> Option<Arc<SessionShared>> {
         let live = self.sessions.get(id).map(|session| Arc::clone(&session.shared));
         let live = live.or_else(|| self.suspended.get(id).map(|(shared, _)| Arc::clone(shared)));
         live.or_else(|| self.asleep.get(id).and_then(Weak::upgrade))
     }
 
-    /// A session that sleeps in its run cannot be woken: callers that wait for the run are told why. A run that was parked
-    /// since is another one.
+    /// Handles that a session that sleeps during its run cannot be woken: callers of the run get the error. A
+    /// run that was parked later is another one.
     fn give_up(&mut self, id: &Arc<str>, parking: Parking, error: &Error) {
         let kept =
             self.sessions.get(id).map(|session| (Arc::clone(&session.shared), session.parking.clone()));
-        // It stays known: handles hold what is shared of it, and its next actor must get the same.
+        // The session stays known: handles have its shared state, and its next actor must get the same.
         let Some((shared, place)) = kept.or_else(|| self.suspended.get(id).cloned()) else { return };
         if shared.parking() != Some(parking) {
             return;
@@ -214,18 +216,18 @@ impl SupervisorState {
         }
     }
 
-    /// A session says that it has nothing to do: it is told to fall asleep, and looks again before it does.
+    /// Handles a session's report that it is idle: it is told to sleep, and checks again before it does.
     fn let_sleep(&mut self, id: &Arc<str>) {
         let Some(Supervised { phase: phase @ Phase::Live(_), .. }) = self.sessions.get_mut(id) else {
             return;
         };
         let Some(actor) = phase.actor().cloned() else { return };
-        // One that is dead already is closed when the report of its death arrives.
+        // A dead session is closed when the report of its death arrives.
         let _ = actor.cast(SessionMessage::Sleep.into());
         *phase = Phase::Drowsy(actor, Wanted::default());
     }
 
-    /// A session that was told to fall asleep stays awake.
+    /// Handles that a session that was told to sleep stays awake.
     fn stays_awake(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>) {
         let Some(Supervised { phase: Phase::Drowsy(actor, wanted), .. }) = self.sessions.get_mut(id) else {
             return;
@@ -234,8 +236,8 @@ impl SupervisorState {
         self.goes_on(myself, id, &actor, wanted);
     }
 
-    /// Where more sessions are live than there may be: those that were used least recently are to sleep, if they have
-    /// nothing to do. `opened` stays.
+    /// If more sessions are live than permitted, lets the least recently used ones sleep if they are idle.
+    /// `opened` stays.
     fn make_room(&self, opened: &Arc<str>) {
         let Some(max) = self.deps.live_sessions_max else { return };
         let excess = self.actors.len().saturating_sub(max);
@@ -255,7 +257,7 @@ impl SupervisorState {
                 | Phase::Failed(_) => None,
             })
             .collect();
-        // All are looked at for that, so there is room for some more afterwards.
+        // All sessions are checked for this, so some more room is made.
         let count = (excess + max / ROOM_SHARE).min(live.len());
         if count < live.len() {
             live.select_nth_unstable_by_key(count, |(used, _, _)| *used);
@@ -266,13 +268,14 @@ impl SupervisorState {
         }
     }
 
-    /// A session has no actors: it is deleted, changed or started again, as those want who wait for it.
+    /// Handles a session without actors: it is deleted, changed or started again, as its waiting callers
+    /// require.
     fn go_on(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, mut wanted: Wanted) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if session.shared.is_suspended()
             && (!wanted.closed.is_empty() || !wanted.deleted.is_empty() || self.shutdown.is_some())
         {
-            // Its run ends in order: the session is closed when it is up.
+            // Its run ends in order: the session is closed once it has started.
             session.agent_before = session.shared.agent();
             session.phase = Phase::Starting(wanted);
             self.start(myself, id);
@@ -299,8 +302,8 @@ impl SupervisorState {
         self.stop_when_empty(myself);
     }
 
-    /// Forgets a session that has no actors any more: but not what is shared with those who hold it, nor which of its
-    /// events are still due.
+    /// Forgets a session without actors, except its shared state if a handle exists, and its unpublished
+    /// events.
     fn forget(&mut self, id: &Arc<str>) {
         let Some(session) = self.sessions.remove(id) else { return };
         let Supervised { shared, parking, .. } = session;
@@ -315,16 +318,16 @@ impl SupervisorState {
         }
     }
 
-    /// Remembers what is shared of a session without actors, as long as somebody holds it.
+    /// Remembers the shared state of a session without actors, as long as a handle exists.
     fn fall_asleep(&mut self, shared: &Arc<SessionShared>) {
-        // Those that nobody holds any more go when the map would grow.
+        // Entries without handles are removed when the map would grow.
         if self.asleep.len() == self.asleep.capacity() {
             self.asleep.retain(|_, shared| shared.strong_count() > 0);
         }
         self.asleep.insert(Arc::clone(&shared.id), Arc::downgrade(shared));
     }
 
-    /// An actor died: one that is not known yet is remembered until it is.
+    /// Handles the death of an actor; that of an unknown actor is remembered until the actor is known.
     fn actor_died(&mut self, myself: &ActorRef<SupervisorMessage>, actor: ActorId, reason: &str) {
         let Some(id) = self.actors.remove(&actor) else {
             self.early_deaths.truncate(EARLY_DEATHS_MAX - 1);
@@ -332,7 +335,7 @@ impl SupervisorState {
             return;
         };
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        // One that agreed to fall asleep has left already.
+        // An actor that agreed to sleep has been removed already.
         let is_asleep = session.shared.actor().is_none();
         session.shared.set_actor(None);
         match &mut session.phase {
@@ -347,12 +350,12 @@ impl SupervisorState {
                 self.ask_again(myself, &id, wanted);
             }
             Phase::Starting(_) | Phase::Live(_) | Phase::Failed(_) => self.died(myself, &id, reason),
-            // Its actors were gone before it was held.
+            // Its actors had ended before it was held.
             Phase::Held(_) => {}
         }
     }
 
-    /// What was wanted of a session that died before it could be told is asked for once more.
+    /// Repeats the requests to a session that died before it got them.
     fn ask_again(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, wanted: Wanted) {
         let Wanted { live, closed, deleted, amended } = wanted;
         live.into_iter().for_each(|request| self.open(myself, request));
@@ -361,7 +364,8 @@ impl SupervisorState {
         deleted.into_iter().for_each(|reply| self.close(myself, id, Closer::Deletes(reply)));
     }
 
-    /// A session has no actor, and nobody closed it: another is started from the log, after a wait; not too often.
+    /// Handles a session without an actor that nobody closed: another actor is started from the log, after a
+    /// wait, up to the limit of restarts.
     fn died(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, reason: &str) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         tracing::error!(session = %id, reason, "the session died");
@@ -385,7 +389,7 @@ impl SupervisorState {
         }
     }
 
-    /// A session ended in order; if it is wanted again already, it is started again.
+    /// Handles a session that ended in order; it is started again if a caller requires it.
     fn closed(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let wanted = match &mut session.phase {
@@ -397,10 +401,10 @@ impl SupervisorState {
         self.go_on(myself, id, wanted);
     }
 
-    /// Ends a session's actors in order. A later request wakes it, unless it is deleted.
+    /// Stops a session's actors in order. A later request wakes it, unless it is deleted.
     fn close(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, closer: Closer) {
         if let Some((shared, parking)) = self.suspended.remove(id) {
-            // Its run ends in order: the session is closed when it is up.
+            // Its run ends in order: the session is closed once it has started.
             let mut wanted = Wanted::default();
             wanted.add(closer);
             let agent_before = shared.agent();
@@ -417,11 +421,12 @@ impl SupervisorState {
                 let mut wanted = Wanted::default();
                 wanted.add(closer);
                 if let Phase::Live(actor) = std::mem::replace(phase, Phase::Closing(wanted)) {
-                    // A session that is dead already is closed when the report of its death arrives.
+                    // A dead session is closed when the report of its death arrives.
                     let _ = actor.cast(SessionMessage::Stop.into());
                 }
             }
-            // One that is being started is closed when it is up, and one that may stay awake when it says so.
+            // A session that is starting is closed once it has started, and one that may stay awake when it
+            // says so.
             Some((
                 _,
                 Phase::Starting(wanted)
@@ -459,7 +464,7 @@ impl SupervisorState {
     }
 }
 
-/// Tells those who wanted a session closed that it is.
+/// Notifies the callers that wanted a session closed.
 fn tell(closers: impl IntoIterator<Item = oneshot::Sender<()>>) {
     for closer in closers {
         let _ = closer.send(());

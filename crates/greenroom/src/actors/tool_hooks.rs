@@ -1,8 +1,9 @@
-//! How the hooks around one tool call are asked, and what comes of what they decide.
+//! Calls the hooks around a tool call, and applies their decisions.
 //!
-//! Invariants: a hook that fails before a call has refused it, and one that fails after it has withheld its output. A call
-//! that was run with changed arguments says so in its result, so that the model and the log know what was done. Hooks are
-//! asked about calls that would run: an unknown tool and arguments that are no JSON are answered without them.
+//! Invariants: a hook that fails before a call has refused it, and one that fails after it has withheld the
+//! output. The result of a call with changed arguments says so, so the model and the log know what was done.
+//! Hooks see only calls that would run: calls of unknown tools or with invalid JSON are answered without
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +26,10 @@ use crate::values::hook::{HookAction, HookPoint};
 #[cfg(test)]
 mod tests;
 
-/// How much of changed arguments the model is told, in bytes.
+/// How much of changed arguments the model sees, in bytes.
 const TOLD_BYTES_MAX: usize = 4_096;
 
-/// What the hooks before a call decided.
+/// The decision of the hooks before a call.
 pub(crate) enum Decision {
     /// Run this call.
     Run(ToolCall),
@@ -46,7 +47,7 @@ pub(crate) struct ToolHooks<'a> {
 }
 
 impl ToolHooks<'_> {
-    /// Asks the hooks before a call.
+    /// Calls the hooks before a call.
     pub(crate) async fn before(
         &self,
         call: &ToolCall,
@@ -86,7 +87,7 @@ impl ToolHooks<'_> {
         Decision::Run(call)
     }
 
-    /// Asks the hooks after a call; gives what the model reads.
+    /// Calls the hooks after a call; returns the output for the model.
     pub(crate) async fn after(
         &self,
         asked: &ToolCall,
@@ -114,13 +115,13 @@ impl ToolHooks<'_> {
             let decided = tokio::select! {
                 biased;
                 decided = guarded(self.waiting, hooks.timeout, || hook(report)) => decided,
-                // Nobody waits for it any more, and the run may be over before it is.
+                // Nobody waits for the hook any more, and the run may end before it.
                 () = cancel.cancelled() => Err("the run was cancelled before it ended".to_owned()),
             };
             let is_broken = decided.is_err();
             let Judged { then, told, warning } = judge_after(decided, output, &tool_name);
             output = then;
-            // A run that was cancelled may be over by now, and its events with it.
+            // A cancelled run may be over by now, and so its events.
             if !is_broken || !cancel.is_cancelled() {
                 self.say(HookPoint::AfterTool, asked, told, warning);
             }
@@ -134,7 +135,7 @@ impl ToolHooks<'_> {
         greenroom_tools::Registry::result(asked, output)
     }
 
-    /// Says what a hook did, and what went wrong with it.
+    /// Reports a hook's action, and its failure.
     fn say(&self, hook: HookPoint, call: &ToolCall, told: Option<Told>, warning: Option<String>) {
         let (deps, run) = (self.deps, self.run);
         if let Some(message) = warning {
@@ -148,7 +149,7 @@ impl ToolHooks<'_> {
     }
 }
 
-/// What comes of a hook's decision, and what is said of it.
+/// The result of a hook's decision, and its report.
 #[derive(Debug, PartialEq)]
 struct Judged<T> {
     then: T,
@@ -156,7 +157,7 @@ struct Judged<T> {
     warning: Option<String>,
 }
 
-/// What a hook did.
+/// A hook's action.
 #[derive(Debug, PartialEq)]
 struct Told {
     action: HookAction,
@@ -164,7 +165,7 @@ struct Told {
 }
 
 impl<T> Judged<T> {
-    /// Nothing is said.
+    /// Creates a result without a report.
     fn quiet(then: T) -> Self {
         Self { then, told: None, warning: None }
     }
@@ -174,17 +175,17 @@ impl<T> Judged<T> {
     }
 }
 
-/// What becomes of a call before it is run.
+/// What happens to a call before it is run.
 #[derive(Debug, PartialEq)]
 enum Before {
     GoOn,
-    /// With other arguments.
+    /// It gets other arguments.
     With(Value),
     /// It is not run; the model reads this.
     Instead(ToolOutput),
 }
 
-/// What a hook before a call decided, or why it did not.
+/// Applies the decision of a hook before a call, or its failure.
 fn judge_before(decided: Result<BeforeTool, String>, call: &ToolCall) -> Judged<Before> {
     match decided {
         Ok(BeforeTool::Continue) => Judged::quiet(Before::GoOn),
@@ -196,7 +197,7 @@ fn judge_before(decided: Result<BeforeTool, String>, call: &ToolCall) -> Judged<
             Judged::told(Before::Instead(not_run(call, &reason)), HookAction::Refused, Some(reason))
         }
         Ok(BeforeTool::Answer(output)) => Judged::told(Before::Instead(output), HookAction::Answered, None),
-        // It may have been about to refuse.
+        // The hook might have refused the call.
         Err(problem) => {
             let reason = format!("a before_tool hook failed: {problem}");
             let warning = Some(format!("the call of `{}` was not run: {reason}", call.name));
@@ -206,7 +207,7 @@ fn judge_before(decided: Result<BeforeTool, String>, call: &ToolCall) -> Judged<
     }
 }
 
-/// What a hook after a call decided about its output, or why it did not. Gives what the model reads.
+/// Applies the decision of a hook after a call, or its failure. Returns the output for the model.
 fn judge_after(
     decided: Result<AfterTool, String>,
     output: ToolOutput,
@@ -215,7 +216,7 @@ fn judge_after(
     match decided {
         Ok(AfterTool::Keep) => Judged::quiet(output),
         Ok(AfterTool::Replace(other)) => Judged::told(other, HookAction::Replaced, None),
-        // It may have been about to take something out.
+        // The hook might have removed something.
         Err(problem) => {
             let reason = format!("an after_tool hook failed: {problem}");
             let warning = Some(format!("the output of `{tool_name}` was withheld: {reason}"));
@@ -232,7 +233,7 @@ fn judge_after(
     }
 }
 
-/// Says in the output of a call with which arguments it was run, where those are not what the model asked for.
+/// Notes in the output of a call the arguments with which it was run, if they differ from the model's.
 fn note_changed_arguments(output: &mut ToolOutput, asked: &ToolCall, called: &ToolCall) {
     if called.arguments != asked.arguments {
         let note = format!("[The call was run with changed arguments: {}]", shortened(&called.arguments));
@@ -240,7 +241,7 @@ fn note_changed_arguments(output: &mut ToolOutput, asked: &ToolCall, called: &To
     }
 }
 
-/// What the model reads of a call that was refused.
+/// Returns the output of a refused call for the model.
 fn not_run(call: &ToolCall, reason: &str) -> ToolOutput {
     let reason = reason.trim().trim_end_matches('.');
     let ToolResult { content, status, touched, .. } = ToolResult::not_run(call, reason);

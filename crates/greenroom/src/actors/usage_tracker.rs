@@ -1,9 +1,9 @@
-//! The usage tracker: the learned ratio and the context's size. What follows from the size, the kernel decides
+//! The usage tracker: the learned ratio and the context's size. The kernel decides what follows from the size
 //! ([`greenroom_kernel::due`]).
 //!
-//! Invariants: what it holds is rebuilt from the live path when it is restarted, and it hears of every entry
-//! from the session, in order, after it is durable, and before it where it is the answer that ends a run; if that cannot be
-//! recorded, it is told the path anew. Every message costs O(1), whatever the history.
+//! Invariants: its state is rebuilt from the live path after a restart; the session passes it every entry in
+//! order, after it is durable, except the answer that ends a run, which it gets before; if that answer cannot
+//! be recorded, it gets the path again. Every message costs O(1), whatever the history.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::events::event::EventKind;
 /// The usage tracker of one session.
 pub(crate) struct UsageTracker;
 
-/// What it is started with.
+/// The arguments of its start.
 pub(crate) struct TrackerArguments {
     pub(crate) deps: Arc<Deps>,
     pub(crate) shared: Arc<SessionShared>,
@@ -73,8 +73,8 @@ impl TrackerState {
         self.announce();
     }
 
-    /// Tells the user, once of what is too large and once of what is too small, that the provider's reports are no measure
-    /// of the context.
+    /// Warns the user, once about reports that are too large and once about those that are too small, that
+    /// the provider's reports do not measure the context.
     fn warn(&self, reported: u64, counted: u64) {
         let TrackerConfig { origin, model, .. } = &self.config;
         let reason = if reported < counted {

@@ -175,8 +175,8 @@ impl Deps {
         settings.for_summary()
     }
 
-    /// Returns the most output, in tokens, of a summary by this model: the lower of the agent's setting and
-    /// the model's limit by the server's list or the catalogue; `None` if neither is known.
+    /// Returns the most output, in tokens, of a summary by this model: the lower of the configured limit and
+    /// the model's own, by the server's list or else the catalogue; `None` if neither is known.
     pub(crate) fn summary_output_max(&self, agent: &Agent, lane: &Lane, model: &str) -> Option<u64> {
         let set = agent.settings.clone().merged(self.settings_for(agent, model)).output_tokens_max;
         let served = lane.served.find(model).and_then(|served| served.output_tokens);

@@ -1,4 +1,5 @@
-//! One model call, as a task: waits for a place in the lane, streams, publishes deltas, and ends with one message.
+//! A model call, as a task: waits for a slot in the lane, streams, publishes deltas, and ends with one
+//! message.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::limits::waits::Chain;
 
 pub(super) struct ModelTask {
     pub(super) agent: ActorRef<Mail<AgentMessage>>,
-    /// Who is told what the call cost where its answer does not say it.
+    /// Receives the cost of a call whose answer does not report it.
     pub(super) session: ActorRef<SessionMail>,
     pub(super) deps: Arc<Deps>,
     pub(super) shared: Arc<SessionShared>,
@@ -36,16 +37,17 @@ pub(super) struct ModelTask {
     pub(super) stamp: RunAttempt,
     pub(super) call: u64,
     pub(super) cancel: CancellationToken,
-    /// To the caller who streams the run: the model is read no faster than that.
+    /// The link to the caller that streams the run: the model's answer is read no faster than the caller
+    /// reads.
     pub(super) link: Arc<RunLink>,
-    /// The step, as it is traced.
+    /// The step's span in the trace.
     pub(super) span: Span,
     pub(super) definition: Arc<Agent>,
-    /// Who waits for the hooks.
+    /// The sessions that wait for the hooks.
     pub(super) waiting: Chain,
-    /// The most input that the call may have by the server's count, in tokens.
+    /// The maximum input of the call by the server's count, in tokens.
     pub(super) input_tokens_max: u64,
-    /// How many tokens the call will take, as far as that is known.
+    /// The expected tokens of the call, as far as known.
     pub(super) tokens: u64,
 }
 
@@ -56,7 +58,7 @@ impl ModelTask {
         let _ = self.agent.cast(over.into());
     }
 
-    /// The outcome of the call, and of the hooks around it.
+    /// Makes the call with its hooks, and returns the outcome.
     async fn with_hooks(&self, request: Request) -> ModelOutcome {
         let hooks = ModelHooks {
             agent: &self.definition,
@@ -94,14 +96,14 @@ impl ModelTask {
         outcome
     }
 
-    /// A hook answered: whoever listens hears it like an answer of the model.
+    /// Publishes a hook's answer like an answer of the model.
     fn answered(&self, model: &str, text: String) -> ModelOutcome {
         self.publish(EventKind::MessageStart);
         self.publish(EventKind::MessageDelta { delta: Delta::Text(text.clone()) });
         ModelOutcome::Answered(Box::new(summary_call::answered(self.lane.provider.name(), model, text)))
     }
 
-    /// The answer before anything of it came.
+    /// Returns an empty answer.
     fn nothing_yet(&self, model: String) -> AssistantMessage {
         AssistantMessage {
             content: Vec::new(),
@@ -114,7 +116,7 @@ impl ModelTask {
         }
     }
 
-    /// Asks the provider.
+    /// Calls the provider.
     async fn call(&self, request: Request) -> ModelOutcome {
         let mut partial = self.nothing_yet(request.model.clone());
         let span = trace::chat(&self.span, &*self.lane.provider, &request);
@@ -130,7 +132,7 @@ impl ModelTask {
                 outcome = work => Some(outcome),
             }
         };
-        // One that was cut off tells the session what it cost, which releases what was reserved for it.
+        // A call that was cut off reports its cost to the session, which releases the reservation.
         let is_paid_for = flight.take().is_some_and(|flight| flight.is_open());
         if let Some(Ok(result)) = &mut outcome {
             let failure = match result {
@@ -183,7 +185,7 @@ impl ModelTask {
         flight: &mut Option<Flight>,
         span: &Span,
     ) -> Result<Box<AssistantMessage>, NoAnswer> {
-        // Those that share a limit with this session may be at work, too.
+        // Sessions that share a limit with this one may be working, too.
         let wanted = Wanted::of(self.lane.provider.name(), &request, self.input_tokens_max);
         if wanted.is_none() {
             warn_of_no_price(&self.deps, &self.shared, &self.lane, &request.model);
@@ -201,7 +203,7 @@ impl ModelTask {
         };
         let mut place = self.lane.enter(call, tell).await;
         trace::entered(span, &self.shared.id, asked.elapsed());
-        // Others may have spent while this call waited for its place.
+        // Others may have spent money while this call waited for its slot.
         let allowed = self.deps.purse.look(self.deps.now_ms(), wanted).map_err(NoAnswer::OverBudget)?;
         let is_less = wanted.is_some_and(|wanted| allowed < wanted.output_tokens);
         limit_output(&mut request, Some(allowed).filter(|_| is_less));
@@ -239,7 +241,7 @@ impl ModelTask {
                 ReplyEvent::ToolCall { index, name, arguments } => {
                     Delta::ToolArguments { index, name, text: arguments }
                 }
-                // Nothing to show of it.
+                // Other events have no visible text.
                 _ => continue,
             };
             self.publish(EventKind::MessageDelta { delta });
@@ -253,7 +255,7 @@ impl ModelTask {
     }
 }
 
-/// Lowers a request's output limit to what is paid for.
+/// Lowers a request's output limit to what the budget allows.
 fn limit_output(request: &mut Request, allowed: Option<u64>) {
     let limits = [request.settings.output_tokens_max, allowed];
     request.settings.output_tokens_max = limits.into_iter().flatten().min();
@@ -261,9 +263,9 @@ fn limit_output(request: &mut Request, allowed: Option<u64>) {
 
 /// Why a call has no answer.
 enum NoAnswer {
-    /// It failed.
+    /// The call failed.
     Failed(Box<ProviderError>),
-    /// It was not made, since a cost limit is used up or does not pay for it.
+    /// The call was not made, because a cost limit is used up or does not cover it.
     OverBudget(String),
 }
 

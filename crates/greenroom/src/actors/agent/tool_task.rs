@@ -1,8 +1,8 @@
-//! The tool calls of one answer, as a task: neighbouring calls whose tools allow it run at the same time, as many of each
-//! tool as that allows; others one after another in the model's order.
+//! The tool calls of one answer, as a task: adjacent calls run concurrently if their tools allow it, up to
+//! the limit of each tool; others run one after another, in the model's order.
 //!
-//! Invariants: each call ends with one message to the agent, and the task with one more, which comes with the last of them. How a call ends when it is
-//! cancelled or takes too long is decided by the registry.
+//! Invariants: each call ends with one message to the agent, and the task with one more, which is sent
+//! together with the last of them. The registry decides how a call ends that is cancelled or takes too long.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,26 +31,26 @@ use crate::limits::waits;
 use crate::limits::waits::Chain;
 use crate::values::error::Error;
 
-/// The calls of one answer, and what they are run with.
+/// The calls of one answer, and their context.
 pub(super) struct ToolTask {
     pub(super) line: AgentLine,
     pub(super) deps: Arc<Deps>,
     pub(super) shared: Arc<SessionShared>,
     pub(super) stamp: RunAttempt,
-    /// The step, as it is traced.
+    /// The step's span in the trace.
     pub(super) span: Span,
     pub(super) tools: Registry,
     pub(super) definition: Arc<Agent>,
-    /// Who waits for the calls and their hooks.
+    /// The sessions that wait for the calls and their hooks.
     pub(super) waiting: Chain,
     pub(super) cancel: CancellationToken,
-    /// The calls that were pending when the run was taken up again: not all of them may be run.
+    /// The calls that were pending when the run was resumed: some of them must not be run again.
     pub(super) pending: Vec<PendingCall>,
-    /// The answer that made the calls.
+    /// The answer with the calls.
     pub(super) answer: Option<EntryId>,
-    /// Cancelled when the run is aborted, and not when its agent dies.
+    /// Cancelled when the run is aborted, but not when its agent crashes.
     pub(super) run_cancel: CancellationToken,
-    /// What the run's time limit stands still for.
+    /// What stops the run's time limit.
     pub(super) pauses: Pauses,
 }
 
@@ -63,7 +63,7 @@ impl ToolTask {
             let (now, later) = rest.split_at(together);
             rest = later;
             if let [call] = now {
-                // Boxed, since a task that is large is dear to start.
+                // Boxed, because starting a large task is expensive.
                 let over = Box::pin(self.one(call)).await;
                 if rest.is_empty() {
                     last = Some(over)
@@ -77,7 +77,7 @@ impl ToolTask {
             let mut running: FuturesUnordered<_> =
                 now.iter().map(|call| self.in_turn(call, &places[&*call.name])).collect();
             while let Some(over) = running.next().await {
-                // The last one is told with the end of all.
+                // The last result is sent together with the end of the task.
                 match over {
                     Some(over) if running.is_empty() && rest.is_empty() => last = Some(over),
                     Some(over) => self.line.send(over.into()),
@@ -91,8 +91,8 @@ impl ToolTask {
         }
     }
 
-    /// How many calls of this one's tool may run at the same time; `None`: it runs alone. A call of a tool that is not
-    /// there does nothing.
+    /// Returns how many calls of this call's tool may run concurrently; `None` means that it runs alone. A
+    /// call of an unknown tool does nothing.
     fn parallel_max(&self, call: &ToolCall) -> Option<usize> {
         self.tools.get(&call.name).map_or(Some(usize::MAX), |tool| tool.parallel_max())
     }
@@ -101,7 +101,8 @@ impl ToolTask {
         Semaphore::new(self.parallel_max(call).unwrap_or(1).clamp(1, Semaphore::MAX_PERMITS))
     }
 
-    /// Runs a call as soon as its tool has a place for it, and gives its end. One that is cancelled before never began.
+    /// Runs a call when its tool has a free slot, and returns its end. A call that is cancelled before never
+    /// starts.
     async fn in_turn(&self, call: &ToolCall, places: &Semaphore) -> Option<AgentMessage> {
         let place = tokio::select! {
             biased;
@@ -137,14 +138,14 @@ impl ToolTask {
         AgentMessage::ToolOver { stamp: self.stamp, result: Box::new(result) }
     }
 
-    /// Whether a restart cut the call off, and its tool must not be run again.
+    /// Whether a restart interrupted the call, and its tool must not be run again.
     fn is_cut_off(&self, call: &ToolCall) -> bool {
         let may_have_begun =
             self.pending.iter().any(|pending| pending.call.id == call.id && pending.may_have_begun);
         may_have_begun && !self.tools.get(&call.name).is_some_and(|tool| tool.is_resumable())
     }
 
-    /// The result of a call that is not run again: what was answered, as soon as it is.
+    /// Waits for the answers of a call that is not run again, and returns its result.
     async fn cut_off(&self, call: &ToolCall) -> ToolResult {
         let (stamp, call_id) = (self.stamp, call.id.clone());
         let _pauses = self.pauses.pause();
@@ -164,7 +165,7 @@ impl ToolTask {
         Door::new(Arc::clone(&self.shared), Arc::clone(&self.deps))
     }
 
-    /// The result of a call, and of the hooks around it.
+    /// Runs a call with its hooks, and returns the result.
     async fn with_hooks(&self, call: &ToolCall) -> ToolResult {
         let hooks = ToolHooks {
             agent: &self.definition,
@@ -175,7 +176,7 @@ impl ToolTask {
         };
         let questions = self.questions(call);
         let of_hooks = questions.of_hooks();
-        // An unknown tool is answered by the registry, and nothing runs.
+        // The registry answers a call of an unknown tool, and nothing runs.
         let decision = match self.tools.get(&call.name) {
             Some(tool) => {
                 tokio::select! {
@@ -188,7 +189,7 @@ impl ToolTask {
         };
         let began = tokio::time::Instant::now();
         let (called, result, was_run) = match decision {
-            // One that was cancelled meanwhile takes no effect.
+            // A call that was cancelled in the meantime must not start.
             Decision::Run(called) => {
                 let result = match self.begins(call, &questions).await {
                     Ok(()) => self.run_one(&called, questions).await,
@@ -202,7 +203,8 @@ impl ToolTask {
         hooks.after(call, &called, result, was_run, began.elapsed(), &self.cancel).await
     }
 
-    /// Where a hook has asked, that the tool begins is recorded first: until then the call can be run after a restart.
+    /// If a hook has asked a question, records the tool's start first: until then, the call can be run after
+    /// a restart.
     async fn begins(&self, call: &ToolCall, questions: &Questions) -> Result<(), String> {
         if questions.asked() == 0 || self.cancel.is_cancelled() {
             return Ok(());
@@ -217,7 +219,7 @@ impl ToolTask {
         }
     }
 
-    /// How the call and the hooks before it ask people.
+    /// Returns the interface through which the call and its earlier hooks ask people.
     fn questions(&self, call: &ToolCall) -> Questions {
         let asking = Asking {
             handle: self.handle(),
@@ -253,12 +255,12 @@ impl ToolTask {
                 questions.end();
                 result
             }
-            // Its question stays open, so there is nothing that it could come to an end with.
+            // The call has no end yet, because its question stays open.
             () = self.left_waiting(questions.pauses()) => ToolResult::interrupted(call),
         }
     }
 
-    /// Waits until whoever runs the calls goes away while a person is asked, and the run is not aborted.
+    /// Waits until the calls lose their agent while a person is being asked and the run is not aborted.
     async fn left_waiting(&self, asking: &Pauses) {
         self.cancel.cancelled().await;
         let is_aborted = self.run_cancel.is_cancelled() && !self.shared.is_closing();
@@ -277,7 +279,7 @@ impl ToolTask {
     }
 }
 
-/// How one call asks people.
+/// The interface through which one call asks people.
 struct Asking {
     handle: Door,
     shared: Arc<SessionShared>,
@@ -310,7 +312,7 @@ impl Asking {
             ended = self.handle.ask(request) => ended,
             () = self.run_cancel.cancelled() => {
                 if self.shared.is_closing() {
-                    // The question stays open, and nobody may take its end for an answer.
+                    // The question stays open, and must not appear to have ended.
                     std::future::pending::<()>().await;
                 }
                 return Err(AskError::Withdrawn);
@@ -321,7 +323,7 @@ impl Asking {
             Ok(Ok(QuestionEnd::Expired)) => Err(AskError::Expired),
             Ok(Ok(QuestionEnd::Withdrawn | _)) => Err(AskError::Withdrawn),
             Ok(Err(refused)) => Err(refused),
-            // Whoever owns the question is gone, and this call with it.
+            // The owner of the question is gone, and this call ends with it.
             Err(Error::Interrupted { .. } | Error::Closed) => std::future::pending().await,
             Err(error) => Err(AskError::NotRecorded(error.to_string())),
         }

@@ -1,4 +1,4 @@
-//! What a hook may change of a request, and what it may not.
+//! Permitted and refused changes of a request by hooks.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! A draft becomes durable, and then known: to the log in memory, the budgets, the parts of the session, the tracker, and
-//! everyone who listens.
+//! Appending a draft: it becomes durable, and is then applied to the log in memory, the budgets, the parts of
+//! the session, the tracker, and the subscribers.
 //!
-//! Invariants: nothing follows a draft that the store refused, and the session is as it was before.
+//! Invariants: a draft that the store refused has no effects, and the session is unchanged.
 
 use std::sync::Arc;
 
@@ -20,17 +20,17 @@ use crate::events::entry_events;
 use crate::events::event::{Event, EventKind};
 use crate::values::error::{Error, Result};
 
-/// What is said when a draft is durable, besides its events.
+/// What else to report when a draft is durable, besides its events.
 #[derive(Default)]
 pub(super) struct AfterAppend {
-    /// That the run is over, and its reply.
+    /// The completion of the run, with its reply.
     pub(super) then: Option<RunCompletion>,
     /// The run that ends with an answer in this draft.
     pub(super) ended: Option<RunAttempt>,
 }
 
 impl SessionState {
-    /// Makes a draft durable, and then known: to the log in memory, the tracker and everyone who listens.
+    /// Appends a draft, and then applies it to the log in memory, the tracker and the subscribers.
     pub(super) async fn append(&mut self, draft: Box<Draft>, key: Option<String>) -> Result<()> {
         self.append_then(draft, key, &mut AfterAppend::default()).await
     }
@@ -52,7 +52,7 @@ impl SessionState {
         self.store(&entries, &head, key).await?;
         let (bill_before, is_import) = (self.log.bill(), draft.is_import());
         self.log.commit(draft, head);
-        // Of the answer that ends a run, and what it costs, the tracker was told.
+        // The tracker already has the answer that ends a run, and its cost.
         let ended = after.ended.take();
         let is_counted = ended.is_some();
         self.pay(&entries, &bill_before, is_counted);
@@ -76,10 +76,10 @@ impl SessionState {
         }
     }
 
-    /// What these entries put on the bill is taken from the budgets.
+    /// Charges the budgets with the costs of these entries.
     fn pay(&mut self, entries: &[Arc<Entry>], bill_before: &Bill, is_counted: bool) {
         let bill = self.log.bill();
-        // What a sub-agent spent, it took from the purse itself.
+        // A sub-agent has charged the purse itself.
         let below: u64 = entries.iter().filter_map(|entry| spent_below(&entry.kind)).sum();
         let own = bill.since(bill_before).cost_microdollars.saturating_sub(below);
         self.deps.purse.spend(own, self.deps.now_ms());
@@ -92,7 +92,8 @@ impl SessionState {
         }
     }
 
-    /// The parts of the session follow these entries, and so does the tracker, unless what they say `is_counted` already.
+    /// Applies these entries to the parts of the session, and to the tracker, unless it `is_counted` there
+    /// already.
     fn follow(&mut self, entries: &[Arc<Entry>], is_counted: bool) {
         for entry in entries {
             self.repeats.follow(&entry.kind);
@@ -110,8 +111,8 @@ impl SessionState {
         self.tell_askers(entries);
     }
 
-    /// The agent broadcasts the events of these entries, and then tells those who wait for the run. `ended` is the run that
-    /// ends with an answer among them.
+    /// Lets the agent publish the events of these entries, and then answer the callers of the run. `ended` is
+    /// the run that ends with an answer among them.
     fn announce(&mut self, entries: &[Arc<Entry>], ended: Option<RunAttempt>, then: Option<RunCompletion>) {
         let (id, parent) = (&self.shared.id, self.shared.parent.as_ref());
         let events =
@@ -131,20 +132,20 @@ impl SessionState {
         self.agent.tell(AgentMessage::Broadcast { events, then });
     }
 
-    /// When the session was created, in unix milliseconds.
+    /// Returns when the session was created, in unix milliseconds.
     pub(super) fn created_at_ms(&self) -> u64 {
         self.shared.created_at_ms().unwrap_or_else(|| self.deps.created_at_ms())
     }
 }
 
-/// What an entry puts on the bill for calls of another session, in micro-dollars.
+/// Returns the cost that an entry bills for another session's calls, in micro-dollars.
 fn spent_below(kind: &EntryKind) -> Option<u64> {
     let EntryKind::Spent(spent) = kind else { return None };
     spent.cost_microdollars.filter(|_| matches!(spent.by, Spender::SubAgent { .. }))
 }
 
-/// Whether what a model call cost is on the bill with it: it is an answer, what had come of one, or what is known of a call
-/// that has no answer.
+/// Whether the entry bills a model call: it is a complete or partial answer, or the known usage of a call
+/// without an answer.
 fn ends_call(kind: &EntryKind) -> bool {
     matches!(kind, EntryKind::Spent(Spent { by: Spender::Calls, .. })) || kind.as_answer().is_some()
 }

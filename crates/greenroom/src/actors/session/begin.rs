@@ -1,6 +1,7 @@
-//! Runs begin: with a prompt, with what waited, with what was interrupted, or with another agent in the middle.
+//! Starting runs: with a prompt, with queued input, with interrupted work, or midway with another agent.
 //!
-//! Invariants: that a run began is durable before its agent hears of it; what a crash left open is closed in the same draft.
+//! Invariants: a run's start is durable before its agent is told; anything that a crash left open is closed
+//! in the same draft.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::values::error::{ConfigError, Result};
 use crate::values::prompt::Reply;
 
 impl SessionState {
-    /// A draft that begins with closing what is still open, and with the model's change if there is one.
+    /// Returns a draft that first closes what is still open, and records a change of the model.
     fn opening_draft(&self) -> Box<Draft> {
         let at_ms = self.deps.now_ms();
         let mut draft = self.log.recovery(at_ms, self.estimate()).unwrap_or_else(|| self.log.draft(at_ms));
@@ -36,7 +37,7 @@ impl SessionState {
         draft
     }
 
-    /// Records a prompt and lets the agent begin. Gives the prompt's entry.
+    /// Records a prompt and starts its run. Returns the prompt's entry.
     pub(super) async fn begin(
         &mut self,
         content: Vec<Block>,
@@ -64,9 +65,9 @@ impl SessionState {
     ) -> Result<()> {
         self.refresh_settings();
         let mut draft = self.opening_draft();
-        // Whatever it was meant for, it begins a run.
+        // Whatever its delivery was, it starts a run.
         let run = draft.deliver(item, false);
-        // Its key was used when it was queued, and what was aborted while it waited was not this.
+        // Its key was recorded when it was queued, and earlier aborts were not meant for it.
         (options.key, options.early_aborts) = (None, self.shared.early_aborts());
         options.from.waited();
         let recorded = item.terms.clone().map(|terms| (item.id, terms));
@@ -78,7 +79,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// Begins a run that goes on with the unanswered message.
+    /// Starts a run that continues with the unanswered message.
     pub(super) async fn begin_resumed(
         &mut self,
         mut options: Box<PromptOptions>,
@@ -123,14 +124,14 @@ impl SessionState {
                 return Err(error);
             }
         };
-        // One that waited in the inbox was recorded there.
+        // A prompt from the inbox was recorded there.
         let _ = options.recorded.set(run);
         self.start_run(run, options, waiting, instructions, judges);
         self.tell_agent_to_begin();
         Ok(())
     }
 
-    /// The run that is open in the log is in progress from now on.
+    /// Makes the run that is open in the log the run in progress.
     fn start_run(
         &mut self,
         run: EntryId,
@@ -139,7 +140,7 @@ impl SessionState {
         instructions: RunInstructions,
         judges: Validators,
     ) {
-        // Whatever changed since the prompt was said: settings that cannot be sent are refused by the provider.
+        // The definition may have changed since the prompt was sent: the provider refuses invalid settings.
         let settings = self.definition.model_settings(&self.deps, &options.settings);
         let settings = settings.unwrap_or_else(|_| options.settings.clone());
         self.limit_cost(&options);
@@ -158,7 +159,7 @@ impl SessionState {
         }
     }
 
-    /// What the run that begins may cost: the lower of its prompt's limit and its agent's.
+    /// Sets the cost limit of the new run: the lower of its prompt's and its agent's.
     fn limit_cost(&mut self, options: &PromptOptions) {
         let limit = [options.cost_limit, self.definition.agent.run_cost_limit].into_iter().flatten().min();
         let before = self.log.bill().cost_microdollars;
@@ -168,7 +169,7 @@ impl SessionState {
         }
     }
 
-    /// Writes the instructions of a run that begins. Their size counts from now on.
+    /// Writes the instructions of a new run. Their size counts from now on.
     fn write_instructions(&mut self, run: EntryId) -> Result<RunInstructions> {
         let context = || InstructionsContext {
             session: Arc::clone(&self.shared.id),
@@ -201,7 +202,7 @@ impl SessionState {
         }
     }
 
-    /// The calls that go on where a run is taken up again. Before a run begins, all calls have results.
+    /// Returns the calls that continue when a run is resumed. Before a new run, all calls have results.
     fn pending_calls(&self) -> Vec<PendingCall> {
         let questions = self.log.questions();
         let pending = |call: ToolCall| {
@@ -212,18 +213,18 @@ impl SessionState {
         self.log.asking_calls().into_iter().map(pending).collect()
     }
 
-    /// The agent died in its run: another goes on with it.
+    /// Continues the run with a new agent after the old one crashed.
     pub(super) async fn rerun(&mut self) {
         if !self.runs.is_open() || self.runs.is_closing() {
             return;
         }
-        // A run that was about to sleep goes on like one that was not.
+        // A run that was about to sleep continues normally.
         self.runs.take_back();
         self.note_waiting_children();
         if !self.close_calls(self.log.calls_that_asked_nothing()).await {
             return;
         }
-        // A compaction that ran for the dead agent goes on; the new one waits for it when it needs one.
+        // A compaction for the crashed agent continues; the new agent waits for it if it needs one.
         self.compaction.detach_run();
         let attempt = self.runs.next_attempt();
         if let Some(run) = self.runs.open_mut() {
@@ -233,7 +234,7 @@ impl SessionState {
         self.tell_agent_to_begin();
     }
 
-    /// The run goes on with another agent, whose definition holds already.
+    /// Continues the run with another agent, whose definition is already in use.
     pub(super) fn go_on_with_other_agent(&mut self) {
         let Some(id) = self.runs.id() else { return };
         let instructions = match self.write_instructions(id) {
@@ -249,7 +250,8 @@ impl SessionState {
         self.tell_agent_to_begin();
     }
 
-    /// A run that an earlier actor or process left, and whose calls wait for people, goes on. Gives whether it does.
+    /// Continues a run that an earlier actor or process left, and whose calls wait for people. Returns
+    /// whether there is one.
     pub(super) async fn revive_run(&mut self) -> Result<bool> {
         let Some(run) = self.log.head().open_run.filter(|_| self.log.is_waiting()) else {
             return Ok(false);

@@ -1,7 +1,7 @@
-//! The agents that a session's runs called as tools, as its log has them.
+//! The sub-agents of a session's runs, by its log.
 //!
-//! Invariants: each start that is recorded has one end, with what the agent spent; what nobody works on any more is ended
-//! as its own log says, as soon as nothing else is under way.
+//! Invariants: each recorded start has one end, with the sub-agent's spending; a sub-agent that no task works
+//! on is ended by its own log, as soon as no other work is in progress.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::core::message::ReplyTo;
 use crate::core::shared::SessionShared;
 use crate::values::error::{Error, Result};
 
-/// Within how many of a session's newest entries its last run has its end.
+/// The end of a session's last run is within this many of its newest entries.
 const LAST_ENTRIES: u64 = 8;
 
 impl SessionState {
-    /// An agent begins to work for this session.
+    /// Records the start of a sub-agent.
     pub(super) async fn child_started(&mut self, record: ChildRecord, reply: ReplyTo<EntryId>) {
         if self.life.is_stopping() || !self.runs.is_open() {
             let _ = reply.send(Err(Error::Aborted));
@@ -33,7 +33,7 @@ impl SessionState {
         let _ = reply.send(self.append(draft, None).await.map(|()| started));
     }
 
-    /// An agent that worked for this session has ended.
+    /// Records the end of a sub-agent.
     pub(super) async fn child_ended(&mut self, started: EntryId, outcome: RunOutcome, spent: Bill) {
         let mut draft = self.log.draft(self.deps.now_ms());
         if let Some((_, child)) = self.log.children().iter().find(|(id, _)| *id == started) {
@@ -46,7 +46,7 @@ impl SessionState {
         }
     }
 
-    /// Ends what a crash left: agents whose start is recorded, and that nobody waits for any more.
+    /// Ends sub-agents that a crash left, and for which nobody waits any more.
     pub(super) async fn close_children(&mut self) {
         let is_left = |(_, child): &&(EntryId, ChildRecord)| {
             !self.shared.has_child_at_work(&child.session) && !self.log.waits_below(&child.call_id)
@@ -60,7 +60,7 @@ impl SessionState {
             self.withdraw_questions_of(&child.session);
             match self.read_child(child.session.clone()).await {
                 Ok((outcome, spent)) => draft.end_child(started, &child, outcome, spent),
-                // It is tried again after the next message.
+                // This is retried after the next message.
                 Err(error) => {
                     self.warn(format!("how {} ended could not be read: {error}", child.name));
                     return;
@@ -72,7 +72,7 @@ impl SessionState {
         }
     }
 
-    /// Withdraws what an agent that nobody waits for has asked people, and what those below it have.
+    /// Withdraws the questions of a sub-agent for which nobody waits, and of those below it.
     fn withdraw_questions_of(&self, session: &str) {
         let (deps, session) = (Arc::clone(&self.deps), session.to_owned());
         tokio::spawn(async move {
@@ -89,18 +89,19 @@ impl SessionState {
         });
     }
 
-    /// The agents that wait for people, and that whoever goes on with their calls takes up.
+    /// Returns the sub-agents that wait for people, for the successors that continue their calls.
     pub(super) fn left_children(&self) -> Vec<(EntryId, ChildRecord)> {
         let waits = |(_, child): &&(EntryId, ChildRecord)| self.log.waits_below(&child.call_id);
         self.log.children().iter().filter(waits).cloned().collect()
     }
 
-    /// Takes note of the calls whose agents wait for people.
+    /// Notes the calls whose sub-agents wait for people.
     pub(super) fn note_waiting_children(&mut self) {
         self.log.set_waiting_below(self.shared.calls_that_wait());
     }
 
-    /// How an agent's session ended, by its own log, and what it spent. One that was deleted spent nothing that is known.
+    /// Reads from a sub-agent's log how its session ended, and what it spent. The spending of a deleted
+    /// session is unknown and counts as 0.
     async fn read_child(&self, session: String) -> Result<(RunOutcome, Bill)> {
         let store = self.deps.store.clone();
         blocking(&self.deps, move || {
@@ -120,7 +121,8 @@ impl SessionState {
     }
 }
 
-/// What a session spent, with what those below it spent that is not on its bill, since a crash cut them off.
+/// Returns a session's spending, including that of sessions below it that is missing from its bill because of
+/// a crash.
 fn spent(store: &Store, session: &str, head: &Head) -> Result<Bill> {
     let mut spent = Bill::of(head);
     for entry in store.get(session, &head.open_children)? {

@@ -1,7 +1,7 @@
-//! Compactions, as the session sees them: begun, installed by compare-and-swap, ended exactly once.
+//! Compactions from the session's side: started, installed by compare-and-swap, ended exactly once.
 //!
-//! Invariants: a compaction is planned once, before its start is recorded; one that finds nothing to do is not
-//! recorded at all; one that began has exactly one end in the log.
+//! Invariants: a compaction is planned once, before its start is recorded; one that finds nothing to do is
+//! not recorded at all; one that started has exactly one end in the log.
 
 use std::sync::Arc;
 
@@ -35,18 +35,18 @@ use crate::lane::Lane;
 use crate::values::compaction::{Compacted, CompactionReport};
 use crate::values::error::Result;
 
-/// The reason of a compaction that was aborted by the session's user.
+/// The reason of a compaction that the session's user aborted.
 const ABORTED: &str = "it was aborted";
 
-/// A model that may write summaries, with what it takes and gives.
+/// A model that may write summaries, with its limits.
 pub(super) struct Writer {
     pub(super) summariser: Summariser,
     pub(super) limits: SummariserLimits,
 }
-/// How much of what was cut without a summary one summary reads: so many windows of its model.
+/// How much of the messages cut without a summary one summary reads: this many windows of its model.
 const DEBT_WINDOWS: u64 = 4;
 
-/// What the calls of a compaction cost.
+/// The cost of a compaction's calls.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Spending {
     pub(super) usage: Usage,
@@ -54,7 +54,7 @@ pub(super) struct Spending {
 }
 
 impl SessionState {
-    /// The run needs a compaction. It joins one that is open since an agent that died asked for it.
+    /// Handles a run's request for a compaction. It joins an open one that a crashed agent requested.
     pub(super) async fn compact_for_run(
         &mut self,
         stamp: RunAttempt,
@@ -91,7 +91,7 @@ impl SessionState {
         self.start_compaction(request, measured).await;
     }
 
-    /// Begins the compaction that was asked for during a run, if it can begin now.
+    /// Starts the compaction that was requested during a run, if it can start now.
     pub(super) fn compact_if_requested(&mut self) {
         if self.is_idle()
             && !self.life.is_stopping()
@@ -101,7 +101,7 @@ impl SessionState {
         }
     }
 
-    /// After a run: compacts if that is due, so that the next prompt need not wait for it.
+    /// After a run, starts a compaction that is due, so that the next prompt need not wait for it.
     pub(super) async fn compact_if_due(&mut self, measured: &Measurement) {
         let is_free = self.is_idle() && !self.life.is_stopping() && self.inbox.is_empty(&self.log);
         let is_free = is_free && self.deps.compacts_between_runs;
@@ -111,16 +111,16 @@ impl SessionState {
         }
     }
 
-    /// Asks for the size of the context; the compaction begins when it comes.
+    /// Requests the context's size; the compaction starts when it arrives.
     pub(super) fn measure_for(&mut self, request: CompactionRequest) {
         let measurement = self.compaction.measure(request);
         self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::Compaction(measurement)));
     }
 
-    /// Handles the size that a compaction waits for.
+    /// Handles the size for which a compaction waits.
     pub(super) async fn measured_for_compaction(&mut self, measurement: u64, measured: &Measurement) {
         let Some(request) = self.compaction.measured(measurement) else { return };
-        // The run that asked may be over, and a switch may be to a window that is large enough.
+        // The run that asked may be over, and a model switch may be to a window that is large enough.
         let is_wanted = request.run.is_none_or(|stamp| self.current(stamp).is_some());
         let is_due = due::is_due(request.trigger, &measured.size, self.compaction.has_message_since());
         if is_wanted && is_due && !self.life.is_stopping() {
@@ -137,7 +137,7 @@ impl SessionState {
         let mut window = self.definition.window.tokens.unwrap_or(size.tokens.max(1));
         let mut known_window = window;
         if request.trigger == Trigger::Overflow {
-            // The provider says what fits, whatever the settings say; and where it names no limit, what it refused does
+            // The provider's limit counts, whatever the settings say; if it named none, the refused size does
             // not fit.
             let limit = self.deps.limit(&self.definition.lane, self.definition.model());
             known_window = window.min(limit.unwrap_or(window));
@@ -166,13 +166,13 @@ impl SessionState {
         }
     }
 
-    /// Who writes the summaries: the configured model, or the one that was left; and ours, where that one fails.
-    /// `window` is ours, in tokens.
+    /// Returns the models for the summaries: first the configured one, or the session's previous one, if any;
+    /// then its own, in case that one fails. `window` is its own window, in tokens.
     pub(super) fn writers(&self, window: u64) -> Vec<Writer> {
         let Self { deps, definition, .. } = self;
         let writer = |summariser: Summariser, window: u64| {
             let Summariser { lane, model, .. } = &summariser;
-            // What its provider said of it holds, whatever was set.
+            // A limit that the provider named takes precedence over settings.
             let window = deps.limit(lane, model).map_or(window, |limit| limit.min(window));
             let output_tokens_max = deps.summary_output_max(&definition.agent, lane, model);
             Writer { limits: SummariserLimits { window, output_tokens_max }, summariser }
@@ -190,8 +190,8 @@ impl SessionState {
         first.into_iter().chain([own]).collect()
     }
 
-    /// The window of a model that is not the session's own, in tokens: what is set for the own model's does not hold, and
-    /// what is set for this one's does.
+    /// Returns the window of a model that is not the session's own, in tokens, by the settings for this
+    /// model.
     fn window_of(&self, lane: &Lane, model: &str) -> Option<u64> {
         let Definition { agent, settings, .. } = &*self.definition;
         let context_window = agent.windows_by_model.get(model).copied();
@@ -199,8 +199,8 @@ impl SessionState {
         self.deps.window(&Agent::new(model), lane, model, &settings, 0).tokens
     }
 
-    /// The model that the session left, and its window in tokens, where that one is larger than ours and the model that
-    /// follows has not answered yet: it can still read the whole context.
+    /// Returns the previous model of the session, and its window in tokens, if that is larger than the
+    /// current one and the new model has not answered yet: it can still read the whole context.
     fn left_model(&self, window: u64) -> Option<(Summariser, u64)> {
         let left = self.definition.left()?;
         let own = &self.definition.lane;
@@ -213,8 +213,8 @@ impl SessionState {
         (known > window).then_some((summariser, known))
     }
 
-    /// Why a compaction really is due that a run asked for: the model was switched, where the one that was left could
-    /// still be sent the context.
+    /// Returns the actual trigger of a compaction that a run requested: a model switch, if the previous model
+    /// could still read the context.
     fn trigger_of(&self, trigger: Trigger) -> Trigger {
         let is_switch = || {
             let window = self.definition.window.tokens?;
@@ -233,7 +233,8 @@ impl SessionState {
         }
     }
 
-    /// The size is known: plans, records the start, and lets the compactor go on with the plan.
+    /// Plans the compaction now that the size is known, records its start, and passes the plan to the
+    /// compactor.
     async fn start_compaction(&mut self, request: CompactionRequest, measured: &Measurement) {
         let mut params = self.compaction_params(&request, measured);
         let summarisers: Vec<Summariser> =
@@ -250,7 +251,7 @@ impl SessionState {
             return;
         }
         let mut draft = self.log.draft(self.deps.now_ms());
-        // A compaction whose end the store refused.
+        // A previous compaction whose end the store refused.
         draft.close_compaction(&self.log);
         let started = CompactionStarted {
             trigger: request.trigger,
@@ -273,7 +274,7 @@ impl SessionState {
         self.order(CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers }).await;
     }
 
-    /// Lets the compactor go on with what has begun.
+    /// Passes a started compaction to the compactor.
     pub(super) async fn order(&mut self, order: CompactionOrder) {
         let id = order.id;
         self.publish_state();
@@ -288,8 +289,8 @@ impl SessionState {
         }
     }
 
-    /// What was cut without a summary, for a summary that reads it now, and what of it is left for the next one. What
-    /// cannot be read is not waited for.
+    /// Reads messages that were cut without a summary, for the next summary, and returns the ranges that are
+    /// left for a later one: all of them if they cannot be read.
     async fn read_debt(&self, summariser_window: u64) -> (Vec<Arc<Entry>>, Vec<EntryRange>) {
         let active = ActivePath::of(self.log.path());
         let debt = active.compaction().map(|compaction| compaction.debt.clone()).unwrap_or_default();
@@ -307,7 +308,7 @@ impl SessionState {
         }
     }
 
-    /// The compactor, started when it is first needed.
+    /// Returns the compactor, which is started when it is first needed.
     async fn compactor(&mut self) -> Result<ActorRef<CompactorMessage>> {
         if let Some(compactor) = &self.compactor {
             return Ok(compactor.clone());
@@ -324,7 +325,8 @@ impl SessionState {
         Ok(compactor)
     }
 
-    /// Replaces a segment of the path, in the model's view, by its summary: compare, then one atomic append.
+    /// Replaces a segment of the path, in the model's view, by its summary: a comparison, then one atomic
+    /// append.
     pub(super) async fn replace_path_segment(
         &mut self,
         id: EntryId,
@@ -340,7 +342,7 @@ impl SessionState {
         self.install(id, draft, &ended).await;
     }
 
-    /// Sends tool results shorter from here on: compare, then one atomic append.
+    /// Shortens tool results in the model's view: a comparison, then one atomic append.
     pub(super) async fn prune_results(
         &mut self,
         id: EntryId,
@@ -356,7 +358,7 @@ impl SessionState {
         self.install(id, draft, &ended).await;
     }
 
-    /// Makes a compaction durable, with its end, and tells everyone.
+    /// Appends a compaction with its end, and reports it.
     async fn install(&mut self, id: EntryId, draft: Box<Draft>, ended: &CompactionEnded) {
         self.deps.probe(&self.shared.id, "install/2_drafted");
         if let Err(error) = self.append(draft, None).await {
@@ -380,7 +382,7 @@ impl SessionState {
         }
     }
 
-    /// What gave way without a summary, though one was wanted, is said.
+    /// Warns if messages were cut without a summary although one was wanted.
     fn warn_of_loss(&self, ended: &CompactionEnded) {
         let is_wanted = self.definition.settings.strategy == Strategy::Summarize;
         match &ended.outcome {
@@ -405,7 +407,7 @@ impl SessionState {
         }
     }
 
-    /// The session's user wants no compaction now. One that a run waits for goes with its run.
+    /// Aborts the compaction for the session's user. A compaction for which a run waits ends with its run.
     pub(super) fn abort_compaction(&mut self) {
         if self.compaction.has_run() {
             return;
@@ -419,7 +421,7 @@ impl SessionState {
         }
     }
 
-    /// Cancels the compaction that runs. Its end comes as a message.
+    /// Cancels the compaction in progress. Its end arrives as a message.
     pub(super) fn cancel_compaction(&self, reason: &str) {
         if let Some(compaction) = self.compaction.running() {
             self.tell_compactor(CompactorMessage::Cancel { compaction, reason: reason.to_owned() });
@@ -428,18 +430,18 @@ impl SessionState {
 
     fn tell_compactor(&self, message: CompactorMessage) {
         if let Some(compactor) = &self.compactor {
-            // A compactor that died is noticed by `child_failed`, which ends its compaction.
+            // `child_failed` handles a crashed compactor and ends its compaction.
             let _ = compactor.cast(message);
         }
     }
 
-    /// The compactor is done with a compaction, and nothing was installed.
+    /// Handles the end of a compaction that installed nothing.
     pub(super) async fn compaction_over(&mut self, id: EntryId, end: End, cost_microdollars: Option<u64>) {
         let spending = Spending { usage: end.usage, cost_microdollars };
         self.end_compaction(id, end.outcome, end.floor, spending).await;
     }
 
-    /// The compactor died, and with it the compaction that ran.
+    /// Ends the compaction in progress after the compactor has crashed.
     pub(super) async fn compactor_died(&mut self, reason: &str) {
         if let Some(id) = self.compaction.running() {
             tracing::warn!(session = %self.shared.id, reason, "the compaction was interrupted");
@@ -447,7 +449,7 @@ impl SessionState {
         }
     }
 
-    /// Records the end of the compaction that runs, which installed nothing.
+    /// Records the end of the compaction in progress, which installed nothing.
     pub(super) async fn end_compaction(
         &mut self,
         id: EntryId,
@@ -480,7 +482,7 @@ impl SessionState {
         self.tell_compacted(request, Compacted::from(&ended), floor);
     }
 
-    /// The result of a compaction that changed nothing and recorded no end.
+    /// Returns the result of a compaction that changed nothing and recorded no end.
     pub(super) fn unchanged(
         &self,
         request: &CompactionRequest,
@@ -504,7 +506,7 @@ impl SessionState {
         }
     }
 
-    /// Tells the run, the hooks and the caller that a compaction ended.
+    /// Reports the end of a compaction to the run, the hooks and the caller.
     pub(super) fn tell_compacted(
         &mut self,
         request: CompactionRequest,

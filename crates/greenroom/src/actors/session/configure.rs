@@ -1,6 +1,7 @@
-//! What a session works with changes: its agent, the settings, the limits by which its context is measured.
+//! Changes to what a session works with: its agent, its settings, the limits of its context.
 //!
-//! Invariants: what cannot work is not taken over; a run keeps its model; the tracker measures by what holds now.
+//! Invariants: an unusable definition is not adopted; a run keeps its model; the tracker measures by the
+//! current limits.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::limits::spending::tree::Spends as _;
 use crate::values::error::Result;
 
 impl SessionState {
-    /// Lets the tracker measure the context for a step of the run, by the settings that hold now.
+    /// Lets the tracker measure the context for a step of the run, by the current settings.
     pub(super) fn measure_for_step(&mut self, stamp: RunAttempt) {
         self.refresh_settings();
         if *self.definition.counted_with() != self.resent_reasoning() {
@@ -31,7 +32,8 @@ impl SessionState {
         self.definition.overhead(self.log.pinned_tokens())
     }
 
-    /// Which reasoning of earlier answers the next request carries: that of the run in progress, with what its prompt says.
+    /// Returns which reasoning of earlier answers the next request contains: by the settings of the run in
+    /// progress, including its prompt's.
     pub(super) fn resent_reasoning(&self) -> ResentReasoning {
         match self.runs.open() {
             Some(run) => self.definition.resent_reasoning(run.settings()),
@@ -53,7 +55,7 @@ impl SessionState {
         config
     }
 
-    /// Tells the tracker by what the context is measured from now on.
+    /// Passes the current limits of the context to the tracker.
     pub(super) fn limits_changed(&mut self) {
         if let Some(before) = self.definition.refresh_window(&self.deps, self.log.pinned_tokens()) {
             trace::window_changed(&self.shared.id, &before, &self.definition.window);
@@ -64,7 +66,7 @@ impl SessionState {
         self.tracker.tell(TrackerMessage::Configure { config, path });
     }
 
-    /// Takes over settings that changed since this session looked last. Those that cannot work here are not used.
+    /// Applies settings that have changed since this session's last check. Unusable ones are ignored.
     pub(super) fn refresh_settings(&mut self) {
         let version = self.deps.refresh_settings(&self.definition.agent);
         let warnings = self.deps.live_of(&self.definition.agent).map(Live::take_warnings).unwrap_or_default();
@@ -81,10 +83,10 @@ impl SessionState {
         }
     }
 
-    /// Takes over a changed definition, or changed settings.
+    /// Applies a changed definition, or changed settings.
     ///
     /// # Errors
-    /// They cannot work. Nothing is changed then.
+    /// The definition is unusable. Then nothing changes.
     pub(super) fn configure(&mut self, agent: Arc<Agent>) -> Result<()> {
         let answering = team::answering(Arc::clone(&agent), self.log.head().agent.as_deref());
         let new = Definition::resolve(&self.deps, answering, self.log.pinned_tokens())?;
@@ -94,8 +96,8 @@ impl SessionState {
             self.take_definition(new);
             return Ok(());
         }
-        // The run goes on with its model, and nothing is compacted for the window of another. Settings of the runtime
-        // hold at once.
+        // The run keeps its model, and nothing is compacted for another model's window. Settings of the
+        // runtime apply at once.
         if new.agent.compaction.is_none() && self.definition.agent.compaction.is_none() {
             self.definition.set_settings(Arc::clone(&new.settings));
             self.limits_changed();
@@ -104,10 +106,10 @@ impl SessionState {
         Ok(())
     }
 
-    /// From now on the session works with the agent of whoever asks, if they brought one. Only while nothing is under way.
+    /// Adopts the caller's own agent, if there is one. Only while no work is in progress.
     ///
     /// # Errors
-    /// It cannot work. Nothing is changed then.
+    /// The definition is unusable. Then nothing changes.
     pub(super) fn adopt(&mut self, agent: Option<&Arc<Agent>>) -> Result<()> {
         let known = self.shared.agent();
         match agent.filter(|agent| known.is_none_or(|known| !Arc::ptr_eq(&known, agent))) {
@@ -116,7 +118,7 @@ impl SessionState {
         }
     }
 
-    /// Takes over what was to hold from the end of the run on. Gives whether there was anything.
+    /// Applies the definition that was waiting for the end of the run. Returns whether there was one.
     pub(super) fn take_next_definition(&mut self) -> bool {
         let next = self.definition.take_next();
         let is_other = next.is_some();

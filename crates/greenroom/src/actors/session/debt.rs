@@ -1,7 +1,7 @@
-//! What was cut without a summary, read from the log for the summary that makes up for it.
+//! Reads messages that were cut without a summary from the log, for a later summary that includes them.
 //!
-//! Invariants: at most so much is read as one summary takes, the newest first, in blocks; what is not read is named, so that
-//! the next summary reads it. Only messages are given.
+//! Invariants: at most as much is read as one summary accepts, the newest first, in blocks; unread ranges are
+//! returned, so the next summary reads them. Only messages are returned.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use greenroom_store::{Store, StoreError};
 
 /// How many entries are read at a time.
 const BLOCK: u64 = 64;
-/// What one message counts at most, in tokens: a transcript shows no more of a tool result.
+/// The most tokens that one message counts: a transcript shows no more of a tool result.
 const MESSAGE_TOKENS_MAX: u64 = 1_000;
 
-/// The messages of these ranges, oldest first, of which all together count about `tokens_max`; and the ranges that are
-/// left.
+/// Returns the messages of these ranges, oldest first, up to about `tokens_max` in total; and the unread
+/// ranges.
 pub(super) fn read(
     store: &Store,
     session: &str,
@@ -37,7 +37,7 @@ pub(super) fn read(
             let ids: Vec<EntryId> = (from.0..=last.0).map(EntryId).collect();
             let block = store.get(session, &ids)?;
             next = Some(last);
-            // Back along the path: other entries stand between its own.
+            // Back along the path: entries of other branches may be in between.
             while let Some(id) = next.filter(|id| *id >= from && tokens < tokens_max) {
                 let entry = usize::try_from(id.0 - from.0).ok().and_then(|index| block.get(index));
                 next = entry.and_then(|entry| entry.parent).filter(|parent| *parent < id);

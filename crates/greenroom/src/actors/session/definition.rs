@@ -1,7 +1,8 @@
-//! An agent's definition as one session uses it: resolved against the runtime's providers, tools and settings.
+//! An agent's definition as one session uses it: resolved against the runtime's providers, tools and
+//! settings.
 //!
-//! Invariants: it is resolved as a whole, so a session never works with half of a definition; the window is the one
-//! that is known now.
+//! Invariants: it is resolved as a whole, so a session never works with half of a definition; the window is
+//! the currently known one.
 
 use std::sync::Arc;
 
@@ -31,36 +32,36 @@ pub(super) struct Definition {
     pub(super) tools: Registry,
     pub(super) settings: Arc<CompactionSettings>,
     pub(super) window: Window,
-    /// Which of the settings that may change it was resolved with: see [`Deps::refresh_settings`].
+    /// The version of the changeable settings that it was resolved with: see [`Deps::refresh_settings`].
     pub(super) settings_version: u64,
-    /// The instructions that hold now: of the newest run, or those that need no run.
+    /// The current instructions: those of the newest run, or those that do not depend on a run.
     instructions: Arc<str>,
-    /// The instructions, in estimated tokens.
+    /// The size of the instructions, in estimated tokens.
     instructions_tokens: u64,
-    /// The tools, in estimated tokens.
+    /// The size of the tools, in estimated tokens.
     tools_tokens: u64,
 }
 
 /// What a session adds to its definition when its context is measured.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SessionLimits {
-    /// What is pinned outside the active path, in estimated tokens.
+    /// The pinned messages outside the active path, in estimated tokens.
     pub(super) pinned_tokens: u64,
-    /// What the run in progress may cost.
+    /// The cost limit of the run in progress.
     pub(super) run_cost: Option<RunCost>,
     /// Whether another session's call started it.
     pub(super) is_sub_agent: bool,
     /// Whether automatic compactions are paused after failures.
     pub(super) is_paused: bool,
-    /// Whether a compaction was undone, so that the next one waits for the window.
+    /// Whether a compaction was undone, so the next one waits until the window is nearly full.
     pub(super) only_at_window: bool,
 }
 
 impl Definition {
-    /// Resolves an agent whose session has so many tokens pinned.
+    /// Resolves an agent for a session with this many pinned tokens.
     ///
     /// # Errors
-    /// An unknown provider, a tool that cannot be used, settings in which nothing could work; or one of these in a fallback,
+    /// An unknown provider, an unusable tool, or settings that leave no room; or one of these in a fallback,
     /// a sub-agent or a member of its team.
     pub(super) fn resolve(deps: &Arc<Deps>, agent: Arc<Agent>, pinned_tokens: u64) -> Result<Self> {
         let definition = Self::resolve_alone(deps, agent, pinned_tokens)?;
@@ -68,7 +69,7 @@ impl Definition {
         Ok(definition)
     }
 
-    /// The agents that this one may call, and those that these may call.
+    /// Checks the sub-agents of this agent, on all levels.
     fn check_sub_agents(deps: &Arc<Deps>, agent: &Agent) -> Result<()> {
         for sub_agent in &agent.sub_agents {
             let check = || {
@@ -83,7 +84,7 @@ impl Definition {
         Ok(())
     }
 
-    /// As [`Self::resolve`], without a look at the sub-agents: each is looked at once.
+    /// Like [`Self::resolve`], without checking the sub-agents: each is checked once.
     fn resolve_alone(deps: &Arc<Deps>, agent: Arc<Agent>, pinned_tokens: u64) -> Result<Self> {
         if agent.model.trim().is_empty() {
             return Err(ConfigError::NoModel.into());
@@ -111,10 +112,10 @@ impl Definition {
         Ok(definition)
     }
 
-    /// Resolves an agent with which a session is only looked at: there nothing needs room.
+    /// Resolves an agent for reading a session's state, for which nothing needs room.
     ///
     /// # Errors
-    /// As [`Self::resolve`], the room apart.
+    /// Those of [`Self::resolve`], except missing room.
     pub(super) fn resolve_to_read(deps: &Arc<Deps>, agent: Arc<Agent>) -> Result<Self> {
         let settings_version = deps.refresh_settings(&agent);
         let live = deps.live_of(&agent);
@@ -126,7 +127,7 @@ impl Definition {
             Ok(AllTools { registry, tokens })
         })?;
         let settings = deps.settings(&agent);
-        // What a function writes is known when a run begins.
+        // The text that a function writes is known only when a run starts.
         let instructions = agent.instructions.fixed().cloned().unwrap_or_else(|| Arc::from(""));
         let instructions_tokens = instructions_tokens(&instructions);
         let fixed_tokens = instructions_tokens + tools_tokens;
@@ -147,10 +148,10 @@ impl Definition {
         Ok(definition)
     }
 
-    /// Takes over the instructions of a run that begins. Gives whether they are others.
+    /// Sets the instructions of a new run. Returns whether they have changed.
     ///
     /// # Errors
-    /// They leave no room in the window, beside the tools and what is pinned.
+    /// They leave no room in the window, together with the tools and the pinned messages.
     pub(super) fn set_instructions(&mut self, text: &Arc<str>, pinned_tokens: u64) -> Result<bool> {
         if *text == self.instructions {
             return Ok(false);
@@ -165,7 +166,8 @@ impl Definition {
     /// Checks that the session could work with these settings of the runtime.
     ///
     /// # Errors
-    /// They leave no room in the window. An agent with settings of its own takes no others.
+    /// They leave no room in the window. The check passes for an agent with settings of its own, which
+    /// ignores the runtime's.
     pub(super) fn check_settings(
         &self,
         deps: &Deps,
@@ -184,7 +186,7 @@ impl Definition {
         Ok(())
     }
 
-    /// Checks that a compaction has room in the window beside a fixed part of so many tokens.
+    /// Checks that a compaction has room in the window with a fixed part of this many tokens.
     fn check_room(&self, overhead: u64) -> Result<()> {
         if let Some(window) = self.window.tokens {
             self.settings.feasible(window, overhead)?;
@@ -192,22 +194,22 @@ impl Definition {
         Ok(())
     }
 
-    /// The name of the provider that is asked.
+    /// The provider's name.
     pub(super) fn provider(&self) -> &str {
         self.lane.provider.name()
     }
 
-    /// The name of the model that answers.
+    /// The model's name.
     pub(super) fn model(&self) -> &str {
         &self.agent.model
     }
 
-    /// The model that answers, as a summariser.
+    /// Returns its own model as a summariser.
     pub(super) fn own_summariser(&self, deps: &Deps) -> Summariser {
         self.summariser(deps, &self.agent.model)
     }
 
-    /// A model of the same provider, as a summariser.
+    /// Returns a model of the same provider as a summariser.
     pub(super) fn summariser(&self, deps: &Deps, model: &str) -> Summariser {
         Summariser {
             lane: Arc::clone(&self.lane),
@@ -217,10 +219,10 @@ impl Definition {
         }
     }
 
-    /// How the model is to answer a prompt with settings of its own.
+    /// Returns the model settings for a prompt with settings of its own.
     ///
     /// # Errors
-    /// Settings that no server takes, or that name a tool which is not there.
+    /// Settings that no server accepts, or that name an unknown tool.
     pub(super) fn model_settings(&self, deps: &Deps, of_prompt: &ModelSettings) -> Result<ModelSettings> {
         let settings = deps.model_settings(&self.agent).merged(of_prompt.clone());
         settings.check()?;
@@ -233,16 +235,16 @@ impl Definition {
         Ok(settings)
     }
 
-    /// Checks that a prompt can be answered as it asks.
+    /// Checks that a prompt can be answered with its options.
     ///
     /// # Errors
-    /// As [`Self::model_settings`], or a validator that is not there.
+    /// Those of [`Self::model_settings`], or an unknown validator.
     pub(super) fn check_prompt(&self, deps: &Deps, options: &PromptOptions) -> Result<()> {
         options.judges(&self.agent)?;
         self.model_settings(deps, &options.settings).map(drop)
     }
 
-    /// Whether the same model of the same provider answers.
+    /// Whether both use the same model of the same provider.
     pub(super) fn is_same_model(&self, other: &Self) -> bool {
         (self.provider(), self.model()) == (other.provider(), other.model())
     }
@@ -252,8 +254,8 @@ impl Definition {
         self.instructions_tokens + self.tools_tokens + pinned_tokens
     }
 
-    /// Looks the window up again: a limit was learned or is doubted, the server says something else, or more is pinned.
-    /// Returns whether the window is another.
+    /// Determines the window again, because a limit was learned or is doubted, the server reports something
+    /// else, or more is pinned. Returns whether the window has changed.
     pub(super) fn refresh_window(&mut self, deps: &Deps, pinned_tokens: u64) -> bool {
         let overhead = self.overhead(pinned_tokens);
         let before = self.window;
@@ -261,12 +263,12 @@ impl Definition {
         self.window != before
     }
 
-    /// Which reasoning of earlier answers a request with these settings carries.
+    /// Returns which reasoning of earlier answers a request with these settings contains.
     pub(super) fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
         self.lane.provider.resent_reasoning(settings)
     }
 
-    /// By what the session's context is measured.
+    /// Returns the basis of the session's measurements.
     pub(super) fn tracker_config(&self, deps: &Deps, session: SessionLimits) -> TrackerConfig {
         TrackerConfig {
             origin: self.lane.origin().to_owned(),
@@ -285,8 +287,8 @@ impl Definition {
         }
     }
 
-    /// That a server named a limit when it refused a request, and whether that changes anything: a window that is set
-    /// holds.
+    /// Returns the warning that a server named a limit when it refused a request, and whether this changes
+    /// the window: a configured one stays.
     pub(super) fn limit_warning(&self, deps: &Deps, lane: &Lane, model: &str, limit: u64) -> String {
         let says = format!("{} says that {model} takes {limit} tokens", lane.origin());
         let window = deps.window(&self.agent, lane, model, &self.settings, 0);
@@ -300,7 +302,7 @@ impl Definition {
         }
     }
 
-    /// Warnings about an unknown window.
+    /// Returns the warnings about an unknown window.
     pub(super) fn warnings(&self) -> Vec<String> {
         let (model, origin) = (self.model(), self.lane.origin());
         let mut warnings = Vec::new();
@@ -332,7 +334,7 @@ impl Definition {
     }
 }
 
-/// The system prompt, in estimated tokens.
+/// Returns the size of the system prompt, in estimated tokens.
 pub(super) fn instructions_tokens(text: &str) -> u64 {
     text_tokens(text, Estimator::Classes)
 }

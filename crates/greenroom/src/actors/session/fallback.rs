@@ -1,7 +1,7 @@
-//! A run goes over to another model, since the one that was asked fails.
+//! A run switches to another model, because the current one has failed.
 //!
-//! Invariants: the definition that the session was opened with waits as the next one, and holds again when the run has
-//! ended; which model answered is in the log before it is asked.
+//! Invariants: the session's original definition waits as the next one, and is used again after the run; the
+//! log says which model answers before it is called.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::core::message::{AgentMessage, RunAttempt};
 use crate::values::error::Result;
 
 impl SessionState {
-    /// Handles that nothing more can be had of the model that the run asks.
+    /// Handles the final failure of the run's model.
     pub(super) async fn fall_back(&mut self, stamp: RunAttempt, failure: Failure) {
         let Some(run) = self.current(stamp) else { return };
         let Some(agent) = run.next_fallback() else { return };
         let of_prompt = run.options().settings.clone();
-        // That it can work was checked when the session was opened; since then settings may have changed.
+        // The fallback was checked when the session was opened; settings may have changed since.
         let (definition, settings) = match self.resolve_fallback(agent, &of_prompt) {
             Ok(resolved) => resolved,
             Err(error) => return self.run_broken(&error),

@@ -1,9 +1,10 @@
-//! A prompt that was said before: what a repeated idempotency key gets.
+//! Repeated idempotency keys: the reply to the first prompt with the key.
 //!
-//! Invariants: what became of it is read from the log alone, so it is the same after a restart. A reply that it had is given
-//! again; while it waits or runs, the repeated one waits with it; without a reply it goes on where it stands, and is said
-//! again, in the words that were recorded, where the conversation went on without it. So a key has at most one reply of the
-//! form that is asked for, and no end of a run uses it up.
+//! Invariants: the fate of the first prompt is read from the log alone, so a restart does not change it. If
+//! it has a reply, the repetition gets the same one; while it waits or runs, the repetition waits with it;
+//! without a reply, it is continued, or, if the conversation has continued without it, sent again with the
+//! recorded text. So a key has at most one reply of the required form, and a run's end without a reply does
+//! not use it up.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,16 +30,16 @@ use crate::values::prompt::Reply;
 #[cfg(test)]
 mod tests;
 
-/// The callers of prompts that were said before, and whose first reply is still to come.
+/// The callers that repeated a prompt, and wait for its first reply.
 #[derive(Default)]
 pub(super) struct Repeats {
     callers: Vec<(EntryId, ReplyTo<Reply>)>,
-    /// Whether a run ended, or something left the inbox, since the callers were looked at.
+    /// Whether a run has ended, or an item has left the inbox, since the last check.
     is_due: bool,
 }
 
 impl Repeats {
-    /// Takes note of an entry that is durable.
+    /// Applies a durable entry.
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other record ends a prompt")]
     pub(super) fn follow(&mut self, kind: &EntryKind) {
         match kind {
@@ -47,29 +48,29 @@ impl Repeats {
         }
     }
 
-    /// A run was given up without an end in the log.
+    /// Notes that a run ended without a record in the log.
     pub(super) fn run_broken(&mut self) {
         self.is_due = true;
     }
 
-    /// Somebody waits for the first reply to the prompt whose key this entry used.
+    /// Adds a caller that waits for the first reply to the prompt whose key this entry used.
     fn wait(&mut self, first: EntryId, reply: ReplyTo<Reply>) {
         self.callers.push((first, reply));
     }
 
-    /// Whether somebody waits, and something was recorded since they were looked at. It is said once.
+    /// Whether callers wait, and something relevant was recorded since the last check. Resets the flag.
     fn take_due(&mut self) -> bool {
         std::mem::take(&mut self.is_due) && !self.callers.is_empty()
     }
 
-    /// Those who wait.
+    /// Takes the waiting callers.
     fn take_callers(&mut self) -> Vec<(EntryId, ReplyTo<Reply>)> {
         std::mem::take(&mut self.callers)
     }
 }
 
 impl SessionState {
-    /// Tells the caller of a prompt why it was not taken. One that was said before is answered as it was, or goes on.
+    /// Refuses a prompt. A repeated one instead gets its first reply, or is continued.
     pub(super) async fn refuse_prompt(
         &mut self,
         reply: ReplyTo<Reply>,
@@ -82,7 +83,7 @@ impl SessionState {
         Box::pin(self.repeat(first, options, reply)).await;
     }
 
-    /// A prompt whose key was used, by a batch that begins with this entry, is said again.
+    /// Handles a prompt whose key was used before, by a batch that starts with this entry.
     pub(super) async fn repeat(
         &mut self,
         first: EntryId,
@@ -99,7 +100,7 @@ impl SessionState {
             return drop(reply.send(Err(Error::DuplicateKey { session, first })));
         };
         if self.inbox.is_held_back(prompt) {
-            // Whoever says it again wants it to begin, with the validators that they bring.
+            // The repetition lets the item start, with the validators of this request.
             let functions = options.validators.len();
             if self.let_go(options.agent.as_ref(), functions, |item| item == prompt).is_empty() {
                 return drop(reply.send(Err(self.held_back_error(functions))));
@@ -129,7 +130,7 @@ impl SessionState {
         self.say_again(told, options, reply).await;
     }
 
-    /// Says a prompt again that has no reply, and without which the conversation went on.
+    /// Sends a prompt again that has no reply, after the conversation has continued without it.
     async fn say_again(&mut self, told: FirstRun, mut options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
         options.again = Some(told.first);
         if let Some(terms) = &told.terms {
@@ -147,12 +148,12 @@ impl SessionState {
         Box::pin(self.prompt(told.content, options, reply)).await;
     }
 
-    /// Whether repeated prompts wait, and something was recorded since they were looked at.
+    /// Whether repeated prompts wait, and something relevant was recorded since the last check.
     pub(super) fn has_repeats_to_answer(&mut self) -> bool {
         self.repeats.take_due()
     }
 
-    /// Tells the callers of repeated prompts how the run ended for which they waited.
+    /// Answers the callers of repeated prompts whose runs have ended.
     pub(super) async fn answer_repeats(&mut self) {
         for (first, to) in self.repeats.take_callers() {
             let reply = match self.first_run(first).await {
@@ -163,7 +164,7 @@ impl SessionState {
                 Ok(told) => told.reply(self.shared.gone()),
                 Err(error) => Err(error),
             };
-            // As every reply, after the events of its run.
+            // Like every reply, it comes after the events of its run.
             let answer = RunCompletion::new(Box::new(Answer { to: vec![to], reply }));
             self.agent.tell(AgentMessage::Broadcast { events: Vec::new(), then: Some(answer) });
         }
@@ -178,7 +179,7 @@ impl SessionState {
 
     async fn first_run(&self, first: EntryId) -> Result<FirstRun> {
         let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));
-        // A prompt is repeated soon after it was said: there is not much to read from there on.
+        // A prompt is usually repeated soon, so little has to be read from there on.
         let read = move || Ok((compactions_before(&store, &id, first)?, store.load(&id, first)?));
         let (compactions, entries) = blocking(&self.deps, read).await?;
         let mut told = FirstRun { first, compactions, ..FirstRun::default() };
@@ -187,22 +188,22 @@ impl SessionState {
     }
 }
 
-/// A prompt and its newest run, as the log tells them.
+/// A prompt and its newest run, by the log.
 #[derive(Default)]
 struct FirstRun {
     /// The first entry of the batch that used the key.
     first: EntryId,
-    /// The prompt as it was said last: its message, or its place in the inbox.
+    /// The prompt as it was last sent: the entry of its message, or of the inbox item.
     prompt: Option<EntryId>,
     content: Vec<Block>,
     terms: Option<Arc<Terms>>,
-    /// The run that answers it: its own, or one that goes on with it.
+    /// The run that answers it: its own, or one that continues it.
     run: Option<RunId>,
-    /// Whether the conversation went on without an answer to it.
+    /// Whether the conversation has continued without an answer to it.
     is_left: bool,
     told: Told,
     end: Option<Ended>,
-    /// The compactions that no reply has told so far.
+    /// The compactions that no reply has reported so far.
     compactions: UntoldCompactions,
 }
 
@@ -210,11 +211,11 @@ struct FirstRun {
 struct Ended {
     outcome: RunOutcome,
     context: Option<ContextUsage>,
-    /// The compactions that its reply tells.
+    /// The compactions that its reply reports.
     compactions: Vec<Compacted>,
 }
 
-/// The compactions that no reply had told when this entry was written.
+/// Returns the compactions that no reply had reported before this entry.
 fn compactions_before(store: &Store, session: &str, first: EntryId) -> Result<UntoldCompactions> {
     /// How many entries are read at once.
     const CHUNK: u64 = 64;
@@ -240,7 +241,7 @@ fn compactions_before(store: &Store, session: &str, first: EntryId) -> Result<Un
 }
 
 impl FirstRun {
-    /// The prompt is said, for the first time or again.
+    /// Starts with the prompt, when it is sent the first time or again.
     fn begin(&mut self, prompt: EntryId, run: Option<RunId>) {
         (self.prompt, self.run) = (Some(prompt), run);
         (self.is_left, self.told, self.end) = (false, Told::default(), None);
@@ -249,7 +250,7 @@ impl FirstRun {
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other records say nothing of a prompt")]
     fn take(&mut self, entry: &Entry) {
         match &entry.kind {
-            // What was left open may have been closed before it, in the same batch.
+            // The same batch may first have closed earlier work.
             EntryKind::Message { message, inbox: None, steer: false } if self.prompt.is_none() => {
                 if let Message::User(content) = &**message {
                     self.content.clone_from(content);
@@ -296,7 +297,7 @@ impl FirstRun {
         self.compactions.follow(&entry.kind);
     }
 
-    /// The whole answer, where it has one: also one after which only the word is missing that the run had ended.
+    /// Returns the complete answer, if there is one, even if only the record of the run's end is missing.
     fn answer(&self, is_tail: bool) -> Option<Reply> {
         let Ended { outcome, context, compactions } = self.end.as_ref()?;
         let is_whole = match outcome {
@@ -311,7 +312,7 @@ impl FirstRun {
         is_whole.then(|| Some(self.told.clone().reply(self.run?, (*context)?, compactions.clone())))?
     }
 
-    /// How the run ended, for those who waited for it. `gone` says why, where the session ended before it.
+    /// Returns the result of the run. `gone` is the error if the session ended first.
     fn reply(self, gone: Error) -> Result<Reply> {
         if let Some(answer) = self.answer(!self.is_left) {
             return Ok(answer);
@@ -325,7 +326,7 @@ impl FirstRun {
     }
 }
 
-/// Whether a prompt with these terms says the one again whose key was used first by this entry.
+/// Whether a prompt with these terms repeats the one whose key this entry used first.
 fn is_again(terms: Option<&Arc<Terms>>, first: EntryId) -> bool {
     terms.is_some_and(|terms| terms.again == Some(first))
 }

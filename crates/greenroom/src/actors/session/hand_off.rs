@@ -1,11 +1,12 @@
-//! A conversation is handed to another agent of the session's team: by the program between runs, or by the model in one.
+//! Hand-offs: the conversation goes to another agent of the session's team, by the program between runs, or
+//! by the model during one.
 //!
-//! Life in a run: the result of a `transfer_to_…` call is recorded; a summary is made where the other agent is to see one;
-//! then the hand-off is recorded, and the run goes on with the other agent as it would after a restart, from the log.
+//! Sequence in a run: the result of a `transfer_to_…` call is recorded; a summary is made if the other agent
+//! is to see one; then the hand-off is recorded, and the run continues with the other agent from the log, as
+//! after a restart.
 //!
-//! Invariants: who answers is in the log before it is asked; a transfer that is in the log is followed by its hand-off before
-//! a model is asked, also after a crash; a hand-off that cannot be made leaves the conversation where it is; what the other
-//! agent does not see stays in the log.
+//! Invariants: the log says which agent answers before it is called; a failed hand-off leaves the
+//! conversation with its agent; messages that the other agent does not see stay in the log.
 
 use std::sync::Arc;
 
@@ -26,43 +27,52 @@ use crate::values::error::{Error, Result};
 #[cfg(test)]
 mod tests;
 
-/// How often one run may hand the conversation on.
+/// How often one run may hand over the conversation.
 const HAND_OFFS_MAX: u32 = 8;
 
-/// How much of the newest conversation is left where no summary can be had and no setting says more, in tokens.
+/// How much of the newest conversation is kept if no summary can be made and no setting says more, in tokens.
 const RECENT_TOKENS: u64 = 20_000;
 
-/// A hand-off that waits until the run stands between two steps.
+/// A hand-off that waits until the run is between two steps.
 pub(super) struct PendingHandOff {
     to: String,
     sees: Sees,
-    /// How much input joined at the boundary, for the agent that goes on where nothing comes of it.
+    /// How much input joined at the boundary, for the current agent if the hand-off fails.
     delivered: u32,
-    /// The result of the call that asks for it: a summary that was installed after it is the one for the other agent.
-    transfer: EntryId,
+    /// The end of the log when the summary was requested.
+    asked_at: u64,
 }
 
 impl SessionState {
-    /// From outside, between runs.
+    /// Handles a hand-off from outside, between runs.
     pub(super) async fn hand_off(&mut self, to: &str, sees: Sees) -> Result<()> {
         self.check_idle("hand it over")?;
-        // A summary was made before.
+        // The summary was made before.
         self.record_hand_off(to, sees, true).await
     }
 
-    /// The hand-off that the newest results ask for: the first one counts.
-    fn requested_hand_off(&self) -> Option<PendingHandOff> {
-        self.log.newest_results().into_iter().find_map(|(transfer, result)| {
-            let to = self.definition.agent.handed_to(result)?;
-            Some(PendingHandOff { to: to.name.clone(), sees: to.sees, delivered: 0, transfer })
-        })
+    /// Returns the agent to which these messages of the run hand the conversation: the first one counts.
+    pub(super) fn handed_to(&self, messages: &[Message]) -> Option<(String, Sees)> {
+        let to = messages.iter().find_map(|message| match message {
+            Message::ToolResult(result) => self.definition.agent.handed_to(result),
+            Message::User(_) | Message::Assistant(_) => None,
+        })?;
+        Some((to.name.clone(), to.sees))
     }
 
-    /// Lets the run, which stands between two steps unless calls are open, wait where the conversation is to be handed on
-    /// before its next step. `delivered` is how much input joined. Gives whether it waits.
-    pub(super) fn wait_for_hand_off(&mut self, delivered: u32) -> bool {
-        if !open_calls(self.log.path()).is_empty() {
-            return false;
+    /// Lets the run wait if the conversation is to be handed over before its next step. Returns whether it
+    /// waits.
+    pub(super) fn wait_for_hand_off(
+        &mut self,
+        handed: Option<(String, Sees)>,
+        boundary: Boundary,
+        delivered: u32,
+    ) -> bool {
+        let is_between_steps = boundary != Boundary::None && open_calls(self.log.path()).is_empty();
+        let asked_at = self.log.head().entries;
+        let Some(run) = self.runs.open_mut() else { return false };
+        if let Some((to, sees)) = handed {
+            run.hand_off_mut().get_or_insert(PendingHandOff { to, sees, delivered: 0, asked_at });
         }
         let requested = self.requested_hand_off();
         let Some(run) = self.runs.open_mut() else { return false };
@@ -76,16 +86,16 @@ impl SessionState {
             let options = CompactOptions { focus: Some(focus), force: true, ..CompactOptions::default() };
             self.measure_for(CompactionRequest { options, ..CompactionRequest::new(Trigger::Manual) });
         }
-        // It is done in `hand_off_if_ready`, when no compaction is under way.
+        // `hand_off_if_ready` does this when no compaction is in progress.
         true
     }
 
-    /// Whether the run is to go on with another agent.
+    /// Whether the run will continue with another agent.
     pub(super) fn has_hand_off(&mut self) -> bool {
         self.runs.open_mut().is_some_and(|run| run.hand_off_mut().is_some())
     }
 
-    /// Hands the conversation on as soon as nothing is being summarised.
+    /// Hands over the conversation as soon as the run is between two steps and no summary is being made.
     pub(super) async fn hand_off_if_ready(&mut self) {
         let is_ready = self.compaction.is_idle() && !self.runs.is_closing();
         let Some(run) = self.runs.open_mut().filter(|_| is_ready) else { return };
@@ -108,11 +118,11 @@ impl SessionState {
         }
     }
 
-    /// Records a hand-off, and works with the other agent's definition from now on.
+    /// Records a hand-off, and switches to the other agent's definition.
     async fn record_hand_off(&mut self, to: &str, sees: Sees, is_summarised: bool) -> Result<()> {
         let agent = &self.definition.agent;
         let from = agent.member_name().unwrap_or_default().to_owned();
-        // Who opened the session with another team meanwhile gets a member of that one.
+        // If the session was opened with another team in the meantime, that team's member is used.
         let newest = self.shared.agent().and_then(|agent| agent.member(to));
         let member =
             newest.or_else(|| agent.member(to)).ok_or_else(|| Error::NoMember { name: to.to_owned() })?;
@@ -120,7 +130,7 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         match sees {
             Sees::Last(messages) => self.narrow(&mut draft, to, messages),
-            // Without a summary, what it would have stood for is not seen either.
+            // If the summary failed, its part of the conversation is not visible either.
             Sees::Summary if !is_summarised => self.narrow(&mut draft, to, self.recent_messages()),
             Sees::Summary | Sees::All | _ => {}
         }
@@ -134,13 +144,13 @@ impl SessionState {
         if is_narrowed {
             self.context_rewritten();
         }
-        // What waited for the run's end is replaced by this.
+        // This replaces a definition that waits for the run's end.
         self.definition.set_next(None);
         self.take_definition(new);
         Ok(())
     }
 
-    /// How many of the newest messages are left as they are where no summary can be had.
+    /// Returns how many of the newest messages are kept if no summary can be made.
     fn recent_messages(&self) -> u32 {
         let window = self.definition.window.tokens.unwrap_or(0);
         let settings = CompactionSettings::clone(&self.definition.settings);
@@ -158,7 +168,7 @@ impl SessionState {
         u32::try_from(kept.count()).unwrap_or(u32::MAX)
     }
 
-    /// Leaves the context with so many of the newest messages, and with the request in progress.
+    /// Narrows the context to this many of the newest messages, and the request in progress.
     fn narrow(&self, draft: &mut Draft, to: &str, messages: u32) {
         let path = self.log.path();
         let active = ActivePath::of(path);
@@ -198,15 +208,15 @@ impl SessionState {
     }
 }
 
-/// Where the newest so many messages begin: not between a call and its result, and not after the request in progress.
-/// `None` where nothing is before them.
+/// Returns where the newest messages start: not between a call and its result, and not after the request in
+/// progress; `None` if nothing comes before them.
 fn cut(entries: &[Arc<Entry>], messages: u32) -> Option<usize> {
     let places: Vec<usize> =
         entries.iter().enumerate().filter(|(_, entry)| is_message(&entry.kind)).map(|(at, _)| at).collect();
     let count = usize::try_from(messages).unwrap_or(usize::MAX).max(1).min(places.len());
     let mut at = places.len().checked_sub(count.max(1))?;
     let role = |at: usize| entries[places[at]].kind.as_message().map(|message| message.role());
-    // The request in progress is the newest prompt that something follows.
+    // If the last message is a tool result, the newest prompt is in progress.
     let is_open = role(places.len() - 1) == Some("tool");
     let is_prompt = |at: &usize| role(*at) == Some("user") && !entries[places[*at]].kind.is_steer();
     if let Some(request) = (0..places.len()).rev().find(is_prompt).filter(|_| is_open) {

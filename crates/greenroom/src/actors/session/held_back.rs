@@ -1,8 +1,9 @@
-//! What an earlier process left and this one does not go on with by itself: since it was said to an agent of another
-//! fingerprint, since validators are not there that are to judge it, or since a provider could not be asked.
+//! Held-back work: an earlier process left it, and this process does not continue it by itself, because it
+//! was meant for an agent with another fingerprint, because required validators are missing, or because a
+//! provider failed.
 //!
-//! Invariants: what is held back begins and joins nothing until somebody says so who brings what it needs; it is nowhere
-//! but in the log, so nothing of it is lost with the process.
+//! Invariants: held-back work starts only on request of a caller that has everything it needs; it is only in
+//! the log, so it is not lost with the process.
 
 use std::sync::Arc;
 
@@ -17,15 +18,16 @@ use crate::core::terms::lacking;
 use crate::values::error::Error;
 
 impl SessionState {
-    /// Whether the run that was begun last may go on with this agent, or with the session's where there is none: what was
-    /// said to an agent with a fingerprint never reaches the tools of another one. And no answer counts that was not judged:
-    /// the agent has the validators that are named, and whoever asks brings as many functions as have no name.
+    /// Whether the newest run may continue with this agent, or with the session's if `agent` is `None`. Input
+    /// for an agent with a fingerprint never reaches the tools of another one. And every answer must be
+    /// judged: the agent needs the named validators, and the request as many functions as there are unnamed
+    /// ones.
     pub(super) fn may_go_on(&self, agent: Option<&Arc<Agent>>, functions: usize) -> bool {
         self.is_meant_for(self.log.head().run_fingerprint.as_ref(), agent)
             && self.lacking(self.log.run_terms().map(|(_, terms)| terms), agent, functions).is_none()
     }
 
-    /// The validators that would be lacking for this agent, or the session's.
+    /// Returns the validators that are missing with this agent, or with the session's.
     pub(super) fn lacking(
         &self,
         terms: Option<&Arc<Terms>>,
@@ -37,8 +39,8 @@ impl SessionState {
         lacking(terms?, agent.as_deref(), functions)
     }
 
-    /// As [`Self::may_go_on`], of a run that waits for people: an agent of the same fingerprint without the tool that asked
-    /// would lose the answer.
+    /// Like [`Self::may_go_on`], for a run that waits for people: an agent with the same fingerprint but
+    /// without the tool that asked would lose the answer.
     pub(super) fn may_take_up(&self, agent: Option<&Arc<Agent>>) -> bool {
         let head = self.log.head();
         if head.run_fingerprint.is_none() {
@@ -50,14 +52,14 @@ impl SessionState {
         self.may_go_on(Some(&agent), 0) && self.log.asking_calls().iter().all(has)
     }
 
-    /// Whether what was said to an agent of this fingerprint may be worked on by this agent, or by the session's.
+    /// Whether input for an agent with this fingerprint may be handled by this agent, or by the session's.
     fn is_meant_for(&self, said_to: Option<&String>, agent: Option<&Arc<Agent>>) -> bool {
         let agent = agent.cloned().or_else(|| self.shared.agent());
         said_to.is_none_or(|said_to| agent.is_some_and(|agent| agent.fingerprint.as_ref() == Some(said_to)))
     }
 
-    /// Lets go of what is held back and was said to an agent like this one, or like the session's: from now on it is
-    /// worked on with that. Gives those items, oldest first.
+    /// Releases held-back items that were meant for an agent like this one, or like the session's: it handles
+    /// them from now on. Returns these items, oldest first.
     pub(super) fn let_go(
         &mut self,
         agent: Option<&Arc<Agent>>,
@@ -77,14 +79,14 @@ impl SessionState {
         items
     }
 
-    /// Whether a run that was cut off, or waits for people, was begun by an agent of another fingerprint, or is judged by
-    /// validators that are not there.
+    /// Whether an interrupted or waiting run was started by an agent with another fingerprint, or requires
+    /// missing validators.
     pub(super) fn is_others(&self) -> bool {
         self.runs.is_left_waiting() || self.log.head().interrupted.is_some() && !self.may_go_on(None, 0)
     }
 
-    /// That all that waits, or the run that was cut off, was said to an agent of another fingerprint, or is judged by
-    /// validators that are not there.
+    /// Returns the error that the held-back items, or the interrupted run, are meant for an agent with
+    /// another fingerprint, or require missing validators.
     pub(super) fn held_back_error(&self, functions: usize) -> Error {
         let session = self.shared.id.to_string();
         let held_back = self.inbox.waiting(&self.log).filter(|item| self.inbox.is_held_back(item.id));
@@ -97,7 +99,8 @@ impl SessionState {
         lacking.unwrap_or(Error::HeldBack { session, waiting: self.inbox.held_back().len() })
     }
 
-    /// What an earlier process left in the inbox waits until somebody says that it may begin. Those who wait for it hear why.
+    /// Holds back the items that an earlier process left in the inbox. Callers that wait for one of them get
+    /// the error.
     pub(super) fn hold_back_left(&mut self, why: &Error) {
         let is_left = |item: &EntryId| *item < self.opened_at && !self.inbox.has_caller(*item);
         let left: Vec<EntryId> = self.inbox.ready(&self.log).map(|item| item.id).filter(is_left).collect();

@@ -1,7 +1,7 @@
-//! The definition that a session works with, the one that follows it, and the model that it left.
+//! The definition in use, the next one, and the session's previous model.
 //!
-//! Invariants: it reads as the definition that holds now; another one holds from the end of the run on, so that a run never
-//! changes its model by somebody's setting.
+//! Invariants: it dereferences to the current definition; another one applies only after the run, so a run's
+//! model never changes by another caller's settings.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -22,37 +22,37 @@ mod tests;
 /// The definition that a session works with.
 pub(super) struct InUse {
     now: Definition,
-    /// The one that holds from the end of the run on: another model, which the run does not know.
+    /// The definition that applies after the run: with another model, for example.
     next: Option<Definition>,
-    /// The model that answered last, where the one that is to answer now is another.
+    /// The model that answered last, if another one answers next.
     left: Option<LeftModel>,
-    /// The reasoning that the tracker counts as sent back.
+    /// The reasoning that the tracker counts as resent.
     counted_with: ResentReasoning,
-    /// Warnings about the model, given once, when a run begins.
+    /// Warnings about the model, reported once, when a run starts.
     warnings: Vec<String>,
 }
 
-/// The definitions of a session that sleeps in its run.
+/// The definitions of a session that sleeps during its run.
 pub(super) struct KeptDefinitions {
     now: Definition,
     next: Option<Definition>,
 }
 
-/// What is other than before when a definition was taken over.
+/// The differences after a new definition was adopted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TakenOver {
     /// Another model answers.
     pub(super) is_switch: bool,
-    /// A compaction that failed may work now.
+    /// A compaction that failed before may work now.
     pub(super) may_compact: bool,
 }
 
-/// The model that answered last in a session that goes on with another.
+/// The model that answered last in a session that continues with another one.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LeftModel {
     pub(super) provider: String,
     pub(super) model: String,
-    /// Its window in tokens, where the session knows what was set for it.
+    /// Its window in tokens, if the session knows its setting.
     pub(super) window: Option<u64>,
 }
 
@@ -65,29 +65,30 @@ impl Deref for InUse {
 }
 
 impl InUse {
-    /// Of a session that is opened with this definition and log, and whose tracker counts this reasoning.
+    /// Creates the state of a session that is opened with this definition and log, and whose tracker counts
+    /// this reasoning.
     pub(super) fn open(now: Definition, log: &Log, counted_with: ResentReasoning) -> Self {
         let left = LeftModel::of(log, now.provider(), now.model());
         let warnings = now.warnings();
         Self { now, next: None, left, counted_with, warnings }
     }
 
-    /// What is kept of it while the session sleeps in its run.
+    /// Returns the part that is kept while the session sleeps during its run.
     pub(super) fn kept(&mut self) -> KeptDefinitions {
         KeptDefinitions { now: self.now.clone(), next: self.next.take() }
     }
 
-    /// Goes on with what was kept.
+    /// Continues with the kept part.
     pub(super) fn go_on(&mut self, kept: KeptDefinitions) {
         (self.now, self.next) = (kept.now, kept.next);
     }
 
-    /// Takes over a definition, in a session that `is_new` where nothing is recorded yet.
+    /// Adopts a definition; the session `is_new` if nothing is recorded yet.
     pub(super) fn take(&mut self, new: Definition, is_new: bool) -> TakenOver {
         let old = std::mem::replace(&mut self.now, new);
         let is_switch = !self.now.is_same_model(&old);
         if is_switch && !is_new {
-            // Who answered last, however many were named since.
+            // The model that answered last, however many were configured since.
             let left = self.left.take().unwrap_or_else(|| LeftModel {
                 provider: old.provider().to_owned(),
                 model: old.model().to_owned(),
@@ -98,72 +99,73 @@ impl InUse {
         TakenOver { is_switch, may_compact: is_switch || *self.now.settings != *old.settings }
     }
 
-    /// This definition holds from the end of the run on; `None`: the one that holds now.
+    /// Sets the definition that applies after the run; `None` keeps the current one.
     pub(super) fn set_next(&mut self, next: Option<Definition>) {
         self.next = next;
     }
 
-    /// The definition that is to hold from the end of the run on, if another one is.
+    /// Takes the definition that applies after the run, if there is one.
     pub(super) fn take_next(&mut self) -> Option<Definition> {
         self.next.take()
     }
 
-    /// The run goes over to this definition. The one before holds again when it has ended, unless another one is to.
+    /// Switches the run to this definition. The previous one applies again after the run, unless another one
+    /// was set.
     pub(super) fn fall_back(&mut self, fallback: Definition) {
         let home = std::mem::replace(&mut self.now, fallback);
-        // Who opened the session with another model meanwhile gets that one.
+        // If the session was opened with another model in the meantime, that one applies after the run.
         self.next.get_or_insert(home);
     }
 
-    /// The model that was left, and has not been followed by an answer of another.
+    /// Returns the previous model, if the new one has not answered yet.
     pub(super) fn left(&self) -> Option<&LeftModel> {
         self.left.as_ref()
     }
 
-    /// The model that is to answer has answered.
+    /// Notes that the new model has answered.
     pub(super) fn answered(&mut self) {
         self.left = None;
     }
 
-    /// The reasoning that the tracker counts as sent back.
+    /// Returns the reasoning that the tracker counts as resent.
     pub(super) fn counted_with(&self) -> &ResentReasoning {
         &self.counted_with
     }
 
-    /// The tracker counts this reasoning from now on. Gives whether it counted other reasoning before.
+    /// Sets the reasoning that the tracker counts. Returns whether it has changed.
     pub(super) fn set_counted_with(&mut self, resent: &ResentReasoning) -> bool {
         let is_other = self.counted_with != *resent;
         self.counted_with.clone_from(resent);
         is_other
     }
 
-    /// The warnings about the model that nobody heard yet.
+    /// Takes the unreported warnings about the model.
     pub(super) fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }
 
-    /// Whoever begins the next run hears the warnings about the model.
+    /// Repeats the warnings about the model at the start of the next run.
     pub(super) fn warn_again(&mut self) {
         self.warnings = self.now.warnings();
     }
 
-    /// Takes over settings of the runtime, of the definition that holds from the end of the run on.
+    /// Applies settings of the runtime, from the definition that applies after the run.
     pub(super) fn set_settings(&mut self, settings: Arc<CompactionSettings>) {
         self.now.settings = settings;
     }
 
-    /// Takes note of which settings it was resolved with.
+    /// Sets the version of the settings it was resolved with.
     pub(super) fn set_settings_version(&mut self, version: u64) {
         self.now.settings_version = version;
     }
 
-    /// As [`Definition::refresh_window`]. Gives the window before, where it is another one now.
+    /// Like [`Definition::refresh_window`]. Returns the previous window if it has changed.
     pub(super) fn refresh_window(&mut self, deps: &Deps, pinned_tokens: u64) -> Option<Window> {
         let before = self.now.window;
         self.now.refresh_window(deps, pinned_tokens).then_some(before)
     }
 
-    /// As [`Definition::set_instructions`].
+    /// Like [`Definition::set_instructions`].
     ///
     /// # Errors
     /// They leave no room in the window.
@@ -173,7 +175,7 @@ impl InUse {
 }
 
 impl LeftModel {
-    /// The model that is left where a session with this log goes on with another model.
+    /// Returns the previous model of a session with this log that continues with another one.
     fn of(log: &Log, provider: &str, model: &str) -> Option<Self> {
         let head = log.head();
         if log.is_empty() {
@@ -183,7 +185,7 @@ impl LeftModel {
             let (provider, model) = (head.provider.clone(), head.model.clone());
             return Some(Self { provider, model, window: head.window });
         }
-        // The switch was recorded, and then nobody answered.
+        // The switch was recorded, and nothing was answered since.
         let path = log.path();
         let change = path.iter().rposition(|entry| matches!(entry.kind, EntryKind::ModelChange { .. }))?;
         let newest = path.iter().rposition(|entry| entry.kind.is_whole_answer())?;

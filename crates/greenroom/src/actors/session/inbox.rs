@@ -1,9 +1,9 @@
-//! Who waits for the prompts in a session's durable inbox, and what becomes of input that the store refuses.
+//! The callers of prompts in a session's durable inbox, and input that the store refuses.
 //!
-//! Invariants: the inbox's items are in the log; only their callers are here. An item is refused once, never begins
-//! after that, and leaves the log with the next append; until then the session stays awake. What the store refuses is
-//! tried again after a wait that doubles, by one timer at a time. What is held back begins and joins nothing until it is
-//! let go.
+//! Invariants: the inbox's items are in the log; only their callers are here. An item is refused once, never
+//! starts afterwards, and leaves the log with the next append; until then the session stays awake. Writes
+//! that the store refuses are retried after a wait that doubles, by one timer at a time. A held-back item
+//! starts and joins nothing until it is released.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,58 +21,59 @@ use greenroom_kernel::log::{Draft, InboxItem, Log};
 #[cfg(test)]
 mod tests;
 
-/// The first wait before input that the store refused is tried again.
+/// The wait before the first retry after the store's refusal.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// The longest such wait.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// The waits double at most this often.
+/// The most doublings of the wait.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// The caller of a prompt that waits in the inbox.
+/// The caller of a prompt in the inbox.
 pub(super) struct Caller {
     pub(super) options: Box<PromptOptions>,
     pub(super) reply: ReplyTo<Reply>,
 }
 
-/// The callers of what waits, and the retries after refusals.
+/// The callers of queued input, and the retries after refusals.
 #[derive(Default)]
 pub(super) struct Inbox {
     callers: HashMap<EntryId, Caller>,
-    /// Who waits for the reply of the run that takes an item in, and lets it go on without them.
+    /// The callers that wait for the reply of the run that receives an item, and without whom the run
+    /// continues.
     followers: HashMap<EntryId, Vec<ReplyTo<Reply>>>,
-    /// The spans within which steers and follow-ups were sent.
+    /// The senders' traces, for steers and follow-ups.
     from: HashMap<EntryId, CalledFrom>,
-    /// Items whose callers were told that they failed, or went away.
+    /// Items whose callers got an error or have gone.
     refused: Vec<EntryId>,
-    /// Items of an earlier process that wait until somebody says that they may begin.
+    /// Items of an earlier process that wait for their release.
     held_back: Arc<HashSet<EntryId>>,
-    /// The agents of those who said what waits, where they brought one.
+    /// The senders' own agents, for items that have one.
     agents: Arc<HashMap<EntryId, Arc<Agent>>>,
-    /// The store refused what waits: nothing begins before the timer fires or the next request comes.
+    /// The store refused queued input: nothing starts before the timer fires or the next request arrives.
     is_held: bool,
-    /// A timer that ends the hold is running.
+    /// The timer for this is running.
     has_timer: bool,
-    /// How often the store refused in a row.
+    /// How often in a row the store has refused.
     refusals: u32,
 }
 
 impl Inbox {
-    /// One in which these items are held back, and others were said to these agents.
+    /// Creates the state with these held-back items, and these senders' agents.
     pub(super) fn open(held_back: HashSet<EntryId>, agents: Arc<HashMap<EntryId, Arc<Agent>>>) -> Self {
         Self { held_back: Arc::new(held_back), agents, ..Self::default() }
     }
 
-    /// The items that are held back.
+    /// Returns the held-back items.
     pub(super) fn held_back(&self) -> &Arc<HashSet<EntryId>> {
         &self.held_back
     }
 
-    /// This item waits until somebody says that it may begin.
+    /// Holds back an item until its release.
     pub(super) fn hold_back(&mut self, item: EntryId) {
         Arc::make_mut(&mut self.held_back).insert(item);
     }
 
-    /// Lets these items begin, with this agent.
+    /// Releases items, for this agent.
     pub(super) fn let_go(&mut self, items: &[EntryId], agent: &Arc<Agent>) {
         if items.is_empty() {
             return;
@@ -81,17 +82,17 @@ impl Inbox {
         items.iter().for_each(|item| self.set_agent(*item, Arc::clone(agent)));
     }
 
-    /// The agents of those who said what waits, where they brought one.
+    /// Returns the senders' own agents, for items that have one.
     pub(super) fn agents(&self) -> &Arc<HashMap<EntryId, Arc<Agent>>> {
         &self.agents
     }
 
-    /// The agent of whoever said this item, if they brought one.
+    /// Returns the own agent of an item's sender, if there is one.
     pub(super) fn agent(&self, item: EntryId) -> Option<&Arc<Agent>> {
         self.agents.get(&item)
     }
 
-    /// Whoever said this item brought this agent.
+    /// Sets the own agent of an item's sender.
     pub(super) fn set_agent(&mut self, item: EntryId, agent: Arc<Agent>) {
         Arc::make_mut(&mut self.agents).insert(item, agent);
     }
@@ -101,22 +102,22 @@ impl Inbox {
         self.held_back.contains(&item)
     }
 
-    /// The items that wait and may begin, oldest first.
+    /// Returns the items that may start, oldest first.
     pub(super) fn ready<'a>(&'a self, log: &'a Log) -> impl Iterator<Item = &'a InboxItem> {
         self.waiting(log).filter(|item| !self.is_held_back(item.id))
     }
 
-    /// The items that wait, oldest first.
+    /// Returns the waiting items, oldest first.
     pub(super) fn waiting<'a>(&'a self, log: &'a Log) -> impl Iterator<Item = &'a InboxItem> {
         log.inbox().iter().filter(|item| !self.refused.contains(&item.id))
     }
 
-    /// Whether nothing waits that may begin.
+    /// Whether no item may start.
     pub(super) fn is_empty(&self, log: &Log) -> bool {
         self.ready(log).next().is_none()
     }
 
-    /// The item that may begin now.
+    /// Returns the item that may start now.
     pub(super) fn next(&self, log: &Log) -> Option<InboxItem> {
         if self.is_held { None } else { self.ready(log).next().cloned() }
     }
@@ -126,42 +127,42 @@ impl Inbox {
         self.callers.contains_key(&item)
     }
 
-    /// A caller waits for the answer to this item.
+    /// Adds a caller that waits for the answer to this item.
     pub(super) fn wait_for(&mut self, item: EntryId, caller: Caller) {
         self.callers.insert(item, caller);
     }
 
-    /// How many callers wait for the answers to items.
+    /// Returns the number of callers that wait for answers to items.
     pub(super) fn callers(&self) -> usize {
         self.callers.len()
     }
 
-    /// The caller of an item that begins, if one waits for it.
+    /// Takes the caller of an item that starts, if there is one.
     pub(super) fn take_caller(&mut self, item: EntryId) -> Option<Caller> {
         self.callers.remove(&item)
     }
 
-    /// Somebody waits for the reply of the run that takes this item in.
+    /// Adds a caller that waits for the reply of the run that receives this item.
     pub(super) fn follow(&mut self, item: EntryId, reply: ReplyTo<Reply>) {
         self.followers.entry(item).or_default().push(reply);
     }
 
-    /// Who waits for the reply of the run that takes this item in.
+    /// Takes the callers that wait for the reply of the run that receives this item.
     pub(super) fn take_followers(&mut self, item: EntryId) -> Vec<ReplyTo<Reply>> {
         self.followers.remove(&item).unwrap_or_default()
     }
 
-    /// This item was sent from here.
+    /// Sets the sender's trace of this item.
     pub(super) fn came_from(&mut self, item: EntryId, from: CalledFrom) {
         self.from.insert(item, from);
     }
 
-    /// Where this item was sent from.
+    /// Takes the sender's trace of this item.
     pub(super) fn take_from(&mut self, item: EntryId) -> CalledFrom {
         self.from.remove(&item).unwrap_or_default()
     }
 
-    /// Who waited for items that are no longer in the inbox, though nothing took them in.
+    /// Takes the callers that wait for items which left the inbox without joining a run.
     pub(super) fn take_withdrawn(&mut self, log: &Log) -> Vec<ReplyTo<Reply>> {
         let is_gone = |item: &EntryId| !log.inbox().iter().any(|waiting| waiting.id == *item);
         let callers = self.callers.extract_if(|item, _| is_gone(item)).map(|(_, caller)| caller.reply);
@@ -169,27 +170,27 @@ impl Inbox {
         callers.chain(followers).collect()
     }
 
-    /// The caller with this ticket went away or takes its prompt back: its item is refused. Gives the caller, if one
-    /// waits.
+    /// Refuses the item of the caller with this ticket, which has gone or withdraws its prompt. Returns the
+    /// caller, if one waits.
     pub(super) fn withdraw(&mut self, ticket: u64) -> Option<Caller> {
         let (item, caller) = self.callers.extract_if(|_, caller| caller.options.ticket == ticket).next()?;
         self.refused.push(item);
         Some(caller)
     }
 
-    /// This item never begins.
+    /// Refuses an item, which then never starts.
     pub(super) fn refuse(&mut self, item: EntryId) {
         self.refused.push(item);
     }
 
-    /// Refuses every item that a caller waits for. Returns the callers, who must be told.
+    /// Refuses every item for which a caller waits. Returns the callers, which must get the error.
     pub(super) fn refuse_all_callers(&mut self) -> Vec<ReplyTo<Reply>> {
         let callers = std::mem::take(&mut self.callers);
         self.refused.extend(callers.keys());
         callers.into_values().map(|caller| caller.reply).collect()
     }
 
-    /// Adds to a draft that the refused items leave the inbox.
+    /// Adds the removal of the refused items from the inbox to a draft.
     pub(super) fn clear_refused(&self, draft: &mut Draft) {
         if !self.refused.is_empty() {
             draft.push(EntryKind::InboxCleared { items: self.refused.clone() });
@@ -201,12 +202,12 @@ impl Inbox {
         !self.refused.is_empty()
     }
 
-    /// Whether refused items are to be taken out of the log now.
+    /// Whether refused items should be removed from the log now.
     pub(super) fn may_clear(&self) -> bool {
         self.has_refused() && !self.is_held
     }
 
-    /// A draft was committed: forgets the refused items that left the inbox.
+    /// Forgets the refused items that left the inbox with a committed draft.
     pub(super) fn committed(&mut self, log: &Log) {
         let waits = |id: &EntryId| log.inbox().iter().any(|item| item.id == *id);
         self.refused.retain(waits);
@@ -219,29 +220,29 @@ impl Inbox {
         self.from.retain(|item, _| waits(item));
     }
 
-    /// A request came, so the store is tried again at once.
+    /// Ends the hold, because a request arrived: the store is tried again at once.
     pub(super) fn release(&mut self) {
         self.is_held = false;
     }
 
-    /// The timer fired.
+    /// Handles the timer.
     pub(super) fn timer_fired(&mut self) {
         (self.is_held, self.has_timer) = (false, false);
     }
 
-    /// Gives the inbox to the actor that wakes the session. The timer ends with the actor that started it, so what was
-    /// held is tried again at once.
+    /// Passes the inbox to the actor that wakes the session. The timer ends with its actor, so held input is
+    /// tried again at once.
     pub(super) fn hand_over(&mut self) -> Self {
         Self { is_held: false, has_timer: false, ..std::mem::take(self) }
     }
 
-    /// The store took what waited.
+    /// Notes that the store accepted queued input.
     pub(super) fn delivered(&mut self) {
         self.refusals = 0;
     }
 
-    /// The store refused what waited, or that refused items leave. Gives how long a new timer must wait; `None` if nothing
-    /// is left to try, or a timer is running.
+    /// Notes that the store refused queued input, or the removal of refused items. Returns how long a new
+    /// timer must wait; `None` if nothing is left to try, or a timer is running.
     pub(super) fn hold(&mut self, log: &Log) -> Option<Duration> {
         self.is_held = !self.is_empty(log) || self.has_refused();
         if !self.is_held || std::mem::replace(&mut self.has_timer, true) {

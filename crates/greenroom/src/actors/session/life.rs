@@ -1,34 +1,37 @@
-//! How far a session's actor is in its life: whether it is to end, sleeps, or has something to finish first.
+//! The stage of a session's actor: whether it is stopping, sleeps, or must finish interrupted work first.
 //!
-//! Invariants: an actor that fell asleep or is to end begins nothing; at most one timer looks whether it is idle.
+//! Invariants: an actor that sleeps or is stopping starts no work; at most one timer checks whether it is
+//! idle.
 
 use tokio::sync::oneshot;
 
 use crate::values::error::Result;
 use crate::values::prompt::Reply;
 
-/// How far a session's actor is in its life.
+/// The stage of a session's actor.
 #[derive(Default)]
 pub(super) struct Life {
-    /// It is to end as soon as nothing is under way.
+    /// The actor stops as soon as no work is in progress.
     is_stopping: bool,
-    /// It fell asleep in its run, which the supervisor keeps.
+    /// The actor sleeps during its run, which the supervisor keeps.
     is_asleep: bool,
-    /// The timer that looks whether it is idle is running.
+    /// The timer that checks for idleness is running.
     is_watched: bool,
-    /// What was interrupted is to be finished before anything that waits.
+    /// Interrupted work must be finished before queued input.
     finishes: bool,
-    /// The reply of what was finished as the session was opened, for whoever asks for it afterwards.
+    /// The reply of the work that was finished as the session was opened, for the caller that asks for it
+    /// afterwards.
     finished: Option<oneshot::Receiver<Result<Reply>>>,
 }
 
 impl Life {
-    /// Of an actor that is started; `finishes` where what was interrupted is finished before anything that waits.
+    /// Creates the stage of a new actor; `finishes` says whether interrupted work must be finished before
+    /// queued input.
     pub(super) fn new(finishes: bool) -> Self {
         Self { finishes, ..Self::default() }
     }
 
-    /// Whether it is to end as soon as nothing is under way.
+    /// Whether the actor stops as soon as no work is in progress.
     pub(super) fn is_stopping(&self) -> bool {
         self.is_stopping
     }
@@ -37,7 +40,7 @@ impl Life {
         self.is_stopping = true;
     }
 
-    /// Whether it fell asleep in its run.
+    /// Whether the actor sleeps during its run.
     pub(super) fn is_asleep(&self) -> bool {
         self.is_asleep
     }
@@ -46,27 +49,27 @@ impl Life {
         self.is_asleep = true;
     }
 
-    /// A timer is to look whether it is idle. Gives whether one is to be started.
+    /// Notes that a timer should check for idleness. Returns whether to start one.
     pub(super) fn watch(&mut self) -> bool {
         !std::mem::replace(&mut self.is_watched, true)
     }
 
-    /// The timer fired.
+    /// Notes that the timer fired.
     pub(super) fn watched(&mut self) {
         self.is_watched = false;
     }
 
-    /// Whether what was interrupted is to be finished before anything that waits. It is said once.
+    /// Whether interrupted work must be finished before queued input. Resets the flag.
     pub(super) fn is_to_finish(&mut self) -> bool {
         std::mem::take(&mut self.finishes)
     }
 
-    /// What was interrupted is being finished. It may be done before anybody asks for its reply.
+    /// Keeps the reply of interrupted work that is being finished, which may end before a caller asks for it.
     pub(super) fn set_finished(&mut self, finished: oneshot::Receiver<Result<Reply>>) {
         self.finished = Some(finished);
     }
 
-    /// The reply of what was finished as the session was opened.
+    /// Takes the reply of the work that was finished as the session was opened.
     pub(super) fn take_finished(&mut self) -> Option<oneshot::Receiver<Result<Reply>>> {
         self.finished.take()
     }

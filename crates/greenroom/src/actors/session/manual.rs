@@ -1,7 +1,7 @@
-//! What programs and people ask of a session besides prompts: compact, plan, undo, branch, pin, import.
+//! Requests of programs and people besides prompts: compact, plan, undo, branch, pin, import.
 //!
-//! Invariants: each of these happens while nothing else is under way, plans and pins apart; one that is refused changed
-//! nothing.
+//! Invariants: each is performed while no other work is in progress, except plans and pins; a refused request
+//! changes nothing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,9 +32,9 @@ use crate::core::trace;
 use crate::values::compaction::{CompactOptions, Compacted};
 use crate::values::error::{BranchPointError, Error, PinError, Result};
 
-/// The window that a branch is summarised for where nothing knows the model's, in tokens.
+/// The assumed window for the summary of a branch if the model's window is unknown, in tokens.
 const WINDOW_ASSUMED: u64 = 128_000;
-/// The most that may be pinned, as a share of the window: one part in this many.
+/// The most that may be pinned: one part in this many of the window.
 const PIN_SHARE: u64 = 8;
 
 impl SessionState {
@@ -66,10 +66,10 @@ impl SessionState {
 
     pub(super) async fn undo(&mut self) -> Result<ContextUsage> {
         self.check_idle("undo a compaction")?;
-        // Everything since the newest compaction is held, and so is every prune after it.
+        // The log in memory has everything since the newest compaction, and so every later prune.
         let active = newest_rewrite(self.log.path()).map(|index| self.log.path()[index].id);
         let active = active.ok_or_else(|| Error::NothingToUndo { session: self.shared.id.to_string() })?;
-        // What the compaction replaced is read from the log.
+        // The entries that the compaction replaced are read from the store.
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::CompactionUndone { compaction: active });
         let undone = Arc::clone(&draft.entries()[0]);
@@ -96,7 +96,7 @@ impl SessionState {
         self.follow_branch(draft, path).await
     }
 
-    /// The path that a branch to this entry begins with.
+    /// Returns the path of a branch that starts after this entry.
     async fn branch_path(&self, to: Option<EntryId>) -> Result<Vec<Arc<Entry>>> {
         let entries = self.log.head().entries;
         if let Some(entry) = to.filter(|to| to.0 >= entries) {
@@ -112,7 +112,8 @@ impl SessionState {
         Ok(path)
     }
 
-    /// Records a branch or an import: from now on the context is this path, and who answered there goes on.
+    /// Records a branch or an import: the context becomes this path, and the agent that answered there
+    /// continues.
     async fn follow_branch(&mut self, mut draft: Box<Draft>, path: Vec<Arc<Entry>>) -> Result<()> {
         draft.follow_branch(&path, self.measure_path(&path).tokens());
         let is_other_agent = draft.head().agent != self.log.head().agent;
@@ -125,7 +126,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// Has the branch summarised that is left, and branches when the summary comes.
+    /// Lets the abandoned branch be summarised, and branches when the summary arrives.
     pub(super) async fn branch_with_summary(
         &mut self,
         to: Option<EntryId>,
@@ -177,7 +178,8 @@ impl SessionState {
         self.order(CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers }).await;
     }
 
-    /// What is to be asked for the summary of the branch that is left, and of whom; `None` where nothing was said on it.
+    /// Returns the requests for the summary of the abandoned branch, and their models; `None` if the branch
+    /// has no messages.
     async fn begin_branch_summary(
         &self,
         to: Option<EntryId>,
@@ -187,7 +189,7 @@ impl SessionState {
         let path = self.log.path();
         let is_left = |id: EntryId| !kept.contains(&id);
         let active = ActivePath::of(path);
-        // What it replaced before the branch began is kept word for word.
+        // Messages that it replaced before the branch started are kept verbatim.
         let compaction = active.compaction.map(|index| &path[index]).filter(|entry| {
             let first_kept = entry.kind.as_compaction().and_then(|compaction| compaction.first_kept);
             is_left(entry.id) && first_kept.is_none_or(is_left)
@@ -210,7 +212,8 @@ impl SessionState {
         Ok(begun.map(|(work, effects)| (work, effects, summarisers)))
     }
 
-    /// The summary of the branch that is left came: branches, with the summary, its end and its cost in one append.
+    /// Handles the summary of the abandoned branch: branches, with the summary, its end and its cost in one
+    /// append.
     pub(super) async fn branch_summarised(
         &mut self,
         id: EntryId,
@@ -264,7 +267,7 @@ impl SessionState {
         self.deps.learned.ratio(self.definition.lane.origin(), self.definition.model())
     }
 
-    /// The size of a path that is not the session's yet.
+    /// Measures a path that is not the session's yet.
     pub(super) fn measure_path(&self, path: &[Arc<Entry>]) -> Measured {
         let overhead = self.definition.overhead(self.log.pinned_tokens_before(path));
         let (resent, window) = (self.resent_reasoning(), self.definition.window.tokens);
@@ -272,16 +275,16 @@ impl SessionState {
         Tracker::open(path, frame, self.ratio()).measured()
     }
 
-    /// The context is another path's from now on.
+    /// Replaces the context's path.
     fn take_path(&mut self, path: Vec<Arc<Entry>>) {
         self.log.replace_path(path);
         self.context_rewritten();
     }
 
-    /// The path to an entry, back to what the newest active compaction on it kept.
+    /// Reads the path to an entry, back to the first entry that the newest active compaction on it kept.
     async fn read_path(&self, leaf: Option<EntryId>) -> Result<Vec<Arc<Entry>>> {
         if leaf.is_none() {
-            // A session in which nothing was recorded is not in the store yet.
+            // A session without entries is not in the store yet.
             return Ok(Vec::new());
         }
         let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));

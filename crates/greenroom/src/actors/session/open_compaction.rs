@@ -1,10 +1,10 @@
-//! The compaction of a session that is open, and what decides whether the next one may begin.
+//! The open compaction of a session, and the conditions for the next one.
 //!
-//! Life: a request that comes with a measured context begins at once; one that does not waits for the measurement it
-//! asked for. A compaction that began has an id, the entry of its start, and every message about it names that id.
+//! Life cycle: a request with a measured context starts at once; another one waits for the measurement it
+//! requested. A started compaction has an id, the entry of its start, and every message about it has that id.
 //!
-//! Invariants: at most one is open; a measurement that another request asked for begins nothing; a compaction ends
-//! once, by its own id.
+//! Invariants: at most one is open; a measurement for another request starts nothing; a compaction ends once,
+//! by its own id.
 
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::Trigger;
@@ -17,28 +17,28 @@ use crate::values::compaction::{CompactOptions, Compacted};
 #[cfg(test)]
 mod tests;
 
-/// What is asked of a compaction, and who waits for it.
+/// A request for a compaction, and its callers.
 pub(super) struct CompactionRequest {
     pub(super) trigger: Trigger,
-    /// Whether the next request could not be sent as it is.
+    /// Whether the next request could not be sent otherwise.
     pub(super) at_window: bool,
     /// How many compactions for the same overflow did not help.
     pub(super) failed_attempts: u32,
     pub(super) options: CompactOptions,
     /// The run that waits for it.
     pub(super) run: Option<RunAttempt>,
-    /// What that run needs if nothing comes of this one: it was asked for less, by an agent that died.
+    /// What the run needs if this compaction does not help, because a crashed agent requested it for less.
     pub(super) or_else: Option<OverflowRequest>,
     /// The caller that waits for it.
     pub(super) reply: Option<ReplyTo<Compacted>>,
-    /// Where the branch begins that is to be gone to, with [`Trigger::Branch`].
+    /// Where the new branch starts, for [`Trigger::Branch`].
     pub(super) branch_to: Option<EntryId>,
     pub(super) began: tokio::time::Instant,
-    /// As it is traced, once it has begun.
+    /// The compaction's span in the trace, once it has started.
     pub(super) span: Span,
 }
 
-/// What a run asks for at the window.
+/// A run's request at the window's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OverflowRequest {
     pub(super) trigger: Trigger,
@@ -46,7 +46,7 @@ pub(super) struct OverflowRequest {
 }
 
 impl CompactionRequest {
-    /// A request that nobody waits for.
+    /// Creates a request for which nobody waits.
     pub(super) fn new(trigger: Trigger) -> Self {
         Self {
             trigger,
@@ -62,32 +62,32 @@ impl CompactionRequest {
         }
     }
 
-    /// How it ends where it is installed now; its start is this entry.
+    /// Returns its end if it is installed now; `started` is the entry of its start.
     pub(super) fn installation(&self, started: EntryId, cost_microdollars: Option<u64>) -> Installation {
         let (trigger, duration_ms) = (self.trigger, self.duration_ms());
         Installation { started, trigger, duration_ms, cost_microdollars }
     }
 
-    /// How long it has taken so far, in milliseconds.
+    /// Returns its duration so far, in milliseconds.
     pub(super) fn duration_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
-/// Which compaction is open.
+/// The open compaction.
 enum Open {
-    /// It waits for the context's size, asked for by this number.
+    /// It waits for the context's size, with this number of the measurement.
     Measuring { request: CompactionRequest, measurement: u64 },
     /// Its start is recorded as this entry.
     Running { id: EntryId, request: CompactionRequest },
 }
 
-/// The open compaction, and what is known for the next one.
+/// The open compaction, and the conditions for the next one.
 pub(super) struct OpenCompaction {
     open: Option<Open>,
-    /// The number of the newest measurement that was asked for.
+    /// The number of the newest measurement.
     measurements: u64,
-    /// A compaction that was asked for during a run.
+    /// A compaction that was requested during a run.
     requested: Option<CompactOptions>,
     /// Whether a message was recorded since the last compaction ended.
     message_since: bool,
@@ -96,7 +96,7 @@ pub(super) struct OpenCompaction {
 }
 
 impl OpenCompaction {
-    /// For a session that is opened.
+    /// Creates the state for a session that is opened.
     pub(super) fn new(only_at_window: bool) -> Self {
         Self { open: None, measurements: 0, requested: None, message_since: true, only_at_window }
     }
@@ -106,7 +106,7 @@ impl OpenCompaction {
         self.open.is_none()
     }
 
-    /// Whether somebody waits for the compaction that is open: a run or a caller.
+    /// Whether a run or a caller waits for the open compaction.
     pub(super) fn is_awaited(&self) -> bool {
         self.request().is_some_and(|request| {
             request.run.is_some() || request.reply.is_some() || request.branch_to.is_some()
@@ -125,7 +125,7 @@ impl OpenCompaction {
         })
     }
 
-    /// Opens a request that waits for a measurement. Gives the measurement's number.
+    /// Opens a request that waits for a measurement. Returns the measurement's number.
     pub(super) fn measure(&mut self, request: CompactionRequest) -> u64 {
         assert!(self.is_idle(), "one compaction at a time");
         self.measurements += 1;
@@ -134,7 +134,7 @@ impl OpenCompaction {
         measurement
     }
 
-    /// The measurement that is awaited, to ask for it again.
+    /// Returns the number of the awaited measurement, to request it again.
     pub(super) fn awaited_measurement(&self) -> Option<u64> {
         match &self.open {
             Some(Open::Measuring { measurement, .. }) => Some(*measurement),
@@ -142,18 +142,18 @@ impl OpenCompaction {
         }
     }
 
-    /// A measurement came: gives the request that waited for it.
+    /// Takes the request that waited for this measurement.
     pub(super) fn measured(&mut self, measurement: u64) -> Option<CompactionRequest> {
         if self.awaited_measurement() == Some(measurement) { self.take() } else { None }
     }
 
-    /// A compaction began: its start is this entry.
+    /// Notes the start of a compaction.
     pub(super) fn begin(&mut self, id: EntryId, request: CompactionRequest) {
         assert!(self.is_idle(), "one compaction at a time");
         self.open = Some(Open::Running { id, request });
     }
 
-    /// The compaction that runs, by the entry of its start.
+    /// Returns the started compaction, by the entry of its start.
     pub(super) fn running(&self) -> Option<EntryId> {
         match &self.open {
             Some(Open::Running { id, .. }) => Some(*id),
@@ -161,17 +161,17 @@ impl OpenCompaction {
         }
     }
 
-    /// The request of this compaction, if it is the one that runs.
+    /// Returns the request of this compaction if it is the started one.
     pub(super) fn of(&self, id: EntryId) -> Option<&CompactionRequest> {
         if self.running() == Some(id) { self.request() } else { None }
     }
 
-    /// Ends this compaction, if it is the one that runs. Gives its request.
+    /// Ends this compaction if it is the started one. Returns its request.
     pub(super) fn end(&mut self, id: EntryId) -> Option<CompactionRequest> {
         if self.running() == Some(id) { self.take() } else { None }
     }
 
-    /// Gives up a request that still waits for its measurement.
+    /// Drops a request that still waits for its measurement.
     pub(super) fn give_up_measuring(&mut self) -> Option<CompactionRequest> {
         if self.awaited_measurement().is_some() { self.take() } else { None }
     }
@@ -182,8 +182,8 @@ impl OpenCompaction {
         })
     }
 
-    /// A run waits for the open compaction, if there is one. Gives whether there is. `at_window` is what the run needs
-    /// in case the compaction was asked for less.
+    /// Lets a run wait for the open compaction. Returns whether there is one. `at_window` is what the run
+    /// needs, in case the compaction was requested for less.
     pub(super) fn join(&mut self, run: RunAttempt, at_window: Option<OverflowRequest>) -> bool {
         let Some(request) = self.request_mut() else { return false };
         request.run = Some(run);
@@ -191,7 +191,7 @@ impl OpenCompaction {
         true
     }
 
-    /// The agent died whose run waits: the compaction goes on without it.
+    /// Detaches a run whose agent crashed: the compaction continues without it.
     pub(super) fn detach_run(&mut self) {
         if let Some(request) = self.request_mut() {
             request.run = None;
@@ -203,27 +203,28 @@ impl OpenCompaction {
         self.request().is_some_and(|request| request.run.is_some())
     }
 
-    /// A compaction is to begin when nothing else is under way.
+    /// Keeps a request until no other work is in progress.
     pub(super) fn request_later(&mut self, options: CompactOptions) {
         self.requested = Some(options);
     }
 
-    /// The compaction that is to begin now that nothing else is under way.
+    /// Takes the kept request, when no other work is in progress.
     pub(super) fn take_requested(&mut self) -> Option<CompactOptions> {
         self.requested.take()
     }
 
-    /// A message was recorded.
+    /// Notes that a message was recorded.
     pub(super) fn message_recorded(&mut self) {
         self.message_since = true;
     }
 
-    /// A compaction ended, however it did.
+    /// Notes the end of a compaction, whatever its outcome.
     pub(super) fn ended(&mut self) {
         self.message_since = false;
     }
 
-    /// Whether a message was recorded since the last compaction: without one, another by threshold would repeat it.
+    /// Whether a message was recorded since the last compaction: without one, another compaction by threshold
+    /// would only repeat it.
     pub(super) fn has_message_since(&self) -> bool {
         self.message_since
     }

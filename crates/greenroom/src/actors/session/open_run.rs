@@ -1,6 +1,6 @@
-//! The run in progress: who waits for it, what it has said, and how it ends.
+//! The run in progress: its callers, its output for the reply, and its end.
 //!
-//! Invariants: each of those who wait for it hears of its end once; what it is held to is settled when it begins.
+//! Invariants: each caller gets the run's end once; the run's terms are fixed when it starts.
 
 use std::sync::Arc;
 
@@ -31,34 +31,34 @@ mod tests;
 /// The run in progress.
 pub(super) struct OpenRun {
     stamp: RunAttempt,
-    /// As it is traced, and since when.
+    /// The run's span in the trace, and its start.
     span: Span,
     began: tokio::time::Instant,
     options: Box<PromptOptions>,
-    /// How the model is to answer.
+    /// The model settings.
     settings: ModelSettings,
-    /// What judges the answers besides the agent's own validators.
+    /// The validators besides the agent's own.
     judges: Validators,
-    /// The agent that the run began with, and how many of its fallbacks were asked for.
+    /// The agent at the run's start, and how many of its fallbacks were used.
     agent: Arc<Agent>,
     fell_back: usize,
     waiting: Waiting,
-    /// Whether the session was closed in it: then it is interrupted, and can be resumed.
+    /// Whether the session was closed during the run: then it is interrupted, and can be resumed.
     is_interrupted: bool,
     /// The instructions of all its requests.
     instructions: RunInstructions,
     told: Told,
-    /// Why the last answer was rejected, where that ended the run.
+    /// Why the last answer was rejected, if that ended the run.
     rejected: Option<String>,
-    /// To whom the conversation is to be handed before the run goes on.
+    /// The hand-off that comes before the run continues.
     hand_off: Option<PendingHandOff>,
-    /// How often it was handed on in this run.
+    /// How many hand-offs this run has made.
     hand_offs: u32,
-    /// How the run ended, while its end is not yet recorded.
+    /// The run's outcome, until its end is recorded.
     closing: Option<Closing>,
 }
 
-/// What a run begins with.
+/// The data of a new run.
 pub(super) struct NewRun {
     pub(super) options: Box<PromptOptions>,
     pub(super) settings: ModelSettings,
@@ -71,41 +71,42 @@ pub(super) struct NewRun {
 /// The end of a run that is about to be recorded.
 struct Closing {
     outcome: RunOutcome,
-    /// The answer that ends the run, which is recorded together with the end; empty where all is recorded.
+    /// The answer that ends the run, which is recorded together with the end; empty if everything is
+    /// recorded.
     last: Vec<Arc<Entry>>,
 }
 
-/// Who waits for a run.
+/// The callers of a run.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// Who said the prompt: without it, nobody wants the run.
+    /// The sender of the prompt: without this caller, the run is cancelled.
     caller: Option<ReplyTo<Reply>>,
-    /// Who waits for the reply, and lets the run go on without them.
+    /// The callers that wait for the reply, and without whom the run continues.
     joined: Vec<ReplyTo<Reply>>,
 }
 
 impl Waiting {
-    /// Who said the prompt, if somebody did.
+    /// Creates the callers of a prompt from its sender, if there is one.
     pub(super) fn caller(caller: Option<ReplyTo<Reply>>) -> Self {
         Self { caller, joined: Vec::new() }
     }
 
-    /// Somebody who lets the run go on without them.
+    /// Creates a caller without whom the run continues.
     pub(super) fn follower(reply: ReplyTo<Reply>) -> Self {
         Self { caller: None, joined: vec![reply] }
     }
 
-    /// Who said the prompt, where it is not taken.
+    /// Returns the sender of a prompt that is refused.
     pub(super) fn into_caller(self) -> Option<ReplyTo<Reply>> {
         self.caller
     }
 
-    /// Whether whoever said the prompt went away.
+    /// Whether the sender of the prompt has gone.
     pub(super) fn is_gone(&self) -> bool {
         self.caller.as_ref().is_some_and(tokio::sync::oneshot::Sender::is_closed)
     }
 
-    /// All of them.
+    /// Returns all callers.
     pub(super) fn into_all(self) -> Vec<ReplyTo<Reply>> {
         self.caller.into_iter().chain(self.joined).collect()
     }
@@ -115,11 +116,11 @@ impl Waiting {
 #[derive(Clone)]
 pub(super) struct RunInstructions {
     pub(super) text: Arc<str>,
-    /// Their size in estimated tokens, where they are not those of the run before.
+    /// Their size in estimated tokens, if they differ from those of the previous run.
     pub(super) changed: Option<u64>,
 }
 
-/// What a run has said so far, for its reply.
+/// The run's output so far, for its reply.
 #[derive(Default, Clone)]
 pub(super) struct Told {
     /// The text of the newest answer.
@@ -137,7 +138,7 @@ pub(super) struct Told {
 pub(super) struct ClosingRun {
     run: OpenRun,
     pub(super) outcome: RunOutcome,
-    /// The answer that ends it, which is recorded with the end; empty where all is recorded.
+    /// The answer that ends it, which is recorded with the end; empty if everything is recorded.
     pub(super) last: Vec<Arc<Entry>>,
 }
 
@@ -164,74 +165,74 @@ impl OpenRun {
         }
     }
 
-    /// Which attempt at which run.
+    /// Returns the run and the attempt at it.
     pub(super) fn stamp(&self) -> RunAttempt {
         self.stamp
     }
 
-    /// As it is traced.
+    /// Returns the run's span in the trace.
     pub(super) fn span(&self) -> &Span {
         &self.span
     }
 
-    /// What its prompt asks for.
+    /// Returns the options of its prompt.
     pub(super) fn options(&self) -> &PromptOptions {
         &self.options
     }
 
-    /// Whether the session was closed in it.
+    /// Whether the session was closed during the run.
     pub(super) fn is_interrupted(&self) -> bool {
         self.is_interrupted
     }
 
-    /// Whether its end waits for being recorded.
+    /// Whether its end is about to be recorded.
     pub(super) fn is_closing(&self) -> bool {
         self.closing.is_some()
     }
 
-    /// The answer that ends the run, while it is not recorded.
+    /// Returns the answer that ends the run, until it is recorded.
     pub(super) fn unrecorded(&self) -> Option<&[Arc<Entry>]> {
         let last = &self.closing.as_ref()?.last;
         (!last.is_empty()).then_some(last)
     }
 
-    /// The session is closed in it: it is interrupted, unless it is aborted already.
+    /// Marks the run as interrupted when the session is closed, unless it is aborted already.
     pub(super) fn interrupt(&mut self) {
         self.is_interrupted = !self.options.cancel.is_cancelled();
     }
 
-    /// Forgets whoever said the prompt, if they went away.
+    /// Forgets the sender of the prompt if that caller has gone.
     pub(super) fn forget_gone_caller(&mut self) {
         self.waiting.caller.take_if(|reply| reply.is_closed());
     }
 
-    /// Others wait for its reply too.
+    /// Adds callers that also wait for its reply.
     pub(super) fn join(&mut self, replies: impl IntoIterator<Item = ReplyTo<Reply>>) {
         self.waiting.joined.extend(replies);
     }
 
-    /// Those who wait for its reply. From now on nobody does.
+    /// Takes the callers that wait for its reply.
     pub(super) fn take_callers(&mut self) -> Vec<ReplyTo<Reply>> {
         std::mem::take(&mut self.waiting).into_all()
     }
 
-    /// Keeps what the reply will contain of these messages.
+    /// Keeps the parts of these messages that the reply will contain.
     pub(super) fn note<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) {
         messages.into_iter().for_each(|message| self.told.note(message));
     }
 
-    /// Keeps what a call used besides what its answer says.
+    /// Adds usage of a call that its answer does not report.
     pub(super) fn note_usage(&mut self, usage: &Usage) {
         self.told.usage.add(usage);
     }
 
-    /// Another agent goes on with it, as the next attempt. It was said already where the instructions changed.
+    /// Continues with a new agent, as the next attempt. A change of the instructions was reported already.
     pub(super) fn go_on(&mut self, attempt: u32) {
         self.stamp.attempt = attempt;
         self.instructions.changed = None;
     }
 
-    /// The agent of another definition goes on with it, as the next attempt.
+    /// Continues with the agent of another definition, as the next attempt.
     pub(super) fn go_on_with(
         &mut self,
         attempt: u32,
@@ -244,7 +245,7 @@ impl OpenRun {
         (self.settings, self.instructions) = (settings, instructions);
     }
 
-    /// The agent as its next fallback answers for it.
+    /// Returns the agent with its next fallback.
     pub(super) fn next_fallback(&mut self) -> Option<Agent> {
         let fallback = self.agent.fallbacks.get(self.fell_back)?;
         self.fell_back += 1;
@@ -255,13 +256,13 @@ impl OpenRun {
         &mut self.hand_off
     }
 
-    /// Counts a hand-off. Gives how many there were.
+    /// Counts a hand-off. Returns their number.
     pub(super) fn count_hand_off(&mut self) -> u32 {
         self.hand_offs += 1;
         self.hand_offs
     }
 
-    /// How its model is asked.
+    /// Returns the model settings.
     pub(super) fn settings(&self) -> &ModelSettings {
         &self.settings
     }
@@ -270,7 +271,7 @@ impl OpenRun {
         self.settings = settings;
     }
 
-    /// What its agent is told to begin with.
+    /// Returns the order for its agent.
     pub(super) fn order(
         &self,
         session: &Arc<str>,
@@ -310,7 +311,8 @@ impl OpenRun {
         }
     }
 
-    /// How the run ends that its agent says ended so. `suspicion` is what may have kept its calls from their end.
+    /// Returns the run's end, given its agent's outcome. `suspicion` is a possible reason why its calls did
+    /// not end.
     pub(super) fn end(
         &mut self,
         outcome: RunOutcome,
@@ -333,12 +335,13 @@ impl OpenRun {
         }
     }
 
-    /// The run is over: its end is recorded when the context was measured, and `last` with it.
+    /// Notes that the run is over: its end is recorded after a measurement of the context, and `last` with
+    /// it.
     pub(super) fn start_closing(&mut self, outcome: RunOutcome, last: Vec<Arc<Entry>>) {
         self.closing = Some(Closing { outcome, last });
     }
 
-    /// The run whose end is recorded now; `None` where it is not over.
+    /// Takes the run whose end is recorded now; `None` if it is not over.
     pub(super) fn close(mut self) -> Option<ClosingRun> {
         let Closing { outcome, last } = self.closing.take()?;
         Some(ClosingRun { run: self, outcome, last })
@@ -346,19 +349,19 @@ impl OpenRun {
 }
 
 impl ClosingRun {
-    /// Which attempt at which run.
+    /// Returns the run and the attempt at it.
     pub(super) fn stamp(&self) -> RunAttempt {
         self.run.stamp
     }
 
-    /// That it ended, for its trace.
+    /// Records its end in the trace.
     pub(super) fn trace(&self, session: &str) {
         let OpenRun { span, told, began, stamp, .. } = &self.run;
         trace::run_ended(span, session, stamp.run, &self.outcome, told.steps, &told.usage, began.elapsed());
     }
 
-    /// The failure after which it is still to be done, and what waits behind it too: it may pass, and nobody heard of it who
-    /// could ask again.
+    /// Returns the failure after which the run, and the input behind it, remain to be done: the failure may
+    /// pass, and no caller got it who could retry.
     pub(super) fn passing_failure(&self) -> Option<&Failure> {
         match &self.outcome {
             RunOutcome::Failed(failure) if self.run.options.is_left && failure.class.may_pass() => {
@@ -374,12 +377,12 @@ impl ClosingRun {
         }
     }
 
-    /// Cancels what still works for it.
+    /// Cancels the remaining work of the run.
     pub(super) fn cancel(&self) {
         self.run.options.cancel.cancel();
     }
 
-    /// Those who wait for it, and what they hear. `gone` says why, where the session ends or `is_deleting`.
+    /// Returns its callers, and their result. `gone` is the error if the session ends or `is_deleting`.
     pub(super) fn reply(
         &mut self,
         context: ContextUsage,
@@ -406,7 +409,7 @@ impl ClosingRun {
 }
 
 impl Told {
-    /// Keeps what the reply will contain.
+    /// Keeps the parts of a message that the reply will contain.
     pub(super) fn note(&mut self, message: &Message) {
         if let Message::Assistant(answer) = message {
             self.text = answer.text();
@@ -420,15 +423,15 @@ impl Told {
         }
     }
 
-    /// Whether the newest answer is whole, and calls no tool.
+    /// Whether the newest answer is complete and calls no tool.
     pub(super) fn is_whole(&self) -> bool {
         let is_open = |stop| matches!(stop, StopReason::ToolCalls | StopReason::Paused);
         self.stop.is_some_and(|stop| !stop.is_partial() && !is_open(stop))
     }
 
-    /// The reply, when the run has ended with a context of this size.
+    /// Returns the reply of a run that ended with a context of this size.
     pub(super) fn reply(self, run: EntryId, context: ContextUsage, compactions: Vec<Compacted>) -> Reply {
-        // A run that is completed has an answer.
+        // A completed run has an answer.
         let stop = self.stop.unwrap_or(StopReason::Stop);
         let Self { text, model, usage, steps, tool_calls, .. } = self;
         Reply { text, stop, model, run, context, usage, steps, compactions, tool_calls }

@@ -1,7 +1,7 @@
-//! How a session's actors are started: from the log, and again when one of them dies.
+//! Starting a session's actors: from the log, and again after a crash of one of them.
 //!
-//! Invariants: what a session knows is read from its log or asked of the store; an actor that cannot be started is
-//! the session's failure, with its reason, and not a fault of the configuration.
+//! Invariants: a session's state is read from its log or the store; an actor that cannot be started is a
+//! failure of the session, with its reason, and not an error in the configuration.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ use crate::limits::spending::tree::Spends as _;
 use crate::values::error::{Error, Result};
 use crate::values::model_info::call_cost;
 
-/// A damaged log must not make a circle of sessions.
+/// A damaged log must not cause an endless loop.
 const DEPTH_MAX: usize = 64;
 
 impl SessionState {
@@ -51,7 +51,7 @@ impl SessionState {
             shared.end_run();
         }
         shared.set_closing(false);
-        // Until it has looked: whoever lists what is left undone must not take it up beside this actor.
+        // Until the actor has checked, a listing of unfinished work must not include this session.
         let before = shared.published();
         shared.publish_state(Published { is_awaited: true, ..before.clone() });
         let log = read_log(&deps, &shared.id).await?;
@@ -65,7 +65,7 @@ impl SessionState {
             log.head().parent_session.clone().or_else(|| shared.parent.as_deref().map(str::to_owned));
         shared.set_ancestors(sub_agent::ancestors(&deps, parent).await?);
         deps.ledger.release(&shared);
-        // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
+        // The pinned messages were permitted for a larger window, and must not make the session unusable.
         let agent = shared.agent().ok_or_else(|| Error::NoAgent { session: shared.id.to_string() })?;
         let agent = team::answering(agent, log.head().agent.as_deref());
         let definition = Definition::resolve(&deps, agent, 0)?;
@@ -89,7 +89,7 @@ impl SessionState {
         let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
         let suspended = parking.take(&shared);
-        // What an earlier process left is nobody's in this one, so nobody has said yet that it may begin.
+        // Input that an earlier process left has no sender in this one, so it waits for its release.
         let is_fingerprinted = shared.agent().is_some_and(|agent| agent.fingerprint.is_some());
         let held_back = before.held_back.map(|items| HashSet::clone(&items));
         let mut held_back = held_back.unwrap_or_else(|| {
@@ -97,7 +97,7 @@ impl SessionState {
             items.map(|item| item.id).collect()
         });
         if suspended.is_none() {
-            // Those who brought validators along went with the actor before this one, if there was one.
+            // Validators that were functions of requests are gone with the previous actor, if there was one.
             let lacks = |item: &&InboxItem| {
                 item.terms.as_ref().is_some_and(|terms| lacking(terms, Some(&definition.agent), 0).is_some())
             };
@@ -133,7 +133,7 @@ impl SessionState {
         })
     }
 
-    /// The session as it fell asleep in the middle of a run.
+    /// Restores a session that fell asleep during a run.
     fn with_suspended(mut self, suspended: Suspended) -> Self {
         let Suspended { runs, compaction, inbox, opened_at, repeats, askers, definitions } = suspended;
         (self.runs, self.compaction) = (runs, compaction);
@@ -144,7 +144,7 @@ impl SessionState {
         self
     }
 
-    /// A child died: another takes its place, and goes on from the log.
+    /// Replaces a crashed child by a successor that continues from the log.
     pub(super) async fn child_failed(
         &mut self,
         child: &ActorCell,
@@ -166,7 +166,7 @@ impl SessionState {
             self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, config, &self.log).await?;
             self.warn(format!("the usage tracker died and was restarted: {reason}"));
             self.agent.tell(AgentMessage::TrackerRestarted { tracker: self.tracker.actor().clone() });
-            // Requests that the session had sent to the dead actor.
+            // Requests that the session had sent to the crashed actor.
             if self.runs.is_closing() {
                 self.tell_last_answer();
                 self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
@@ -183,7 +183,7 @@ impl SessionState {
     }
 }
 
-/// The events of entries that an earlier actor made durable and did not live to broadcast.
+/// Returns the events of durable entries that an earlier actor did not publish before it crashed.
 async fn missed_events(
     deps: &Deps,
     shared: &SessionShared,
@@ -199,7 +199,7 @@ async fn missed_events(
         .collect())
 }
 
-/// What a session adds to its definition as it is opened.
+/// Returns what a session adds to its definition when it is opened.
 pub(super) fn session_limits(log: &Log, is_sub_agent: bool) -> SessionLimits {
     SessionLimits {
         pinned_tokens: log.pinned_tokens(),
@@ -215,8 +215,8 @@ pub(super) async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
     blocking(deps, move || read(&store, &id, 0)).await
 }
 
-/// Reads a log, and those of the agents that work for it, of which there are `depth` levels above: a call whose agent waits
-/// for a person outlives whoever works on it. This blocks on the disk.
+/// Reads a log, and those of the sub-agents that work for it, of which `depth` levels are above: a call whose
+/// sub-agent waits for a person outlives the actor that runs it. This blocks on the disk.
 fn read(store: &Store, id: &str, depth: usize) -> Result<Log> {
     let Some(head) = store.head(id)? else { return Ok(Log::new(call_cost)) };
     let entries = shared(store.load(id, head.active_from)?);
@@ -230,7 +230,7 @@ fn read(store: &Store, id: &str, depth: usize) -> Result<Log> {
     let has_run = head.open_run.is_some();
     let mut log = Log::open(head, &entries, &extra, call_cost);
     if has_run && depth < DEPTH_MAX {
-        // One whose log cannot be read cannot go on.
+        // A sub-agent whose log cannot be read cannot continue.
         let waits = |session: &str| {
             read(store, session, depth + 1).is_ok_and(|log| log.check().is_ok() && log.is_waiting())
         };

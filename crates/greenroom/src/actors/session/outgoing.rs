@@ -1,6 +1,6 @@
-//! What the agent broadcasts for the session, until it has: events, and the end of the newest run.
+//! The events, and the end of the newest run, that the agent has yet to publish for the session.
 //!
-//! Invariants: what the agent may not have broadcast is said again to the one that takes its place.
+//! Invariants: events that the agent may not have published are sent again to its successor.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,33 +11,33 @@ use crate::events::event::Event;
 #[cfg(test)]
 mod tests;
 
-/// What the agent broadcasts for the session.
+/// The agent's unpublished events.
 #[derive(Default)]
 pub(super) struct Outgoing {
-    /// Durable events that the agent may not have broadcast yet.
+    /// Durable events that the agent may not have published yet.
     events: VecDeque<Arc<Event>>,
-    /// The end of the newest run, until the agent broadcast it.
+    /// The end of the newest run, until the agent has published it.
     completion: Option<RunCompletion>,
 }
 
 impl Outgoing {
-    /// With the events that an earlier actor did not live to broadcast.
+    /// Creates the state with the events that an earlier actor did not publish.
     pub(super) fn missed(events: VecDeque<Arc<Event>>) -> Self {
         Self { events, completion: None }
     }
 
-    /// These are to be broadcast; all below this sequence number were.
+    /// Adds events to publish; all before `below` were published.
     pub(super) fn add(&mut self, events: &[Arc<Event>], below: u64) {
         self.events.retain(|event| event.seq >= below);
         self.events.extend(events.iter().cloned());
     }
 
-    /// The newest run ended, and its callers are told after its events.
+    /// Sets the end of the newest run, whose callers are answered after its events.
     pub(super) fn complete(&mut self, completion: RunCompletion) -> RunCompletion {
         self.completion.insert(completion).clone()
     }
 
-    /// What an agent is told that takes another's place; all below this sequence number were broadcast.
+    /// Returns the messages for the agent's successor; all events before `below` were published.
     pub(super) fn unheard(&self, below: u64) -> (Vec<Arc<Event>>, Option<RunCompletion>) {
         let events = self.events.iter().filter(|event| event.seq >= below).cloned().collect();
         (events, self.completion.clone())

@@ -1,7 +1,7 @@
-//! The run of a session that sleeps: the supervisor keeps it until the session's next actor takes it.
+//! The run of a sleeping session: the supervisor keeps it until the session's next actor takes it.
 //!
-//! Invariants: a run is parked at most once; it is marked in what is shared of the session as long as it is parked, and its
-//! tools end with it.
+//! Invariants: a run is parked at most once; the session's shared state says so as long as it is parked, and
+//! its tools end with it.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::core::message::tell_all;
 use crate::core::shared::SessionShared;
 use crate::values::error::Error;
 
-/// The run of a session that sleeps, and who waits for it. Its tools go on meanwhile.
+/// The run of a sleeping session, and its callers. Its tools continue in the meantime.
 pub(crate) struct Suspended {
-    /// With the open one, as the agent left it.
+    /// Including the open one, as the agent handed it over.
     pub(super) runs: Runs,
-    /// None is open; one may have been asked for.
+    /// None is open; one may have been requested.
     pub(super) compaction: OpenCompaction,
     pub(super) inbox: Inbox,
     pub(super) opened_at: EntryId,
@@ -33,7 +33,7 @@ pub(crate) struct Suspended {
 }
 
 impl Suspended {
-    /// The session cannot be woken: who waits for its run, or for input that waits, hears why.
+    /// Handles that the session cannot be woken: callers of its run, and of queued input, get the error.
     pub(crate) fn give_up(mut self, error: &Error) {
         if let Some(run) = self.runs.open_mut() {
             tell_all(run.take_callers(), || Err(error.clone()));
@@ -41,7 +41,7 @@ impl Suspended {
         tell_all(self.inbox.refuse_all_callers(), || Err(error.clone()));
     }
 
-    /// Tells those whose input no longer waits in the log.
+    /// Answers callers whose input has left the log.
     pub(crate) fn tell_withdrawn(&mut self, session: &str, log: &Log) {
         tell_all(self.inbox.take_withdrawn(log), || Err(Error::Withdrawn { session: session.to_owned() }));
     }
@@ -56,21 +56,21 @@ impl ParkingPlace {
         self.0.lock()
     }
 
-    /// Parks a run, if there is one. Gives whether there is.
+    /// Parks a run, if there is one. Returns whether there is.
     pub(super) fn park(&self, run: Option<Box<Suspended>>) -> bool {
         let mut place = self.lock();
         *place = run;
         place.is_some()
     }
 
-    /// The run that went on while the session slept.
+    /// Takes the run that continued while the session slept.
     pub(crate) fn take(&self, shared: &SessionShared) -> Option<Box<Suspended>> {
         let run = self.lock().take();
         shared.set_suspended(false);
         run
     }
 
-    /// Input was withdrawn from the log of a session that sleeps: who waits for it hears so.
+    /// Answers callers whose input was withdrawn from the log of a sleeping session.
     pub(super) fn tell_withdrawn(&self, session: &str, log: &Log) {
         if let Some(suspended) = self.lock().as_mut() {
             suspended.tell_withdrawn(session, log);

@@ -1,7 +1,7 @@
-//! Prompts and other input: what begins a run at once, what waits, and what is taken up again.
+//! Prompts and other input: whether they start a run at once, wait, or resume one.
 //!
-//! Invariants: what arrives while something is under way waits in the durable inbox; nobody's words are worked on with
-//! another's agent; who waits for input that is refused hears why.
+//! Invariants: input that arrives during other work waits in the durable inbox; input is never handled by
+//! another sender's agent; callers of refused input get the error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl SessionState {
             return;
         }
         if options.cancel.is_cancelled() || self.shared.early_aborts() > options.early_aborts {
-            // It was taken back while it was on its way.
+            // The prompt was withdrawn on its way.
             let _ = reply.send(Err(Error::Aborted));
             return;
         }
@@ -86,7 +86,7 @@ impl SessionState {
         let _ = reply.send(taken.map(|entry| QueuedInput { entry, waits, reply: answer }));
     }
 
-    /// Changes the session, and begins nothing. Gives how many inputs were withdrawn.
+    /// Changes the session without starting work. Returns how many inputs were withdrawn.
     pub(super) async fn amend(&mut self, amendment: Amendment) -> Result<usize> {
         let mut draft = self.log.draft(self.deps.now_ms());
         self.inbox.clear_refused(&mut draft);
@@ -103,7 +103,7 @@ impl SessionState {
         Ok(withdrawn)
     }
 
-    /// Checks that the prompt can be answered with the agent that it is for.
+    /// Checks that the prompt can be answered by its agent.
     pub(super) fn check_prompt(&self, options: &PromptOptions) -> Result<()> {
         let current = self.shared.agent();
         let other =
@@ -115,7 +115,7 @@ impl SessionState {
         }
     }
 
-    /// Whether what waits as this item may join the run: nobody's words are worked on with another's agent.
+    /// Whether this inbox item may join the run: input is never handled by another sender's agent.
     pub(super) fn is_of_run(&self, item: EntryId) -> bool {
         let Some(agent) = self.inbox.agent(item) else { return true };
         let of_run =
@@ -123,7 +123,7 @@ impl SessionState {
         of_run.is_some_and(|of_run| Arc::ptr_eq(&of_run, agent))
     }
 
-    /// Puts input into the durable inbox.
+    /// Adds input to the durable inbox.
     async fn queue(
         &mut self,
         content: Vec<Block>,
@@ -144,13 +144,13 @@ impl SessionState {
         self.append(draft, key).await?;
         if let Some(agent) = agent {
             self.inbox.set_agent(id, agent);
-            // An actor that takes this one's place must not work on it with another agent.
+            // This actor's successor must not handle the input with another agent.
             self.publish_state();
         }
         Ok(id)
     }
 
-    /// The caller of a prompt went away, or takes it back.
+    /// Handles a caller that has gone or withdraws its prompt.
     pub(super) async fn withdraw(&mut self, ticket: u64) {
         if let Some(run) = self.runs.open_mut().filter(|run| run.options().ticket == ticket) {
             run.forget_gone_caller();
@@ -163,19 +163,19 @@ impl SessionState {
             if let Err(error) = self.append(draft, None).await {
                 self.warn(format!("a withdrawn prompt leaves the inbox later: {error}"));
             }
-            // Who went away hears nothing.
+            // If the caller has gone, the reply is dropped.
             let _ = caller.reply.send(Err(Error::Aborted));
         }
     }
 
-    /// Begins with what waits first. Where the store refuses that, all who wait are told, and what nobody waits for
-    /// is tried again later.
+    /// Starts the first queued item. If the store refuses, all callers get the error, and items without a
+    /// caller are retried later.
     pub(super) async fn next_prompt(&mut self) {
         let item = loop {
             let Some(item) = self.inbox.next(&self.log) else { return };
             let agent = self.inbox.agent(item.id).cloned();
             let Err(error) = self.adopt(agent.as_ref()) else { break item };
-            // Another agent was changed meanwhile, or the session was: with this one it will never begin.
+            // The item's agent or the session has changed in the meantime, so the item can never start.
             self.warn(format!("input that waits could not begin with its agent: {error}"));
             self.inbox.refuse(item.id);
             let caller = self.inbox.take_caller(item.id).map(|caller| caller.reply);
@@ -199,7 +199,7 @@ impl SessionState {
             return Box::pin(self.next_prompt()).await;
         }
         options.agent = self.inbox.agent(item.id).cloned();
-        // What was said in this process may have been a steer, for which nobody waits.
+        // An item of this process without a caller may have been a steer.
         options.is_left &= item.id < self.opened_at;
         let is_awaited = reply.is_some();
         let Err(error) = self.begin_delivered(&item, options, reply).await else {
@@ -214,7 +214,7 @@ impl SessionState {
         self.try_again_later();
     }
 
-    /// What was refused leaves the log, so that it never begins. Where the store refuses that, it is tried again later.
+    /// Removes refused items from the log, so they never start. If the store refuses, this is retried later.
     pub(super) async fn clear_refused(&mut self) {
         let mut draft = self.log.draft(self.deps.now_ms());
         self.inbox.clear_refused(&mut draft);
@@ -233,7 +233,7 @@ impl SessionState {
         }
     }
 
-    /// How a prompt is answered that nobody waits for: as it recorded.
+    /// Returns the options of a prompt without a caller, from its record.
     pub(super) fn options_without_caller(&self, terms: Option<&Terms>) -> Box<PromptOptions> {
         let early_aborts = self.shared.early_aborts();
         let time_limit = terms.and_then(|terms| terms.timeout_ms).map(Duration::from_millis);
@@ -271,7 +271,7 @@ impl SessionState {
         let _ = self.begin_resumed(options, Waiting::caller(Some(reply))).await;
     }
 
-    /// Goes on with the newest prompt, which was said again under its key.
+    /// Continues the newest prompt, which was repeated with its key.
     pub(super) async fn resume_unanswered(&mut self, options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
         let functions = options.validators.len();
         let ready = self.check_idle("resume this prompt");
@@ -287,7 +287,7 @@ impl SessionState {
         }
     }
 
-    /// Goes on with a run that waits for people, and that this process did not go on with by itself.
+    /// Continues a run that waits for people, and that this process did not continue by itself.
     pub(super) async fn take_up(&mut self, options: Box<PromptOptions>, reply: ReplyTo<Reply>) {
         let taken = match self.may_take_up(options.agent.as_ref()) {
             true => self.adopt(options.agent.as_ref()),
@@ -307,7 +307,7 @@ impl SessionState {
         }
     }
 
-    /// Goes on with the run that was interrupted, if there is one and nothing is under way.
+    /// Continues the interrupted run, if there is one and no other work is in progress.
     async fn finish_interrupted(&mut self) {
         let is_interrupted = self.log.head().interrupted.is_some() && self.may_go_on(None, 0);
         if self.is_idle() && !self.life.is_stopping() && is_interrupted {
@@ -319,11 +319,11 @@ impl SessionState {
         }
     }
 
-    /// Finishes what was interrupted and what waits. The reply is that of the last run that this takes.
+    /// Finishes interrupted work and queued input. The reply is that of the last of these runs.
     pub(super) async fn finish(&mut self, reply: ReplyTo<Reply>) {
         let is_interrupted = self.log.head().interrupted.is_some() && !self.runs.is_open();
         if is_interrupted && self.lacking(self.log.run_terms().map(|(_, terms)| terms), None, 0).is_some() {
-            // What waits behind it would leave it behind.
+            // Input behind it would leave it behind.
             let error = self.held_back_error(0);
             self.hold_back_left(&error);
             let _ = reply.send(Err(error));

@@ -1,7 +1,7 @@
-//! Questions for people, as the session sees them: recorded, answered, expired, and who waits for that.
+//! Questions for people: recorded, answered, expired, and the calls that wait for them.
 //!
-//! Invariants: a question is durable before anybody hears of it, and its end before whoever waits for it; a question that
-//! a call asks again after a restart is the recorded one, with its end.
+//! Invariants: a question is durable before it is published, and its end before the waiting call gets it; a
+//! question that a call repeats after a restart is the recorded one, with its end.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::core::deps::{Deps, blocking};
 use crate::core::message::{AskRequest, ReplyTo, RunAttempt, SessionMessage};
 use crate::values::error::{Error, MetadataError, Result};
 
-/// Who waits for answers of people, and the timer of the question that expires next.
+/// The calls that wait for people's answers, and the timer of the next expiry.
 #[derive(Default)]
 pub(super) struct Askers {
     waiting: Vec<Asker>,
@@ -29,11 +29,12 @@ pub(super) struct Askers {
 enum Asker {
     /// A call waits for the end of one question.
     Question { id: EntryId, reply: ReplyTo<Result<QuestionEnd, AskError>> },
-    /// A call that was cut off waits until nothing of what it asked is open.
+    /// An interrupted call waits until none of its questions is open.
     Call { call_id: String, reply: ReplyTo<Vec<KnownQuestion>> },
 }
 
-/// When it is tried again to record that a question has expired. The store may refuse for long, when its disk is full.
+/// The wait before another attempt to record an expiry. The store may refuse for a long time, for example
+/// while the disk is full.
 const RECORD_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 struct Timer {
@@ -42,17 +43,17 @@ struct Timer {
 }
 
 impl Askers {
-    /// A call waits for the end of this question.
+    /// Adds a call that waits for the end of this question.
     fn wait(&mut self, id: EntryId, reply: ReplyTo<Result<QuestionEnd, AskError>>) {
         self.waiting.push(Asker::Question { id, reply });
     }
 
-    /// A call that was cut off waits until nothing of what it asked is open.
+    /// Adds an interrupted call that waits until none of its questions is open.
     fn wait_for_call(&mut self, call_id: String, reply: ReplyTo<Vec<KnownQuestion>>) {
         self.waiting.push(Asker::Call { call_id, reply });
     }
 
-    /// Tells who waits for this question how it ended.
+    /// Sends the end of this question to the calls that wait for it.
     fn tell(&mut self, question: EntryId, end: &QuestionEnd) {
         let is_its = |asker: &mut Asker| matches!(asker, Asker::Question { id, .. } if *id == question);
         for asker in self.waiting.extract_if(.., is_its) {
@@ -62,7 +63,7 @@ impl Askers {
         }
     }
 
-    /// Tells who waits for questions that have ended.
+    /// Sends the ends of closed questions to the calls that wait for them.
     fn tell_ended(&mut self, questions: &Questions) {
         let end = |id: EntryId| questions.find(id).and_then(|known| known.end.as_ref());
         let ids: Vec<EntryId> = self.waiting.iter().filter_map(Asker::question).collect();
@@ -74,7 +75,7 @@ impl Askers {
         self.tell_calls(questions);
     }
 
-    /// Tells the calls that were cut off, and of whose questions none is open.
+    /// Answers the interrupted calls that have no open questions.
     fn tell_calls(&mut self, questions: &Questions) {
         let is_told = |asker: &mut Asker| match asker {
             Asker::Call { call_id, .. } => questions.of_call(call_id).all(|known| known.end.is_some()),
@@ -87,8 +88,8 @@ impl Askers {
         }
     }
 
-    /// The timer of the question that expires next is to be set for this time, in unix milliseconds; `None`: for none. Gives
-    /// what ends the new timer, where one is to be started.
+    /// Sets the timer of the next expiry to this time, in unix milliseconds; `None` for none. Returns the
+    /// token that ends the new timer, if one must be started.
     fn set_timer(&mut self, at_ms: Option<u64>) -> Option<CancellationToken> {
         let Some(at_ms) = at_ms else {
             self.timer = None;
@@ -113,11 +114,11 @@ impl Asker {
 }
 
 impl SessionState {
-    /// A call asks a person.
+    /// Handles a call's question for a person.
     pub(super) async fn ask(&mut self, request: AskRequest) {
         let AskRequest { stamp, call_id, tool, ordinal, asker, mut question, reply } = request;
         if self.life.is_stopping() || self.current(stamp).is_none() {
-            // Its run is over or goes on without it, and whoever asks ends with it.
+            // Its run is over or continues without it, and the call ends with it.
             let _ = reply.send(Err(self.shared.gone()));
             return;
         }
@@ -137,7 +138,7 @@ impl SessionState {
         let now_ms = self.deps.now_ms();
         let expires =
             |time: Duration| now_ms.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        // What is recorded is when it expires.
+        // The record has the time of the expiry.
         let expires_at_ms = question.expires_in.take().map(expires);
         let run = stamp.run;
         let asked = AskedQuestion { run, call_id, tool, ordinal, asker, question, expires_at_ms };
@@ -152,7 +153,7 @@ impl SessionState {
         }
     }
 
-    /// A call that was cut off waits for the ends of all that it asked.
+    /// Lets an interrupted call wait for the ends of all its questions.
     pub(super) fn await_questions(
         &mut self,
         stamp: RunAttempt,
@@ -167,7 +168,7 @@ impl SessionState {
         self.askers.tell_calls(self.log.questions());
     }
 
-    /// The tool of a call begins, after a hook had asked.
+    /// Records that the tool of a call starts, after a hook had asked.
     pub(super) async fn call_starts(&mut self, stamp: RunAttempt, call_id: String) -> Result<()> {
         if self.life.is_stopping() || self.current(stamp).is_none() {
             return Err(self.shared.gone());
@@ -180,7 +181,7 @@ impl SessionState {
         self.append(draft, None).await
     }
 
-    /// The time of a question has passed.
+    /// Ends the expired questions.
     pub(super) async fn expire_questions(&mut self) {
         self.askers.set_timer(None);
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -194,7 +195,7 @@ impl SessionState {
         self.arm_expiry();
     }
 
-    /// These entries are durable: tells who waits for the ends of questions among them.
+    /// Answers the calls that wait for questions whose ends are among these durable entries.
     pub(super) fn tell_askers(&mut self, entries: &[Arc<Entry>]) {
         let mut has_ended = false;
         for entry in entries {
@@ -208,18 +209,18 @@ impl SessionState {
         }
     }
 
-    /// Tells who waits for questions that ended while the session slept.
+    /// Answers the calls that wait for questions which ended while the session slept.
     pub(super) fn tell_askers_again(&mut self) {
         self.askers.tell_ended(self.log.questions());
         self.arm_expiry();
     }
 
-    /// Sets the timer for the question that expires next. It wakes the session where that sleeps.
+    /// Sets the timer for the next expiry. It wakes a sleeping session.
     pub(super) fn arm_expiry(&mut self) {
         self.arm_expiry_after(Duration::ZERO);
     }
 
-    /// As [`Self::arm_expiry`], and not before this time has passed.
+    /// Like [`Self::arm_expiry`], but not before this time has passed.
     fn arm_expiry_after(&mut self, at_least: Duration) {
         let at_ms = self.log.questions().next_expiry_ms();
         let Some(cancelled) = self.askers.set_timer(at_ms) else { return };
@@ -239,7 +240,7 @@ impl SessionState {
     }
 }
 
-/// Why a session was not changed, for the caller.
+/// Returns the caller's error for a refused change.
 pub(super) async fn refused(deps: &Deps, session: &Arc<str>, error: AmendError) -> Error {
     let (question, error) = match error {
         AmendError::TooManyLabels => return MetadataError::TooManyLabels { labels_max: LABELS_MAX }.into(),
@@ -262,8 +263,8 @@ pub(super) async fn refused(deps: &Deps, session: &Arc<str>, error: AmendError) 
     }
 }
 
-/// How a question of an earlier call ended, by the log; `None` where the entry is no question. The end is near, since a
-/// question ends with its call.
+/// Returns how a question of an earlier call ended, by the log; `None` if the entry is not a question. The
+/// end is near, because a question ends with its call.
 #[expect(clippy::wildcard_enum_match_arm, reason = "no other record says anything of questions")]
 fn ended(store: &Store, session: &str, question: EntryId) -> Result<Option<Option<QuestionEnd>>> {
     /// How many entries are read at once.

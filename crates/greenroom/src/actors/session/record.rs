@@ -1,7 +1,7 @@
-//! What a run says is recorded, what joins it at boundaries, and its end.
+//! Recording a run's messages, the input that joins it at boundaries, and its end.
 //!
-//! Invariants: the run's end is recorded once, with the size that the tracker measured, and its answer with it where that is
-//! the last thing; where the store refuses, the run is given up, and what was acknowledged is there.
+//! Invariants: the run's end is recorded once, with the measured size, and in one write with its answer if
+//! that comes last; if the store refuses, the run ends without a record, and acknowledged entries are kept.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::values::compaction::told_compactions;
 use crate::values::error::Error;
 
 impl SessionState {
-    /// The open run, if this is about it. Late news ends here.
+    /// Returns the open run if the message is about it. Late messages are dropped here.
     pub(super) fn current(&mut self, stamp: RunAttempt) -> Option<&mut OpenRun> {
         self.runs.current(stamp)
     }
@@ -35,7 +35,7 @@ impl SessionState {
         let recorded = messages.len();
         let messages = self.without_waiting(messages);
         if messages.is_empty() && recorded > 0 {
-            // The run is being left, and hears no more.
+            // The run is being left, and gets no more messages.
             return;
         }
         let Some(run) = self.current(stamp) else { return };
@@ -114,7 +114,7 @@ impl SessionState {
         }
     }
 
-    /// Puts on the bill what a model call cost besides what the log says by its answer.
+    /// Bills a model call whose cost the log does not record with its answer.
     pub(super) async fn calls_spent(
         &mut self,
         stamp: Option<RunAttempt>,
@@ -131,7 +131,8 @@ impl SessionState {
         }
     }
 
-    /// What may have kept the run's calls from their end, where they are cut off. `last` is what is still to be recorded.
+    /// Returns a possible reason why interrupted calls of the run did not end. `last` are the messages still
+    /// to record.
     fn suspicion(&self, last: &[Message]) -> Option<String> {
         let path = self.log.path().iter().rev().find_map(|entry| entry.kind.as_message());
         let newest = last.last().or(path.map(|message| &**message));
@@ -140,8 +141,8 @@ impl SessionState {
         waits::suspicion(self.inbox.callers()).filter(|_| is_cut_off)
     }
 
-    /// The session is closed while calls of its run wait for people: the run stays open in the log, and goes on when the
-    /// session is opened again.
+    /// Closes the session while calls of its run wait for people: the run stays open in the log, and
+    /// continues when the session is opened again.
     async fn leave_waiting(&mut self) {
         let draft = self.log.recovery_of_waiting(self.deps.now_ms());
         if !draft.is_empty() && !self.append_for_run(draft).await {
@@ -157,8 +158,8 @@ impl SessionState {
         tell_all(run.take_callers(), || Err(why.clone()));
     }
 
-    /// What is recorded of these messages. Where the session is closed, a call that waits for a person has no result: it
-    /// goes on when the session is opened again.
+    /// Returns the messages to record. When the session is closed, a call that waits for a person has no
+    /// result: it continues when the session is opened again.
     fn without_waiting(&mut self, mut messages: Vec<Message>) -> Vec<Message> {
         if !self.runs.open().is_some_and(OpenRun::is_interrupted) {
             return messages;
@@ -174,7 +175,7 @@ impl SessionState {
         messages
     }
 
-    /// Appends what belongs to the run. Where the store refuses it, the run is given up; gives whether it goes on.
+    /// Appends entries of the run. If the store refuses, the run ends; returns whether it continues.
     pub(super) async fn append_for_run(&mut self, draft: Box<Draft>) -> bool {
         match self.append(draft, None).await {
             Ok(()) => true,
@@ -185,7 +186,7 @@ impl SessionState {
         }
     }
 
-    /// Gives each call on the path that has no result an interrupted one. Gives whether the run goes on.
+    /// Adds an `interrupted` result for each open call on the path. Returns whether the run continues.
     async fn close_open_calls(&mut self) -> bool {
         self.close_calls(self.log.open_calls()).await
     }
@@ -196,7 +197,7 @@ impl SessionState {
         draft.is_empty() || self.append_for_run(draft).await
     }
 
-    /// The session is closed: its run is interrupted, unless it is aborted already.
+    /// Interrupts the run when the session is closed, unless it is aborted already.
     pub(super) fn interrupt_run(&mut self) {
         self.shared.set_closing(true);
         if let Some(run) = self.runs.open_mut() {
@@ -205,7 +206,7 @@ impl SessionState {
         self.shared.cancel_run();
     }
 
-    /// The run is over; its end is recorded with the size that the tracker measures, and `last` with it.
+    /// Ends the run: its end is recorded with the measured size, and `last` with it.
     pub(super) fn start_closing(&mut self, outcome: RunOutcome, last: Vec<Arc<Entry>>) {
         self.refresh_settings();
         if let Some(run) = self.runs.open_mut() {
@@ -213,11 +214,11 @@ impl SessionState {
             self.tell_last_answer();
             self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
         }
-        // A compaction that the run asked for has nobody to wait for it.
+        // No run waits for this compaction any more.
         self.cancel_compaction("the run ended");
     }
 
-    /// Tells the tracker of the answer that ends the run, if that is not recorded yet.
+    /// Passes the answer that ends the run to the tracker, if it is not recorded yet.
     pub(super) fn tell_last_answer(&mut self) {
         let Some(last) = self.runs.open().and_then(OpenRun::unrecorded) else { return };
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -228,7 +229,7 @@ impl SessionState {
         }
     }
 
-    /// The context was measured: records the end of the run that is over, and answers.
+    /// Records the end of the finished run with the measured size, and answers.
     pub(super) async fn close_run(&mut self, measured: &Measurement) {
         let context = measured.usage;
         let Some(mut closing) = self.runs.take_closing() else { return };
@@ -254,7 +255,7 @@ impl SessionState {
         if let Err(error) = appended {
             self.end_not_recorded(&closing, last.is_empty(), after.then, &error);
         }
-        // What was measured contains the last answer.
+        // The measured size includes the last answer.
         let is_as_measured = !self.take_next_definition() && is_recorded;
         self.compact_if_requested();
         if is_as_measured {
@@ -262,8 +263,8 @@ impl SessionState {
         }
     }
 
-    /// The store refused the end of a run, whose answer `is_durable` or was to be recorded with it. Those who wait for it, as
-    /// `then` says, hear why.
+    /// Handles the store's refusal of a run's end; its answer `is_durable`, or was to be recorded with the
+    /// end. The callers in `then` get the error.
     fn end_not_recorded(
         &mut self,
         closing: &ClosingRun,
@@ -272,7 +273,7 @@ impl SessionState {
         error: &Error,
     ) {
         if is_durable {
-            // That the run ended is noted with the next prompt.
+            // The run's end will be recorded with the next prompt.
             self.warn(format!("the run's end could not be recorded: {error}"));
         } else {
             closing.cancel();
@@ -288,7 +289,7 @@ impl SessionState {
         }
     }
 
-    /// The store refused: the run cannot go on. What was acknowledged is there.
+    /// Ends the run after the store's refusal. Acknowledged entries are kept.
     pub(super) fn run_broken(&mut self, error: &Error) {
         self.shared.cancel_run();
         self.shared.end_run();

@@ -1,6 +1,7 @@
-//! The runs of a session: the one in progress, and what the next one goes on from.
+//! The runs of a session: the one in progress, and the state that carries over to the next one.
 //!
-//! Invariants: at most one is open; each attempt at one has a number of its own, so that news of an earlier attempt is late.
+//! Invariants: at most one is open; each attempt has its own number, so messages about an earlier attempt are
+//! late.
 
 use std::sync::Arc;
 
@@ -12,24 +13,25 @@ use super::open_run::{ClosingRun, NewRun, OpenRun, RunInstructions};
 use crate::core::message::RunAttempt;
 use crate::core::running::Running;
 
-/// The runs of a session: the one in progress, and what the next one goes on from.
+/// The runs of a session: the one in progress, and the state that carries over to the next one.
 #[derive(Default)]
 pub(super) struct Runs {
     open: Option<OpenRun>,
-    /// The instructions of the newest run, since the session was opened.
+    /// The instructions of the newest run since the session was opened.
     instructions: Option<Arc<str>>,
-    /// How many runs the session's agents began or went on with: the number of the newest attempt.
+    /// The number of attempts by the session's agents, which is the number of the newest one.
     attempts: u32,
-    /// What the newest run may cost.
+    /// The cost limit of the newest run.
     cost: Option<RunCost>,
-    /// The run as the agent handed it over, before the session sleeps, or after.
+    /// The run as the agent handed it over, before or after the session's sleep.
     handed_over: Option<Box<Running>>,
-    /// Whether a run that an earlier process left waits for people, and goes on with an agent like its own only.
+    /// Whether a run that an earlier process left waits for people, and continues only with an agent like its
+    /// own.
     is_left_waiting: bool,
 }
 
 impl Runs {
-    /// The run in progress.
+    /// Returns the run in progress.
     pub(super) fn open(&self) -> Option<&OpenRun> {
         self.open.as_ref()
     }
@@ -42,86 +44,86 @@ impl Runs {
         self.open.is_some()
     }
 
-    /// Which run is in progress.
+    /// Returns the id of the run in progress.
     pub(super) fn id(&self) -> Option<RunId> {
         self.stamp().map(|stamp| stamp.run)
     }
 
-    /// The run in progress, and which attempt at it.
+    /// Returns the run in progress and the attempt at it.
     pub(super) fn stamp(&self) -> Option<RunAttempt> {
         self.open.as_ref().map(OpenRun::stamp)
     }
 
-    /// The run in progress, as it is traced.
+    /// Returns the span of the run in progress.
     pub(super) fn span(&self) -> Option<&Span> {
         self.open.as_ref().map(OpenRun::span)
     }
 
-    /// Whether the run's end waits for the size that the tracker measures.
+    /// Whether the run's end waits for a measurement.
     pub(super) fn is_closing(&self) -> bool {
         self.open.as_ref().is_some_and(OpenRun::is_closing)
     }
 
-    /// The open run, if this is about it. Late news ends here.
+    /// Returns the open run if the message is about it. Late messages are dropped here.
     pub(super) fn current(&mut self, stamp: RunAttempt) -> Option<&mut OpenRun> {
         self.open.as_mut().filter(|run| run.stamp() == stamp && !run.is_closing())
     }
 
-    /// The run that is open in the log is in progress from now on.
+    /// Makes the run that is open in the log the run in progress.
     pub(super) fn begin(&mut self, run: RunId, span: Span, new: NewRun) {
         self.note_instructions(&new.instructions);
         let attempt = self.next_attempt();
         self.open = Some(OpenRun::new(RunAttempt { run, attempt }, span, new));
     }
 
-    /// The number of the attempt that begins.
+    /// Returns the number of the next attempt.
     pub(super) fn next_attempt(&mut self) -> u32 {
         self.attempts += 1;
         self.attempts
     }
 
-    /// Instructions with this text, of so many tokens, as a run has them.
+    /// Returns the instructions of a run, with their size if they have changed.
     pub(super) fn instructions(&self, text: Arc<str>, tokens: impl FnOnce(&str) -> u64) -> RunInstructions {
         let is_changed = self.instructions.as_ref().is_some_and(|before| *before != text);
         RunInstructions { changed: is_changed.then(|| tokens(&text)), text }
     }
 
-    /// These are the newest instructions.
+    /// Notes the newest instructions.
     pub(super) fn note_instructions(&mut self, instructions: &RunInstructions) {
         self.instructions = Some(Arc::clone(&instructions.text));
     }
 
-    /// No run is in progress any more.
+    /// Takes the run in progress.
     pub(super) fn take(&mut self) -> Option<OpenRun> {
         self.open.take()
     }
 
-    /// The run whose end is recorded now, if it is over.
+    /// Takes the run whose end is recorded now, if it is over.
     pub(super) fn take_closing(&mut self) -> Option<ClosingRun> {
         self.open.take_if(|run| run.is_closing())?.close()
     }
 
-    /// What the newest run may cost.
+    /// Returns the cost limit of the newest run.
     pub(super) fn cost(&self) -> Option<RunCost> {
         self.cost
     }
 
-    /// Sets what the run that begins may cost. Gives whether that is something else than before.
+    /// Sets the cost limit of the new run. Returns whether it has changed.
     pub(super) fn set_cost(&mut self, cost: Option<RunCost>) -> bool {
         std::mem::replace(&mut self.cost, cost) != cost
     }
 
-    /// The agent handed the run over, so that the session may sleep.
+    /// Keeps the run that the agent handed over, so the session may sleep.
     pub(super) fn hand_over(&mut self, running: Box<Running>) {
         self.handed_over = Some(running);
     }
 
-    /// The run as the agent handed it over.
+    /// Returns the run that the agent handed over.
     pub(super) fn handed_over(&self) -> Option<&Running> {
         self.handed_over.as_deref()
     }
 
-    /// The run that an agent is to go on with, or that another begins anew.
+    /// Takes the run that was handed over, for an agent to continue.
     pub(super) fn take_back(&mut self) -> Option<Box<Running>> {
         self.handed_over.take()
     }
@@ -131,7 +133,7 @@ impl Runs {
         self.is_left_waiting
     }
 
-    /// Says whether a run that an earlier process left waits for people. Gives whether it was so before.
+    /// Sets whether a run that an earlier process left waits for people. Returns the previous value.
     pub(super) fn set_left_waiting(&mut self, is_left_waiting: bool) -> bool {
         std::mem::replace(&mut self.is_left_waiting, is_left_waiting)
     }

@@ -1,6 +1,6 @@
-//! How a session stands, and what it does next after whatever it handled.
+//! The session's published state, and its next work after each message.
 //!
-//! Invariants: what waits begins only while nothing is under way; how the session stands is published in one place.
+//! Invariants: queued input starts only while no work is in progress; the state is published in one place.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::values::error::{Error, Result};
 use crate::values::state::{State, Status};
 
 impl SessionState {
-    /// Whatever was handled: a session with nothing under way ends if it is to end, or goes on with what waits.
+    /// Called after every message: a session without work in progress stops if it should, or starts queued
+    /// work.
     pub(super) async fn settle(&mut self) {
         self.publish_state();
         self.settle_work().await;
@@ -40,8 +41,8 @@ impl SessionState {
             if self.inbox.may_clear() {
                 Box::pin(self.clear_refused()).await;
             }
-            // The agent goes with this actor, and what it has not yet broadcast or answered with it: so it speaks
-            // first.
+            // The agent ends with this actor, and would lose unpublished events and unsent replies, so it
+            // sends them first.
             self.agent.tell(AgentMessage::FlushEvents);
             return;
         }
@@ -56,11 +57,11 @@ impl SessionState {
         }
     }
 
-    /// Publishes how the session stands. The lanes hear where somebody begins to wait for what is under way: a summary that
-    /// nobody waits for lets others go first.
+    /// Publishes the session's state. If a caller starts to wait for work in progress, the lanes are
+    /// notified: a summary for which nobody waits has the lowest priority.
     pub(super) fn publish_state(&self) {
         if self.life.is_asleep() {
-            // The run and the inbox are with the supervisor, and stay as they were published.
+            // The run and the inbox are with the supervisor, and remain as published.
             return;
         }
         let is_awaited =
@@ -95,12 +96,12 @@ impl SessionState {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Whether no work is in progress.
     pub(super) fn is_at_rest(&self) -> bool {
         !self.runs.is_open() && self.compaction.is_idle()
     }
 
-    /// Whether something may begin.
+    /// Whether new work may start.
     pub(super) fn is_idle(&self) -> bool {
         self.is_at_rest() && !self.runs.is_left_waiting()
     }
@@ -113,12 +114,12 @@ impl SessionState {
         }
     }
 
-    /// Goes on with what waits for people, and closes what else a crash left open.
+    /// Continues work that waits for people, and closes everything else that a crash left open.
     pub(super) async fn recover(&mut self) {
         self.runs.set_left_waiting(self.log.is_waiting() && !self.may_take_up(None));
         if self.runs.is_left_waiting() {
             if let Some(run) = self.log.head().open_run {
-                // An abort is meant for it, and not for what waits behind it.
+                // An abort is meant for this run, and not for input behind it.
                 self.shared.begin_run(run, CancellationToken::new(), self.shared.early_aborts());
             }
             return self.arm_expiry();
@@ -137,19 +138,19 @@ impl SessionState {
         if let Some(draft) = self.log.recovery(self.deps.now_ms(), self.estimate())
             && let Err(error) = self.append(draft, None).await
         {
-            // It is tried again with the next prompt.
+            // This is retried with the next prompt.
             self.warn(format!("what a crash left open could not be closed: {error}"));
         }
     }
 
-    /// The context's size by the log alone.
+    /// Estimates the context's size from the log alone.
     pub(super) fn estimate(&self) -> ContextUsage {
         let measured = Measured { usage_tokens: 0, trailing_tokens: self.log.head().context_tokens };
         ContextUsage::new(measured, self.definition.window)
     }
 }
 
-/// How a session with nothing under way stands, as far as its log says; `model` answers in it.
+/// Returns the state of a session without work in progress, by its log, with this model.
 pub(super) fn state_by_log(id: &str, log: &Log, model: &str, context: ContextUsage) -> State {
     let bill = log.bill();
     State {

@@ -1,7 +1,7 @@
-//! A session ends in order, or falls asleep where nothing is under way, or where its run waits for tools alone.
+//! A session stops in order, or sleeps if no work is in progress, or if its run waits only for tools.
 //!
-//! Invariants: nothing that is said to a session is lost because it falls asleep; a run that goes on meanwhile is kept with
-//! all that belongs to it.
+//! Invariants: no message to a session is lost because it sleeps; a run that continues in the meantime is
+//! kept with all its state.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,11 +16,11 @@ use crate::core::shared::Published;
 use crate::values::error::Error;
 
 impl SessionState {
-    /// Ends in order: the run is interrupted, and the log is whole.
+    /// Stops in order: the run is interrupted, and the log is complete.
     pub(super) fn stop(&mut self) {
         self.go_on();
         self.life.stop();
-        // The ends of what is cancelled come back as messages, and then it stops.
+        // The ends of the cancelled work arrive as messages, and then the session stops.
         self.interrupt_run();
         self.cancel_compaction("the session is closed");
     }
@@ -52,38 +52,38 @@ impl SessionState {
         if self.has_nothing_to_do() && now <= activity + 1 {
             let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
         } else if !again {
-            // The next check is on its way.
+            // The next check is already scheduled.
         } else if let Some(stamp) = self.stamp_of_waiting().filter(|_| now <= activity + 1) {
-            // It may sleep if its run waits for tools alone, which the agent knows.
+            // The session may sleep if its run waits only for tools, which the agent knows.
             self.agent.tell(AgentMessage::Suspend { stamp });
         } else {
             self.watch_idleness();
         }
     }
 
-    /// Whether nothing is under way, nothing waits that may begin, and nothing is in the log that must not begin.
+    /// Whether no work is in progress, no queued input may start, and no refused item is in the log.
     fn has_nothing_to_do(&self) -> bool {
         self.is_at_rest() && self.inbox.is_empty(&self.log) && !self.inbox.has_refused()
     }
 
-    /// The run that may sleep, as far as the session knows.
+    /// Returns the run that may sleep, as far as the session knows.
     fn stamp_of_waiting(&self) -> Option<RunAttempt> {
         let may_sleep = !self.life.is_stopping() && self.compaction.is_idle() && !self.runs.is_closing();
         self.runs.stamp().filter(|_| may_sleep && self.runs.handed_over().is_none())
     }
 
-    /// The agent handed the run over, or has something to do.
+    /// Handles the agent's reply: the run that it handed over, or `None` if it has something to do.
     pub(super) fn suspended(&mut self, stamp: RunAttempt, running: Option<Box<Running>>) {
         let may_sleep = self.stamp_of_waiting() == Some(stamp);
         let is_of_run = self.runs.stamp() == Some(stamp);
-        // One of another attempt is over.
+        // A run of another attempt is over.
         let Some(running) = running.filter(|_| is_of_run) else {
             self.watch_idleness();
             return;
         };
         self.runs.hand_over(running);
         if !may_sleep {
-            // Something came up meanwhile, and the run goes on at once.
+            // Work arrived in the meantime, and the run continues at once.
             self.go_on();
             self.watch_idleness();
             return;
@@ -91,8 +91,8 @@ impl SessionState {
         let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
     }
 
-    /// Falls asleep, unless something has come up since the session said that it is idle. A run that waits for its tools
-    /// alone is kept for whoever wakes the session.
+    /// Sleeps, unless work has arrived since the session reported that it is idle. A run that waits only for
+    /// its tools is kept for the next actor.
     pub(super) fn sleep(&mut self) {
         let line = self.runs.handed_over().map(|running| running.line.clone());
         let may_sleep = match &line {
@@ -106,22 +106,22 @@ impl SessionState {
             self.watch_idleness();
             return;
         }
-        // Nobody else can reach this actor any more.
+        // No sender can reach this actor any more.
         match line {
             None => self.stop(),
             Some(line) => {
-                // A task may have said something since the agent handed the run over.
+                // A task may have sent a message since the agent handed the run over.
                 line.wake_if_awaited();
                 self.life.stop();
             }
         }
     }
 
-    /// Gives away the run that was handed over, with all that belongs to it; `None` where there is none.
+    /// Takes the run that was handed over, with all its state; `None` if there is none.
     fn suspend(&mut self) -> Option<Box<Suspended>> {
         self.runs.handed_over()?;
         assert!(self.runs.is_open(), "a run that was handed over is open");
-        // Whoever waits for it waits at the supervisor.
+        // Its callers wait at the supervisor.
         self.shared.publish_state(Published { is_awaited: false, ..self.shared.published() });
         self.life.fall_asleep();
         Some(Box::new(Suspended {
@@ -135,11 +135,11 @@ impl SessionState {
         }))
     }
 
-    /// The agent goes on with a run that was handed over. Gives whether there is one.
+    /// Lets the agent continue a run that was handed over. Returns whether there is one.
     pub(super) fn go_on(&mut self) -> bool {
         let Some(running) = self.runs.take_back() else { return false };
         self.agent.tell(AgentMessage::Continue { running, tracker: self.tracker.actor().clone() });
-        // What was answered, withdrawn or set while it slept.
+        // Answers, withdrawals and settings from the time of its sleep.
         self.tell_askers_again();
         let session = self.shared.id.to_string();
         tell_all(self.inbox.take_withdrawn(&self.log), || Err(Error::Withdrawn { session: session.clone() }));

@@ -1,7 +1,8 @@
-//! A session that has no actors: how it stands, and what is done to it in the store.
+//! Sessions without actors: their state, and operations on them in the store.
 //!
-//! Invariants: nothing is started; looking writes nothing, and tells what the session's actors would tell if they were
-//! started and left alone. The supervisor holds a session while it is changed or deleted here, so that it has one writer.
+//! Invariants: nothing is started; reading writes nothing, and returns what the session's actors would return
+//! if they were started and left alone. The supervisor holds a session while it is changed or deleted here,
+//! so it has one writer.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::events::entry_events;
 use crate::values::error::{Error, Result};
 use crate::values::state::State;
 
-/// How a session stands with this agent, or without one.
+/// Returns the session's state with this agent, or without one.
 pub(crate) async fn state(
     deps: &Arc<Deps>,
     shared: &SessionShared,
@@ -44,12 +45,12 @@ pub(crate) async fn state(
     let ratio = deps.learned.ratio(&config.origin, &config.model);
     let context = Tracker::open(log.path(), config.frame(), ratio).context_usage(config.limits.window);
     let state = state_by_log(id, &log, definition.model(), context);
-    // Its actors said so before they slept.
+    // Its actors determined this before they slept.
     let held_back = shared.published().held_back.map_or(state.held_back, |items| items.len());
     Ok(State { held_back, ..state })
 }
 
-/// Whether a session could work with this agent.
+/// Checks whether a session could work with this agent.
 ///
 /// # Errors
 /// Why it could not.
@@ -57,8 +58,8 @@ pub(crate) fn check_agent(deps: &Arc<Deps>, agent: Arc<Agent>) -> Result<()> {
     Definition::resolve(deps, agent, 0).map(drop)
 }
 
-/// What the model would be sent, the system prompt apart: told by the session's actor where it has one, which is not started
-/// for that, or read from the log.
+/// Returns the context as the model would get it, without the system prompt: from the session's actor, which
+/// is not started for this, or from the log.
 pub(crate) async fn context_of(door: &Door) -> Result<Vec<Arc<Message>>> {
     door.check_deleted()?;
     match door.look(SessionMessage::Context).await {
@@ -67,8 +68,8 @@ pub(crate) async fn context_of(door: &Door) -> Result<Vec<Arc<Message>>> {
     }
 }
 
-/// What the model would be sent by a session that has no actors, the system prompt apart: with this agent, or as it is
-/// recorded where nobody has said which.
+/// Returns the context of a session without actors as the model would get it, without the system prompt: with
+/// this agent, or as it is recorded if no agent is known.
 async fn context(deps: &Arc<Deps>, id: &Arc<str>, agent: Option<Arc<Agent>>) -> Result<Vec<Arc<Message>>> {
     let log = read_log(deps, id).await?;
     let messages = log.shown_context();
@@ -79,7 +80,7 @@ async fn context(deps: &Arc<Deps>, id: &Arc<str>, agent: Option<Arc<Agent>>) -> 
     Ok(messages.iter().map(|message| resent.strip(message).into_owned()).collect())
 }
 
-/// Deletes a session that has no actors.
+/// Deletes a session without actors.
 pub(crate) async fn delete(deps: &Arc<Deps>, id: Arc<str>) -> Result<()> {
     let (store, session) = (deps.store.clone(), Arc::clone(&id));
     if blocking(deps, move || Ok(store.head(&session)?)).await?.is_none() {
@@ -90,7 +91,7 @@ pub(crate) async fn delete(deps: &Arc<Deps>, id: Arc<str>) -> Result<()> {
     Ok(())
 }
 
-/// Changes a session that has no actors. Gives how many inputs were withdrawn.
+/// Changes a session without actors. Returns how many inputs were withdrawn.
 pub(crate) async fn amend(
     deps: &Arc<Deps>,
     shared: &SessionShared,
@@ -130,7 +131,7 @@ pub(crate) async fn amend(
     if withdrawn > 0 && shared.is_suspended() {
         parking.tell_withdrawn(&shared.id, &read_log(deps, &shared.id).await?);
     }
-    // Where earlier events are due, the next opening broadcasts them all in order.
+    // If earlier events are due, the next actor publishes them all in order.
     if shared.start_broadcast(log.head().entries, created_at_ms).is_none() {
         events.iter().for_each(|event| shared.publish_durable(&deps.bus, event));
         shared.mark_flushed();

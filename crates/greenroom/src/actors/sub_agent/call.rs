@@ -1,10 +1,10 @@
-//! One call of an agent by another: a session of its own, made for it, and a run in it.
+//! A call of a sub-agent: a session created for it, and a run in it.
 //!
-//! Invariants: the run is over before the call is, however that ends, unless the agent waits for a person and its caller
-//! goes away: then the call is left open, and whoever runs it again finds the agent where it was left; the caller's log has its start before the session
-//! says anything, and its end with what it cost; no session is deeper than the runtime allows, and no run starts more
-//! agents than its own allows, those below counted; a session that dies in the middle goes on, and when it was given up
-//! the call says so.
+//! Invariants: the run ends before the call does, however that ends, unless the sub-agent waits for a person
+//! when its caller goes away: then the call is left open, and its successor finds the sub-agent where it was
+//! left. The caller's log has the sub-agent's start before its session has any messages, and its end with its
+//! cost. No session is deeper than the runtime allows, and no run starts more sub-agents than its own limit,
+//! including those below. A session that crashes continues; if it finally fails, the call's result says so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,16 +31,16 @@ use crate::limits::waits::Chain;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::{Prompt, Reply};
 
-/// How often the run of one call is resumed after its session died. One that dies often within a minute is given up
-/// before.
+/// How often the run of one call is resumed after its session crashed. Several crashes within a minute end it
+/// earlier.
 const RESUMES_MAX: u32 = 8;
 
-/// The first wait before it is resumed.
+/// The wait before the first resumption.
 const AGAIN_AFTER: Duration = Duration::from_millis(10);
-/// A damaged head must not make a circle of sessions.
+/// A damaged head must not cause an endless loop.
 const ANCESTORS_MAX: usize = 256;
 
-/// Works on a task.
+/// Performs a task.
 pub(super) async fn work(
     deps: &Arc<Deps>,
     definition: &SubAgent,
@@ -68,31 +68,32 @@ pub(super) async fn work(
     }
 }
 
-/// A call that has begun. Its end is recorded when this is dropped, however the call ends: unless it is left, since the
-/// agent waits for a person and its caller's run goes on later.
+/// A call in progress. Dropping it records its end, however the call ends, unless it is left, because the
+/// sub-agent waits for a person and its caller's run continues later.
 struct Call {
     deps: Arc<Deps>,
     caller: Arc<SessionShared>,
-    /// The caller's actor when the call began: one that is closing is reached by nobody else.
+    /// The caller's actor when the call started: no other way leads to an actor that is closing.
     actor: Option<ActorRef<SessionMail>>,
     child: Arc<ChildWork>,
     /// The entry of its start.
     started: Option<EntryId>,
-    /// Whether the agent was left by an earlier attempt, or an earlier process.
+    /// Whether an earlier attempt, or an earlier process, left the sub-agent.
     is_taken_up: bool,
-    /// Cancelled when the call is to end.
+    /// Cancelled when the call must end.
     cancel: CancellationToken,
-    /// Cancels the agent's run.
+    /// Cancels the sub-agent's run.
     stop: CancellationToken,
-    /// What the time limits of the call stand still for.
+    /// What stops the call's time limits.
     pauses: Pauses,
     is_over: bool,
-    /// How it ended; aborted while it has not.
+    /// Its outcome; aborted until it has ended.
     outcome: RunOutcome,
 }
 
 impl Call {
-    /// Opens a session for the call, and has its start recorded; or the session in which an agent was left with this call.
+    /// Opens a session for the call, and records its start; or opens the session in which a sub-agent was
+    /// left with this call.
     async fn begin(deps: &Arc<Deps>, definition: &SubAgent, context: &ToolContext) -> Result<Self> {
         let caller = find(deps, context.session.as_str().into()).await?.ok_or(Error::Aborted)?;
         let left = left_child(&caller, &context.call_id).await;
@@ -148,7 +149,7 @@ impl Call {
         Ok(call)
     }
 
-    /// Lets the agent work. While it asks a person, the time limits of the call stand still.
+    /// Runs the sub-agent. While it asks a person, the call's time limits stop.
     async fn run(&self, definition: &SubAgent, task: String) -> Result<String> {
         tokio::select! {
             biased;
@@ -157,7 +158,8 @@ impl Call {
         }
     }
 
-    /// Lets the agent work. A session that dies is resumed, and one that is closed while it waits for a person is opened.
+    /// Runs the sub-agent. A crashed session is resumed, and one that is closed while it waits for a person
+    /// is opened again.
     async fn attempts(&self, definition: &SubAgent, task: String) -> Result<String> {
         let session = Door::new(Arc::clone(&self.child.shared), Arc::clone(&self.deps));
         let mut begins = !self.is_taken_up;
@@ -171,11 +173,11 @@ impl Call {
                 Err(Error::Waiting { .. }) if !self.cancel.is_cancelled() => was_closed = true,
                 Err(Error::Interrupted { .. }) if !self.child.cancel.is_cancelled() => {}
                 Err(Error::Closed) if was_closed => return Err(waiting(&session)),
-                // It died after its answer was recorded, before it could say so.
+                // The session crashed after it had recorded the answer.
                 Err(Error::NothingToResume { .. }) => return last_answer(&session, definition).await,
                 ended => return ended,
             }
-            // That it died may not have been heard everywhere.
+            // Other parts may not know of the crash yet.
             tokio::select! {
                 biased;
                 () = self.child.cancel.cancelled() => {
@@ -183,13 +185,13 @@ impl Call {
                 }
                 () = tokio::time::sleep(AGAIN_AFTER * 2_u32.pow(attempt)) => {}
             }
-            // It may have died before it took the task on.
+            // The session may have crashed before it accepted the task.
             begins = stored::context_of(&session).await?.is_empty();
         }
         Err(Error::Interrupted { session: session.id().to_owned() })
     }
 
-    /// The agent goes on with what it was at: a run that waits goes on by itself.
+    /// Lets the sub-agent continue: a run that waits continues by itself.
     async fn go_on(&self, definition: &SubAgent, session: &Door) -> Result<String> {
         match self.ask(definition, session, None).await {
             Err(Error::NotIdle { .. }) => {}
@@ -212,7 +214,7 @@ impl Call {
         let options = Box::new(PromptOptions {
             ticket: self.deps.ticket(),
             form: definition.output.clone(),
-            // Its session cancels what it is given when it is closed.
+            // Closing the session cancels this token.
             cancel: self.stop.child_token(),
             waiting: Chain::current(),
             from: CalledFrom::current(),
@@ -222,13 +224,13 @@ impl Call {
         answer(definition, self.until_stopped(handover.reply()).await)
     }
 
-    /// The agent's run, until it has ended. A call that is cancelled ends after its run, which ends in order; unless the
-    /// agent is left.
+    /// Waits for the end of the sub-agent's run. A cancelled call ends after its run, which ends in order,
+    /// unless the sub-agent is left.
     async fn until_stopped(
         &self,
         run: impl Future<Output = Result<Reply>> + Send + 'static,
     ) -> Result<Reply> {
-        // It must not end with this call, which may be left.
+        // The run must not end with this call, which may be left.
         let mut run = tokio::spawn(Chain::current().scope(run));
         let ended = tokio::select! {
             biased;
@@ -244,7 +246,8 @@ impl Call {
         ended.unwrap_or_else(|_| Err(Error::Interrupted { session: self.child.shared.id.to_string() }))
     }
 
-    /// Whether the agent waits for a person while its caller goes away, and its caller's run is not aborted.
+    /// Whether the sub-agent waits for a person while its caller goes away, and its caller's run is not
+    /// aborted.
     fn is_to_be_left(&self) -> bool {
         let is_gone =
             self.cancel.is_cancelled() && (self.caller.is_closing() || !self.caller.is_run_cancelled());
@@ -254,7 +257,8 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        // It is told before it counts as over: whoever looks in between sees that it still works.
+        // The end is reported before the work counts as over, so an observer in between sees that it is still
+        // working.
         let spent = self.deps.ledger.unlink(&self.child.shared);
         if self.child.is_left() || !self.is_over && self.is_to_be_left() {
             self.child.leave();
@@ -274,7 +278,7 @@ impl Drop for Call {
         }
         self.child.end();
         if self.started.is_none() {
-            // Nothing was said in it, so nothing of it is kept.
+            // The session has no messages, so nothing of it is kept.
             if let Some(supervisor) = self.deps.supervisor.get() {
                 let _ = supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.child.shared.id) });
             }
@@ -283,7 +287,8 @@ impl Drop for Call {
 }
 
 impl Call {
-    /// Tells the caller's session. One that has no actor any more reads the end from the child's log when it is opened.
+    /// Reports the end to the caller's session. If that has no actor, it reads the end from the sub-agent's
+    /// log when it is opened.
     fn tell_end(&self, started: EntryId, spent: Bill) {
         let awake = self.caller.keep_awake();
         let message = || SessionMessage::ChildEnded { started, outcome: self.outcome.clone(), spent };
@@ -299,7 +304,7 @@ impl Call {
     }
 }
 
-/// How the work ended, for the caller's log.
+/// Returns the outcome of the work, for the caller's log.
 fn outcome(ended: &Result<String>) -> RunOutcome {
     match ended {
         Ok(_) => RunOutcome::Completed,
@@ -311,7 +316,7 @@ fn outcome(ended: &Result<String>) -> RunOutcome {
     }
 }
 
-/// The agent's answer, as the caller's model reads it.
+/// Returns the sub-agent's answer, as the caller's model reads it.
 fn answer(definition: &SubAgent, ended: Result<Reply>) -> Result<String> {
     match &definition.output {
         None => Ok(ended?.text),
@@ -323,13 +328,13 @@ fn waiting(session: &Door) -> Error {
     Error::Waiting { session: session.id().to_owned() }
 }
 
-/// The agent that was left with this call while it waited for a person, once nobody works on it any more.
+/// Returns the sub-agent that was left with this call while it waited for a person, once no task works on it.
 async fn left_child(caller: &SessionShared, call_id: &str) -> Option<(EntryId, ChildRecord)> {
     let (started, child, work) = caller.take_left_child(call_id)?;
     if let Some(work) = work {
         work.over().await;
         if !work.is_left() {
-            // It has ended meanwhile.
+            // It has ended in the meantime.
             return None;
         }
     }
@@ -356,8 +361,8 @@ async fn find(deps: &Deps, id: Arc<str>) -> Result<Option<Arc<SessionShared>>> {
     found.await.map_err(|_| Error::Closed)
 }
 
-/// The sessions above one whose parent is `parent`, the nearest first, by their heads, which are durable: so they are the
-/// same whoever opens the session again. Not past a session that was deleted.
+/// Returns the sessions above one whose parent is `parent`, nearest first, by their heads, which are durable,
+/// so the result does not depend on how the session is opened. The list ends at a deleted session.
 pub(crate) async fn ancestors(deps: &Deps, parent: Option<String>) -> Result<Arc<[Arc<str>]>> {
     let Some(parent) = parent else { return Ok(Arc::from([])) };
     let store = deps.store.clone();
@@ -373,8 +378,8 @@ pub(crate) async fn ancestors(deps: &Deps, parent: Option<String>) -> Result<Arc
     .await
 }
 
-/// An id that no session has. The id of a call is not enough to make one: a provider may use it again when the call
-/// has left the context, or in the same answer.
+/// Returns an id that no session has. A call's id is not sufficient, because a provider may reuse it after
+/// the call has left the context, or within one answer.
 async fn new_session_id(deps: &Deps, caller: &Arc<SessionShared>, call_id: &str) -> Result<Arc<str>> {
     let (store, caller, call_id) = (deps.store.clone(), Arc::clone(caller), call_id.to_owned());
     blocking(deps, move || {

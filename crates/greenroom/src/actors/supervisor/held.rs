@@ -1,6 +1,7 @@
-//! Sessions without actors are changed and deleted in the store, each in a task of its own.
+//! Changing and deleting sessions without actors in the store, each in a task of its own.
 //!
-//! Invariants: a session is held meanwhile, so that it has one writer; what is wanted of it waits until it is released.
+//! Invariants: a session is held in the meantime, so it has one writer; requests to it wait until it is
+//! released.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::events::event::EventKind;
 use crate::values::error::Error;
 
 impl SupervisorState {
-    /// Changes a session: by its actor, or in the store where it has none.
+    /// Changes a session: through its actor, or in the store if it has none.
     pub(super) fn amend(&mut self, myself: &ActorRef<SupervisorMessage>, request: AmendRequest) {
         let id = Arc::clone(&request.shared.id);
         if self.shutdown.is_some() {
@@ -51,7 +52,7 @@ impl SupervisorState {
         }
     }
 
-    /// Deletes a session that has no actors, in a task of its own.
+    /// Deletes a session without actors, in a task of its own.
     pub(super) fn delete_held(
         &mut self,
         myself: &ActorRef<SupervisorMessage>,
@@ -65,7 +66,7 @@ impl SupervisorState {
         });
     }
 
-    /// Changes a session that has no actors, in a task of its own.
+    /// Changes a session without actors, in a task of its own.
     pub(super) fn amend_held(
         &mut self,
         myself: &ActorRef<SupervisorMessage>,
@@ -110,7 +111,7 @@ impl SupervisorState {
                 tell_all(replies, || Ok(()));
                 tell_all(deleted, || Err(Error::NoSession { session: id.to_string() }));
                 amended.into_iter().for_each(|request| drop(request.reply.send(Err(gone()))));
-                // Another session of this id may begin; a handle of this one does not begin it.
+                // A new session may have this id; a handle of the deleted one does not create it.
                 live.into_iter().for_each(|request| self.open(myself, request));
                 self.stop_when_empty(myself);
             }

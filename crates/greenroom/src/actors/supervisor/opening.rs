@@ -1,7 +1,7 @@
-//! Sessions are opened: their actors are started in tasks, and report back.
+//! Opening sessions: their actors are started in tasks, and report back.
 //!
-//! Invariants: a session is live at most once, and an actor that comes too late is stopped; a definition that cannot work
-//! leaves the one before it.
+//! Invariants: a session is live at most once, and an actor that starts too late is stopped; an unusable
+//! definition leaves the previous one in place.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl SupervisorState {
                     let reason = reason.clone();
                     let _ = request.reply.send(Err(Error::SessionFailed { session: id.to_string(), reason }));
                 }
-                // Opening it again resumes it.
+                // Opening the session again resumes it.
                 Phase::Failed(_) => {
                     session.agent_before = session.shared.agent();
                     session.shared.set_agent(Some(Arc::clone(&request.agent)));
@@ -58,7 +58,7 @@ impl SupervisorState {
             return;
         }
         let (shared, agent_before, parking) = self.shared_for(&request);
-        // A run that goes on while the session sleeps keeps its agent.
+        // A run that continues while the session sleeps keeps its agent.
         let keeps = matches!(request.reason, OpenReason::Join) && shared.is_suspended();
         if !keeps || shared.agent().is_none() {
             shared.set_agent(Some(Arc::clone(&request.agent)));
@@ -70,7 +70,8 @@ impl SupervisorState {
         self.start(myself, &id);
     }
 
-    /// What is shared of a session that is to have actors, the definition that it had, and the place of its run.
+    /// Returns the shared state of a session that will have actors, its previous definition, and the place of
+    /// its run.
     fn shared_for(
         &mut self,
         request: &OpenRequest,
@@ -128,7 +129,7 @@ impl SupervisorState {
     ) {
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.generation == generation)
         else {
-            // Nobody knows of this actor, and a session is live at most once.
+            // The supervisor does not expect this actor, and a session is live at most once.
             if let Ok(actor) = result {
                 actor.stop(Some("it came too late".to_owned()));
             }
@@ -158,7 +159,7 @@ impl SupervisorState {
                 };
                 let Wanted { live, closed, deleted, amended } = wanted;
                 if !closed.is_empty() || !deleted.is_empty() || self.shutdown.is_some() {
-                    // It cannot be ended in order.
+                    // The run cannot be ended in order.
                     drop(session.parking.take(&session.shared));
                 }
                 let (refused, others): (Vec<_>, Vec<_>) = live.into_iter().partition(is_refused);
@@ -172,17 +173,17 @@ impl SupervisorState {
                 let is_restart = session.is_restart;
                 if is_restart && !is_awaited {
                     self.died(myself, id, &error.to_string());
-                    // What was to be changed is tried when it is up again, or told that it failed.
+                    // Changes are tried when the session has started again, or fail.
                     amended.into_iter().for_each(|request| self.amend(myself, request));
                 } else {
-                    // Somebody else may open it with a definition that works.
+                    // Another caller may open the session with a usable definition.
                     self.go_on(myself, id, Wanted { live: others, closed, deleted, amended });
                 }
             }
         }
     }
 
-    /// A session's actor runs: what was wanted of it meanwhile is said to it.
+    /// Sends a running session actor the requests that waited for it.
     pub(super) fn goes_on(
         &mut self,
         myself: &ActorRef<SupervisorMessage>,
@@ -195,7 +196,7 @@ impl SupervisorState {
         for opener in wanted.live {
             hand_over(&session.shared, actor, opener);
         }
-        // The report of its death may have arrived before it was known.
+        // The report of its death may have arrived before the actor was known.
         if actor.get_status() >= ActorStatus::Stopping {
             let early = self.early_deaths.iter().find(|(early, _)| *early == actor.get_id());
             let reason = early.map_or("it died as it began", |(_, reason)| reason).to_owned();
@@ -216,19 +217,19 @@ impl SupervisorState {
     }
 }
 
-/// Gives a live session to who opens it, as soon as it goes on with the opener's definition.
+/// Returns a live session to its opener, once it works with the opener's definition.
 fn hand_over(shared: &Arc<SessionShared>, actor: &ActorRef<SessionMail>, opener: OpenRequest) {
     let OpenRequest { agent, reply, reason, .. } = opener;
     let only_if_idle = matches!(reason, OpenReason::Join);
     if shared.agent().is_some_and(|current| Arc::ptr_eq(&current, &agent)) {
         let _ = reply.send(Ok(Arc::clone(shared)));
     } else {
-        // One that is dead drops the reply, and then the session is opened again.
+        // A dead session drops the reply, and then it is opened again.
         let _ = actor.cast(SessionMessage::Configure { agent, only_if_idle, reply: Some(reply) }.into());
     }
 }
 
-/// What a session's start failed with, as its caller knows it.
+/// Converts the error of a session's start for its caller.
 fn start_error(id: &Arc<str>, error: ractor::SpawnErr) -> Error {
     if let ractor::SpawnErr::StartupFailed(reason) = error {
         return match reason.downcast::<Error>() {

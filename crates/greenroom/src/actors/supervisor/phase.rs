@@ -1,7 +1,7 @@
-//! How far a session is in its life, as the supervisor knows it, and who waits for it.
+//! The phase of a session's life, as the supervisor knows it, and the requests that wait for it.
 //!
-//! Invariants: whoever wants something of a session that is neither live nor failed waits in its phase, and is heard when the
-//! phase ends.
+//! Invariants: requests to a session that is neither live nor failed wait in its phase, and are handled when
+//! the phase ends.
 
 use std::sync::Arc;
 
@@ -16,17 +16,18 @@ use crate::limits::restarts::Restarts;
 
 pub(super) struct Supervised {
     pub(super) shared: Arc<SessionShared>,
-    /// Where its run is while it sleeps.
+    /// The place of its run while it sleeps.
     pub(super) parking: ParkingPlace,
     pub(super) phase: Phase,
     pub(super) restarts: Restarts,
-    /// Whether it is being started again after it died.
+    /// Whether it is being restarted after a crash.
     pub(super) is_restart: bool,
-    /// Which start this is: news of an earlier one is late.
+    /// The number of this start: messages about an earlier one are late.
     pub(super) generation: u64,
-    /// The definition before the one that it is being started with; it holds again where that one cannot work.
+    /// The definition before the one that it is being started with; it applies again if the new one is
+    /// unusable.
     pub(super) agent_before: Option<Arc<Agent>>,
-    /// Whether what was interrupted is to be finished as soon as it is up.
+    /// Whether interrupted work must be finished as soon as it has started.
     pub(super) finishes: bool,
 }
 
@@ -50,31 +51,31 @@ pub(super) enum Phase {
     Starting(Wanted),
     /// The session's actors run.
     Live(ActorRef<SessionMail>),
-    /// The session's actors run and were told to fall asleep: they end, or say that they stay awake.
+    /// The session's actors run and were told to sleep: they end, or report that they stay awake.
     Drowsy(ActorRef<SessionMail>, Wanted),
-    /// The session is ending in order.
+    /// The session is stopping in order.
     Closing(Wanted),
     /// The session has no actors, and is changed or deleted in the store.
     Held(Wanted),
-    /// The session died too often and was given up.
+    /// The session crashed too often.
     Failed(String),
 }
 
-/// Who waits for a session.
+/// The requests that wait for a session.
 #[derive(Default)]
 pub(super) struct Wanted {
-    /// The session is to be live, with these definitions.
+    /// The session should be live, with these definitions.
     pub(super) live: Vec<OpenRequest>,
-    /// The session is to be closed.
+    /// The session should be closed.
     pub(super) closed: Vec<oneshot::Sender<()>>,
-    /// The session is to be deleted when it is closed.
+    /// The session should be deleted when it is closed.
     pub(super) deleted: Vec<ReplyTo<()>>,
-    /// The session is to be changed.
+    /// The session should be changed.
     pub(super) amended: Vec<AmendRequest>,
 }
 
 impl Phase {
-    /// The session's actor, while it runs and was not told to end.
+    /// Returns the session's actor, while it runs and was not told to end.
     pub(super) fn actor(&self) -> Option<&ActorRef<SessionMail>> {
         match self {
             Self::Live(actor) | Self::Drowsy(actor, _) => Some(actor),
@@ -89,13 +90,13 @@ impl Wanted {
     }
 }
 
-/// What ends with a session's actors.
+/// What to do when a session's actors have ended.
 pub(super) enum Closer {
-    /// Nobody waits for it.
+    /// Nothing.
     Nobody,
-    /// Somebody is told when the actors are gone.
+    /// Notify a caller.
     Told(oneshot::Sender<()>),
-    /// The session is deleted when the actors are gone.
+    /// Delete the session.
     Deletes(ReplyTo<()>),
 }
 

@@ -1,4 +1,4 @@
-//! What the supervisor does with messages that come late.
+//! Late messages to the supervisor.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -16,7 +16,7 @@ use crate::{Agent, CompactOptions, Question, Runtime, SessionHandle, ToolContext
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 struct Nothing {}
 
-/// Calls its tool, and ends once the tool has a result.
+/// A model that calls its tool, and ends once the tool has a result.
 fn model() -> Simulator {
     let script = Function(|request: &SeenRequest, _: CallInfo| match request.messages.last() {
         Some(last) if last.role() == "tool" => Answer::text("Done."),
@@ -25,7 +25,7 @@ fn model() -> Simulator {
     Simulator::new(SimulatorOptions::new(script))
 }
 
-/// Waits until the session sleeps in its run.
+/// Waits until the session sleeps during its run.
 async fn parked(session: &SessionHandle) -> Parking {
     for _ in 0..1_000 {
         if let Some(parking) = session.door.shared.parking() {
@@ -36,7 +36,7 @@ async fn parked(session: &SessionHandle) -> Parking {
     panic!("it never sleeps in its run");
 }
 
-/// A session that sleeps in a run whose tool waits for a person, and the run's first parking.
+/// A session that sleeps during a run whose tool waits for a person, and the run's first parking.
 async fn asleep(runtime: &Runtime, id: &str) -> (SessionHandle, crate::Run, Parking) {
     let ask = tool("ask", async |_: Nothing, cx: ToolContext| {
         let answer = cx.ask(Question::choice("May it?", ["yes", "no"])).await?;
@@ -62,7 +62,7 @@ async fn only_the_run_that_could_not_be_woken_is_given_up() {
     let builder = Runtime::builder().provider(model.provider()).in_memory();
     let runtime = builder.idle_after(Duration::from_secs(60)).start().await.unwrap();
 
-    // Another opening woke the session meanwhile, and it parked its run again: the news is late.
+    // Another request woke the session in the meantime, and it parked its run again, so the message is late.
     let (session, run, first) = asleep(&runtime, "late").await;
     let _ = session.plan(CompactOptions::default()).await;
     while session.door.shared.parking() == Some(first) {
@@ -76,7 +76,7 @@ async fn only_the_run_that_could_not_be_woken_is_given_up() {
     session.answer(question.id, "yes").await.unwrap();
     assert_eq!(run.reply().await.unwrap().text, "Done.");
 
-    // Nothing woke this one: whoever waits for the run is told.
+    // Nothing woke this one: the caller of the run gets the error.
     let (session, run, first) = asleep(&runtime, "in time").await;
     give_up(&session, first);
     assert!(matches!(run.reply().await, Err(Error::SessionFailed { .. })));

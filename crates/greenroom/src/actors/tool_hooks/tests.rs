@@ -1,4 +1,4 @@
-//! What comes of what the hooks around a call decide.
+//! The results of hooks around a call.
 
 use greenroom_kernel::files::{Touch, Touched};
 use greenroom_kernel::message::blocks_text;
@@ -15,7 +15,7 @@ fn output(text: &str, status: ToolStatus) -> ToolOutput {
     ToolOutput::new(ToolOutput::text(text).content, status, touched)
 }
 
-/// What became of a call, in words.
+/// Formats what happens to a call.
 fn shown(then: &Before) -> String {
     match then {
         Before::GoOn => "goes on".to_owned(),
@@ -42,7 +42,7 @@ fn a_call_goes_on_unless_a_hook_says_otherwise_or_fails() {
     check(Ok(BeforeTool::Continue), "goes on", None, None);
     let changed = Some((HookAction::Changed, Some(r#"{"sum":5}"#)));
     check(Ok(BeforeTool::Change(json!({ "sum": 5 }))), r#"with {"sum":5}"#, changed, None);
-    // The reason is a clause, whatever the hook ends it with.
+    // The reason is a clause, whatever punctuation the hook ends it with.
     let refused = Some((HookAction::Refused, Some("it is too much.")));
     let text = "Error: The call was not run: it is too much.";
     check(Ok(BeforeTool::Refuse("it is too much.".into())), text, refused, None);

@@ -1,4 +1,4 @@
-//! What a session works with: the window, the fixed part of a request and the settings, and what is refused.
+//! Resolved definitions: the window, the fixed part of a request and the settings, and refusals.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -24,7 +24,7 @@ use crate::lane::LaneLimits;
 use crate::lane::learned::Learned;
 use crate::values::clock::Clock;
 
-/// A provider that is never asked.
+/// A provider that is never called.
 struct Silent {
     name: &'static str,
     output_tokens_max: Option<u64>,
@@ -49,7 +49,7 @@ impl Provider for Silent {
     }
 }
 
-/// A runtime's parts with the providers `openai` (the default one) and `other`.
+/// The services of a runtime with the providers `openai` (the default) and `other`.
 fn deps() -> Deps {
     let store = Store::memory();
     let lanes = [("openai", None), ("other", Some(500))].map(|(name, output_tokens_max)| {
@@ -99,7 +99,7 @@ fn looker(agent: Agent) -> Agent {
     agent.tool("look", |_: Nothing| async move { Ok("it rains") })
 }
 
-/// Instructions of about so many tokens.
+/// Instructions of about this many tokens.
 fn words(tokens: usize) -> String {
     "word ".repeat(tokens)
 }
@@ -124,13 +124,13 @@ async fn a_definition_in_which_nothing_could_work_is_refused() {
     let forced = || ModelSettings::new().tool_choice(ToolChoice::Tool("look".into()));
     check_refused(&agent().settings(forced()), "tool_choice: there is no tool \"look\"");
     assert!(resolve(&Arc::new(deps()), &looker(agent()).settings(forced())).is_ok());
-    // What is pinned leaves less room for the rest.
+    // Pinned messages leave less room for the rest.
     let small = Arc::new(agent().context_window(1_000).instructions(words(300)));
     for (pinned_tokens, fits) in [(0, true), (150, true), (300, false)] {
         let resolved = Definition::resolve(&Arc::new(deps()), Arc::clone(&small), pinned_tokens);
         assert_eq!(resolved.is_ok(), fits, "{pinned_tokens} tokens are pinned");
     }
-    // Where nothing knows the window, nothing is too large.
+    // With an unknown window, nothing is too large.
     let anything = CompactionSettings { unknown_window: UnknownWindow::Disable, ..Default::default() };
     let unheard = Agent::new("unheard-of").compaction(anything).instructions(words(200_000));
     assert!(resolve(&Arc::new(deps()), &unheard).is_ok());
@@ -171,12 +171,12 @@ async fn a_limit_that_was_learned_holds_while_something_could_work_in_it() {
     assert!(deps.learned.learn_limit("openai", "gpt-4o", 10_000, 11_000, None, 0));
     let mut definition = resolve(&deps, &Agent::new("gpt-4o").instructions(words(5_000))).unwrap();
     check_window(&definition, Some(10_000), WindowSource::Learned, "");
-    // With more pinned there is no room in it: then it is the provider that refuses.
+    // With more pinned tokens, it has no room: then the provider refuses.
     assert!(definition.refresh_window(&deps, 4_000));
     check_window(&definition, Some(128_000), WindowSource::Catalog, "");
     assert!(definition.refresh_window(&deps, 1_000) && !definition.refresh_window(&deps, 1_000));
     check_window(&definition, Some(10_000), WindowSource::Learned, "");
-    // Another provider's model of the same name is another model.
+    // A model of the same name at another provider is another model.
     let other = resolve(&deps, &Agent::new("gpt-4o").provider("other")).unwrap();
     assert_eq!(other.window.source, WindowSource::Assumed);
     assert!(!other.is_same_model(&definition) && definition.is_same_model(&definition));
@@ -194,13 +194,13 @@ async fn the_fixed_part_is_the_instructions_the_tools_and_what_is_pinned() {
     let instructions = instructions_tokens(&words(100));
     assert!((90..=110).contains(&instructions), "{instructions}");
     assert_eq!(overhead(&instructed, 30), instructions + 30);
-    // A tool's name, description and schema, with the one that reads what was left out; and a sub-agent is a tool.
+    // A tool's name, description and schema, and those of `recall`; a sub-agent is a tool, too.
     let tool = overhead(&looker(bare.clone()), 0);
     assert!((30..100).contains(&tool), "{tool}");
     assert_eq!(overhead(&looker(instructed), 0), instructions + tool);
     let called = bare.clone().sub_agent(crate::sub_agent("helper", bare.clone()).describe(words(300)));
     assert!((300..500).contains(&overhead(&called, 0)), "{}", overhead(&called, 0));
-    // What a function writes is known when a run begins.
+    // The text that a function writes is known only when a run starts.
     assert_eq!(overhead(&bare.instructions_from(|_| words(100)), 0), 0);
 }
 
@@ -218,7 +218,7 @@ async fn instructions_of_a_run_replace_those_before_where_they_have_room() {
     let tokens = instructions_tokens(&short);
     assert_eq!(set(&mut definition, &short, 0), (Some(true), tokens));
     assert_eq!(set(&mut definition, &short, 0), (Some(false), tokens), "the same text is no change");
-    // Too large by themselves, or beside what is pinned: those before stay.
+    // If they are too large, alone or with the pinned messages, the previous ones stay.
     assert_eq!(set(&mut definition, &words(900), 0), (None, tokens));
     assert_eq!(set(&mut definition, &words(450), 300), (None, tokens));
     assert_eq!(set(&mut definition, &short, 300), (Some(false), tokens));
@@ -248,8 +248,8 @@ async fn a_prompts_settings_go_before_the_agents_and_summaries_take_what_suits_t
         let error = asked(refused).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
-    // A summary by the same model is asked for as its answers are, without what would break it; one by another model
-    // only as is said of that one.
+    // A summary by the same model uses the agent's settings, except those that would break it; one by another
+    // model uses only the settings for that model.
     let own = definition.own_summariser(&deps);
     assert_eq!((own.model.as_str(), own.lane.provider.name()), ("gpt-4o", "openai"));
     assert_eq!(own.settings, ModelSettings::new().temperature(0.1).top_p(0.5));
@@ -304,7 +304,7 @@ async fn a_context_is_measured_by_the_definition_and_the_sessions_state() {
     }
 }
 
-/// Sessions with the same tools share what a model is told of them; the tools go with the last one.
+/// Sessions with the same tools share their descriptions, which are dropped with the last session.
 #[tokio::test]
 async fn the_same_tools_are_made_once_and_not_kept() {
     let (deps, held) = (Arc::new(deps()), Arc::new(()));
@@ -319,7 +319,7 @@ async fn the_same_tools_are_made_once_and_not_kept() {
     let is_shared = |a: &Definition, b: &Definition| a.tools.is_same(&b.tools);
     let (first, second) = (resolve(&deps, &agent).unwrap(), resolve(&deps, &agent.clone()).unwrap());
     assert!(is_shared(&first, &second) && first.tools_tokens == second.tools_tokens);
-    // Whoever has another tool has tools of its own, and so has whoever calls others.
+    // An agent with another tool has tools of its own, and so has an agent with sub-agents.
     let web = crate::agent::sub_agent::sub_agent("web", Agent::new("gpt-4o"));
     let caller = resolve(&deps, &agent.clone().sub_agent(web)).unwrap();
     let more = resolve(&deps, &agent.clone().tool("smell", |_: Nothing| async move { Ok("rain") })).unwrap();

@@ -1,4 +1,4 @@
-//! What became of a prompt is read from the records that follow it.
+//! The fate of a prompt, read from the entries that follow it.
 
 use greenroom_kernel::entry::{CompactionEnded, CompactionOutcome, Delivery, Trigger};
 use greenroom_kernel::log::Log;
@@ -96,7 +96,8 @@ fn told(kinds: Vec<EntryKind>) -> FirstRun {
     told
 }
 
-/// What a prompt is found to be: its words, its place, its run, its time limit, whether it was left, and how it ended.
+/// The expected result: the prompt's text, its entry, its run, its time limit, whether it was left behind,
+/// and how its run ended.
 type Found<'a> = (&'a str, Option<u64>, Option<u64>, Option<u64>, bool, Option<RunOutcome>);
 
 #[track_caller]
@@ -125,7 +126,7 @@ fn a_prompt_is_found_with_its_run_and_its_end() {
         vec![prompt("p"), answer("a", stop), ended(10, Completed)],
         &("p", Some(10), Some(10), None, false, Some(Completed)),
     );
-    // What closes an earlier run comes before it, in the same batch; and a steer is no prompt.
+    // The same batch first closes an earlier run; a steer is not a prompt.
     let steer = EntryKind::Message { message: Arc::new(Message::user("s")), inbox: None, steer: true };
     check(
         vec![ended(3, Interrupted), steer, answer("a", stop), prompt("p"), ended(3, Completed)],
@@ -148,7 +149,7 @@ fn a_prompt_that_waits_has_a_run_once_it_is_delivered() {
     let queued = || inbox("p", Some(terms(7, None)));
     check(vec![queued()], &("p", Some(10), None, Some(7), false, None));
     check(vec![queued(), EntryKind::LeafMoved { to: None }], &("p", Some(10), None, Some(7), false, None));
-    // What else happens meanwhile is another run's.
+    // Other entries in between belong to another run.
     check(
         vec![
             queued(),
@@ -174,7 +175,7 @@ fn a_prompt_that_waits_has_a_run_once_it_is_delivered() {
     );
 }
 
-/// The answers of the run that it waits for are not its own.
+/// Answers of the run before it do not count.
 #[test]
 fn a_reply_counts_the_steps_of_its_run_alone() {
     let answers = |text| answer(text, StopReason::Stop);
@@ -193,7 +194,7 @@ fn a_run_that_goes_on_is_another_run() {
         with(vec![EntryKind::Note { kind: "other".to_owned(), data: String::new() }]),
         &("p", Some(10), Some(10), None, false, Some(RunOutcome::Interrupted)),
     );
-    // After another prompt, what goes on is that one.
+    // After another prompt, that one is continued.
     check(
         with(vec![prompt("q"), resumed()]),
         &("p", Some(10), Some(10), None, true, Some(RunOutcome::Interrupted)),
@@ -233,7 +234,7 @@ fn a_reply_is_the_whole_answer_or_why_there_is_none() {
     let compactions =
         |reply: &Reply| reply.compactions.iter().map(|told| told.tokens_before).collect::<Vec<_>>();
     assert_eq!(compactions(&completed), [5]);
-    // A reply tells the compactions since the reply before.
+    // A reply reports the compactions since the previous reply.
     let failed = RunOutcome::Failed(Failure::new(FailureClass::Auth, "no"));
     for (outcome, expect) in [(RunOutcome::Completed, &[6][..]), (failed.clone(), &[5, 6])] {
         let more = vec![
@@ -245,7 +246,7 @@ fn a_reply_is_the_whole_answer_or_why_there_is_none() {
         let reply = after(StopReason::Stop, outcome, more).reply(gone()).expect("it has one");
         assert_eq!(compactions(&reply), expect);
     }
-    // Only the word was missing that the run had ended.
+    // Only the record of the run's end is missing.
     let cut = |stop, more| after(stop, RunOutcome::Interrupted, more);
     assert!(cut(StopReason::Stop, vec![]).reply(gone()).is_ok_and(|reply| reply.text == "a"));
     for (told, is_tail) in [
@@ -285,7 +286,7 @@ fn what_ends_a_prompt_is_a_reason_to_look_again() {
     assert!(repeats.is_due);
 }
 
-/// However far the newest reply lies before, and wherever the chunks end that are read.
+/// However far back the newest reply is, and wherever the chunks end.
 #[tokio::test]
 async fn compactions_before_a_prompt_count_since_the_reply_before() {
     for notes in [0, 1, 60, 61, 62, 63, 64, 65, 130] {

@@ -1,4 +1,4 @@
-//! Where the context of the agent that takes over begins.
+//! Where the context of the next agent starts.
 
 use greenroom_kernel::EntryId;
 use greenroom_kernel::message::{
@@ -7,7 +7,7 @@ use greenroom_kernel::message::{
 
 use super::*;
 
-/// A path: `u` is a prompt, `s` a steer, `a` an answer, `t` a result, and `n` a note, which is no message.
+/// A path: `u` is a prompt, `s` a steer, `a` an answer, `t` a result, and `n` a note, which is not a message.
 fn path(drawn: &str) -> Vec<Arc<Entry>> {
     let call = ToolCall { id: "1".to_owned(), name: "t".to_owned(), arguments: "{}".to_owned() };
     let kind = |letter: char| match letter {
@@ -49,10 +49,10 @@ fn the_newest_messages_are_kept_with_their_calls_and_the_request_in_progress() {
         ("ua", 1, Some(1)),
         ("ua", 2, None),
         ("ua", 3, None),
-        // None is one: a request is never empty.
+        // At least one: a request is never empty.
         ("ua", 0, Some(1)),
         ("uaua", u32::MAX, None),
-        // What is no message does not count, and goes with what stands before it.
+        // Entries that are not messages do not count, and stay with the message before them.
         ("nua", 2, Some(1)),
         ("nnuna", 1, Some(4)),
         ("uanu", 1, Some(3)),
@@ -61,14 +61,14 @@ fn the_newest_messages_are_kept_with_their_calls_and_the_request_in_progress() {
         ("uatta", 3, Some(1)),
         ("uatta", 4, Some(1)),
         ("uauatta", 2, Some(3)),
-        // With the request in progress, which a result shows, however few are asked for.
+        // With the request in progress, which a result indicates, however few messages are wanted.
         ("uauatt", 1, Some(2)),
         ("uauat", 4, Some(1)),
         ("uausat", 1, Some(2)),
         ("ususat", 1, Some(2)),
         ("sat", 1, Some(1)),
         ("tt", 1, None),
-        // One that is answered is not in progress.
+        // An answered request is not in progress.
         ("uauata", 1, Some(5)),
     ] {
         assert_eq!(cut(&path(drawn), messages), expect, "{messages} of {drawn}");

@@ -1,4 +1,4 @@
-//! Which model a session left, by its log.
+//! The previous model of a session, by its log.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use greenroom_kernel::message::{AssistantMessage, Message, Part, StopReason};
 
 use super::*;
 
-/// A log in which these are said: `u` by a user; `m=NAME` the model changes; `NAME` an answer of that model, and `NAME?` a
-/// part of one.
+/// A log from words: `u` is a user's message; `m=NAME` a change of the model; `NAME` an answer of that model,
+/// and `NAME?` a partial one.
 fn log(words: &str) -> Log {
     let mut log = Log::new(|_, _, _| None);
     if words.is_empty() {
@@ -55,10 +55,10 @@ fn check(words: &str, model: &str, left: Option<(&str, Option<u64>)>) {
 fn the_model_that_answered_last_is_left_until_another_one_has_answered() {
     check("", "a", None);
     check("u a", "a", None);
-    // The session is opened with another model. What was set as the window of the one before is known.
+    // The session is opened with another model. The configured window of the previous one is known.
     check("u a", "b", Some(("a", Some(70))));
     check("u", "b", Some(("a", Some(70))));
-    // The switch was recorded, and then nobody answered, or only in part.
+    // The switch was recorded, followed by no answer or a partial one.
     check("u a m=b", "b", Some(("a", None)));
     check("u a m=b u b?", "b", Some(("a", None)));
     check("u a m=b u b", "b", None);

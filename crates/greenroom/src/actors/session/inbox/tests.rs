@@ -1,4 +1,4 @@
-//! Callers of what waits: told once, refused once, retried with growing waits.
+//! Callers of queued input: answered once, refused once, retried with growing waits.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -10,7 +10,7 @@ use super::*;
 use crate::core::message::tell_all;
 use crate::values::error::{Error, Result};
 
-/// A log in whose inbox so many prompts wait, as entries 0, 1, ….
+/// A log whose inbox has this many prompts, as entries 0, 1, ….
 fn log(items: u64) -> Log {
     let mut log = Log::new(|_, _, _| None);
     let mut draft = log.draft(1);

@@ -1,4 +1,4 @@
-//! One compaction at a time, begun and ended by its own messages only.
+//! One compaction at a time, started and ended only by its own messages.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,4 @@
-//! Who waits for a run, how it ends, and what they hear.
+//! The callers of a run, its end, and their results.
 
 use greenroom_kernel::usage::{Measured, Window, WindowSource};
 use greenroom_kernel::{FailureClass, RunId};
@@ -12,7 +12,7 @@ const RUN: RunId = EntryId(4);
 
 type Heard = oneshot::Receiver<Result<Reply>>;
 
-/// A run whose caller waits for it.
+/// A run with a waiting caller.
 fn run(options: PromptOptions) -> (Runs, Heard) {
     let (reply, heard) = oneshot::channel();
     let mut runs = Runs::default();
@@ -96,7 +96,7 @@ fn an_abort_of_a_run_whose_session_is_closed_is_an_interruption() {
     }
     check(false, true, RunOutcome::Aborted, &RunOutcome::Aborted);
     check(true, false, RunOutcome::Aborted, &RunOutcome::Interrupted);
-    // Somebody aborted it before.
+    // The run was aborted before.
     check(true, true, RunOutcome::Aborted, &RunOutcome::Aborted);
     check(true, false, RunOutcome::Completed, &RunOutcome::Completed);
     let (mut runs, _heard) = run(PromptOptions::default());
@@ -167,7 +167,7 @@ fn a_run_that_nobody_asked_for_here_is_still_to_be_done_where_its_failure_may_pa
     check(true, &failed(FailureClass::Auth), true);
     check(true, &failed(FailureClass::RateLimited), true);
     check(true, &failed(FailureClass::ContextOverflow), false);
-    // Whoever asked heard of it, and can ask again.
+    // A caller got the failure, and can retry.
     check(false, &failed(FailureClass::Auth), false);
     check(true, &RunOutcome::Aborted, false);
     check(true, &RunOutcome::Completed, false);

@@ -1,4 +1,4 @@
-//! What the agent is told again that takes another's place.
+//! The messages that a crashed agent's successor gets again.
 
 use super::*;
 use crate::core::message::Answer;
@@ -18,7 +18,8 @@ fn event(seq: u64) -> Arc<Event> {
     })
 }
 
-/// The numbers of what is said again where all below this one was broadcast, and whether the end of a run is.
+/// Returns the numbers of the events that are sent again, given that all before `below` were published, and
+/// whether the end of a run is.
 fn unheard(outgoing: &Outgoing, below: u64) -> (Vec<u64>, bool) {
     let (events, then) = outgoing.unheard(below);
     (events.iter().map(|event| event.seq).collect(), then.is_some())
