@@ -1,9 +1,10 @@
 //! From flags, configuration and environment to an agent.
 //!
-//! It touches the configuration and the flags. It opens no store, starts no runtime and knows no host: that is `host`.
+//! May use `config`, `args` and `error`. This room opens no store, starts no runtime and knows no host:
+//! `host` does.
 //!
-//! Invariants: a flag wins over the environment, and that over the configuration; what is missing is said before
-//! anything is opened.
+//! Invariants: flags take precedence over the environment, and the environment over the configuration;
+//! missing settings are reported before anything is opened.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -36,16 +37,16 @@ pub(crate) mod simulated;
 pub(crate) mod skills;
 mod trust;
 
-/// How long a first connection may take before it is left to the first call.
+/// How long the check of the server's address may take before it is left to the first call.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The store's directory.
+/// Returns the store's directory.
 pub(crate) fn data_dir(global: &Global) -> Result<PathBuf> {
     let dir = match &global.data_dir {
         Some(dir) => dir.clone(),
-        // It knows the variable, and takes an empty one for none.
+        // This function reads the variable; an empty one counts as unset.
         None => greenroom::internal::data_dir()?,
     };
-    // A folder that is not there yet has no sessions; one that cannot be there is a mistake.
+    // A missing folder has no sessions; a path that cannot be a folder is an error.
     let source = match dir.metadata() {
         Ok(found) if !found.is_dir() => ErrorKind::NotADirectory.into(),
         Err(error) if error.kind() != ErrorKind::NotFound => error,
@@ -54,11 +55,11 @@ pub(crate) fn data_dir(global: &Global) -> Result<PathBuf> {
     Err(StoreError::Io { action: "keep sessions in", path: dir, source: Arc::new(source) }.into())
 }
 
-/// A folder for file tools, without what is ours: the store with its token, and the user's configuration, which says
-/// where keys go and what a run may take.
+/// Returns the folder for file tools, excluding our own files: the store with its token, and the user's
+/// configuration, which says where keys are sent and what a run may do.
 pub(crate) fn workspace(global: &Global, folder: &Path, surroundings: &Surroundings) -> Result<Workspace> {
     let data_dir = data_dir(global)?;
-    // Each part too: it may be a link to another disk.
+    // Each part is excluded separately, because it may be a link to another disk.
     let parts = ["journal", "index", TOKEN_FILE].map(|part| data_dir.join(part));
     let configuration = users_places(global.config.as_deref(), surroundings);
     let workspace =
@@ -69,7 +70,7 @@ pub(crate) fn workspace(global: &Global, folder: &Path, surroundings: &Surroundi
     })
 }
 
-/// The user's configuration folder.
+/// Returns the user's configuration folder.
 pub(crate) fn own_folder() -> Option<PathBuf> {
     folder_of(&Surroundings::here())
 }
@@ -78,26 +79,26 @@ fn folder_of(surroundings: &Surroundings) -> Option<PathBuf> {
     users_places(None, surroundings).into_iter().find(|place| !place.ends_with(FILE_NAME))
 }
 
-/// Where the user keeps skills.
+/// Returns the folder of the user's own skills.
 fn own_skills(surroundings: &Surroundings) -> Option<PathBuf> {
     folder_of(surroundings).map(|folder| folder.join("skills"))
 }
 
-/// The model that a flag or the environment names.
+/// Returns the model named by a flag or the environment.
 pub(crate) fn named_model(args: &ModelArgs, surroundings: &Surroundings) -> Option<String> {
     args.model.clone().or_else(|| surroundings.variable("GREENROOM_MODEL"))
 }
 
 /// The token's file in the store's directory.
 pub(crate) const TOKEN_FILE: &str = "token";
-/// The label that names the folder in which a session was begun.
+/// The label with the folder in which a session was started.
 pub(crate) const FOLDER: &str = "folder";
-/// The configuration that holds in these surroundings.
+/// Loads the effective configuration for this environment.
 pub(crate) fn load_config(global: &Global, surroundings: &Surroundings) -> Result<Loaded> {
     load_config_or(global, surroundings, None)
 }
 
-/// As [`load_config`]. Where the files cannot be used now, what they said before holds: `last_valid`.
+/// Like [`load_config`]. If the files are invalid now, their last valid texts, `last_valid`, are used.
 pub(crate) fn load_config_or(
     global: &Global,
     surroundings: &Surroundings,
@@ -115,14 +116,14 @@ pub(crate) fn load_config_or(
     Ok(loaded)
 }
 
-/// Keeps what the configuration files say now, if they can be used.
+/// Keeps the texts of the configuration files if they are valid now.
 pub(crate) fn renew(global: &Global, last_valid: &mut Option<Texts>) {
     if let Ok(loaded) = load_config_or(global, &Surroundings::here(), last_valid.as_ref()) {
         *last_valid = Some(loaded.texts());
     }
 }
 
-/// The configuration that holds here. What the user must know of it is said on standard error.
+/// Loads the effective configuration, and prints its warnings to standard error.
 pub(crate) fn config(global: &Global) -> Result<Loaded> {
     let loaded = load_config(global, &Surroundings::here())?;
     for warning in &loaded.warnings {
@@ -131,13 +132,13 @@ pub(crate) fn config(global: &Global) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// One line on standard error that the user must see.
+/// Prints a warning to standard error.
 pub(crate) fn warn(global: &Global, text: &str) -> Result<()> {
     Ok(Screen::stderr(global.color).line(format!("greenroom: warning: {text}"))?)
 }
 
-/// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the
-/// first call, which tries several times.
+/// Checks that a server listens at the address. Only a clear refusal is reported at once; other problems are
+/// left to the first call, which retries.
 pub(crate) async fn check_reachable(base_url: &BaseUrl, surroundings: &Surroundings) -> Result<()> {
     let Proxies { http, https, all, no_proxy: _ } = proxies(surroundings);
     if http.or(https).or(all).is_some() {

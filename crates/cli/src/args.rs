@@ -1,9 +1,9 @@
-//! What the command line can say: the commands, their flags, and the help that teaches them.
+//! The command line: the commands, their flags, and their help.
 //!
-//! It touches no other room.
+//! May use no other room.
 //!
-//! Invariants: what a flag means is written here once, as its help; nothing here holds the state
-//! of the running program.
+//! Invariants: the meaning of a flag is written once, as its help; nothing here holds state of the running
+//! program.
 
 use std::path::PathBuf;
 

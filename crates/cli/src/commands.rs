@@ -1,8 +1,9 @@
-//! The commands: a file for each, and how a run is shown.
+//! The commands: a file for each, and the view of a run.
 //!
-//! It may touch all rooms below: `host`, `agent`, `config`, `args`, `error`. No other room knows a command.
+//! May use `host`, `agent`, `config`, `args` and `error`. No other room knows a command.
 //!
-//! Invariants: a command reads its flags, asks a runtime or a store through `host`, and prints through a `Screen`.
+//! Invariants: a command reads its flags, uses a runtime or a store through `host`, and prints through a
+//! `Screen`.
 
 pub(crate) mod chat;
 pub(crate) mod compact;

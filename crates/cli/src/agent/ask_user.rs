@@ -1,13 +1,13 @@
 //! The tool with which the model asks the person at the terminal.
 //!
-//! Invariants: it changes nothing by itself, so that a call that was cut off by a restart can be run again.
+//! Invariants: it changes nothing by itself, so a call that a restart interrupted can be run again.
 
 use greenroom::{Question, State};
 use greenroom_tools::{FunctionTool, ToolContext, ToolError, tool};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Its name.
+/// The tool's name.
 pub(crate) const NAME: &str = "ask_user";
 
 /// Asks the person at the terminal one question, and waits for the answer. Use it only where the work cannot go on without
@@ -27,12 +27,12 @@ struct AskUser {
     details: Option<String>,
 }
 
-/// Whether a session's run waits for nothing but answers to this tool, given or not.
+/// Whether a session's run waits only for answers to this tool, given or not.
 pub(crate) fn is_all_that_waits(state: &State) -> bool {
     !state.waiting_tools.is_empty() && state.waiting_tools.iter().all(|tool| tool == NAME)
 }
 
-/// The tool.
+/// Creates the tool.
 pub(crate) fn ask_user() -> FunctionTool {
     tool(NAME, |asked: AskUser, context: ToolContext| async move {
         let AskUser { question, choices, several, details } = asked;
@@ -46,7 +46,7 @@ pub(crate) fn ask_user() -> FunctionTool {
         };
         question.details = details;
         let answer = context.ask(question).await?;
-        // A text stands as it is, and what is more as JSON.
+        // A text is returned as it is, other values as JSON.
         Ok(answer.value.as_str().map_or_else(|| answer.value.to_string(), str::to_owned))
     })
     .resumable()

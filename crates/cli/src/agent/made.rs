@@ -1,6 +1,7 @@
-//! An agent made of flags, configuration and environment: of this process, or of a host's client.
+//! An agent made from flags, configuration and environment: for this process, or for a host's client.
 //!
-//! Invariants: nothing is opened that holds a lock; what the user must know is handed back, and said by whoever made it.
+//! Invariants: nothing is opened that holds a lock; warnings for the user are returned, and the caller prints
+//! them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -25,47 +26,47 @@ use crate::config::surroundings::Surroundings;
 use crate::config::{Config, LimitsConfig, LiveConfig, ProviderConfig, ServeConfig, Texts};
 use crate::error::usage;
 
-/// The simulated model's window where none is asked for, in tokens.
+/// The default window of the simulated model, in tokens.
 const SIMULATED_WINDOW: u64 = 24_000;
 
 /// Whether other processes can read this one's secrets.
 static HIDDEN: OnceLock<Hidden> = OnceLock::new();
 
-/// Keeps in mind whether other processes can read this one's secrets, for the day when it runs commands.
+/// Notes whether other processes can read this one's secrets, for later when it runs commands.
 pub(crate) fn keep_in_mind(hidden: Hidden) {
     let _ = HIDDEN.set(hidden);
 }
 
-/// An agent and what belongs to it.
+/// An agent with its parts.
 pub(crate) struct Made {
-    /// The agent, without what the configuration says of it: that is added as it is then.
+    /// The agent, without its settings from the configuration, which are added when it is used.
     pub(crate) agent: Agent,
-    /// The configuration, and what stands over it.
+    /// The configuration, and its overrides.
     pub(crate) settings: Arc<Settings>,
-    /// The server that is asked.
+    /// The provider.
     pub(crate) provider: Arc<HttpProvider>,
-    /// Its limits.
+    /// The provider's configuration.
     pub(crate) provider_config: ProviderConfig,
-    /// What all sessions together may take.
+    /// The limits for all sessions together.
     pub(crate) limits: LimitsConfig,
-    /// How `serve` listens.
+    /// The configuration of `serve`.
     pub(crate) serve: ServeConfig,
-    /// The simulated model, where there is one; it ends with this.
+    /// The simulated model, if there is one; it ends with this value.
     pub(crate) simulated: Option<Simulated>,
-    /// The folder that the user works in.
+    /// The user's working folder.
     pub(crate) folder: PathBuf,
     /// Whether the model has a tool that reads skills.
     pub(crate) has_skills: bool,
-    /// What the user must know besides what the files say, a line each.
+    /// Warnings for the user, except those about the configuration files, a line each.
     pub(crate) warnings: Vec<String>,
-    /// What the user must know of the files as they are now, a line each.
+    /// Warnings for the user about the current configuration files, a line each.
     pub(crate) file_warnings: Vec<String>,
 }
 
 impl Made {
-    /// Makes what `args` ask for in these surroundings.
+    /// Makes the agent that `args` request in this environment.
     ///
-    /// Where the configuration files cannot be used now, what they said before holds: `last_valid`.
+    /// If the configuration files are invalid now, their last valid texts, `last_valid`, are used.
     pub(crate) async fn new(
         global: &Global,
         args: &ModelArgs,
@@ -146,12 +147,12 @@ impl Made {
     }
 }
 
-/// Whether there is a skill. Without one at the start there is no tool that reads them.
+/// Whether there is a skill. Without one at the start, the agent has no tool that reads them.
 pub(crate) fn has_some(skills: &Skills) -> bool {
     !skills.offer().is_empty()
 }
 
-/// Where skills for an agent in this folder are looked for, if they are wanted.
+/// Returns the skills for an agent in this folder, if they are enabled.
 pub(crate) fn skills(
     config: &Config,
     args: &ModelArgs,
@@ -177,7 +178,7 @@ async fn registry(
     }
 }
 
-/// How commands are run. What does not protect the user here is a warning.
+/// Returns the options for running commands. Missing protections of the user are warnings.
 async fn shell(surroundings: &Surroundings, warnings: &mut Vec<String>) -> Result<bash::Options> {
     if let Some(Hidden::NotAll(reason)) = HIDDEN.get() {
         warnings.push(format!(

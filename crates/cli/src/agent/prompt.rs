@@ -1,7 +1,9 @@
-//! What the model is told besides the conversation: the system prompt, the project's instructions and the list of skills.
+//! The text for the model besides the conversation: the system prompt, the project's instructions and the
+//! list of skills.
 //!
-//! Invariants: what is read of files is bounded and the same to the byte until a file changes; a file that others could
-//! have written is not read; the project's own words stand under a heading that says whose they are, and permit nothing.
+//! Invariants: the text from files is bounded, and identical until a file changes; a file that others could
+//! have written is not read; the project's text is under a heading that names its source, and grants no
+//! permissions.
 
 use std::path::Path;
 
@@ -14,7 +16,7 @@ use crate::config::surroundings::Surroundings;
 use crate::config::{Config, given_prompt};
 use crate::error::usage;
 
-/// What an agent's instructions are made of.
+/// The parts of an agent's instructions.
 pub(crate) struct SystemPrompt {
     built_in: String,
     system: Option<String>,
@@ -24,10 +26,10 @@ pub(crate) struct SystemPrompt {
 }
 
 impl SystemPrompt {
-    /// For an agent that works in `root`, or in no folder.
+    /// Creates the instructions for an agent that works in `root`, or in no folder.
     ///
     /// # Errors
-    /// A flag names a file that cannot be used.
+    /// A flag names an unusable file.
     pub(crate) fn new(
         root: Option<&Path>,
         args: &ModelArgs,
@@ -48,19 +50,19 @@ impl SystemPrompt {
         })
     }
 
-    /// Whether another one with these flags would have the same words: files that flags name may have changed.
+    /// Whether these flags give the same text now: files that they name may have changed.
     pub(crate) fn is_as_given(&self, args: &ModelArgs, surroundings: &Surroundings) -> bool {
         Self::new(None, args, None, surroundings)
             .is_ok_and(|now| (&now.system, &now.append) == (&self.system, &self.append))
     }
 
-    /// What the user must know of the project's files: one line each.
+    /// Returns warnings about the project's files: one line each.
     pub(crate) fn warnings(&self, config: &Config) -> Vec<String> {
         let project = self.project.as_ref().filter(|_| config.project_instructions);
         project.map(|project| project.read().warnings).unwrap_or_default()
     }
 
-    /// The text, as the configuration and the files are now.
+    /// Returns the text for the current configuration and files.
     pub(crate) fn text(&self, config: &Config) -> String {
         let system = self.system.as_ref().or(config.system_prompt.as_ref()).unwrap_or(&self.built_in);
         let mut text = system.trim_end().to_owned();

@@ -1,7 +1,8 @@
-//! Which server is asked, with which key, and what that may cost.
+//! The choice of the server and its key, and limits on their cost.
 //!
-//! Invariants: the key of a configured provider goes to its own address only, and where a file says which that is, only if
-//! the user has confirmed it; what is missing is said before anything is opened.
+//! Invariants: the key of a configured provider is sent only to its own address, and if that address comes
+//! from a file, only after the user has confirmed it; missing settings are reported before anything is
+//! opened.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,19 +19,19 @@ use crate::config::surroundings::Surroundings;
 use crate::config::{Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable};
 use crate::error::usage;
 
-/// The server that is asked.
+/// The chosen server.
 pub(crate) struct Server {
-    /// Its name in the configuration; `None` for an address that the user gave without one.
+    /// Its name in the configuration; `None` for an address that the user gave without a name.
     name: Option<String>,
     pub(crate) settings: ProviderConfig,
     base_url: BaseUrl,
-    /// Whether a file says where it is, or which key it gets.
+    /// Whether its address or its key's variable comes from a file.
     is_of_file: bool,
     surroundings: Surroundings,
 }
 
 impl Server {
-    /// The one that was asked for: by a flag, else by the environment, else by the configuration.
+    /// Chooses the server: by a flag, or else the environment, or else the configuration.
     pub(crate) fn chosen(
         loaded: &Loaded,
         args: &ServerArgs,
@@ -56,7 +57,7 @@ impl Server {
             });
         };
         let base_url = given.parse().map_err(|error| usage(format!("{what}: {error}")))?;
-        // The key of a configured provider goes to its own address only, whoever chose that provider.
+        // The key of a configured provider is sent only to its own address, whoever chose the provider.
         let settings =
             ProviderConfig { api_key_env: Some(OPENAI_KEY.to_owned()), catalog: None, ..settings.clone() };
         Ok(Self { name: None, settings, base_url, is_of_file: false, surroundings: surroundings.clone() })
@@ -66,7 +67,7 @@ impl Server {
         self.settings.catalog_name(self.name.as_deref().unwrap_or(OPENAI), &self.base_url)
     }
 
-    /// `data_dir` is the store's, which has what was confirmed.
+    /// Creates the provider. `data_dir` is the store's directory, which has the confirmed addresses.
     pub(crate) fn provider(
         &self,
         args: &ServerArgs,
@@ -128,7 +129,7 @@ impl Server {
     }
 }
 
-/// Whether a file says where this provider is, or which key it gets. What it repeats of the defaults says nothing.
+/// Whether a file sets this provider's address or its key's variable. Repeating a default does not count.
 fn is_of_file(loaded: &Loaded, name: &str, base_url: &BaseUrl) -> bool {
     let settings = loaded.config.providers.get(name);
     let key = settings.and_then(|settings| settings.api_key_env.as_deref());
@@ -143,7 +144,7 @@ fn is_of_file(loaded: &Loaded, name: &str, base_url: &BaseUrl) -> bool {
     of_setting("base_url") || of_setting("api_key_env")
 }
 
-/// The flags that choose the same provider and key.
+/// Returns the flags that choose the same provider and key.
 fn shown_flags(args: &ServerArgs) -> String {
     let flag = |name: &str, value: &Option<String>| {
         value.as_ref().map(|value| format!(" {name} {value}")).unwrap_or_default()
@@ -151,11 +152,11 @@ fn shown_flags(args: &ServerArgs) -> String {
     flag("--provider", &args.provider) + &flag("--api-key-env", &args.api_key_env)
 }
 
-/// Confirms that the provider's key may be sent to the address that the configuration has for it. Gives the name of the
-/// key's variable, and the address.
+/// Confirms that the provider's key may be sent to its configured address. Returns the key's variable and the
+/// address.
 ///
 /// # Errors
-/// There is no such provider or key; it cannot be noted.
+/// The provider or the key is unknown, or the confirmation cannot be stored.
 pub(crate) fn confirm(
     config: &Config,
     args: &ServerArgs,
@@ -179,8 +180,8 @@ pub(crate) fn confirm(
     Ok((variable.to_owned(), base_url.clone()))
 }
 
-/// The proxies that the environment names. Libraries do not find them there: their addresses may hold passwords, so
-/// they are hidden.
+/// Returns the proxies of the environment. Libraries do not find them there, because their addresses may
+/// contain passwords, and are hidden.
 pub(super) fn proxies(surroundings: &Surroundings) -> Proxies {
     let variable = |name: &str| surroundings.variable(name);
     let either = |upper: &str| variable(upper).or_else(|| variable(&upper.to_lowercase()));
@@ -192,8 +193,9 @@ pub(super) fn proxies(surroundings: &Surroundings) -> Proxies {
     }
 }
 
-/// What a project's file chose must not get around the limit of cost that the user set: it would, with a model whose
-/// price nobody knows. Where the user set none, a dearer model than theirs is worth a line, which is given.
+/// Checks that a project's choice of model does not evade the user's cost limit, as a model without a known
+/// price would. If the user has no limit, a more expensive model than the user's own gives a warning, which
+/// is returned.
 pub(super) fn check_cost(
     loaded: &Loaded,
     server: &Server,
@@ -241,7 +243,7 @@ fn is_dearer(new: &Prices, old: &Prices) -> bool {
     new.input > old.input || new.output > old.output
 }
 
-/// Prices in dollars.
+/// Formats prices in dollars.
 #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 microdollars")]
 fn shown(prices: &Prices) -> String {
     format!("${:.2} and ${:.2}", prices.input as f64 / 1e6, prices.output as f64 / 1e6)

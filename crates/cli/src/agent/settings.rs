@@ -1,7 +1,7 @@
-//! The configuration of a command while it runs, and the flags that stand over it.
+//! The configuration of a running command, and the flags that override it.
 //!
-//! Invariants: a flag wins over the environment, and that over the files; what changes holds from the next check of a
-//! session on.
+//! Invariants: flags take precedence over the environment, and the environment over the files; changes apply
+//! from a session's next check on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,19 +18,20 @@ use crate::args::ModelArgs;
 use crate::config::surroundings::Surroundings;
 use crate::config::{Change, Config, LiveConfig, Loaded};
 
-/// How long a command goes on.
+/// How long a command runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stay {
-    /// It ends with a reply: whatever began after that would be interrupted.
+    /// Until a reply: work that starts after it would be interrupted.
     UntilReply,
-    /// It waits for more. Edits of the configuration hold while it does; what is wrong with them is told by the events
-    /// of a session.
+    /// Until its input ends. Changes of the configuration apply in the meantime; events of a session report
+    /// problems with them.
     ForMore,
-    /// It waits for more, and nobody need read its sessions' events: what is wrong is also said on standard error.
+    /// Until it is stopped, possibly without readers of its sessions' events: problems are also printed to
+    /// standard error.
     Unwatched,
 }
 
-/// The configuration of a command, and the flags that stand over it.
+/// The configuration of a command, and the flags that override it.
 pub(crate) struct Settings {
     pub(super) config: LiveConfig,
     pub(super) model: String,
@@ -41,7 +42,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// What the user must know of the project's files now.
+    /// Returns the current warnings about the project's files.
     fn project_warnings(&self) -> Vec<String> {
         self.prompt.warnings(&self.config.config())
     }
@@ -49,18 +50,18 @@ impl Settings {
     fn compaction_of(&self, config: &Config) -> CompactionSettings {
         let mut compaction = config.compaction.clone();
         if self.window.is_some() {
-            // A flag stands above every setting.
+            // A flag takes precedence over every setting.
             compaction.context_window = None;
         }
         compaction
     }
 
-    /// The model's window, where the flags or the configuration say what it is.
+    /// Returns the model's window, if the flags or the configuration set it.
     fn window_of(&self, config: &Config) -> Option<u64> {
         self.window.or_else(|| config.window_of(&self.model))
     }
 
-    /// The agent as the configuration and the flags want it.
+    /// Returns the agent with the settings of the configuration and the flags.
     fn adjusted(&self, agent: &Agent, config: &Arc<Config>) -> Agent {
         let (prompt, held) = (Arc::clone(&self.prompt), Arc::clone(config));
         let mut agent = agent.clone().instructions_from(move |_| prompt.text(&held));
@@ -72,14 +73,14 @@ impl Settings {
             agent = agent.settings_for(model, of_model.settings.clone());
         }
         agent = config.with_windows(agent);
-        // What was checked when the file was read fits together.
+        // The settings were checked together when the file was read.
         let of_model = config.models.get(&self.model);
         if let Some(Ok(Some(compaction))) =
             of_model.map(|of_model| of_model.compaction_over(&self.compaction_of(config)))
         {
             agent = agent.compaction(compaction);
         }
-        // A flag wins over every file.
+        // Flags take precedence over files.
         agent = agent.settings_for(&self.model, self.flags.clone()).limits(config.limits.of_run());
         if let Some(limit) = config.limits.cost_usd_max {
             agent = agent.cost_limit_usd(limit);
@@ -90,7 +91,7 @@ impl Settings {
         agent.run_timeout(config.limits.run_timeout_s.map(Duration::from_secs))
     }
 
-    /// What the runtime is told: first what holds, then what changes.
+    /// Returns the source of the runtime's settings: first the current ones, then changes.
     pub(crate) fn source(
         self: Arc<Self>,
         stay: Stay,
@@ -106,7 +107,7 @@ impl Settings {
                 self.config.look()?
             };
             if let Some(warning) = change.warning.as_ref().filter(|_| stay == Stay::Unwatched) {
-                // Who closed standard error wants to hear nothing.
+                // If standard error is closed, nobody needs the warning.
                 let _ = Screen::stderr(color).line(format!("greenroom: warning: {warning}"));
             }
             Some(Arc::clone(&self).told(change))
@@ -124,13 +125,13 @@ impl Settings {
     }
 }
 
-/// The settings of a host's client. What its user must know goes to that client, and into no session, where others would
-/// read it.
+/// The settings of a host's client. Warnings for its user are sent to that client only, and not to a session,
+/// which others can read.
 pub(crate) struct ClientSettings {
     settings: Arc<Settings>,
-    /// What holds and was not told yet.
+    /// The settings that were not reported yet.
     untold: Mutex<Option<Change>>,
-    /// What was told of the project's files, as they were looked at last.
+    /// The last reported warnings about the project's files.
     of_project: Mutex<Vec<String>>,
     news: broadcast::Sender<String>,
 }
@@ -142,18 +143,18 @@ impl ClientSettings {
         Self { settings: Arc::clone(settings), untold: Mutex::new(Some(held)), of_project, news }
     }
 
-    /// Whether they are now as the files and flags say, so that whoever starts now may have the same.
+    /// Whether the settings are still those of the files and flags, so that a new client can share them.
     pub(crate) fn are_as(&self, loaded: &Loaded, args: &ModelArgs, surroundings: &Surroundings) -> bool {
         *self.settings.config.config() == loaded.config
             && self.settings.prompt.is_as_given(args, surroundings)
     }
 
-    /// What the user must know of the project's files now.
+    /// Returns the current warnings about the project's files.
     pub(crate) fn project_warnings(&self) -> Vec<String> {
         self.settings.project_warnings()
     }
 
-    /// Looks at the files.
+    /// Checks the files for changes.
     pub(crate) fn look(&self) {
         let warnings = self.settings.project_warnings();
         let mut told = self.of_project.lock();
@@ -165,7 +166,7 @@ impl ClientSettings {
         let mut untold = self.untold.lock();
         let Some(Change { config, warning }) = self.settings.config.look() else { return };
         if let Some(warning) = warning {
-            // Nobody may be there to hear it.
+            // The receiver may be gone.
             let _ = self.news.send(warning);
         }
         if config.is_some() {
@@ -173,7 +174,7 @@ impl ClientSettings {
         }
     }
 
-    /// What changed since this was asked last.
+    /// Returns the changes since the previous call.
     pub(crate) fn change(&self) -> Option<SettingsChange> {
         self.look();
         let change = self.untold.lock().take()?;

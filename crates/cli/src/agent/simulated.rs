@@ -1,7 +1,8 @@
-//! A simulated model in this process, reached over HTTP like any other: for the demo and for trying things out.
+//! A simulated model in this process, reached over HTTP like any other: for the demo and for trying things
+//! out.
 //!
-//! Invariants: it listens on the loopback interface only, ends with the process, and looks at nothing but the
-//! requests that it gets.
+//! Invariants: it listens only on the loopback interface, ends with the process, and uses nothing but the
+//! requests it receives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,24 +19,24 @@ use greenroom_simulator::{
 use greenroom_terminal::format;
 use serde_json::{Value, json};
 
-/// So many lines of a file are read at once: the context grows in steps that one can watch.
+/// How many lines of a file are read at once, so the context grows in visible steps.
 const LINES_AT_ONCE: u64 = 120;
-/// So many of a file of data, whose lines are long.
+/// The same for data files, whose lines are long.
 const DATA_LINES_AT_ONCE: u64 = 5;
-/// How the names of such files end.
+/// The endings of data files' names.
 const DATA_ENDINGS: [&str; 9] =
     [".json", ".jsonl", ".csv", ".lock", ".xml", ".svg", ".html", ".min.js", ".map"];
 /// The simulated model's name.
 pub(crate) const MODEL: &str = "simulated";
 
-/// A running simulated model. Dropping it ends it.
+/// A running simulated model. Dropping it stops it.
 pub(crate) struct Simulated {
     simulator: Simulator,
     server: SimulatorServer,
 }
 
 impl Simulated {
-    /// Starts one with this window, whose runs have at most so many steps with tool calls.
+    /// Starts a model with this window, and a limit on the steps with tool calls per run.
     pub(crate) async fn start(window: u64, steps_per_run: u64, pace: Pace) -> Result<Self> {
         let reader = Reader { steps_per_run, pace };
         let options = SimulatorOptions { window, max_output: window / 4, ..SimulatorOptions::new(reader) };
@@ -44,31 +45,32 @@ impl Simulated {
         Ok(Self { simulator, server })
     }
 
-    /// A provider that talks to it over HTTP.
+    /// Creates a provider that talks to it over HTTP.
     pub(crate) fn provider(&self) -> Result<Arc<HttpProvider>> {
         let options = ServerOptions {
             name: "simulator".to_owned(),
             base_url: self.server.base_url(),
-            // The simulated model tells sessions apart by it.
+            // The simulated model distinguishes sessions by this key.
             prompt_cache_key: Some(true),
             ..ServerOptions::default()
         };
         Ok(Arc::new(HttpProvider::new(options)?))
     }
 
-    /// The base URL of the simulated server.
+    /// Returns the base URL of the simulated server.
     pub(crate) fn address(&self) -> String {
         self.server.base_url().to_string()
     }
 
-    /// The rules of the protocol that requests broke; none, if the runtime does its work.
+    /// Returns the rules of the protocol that requests broke; none if the runtime works correctly.
     pub(crate) fn violations(&self) -> Vec<String> {
         self.simulator.violations().iter().map(ToString::to_string).collect()
     }
 }
 
-/// Reads through a folder with our own tools. What it knows comes from the request's messages alone, so that it goes on
-/// after a compaction or a restart; a run of it ends after so many steps, or when nothing is left to read.
+/// Reads through a folder with our own tools. Its knowledge comes only from the request's messages, so it
+/// continues after a compaction or a restart; its run ends after a number of steps, or when nothing is left
+/// to read.
 struct Reader {
     steps_per_run: u64,
     pace: Pace,
@@ -89,7 +91,7 @@ impl Reader {
         let prompt = request.messages.iter().rposition(|message| is_prompt(message));
         let (before, run) = request.messages.split_at(prompt.unwrap_or_default());
         let steps = run.iter().filter(|message| message.tool_calls().next().is_some()).count() as u64;
-        // Where the prompt is in the summary, some steps are too.
+        // If the prompt is in the summary, so are some of the steps.
         let summary =
             run.iter().find(|message| matches!(&***message, Message::User(_)) && !is_prompt(message));
         let steps = steps + summary.and_then(|summary| recorded_steps(&summary.text())).unwrap_or_default();
@@ -99,7 +101,7 @@ impl Reader {
         if steps >= self.steps_per_run {
             return Answer::text(format!("That is enough for this run. {said}"));
         }
-        // What was read before this prompt is forgotten when all is known, and so is there to be read again.
+        // When everything is known, what was read before this prompt is forgotten, and can be read again.
         let again = || (!before.is_empty()).then(|| Known::of(run.iter()).next(request, steps)).flatten();
         match known.next(request, steps).or_else(again) {
             Some(answer) => answer,
@@ -114,12 +116,12 @@ impl Reader {
 /// What the messages show of a folder.
 #[derive(Default)]
 struct Known {
-    /// In the order in which they were listed.
+    /// The files, in the order in which they were listed.
     files: Vec<String>,
     folders: Vec<String>,
     listed: BTreeSet<String>,
     read: BTreeSet<String>,
-    /// The file that was read last, and the line at which it goes on.
+    /// The partly read file, and its next line.
     unfinished: Option<(String, u64)>,
     newest: Option<String>,
 }
@@ -177,7 +179,7 @@ impl Known {
         }
     }
 
-    /// The next calls; `None` where nothing is left to do.
+    /// Returns the next calls; `None` if nothing is left to do.
     fn next(&self, request: &SeenRequest, steps: u64) -> Option<Answer> {
         if !request.has_tool("list") || !request.has_tool("read") {
             return None;
@@ -198,7 +200,7 @@ impl Known {
             let arguments = json!({ "path": path, "offset": offset, "limit": lines_at_once(path) });
             return Some(answer.and_call("read", &arguments));
         }
-        // Now and then several at once, as agents do.
+        // From time to time several at once, as agents do.
         let count = if steps % 3 == 2 { 3 } else { 1 };
         let unread: Vec<&String> = self.unread().take(count).collect();
         if !unread.is_empty() {
@@ -213,21 +215,21 @@ impl Known {
         Some(answer.and_call("list", &json!({ "path": folder })))
     }
 
-    /// The files that were not read, what explains the others first.
+    /// Returns the unread files, explanatory ones first.
     fn unread(&self) -> impl Iterator<Item = &String> {
         let unread = || self.files.iter().filter(|path| !self.read.contains(*path));
         let explains = |path: &&String| path.to_lowercase().contains("readme");
         unread().filter(explains).chain(unread().filter(move |path| !explains(path)))
     }
 
-    /// Whether it was seen what is in a folder.
+    /// Whether a folder's contents are known.
     fn is_explored(&self, folder: &str) -> bool {
         let inside = format!("{folder}/");
         let is_inside = |path: &String| path.starts_with(&inside);
         self.listed.contains(folder) || self.files.iter().chain(&self.folders).any(is_inside)
     }
 
-    /// A search for the name of the file that was read last, in its folder.
+    /// Returns a search for the name of the last read file, in its folder.
     fn search(&self) -> Option<Answer> {
         let newest = Path::new(self.newest.as_ref()?);
         let name = newest.file_stem()?.to_str()?;
@@ -240,7 +242,7 @@ impl Known {
     }
 }
 
-/// How many lines of a file are read at once.
+/// Returns how many lines of a file are read at once.
 fn lines_at_once(path: &str) -> u64 {
     let is_data = DATA_ENDINGS.iter().any(|ending| path.ends_with(ending));
     if is_data { DATA_LINES_AT_ONCE } else { LINES_AT_ONCE }
@@ -250,7 +252,7 @@ fn is_prompt(message: &Message) -> bool {
     matches!(message, Message::User(_)) && !message.text().starts_with(lead())
 }
 
-/// The beginning of what a summary is introduced with: enough to know it by.
+/// Returns the start of a summary's introduction, which is enough to recognise it.
 fn lead() -> &'static str {
     SUMMARY_LEAD.split('.').next().unwrap_or(SUMMARY_LEAD)
 }

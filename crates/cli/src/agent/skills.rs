@@ -1,9 +1,9 @@
-//! Skills: folders with a `SKILL.md` that says how some kind of work is done. Their names and descriptions are offered,
-//! and the model reads one when it needs it.
+//! Skills: folders with a `SKILL.md` that describes how to do a kind of work. The model gets their names and
+//! descriptions, and reads one when it needs it.
 //!
-//! Invariants: a skill's text costs nothing before it is read; what is offered is bounded; a skill's files are read only
-//! from its own folder, and a project's only from the project; a project's skill never stands in the place of one of the
-//! user's.
+//! Invariants: a skill's text costs nothing before it is read; the list of skills is bounded; a skill's files
+//! are read only from its own folder, and a project's only from the project; a project's skill never replaces
+//! one of the user's.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,44 +20,44 @@ use crate::agent::project;
 
 /// The file that makes a folder a skill.
 const FILE: &str = "SKILL.md";
-/// Where a project keeps them.
+/// The folders of a project's skills.
 const PROJECT_FOLDERS: [&str; 3] = [".greenroom/skills", ".agents/skills", ".claude/skills"];
-/// The most skills that are offered.
+/// The most skills in the list.
 const SKILLS_MAX: usize = 100;
-/// The most lines about what is not offered.
+/// The most lines about skills that are not in the list.
 const WARNINGS_MAX: usize = 5;
-/// The longest description, in characters; what is longer is cut.
+/// The longest description, in characters; longer ones are truncated.
 const DESCRIPTION_CHARS_MAX: usize = 500;
-/// The most of one file that is read, in bytes.
+/// How much of one file is read, in bytes.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// The skills that there are.
+/// The available skills.
 #[derive(Clone)]
 pub(crate) struct Skills(Arc<Inner>);
 
 struct Inner {
-    /// The user's folder, then the project's: an earlier one's skills win.
+    /// The user's folder, then the project's: skills of earlier folders take precedence.
     folders: Vec<Place>,
-    /// What was found, by the state of the folders and files.
+    /// The last search, with the state of the folders and files.
     known: Mutex<Option<Known>>,
 }
 
-/// Where skills are looked for.
+/// A folder that may contain skills.
 struct Place {
     folder: PathBuf,
-    /// The root of the project that has them; `None` for the user's own.
+    /// The root of the project; `None` for the user's own folder.
     project: Option<PathBuf>,
 }
 
-/// The skills as they were found with the files in this state.
+/// The skills that were found with the files in this state.
 struct Known {
     stamps: Vec<Stamp>,
     skills: BTreeMap<String, Skill>,
-    /// What is not offered, and why, a line each.
+    /// Skills that are not in the list, and why, a line each.
     warnings: Vec<String>,
 }
 
-/// A file that may be a skill's, the root of its project, and its state.
+/// A possible file of a skill, the root of its project, and its state.
 #[derive(Clone, PartialEq, Eq)]
 struct Stamp {
     path: PathBuf,
@@ -88,7 +88,7 @@ struct Head {
 }
 
 impl Skills {
-    /// Those of the user, in `own`, and of the project in `workspace`.
+    /// Creates the skills of the user, in `own`, and of the project in `workspace`.
     pub(crate) fn new(own: Option<&Path>, workspace: Option<&Path>) -> Self {
         let real = |folder: &Path| folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
         let of_project = workspace.into_iter().flat_map(|folder| {
@@ -100,7 +100,7 @@ impl Skills {
         Self(Arc::new(Inner { folders, known: Mutex::default() }))
     }
 
-    /// What the model is told of them; empty where there are none.
+    /// Returns the list for the model; empty if there are no skills.
     pub(crate) fn offer(&self) -> String {
         let skills = self.found();
         if skills.is_empty() {
@@ -118,7 +118,7 @@ impl Skills {
         )
     }
 
-    /// The tool that reads them.
+    /// Creates the tool that reads them.
     pub(crate) fn tool(&self) -> FunctionTool {
         let skills = self.clone();
         tool("skill", move |arguments: Arguments| {
@@ -159,7 +159,7 @@ impl Skills {
         Ok(format!("{}{cut}\n\nThe skill's folder is {}.", text.trim(), folder.display()))
     }
 
-    /// What looks like a skill and is not offered, and why: a line each.
+    /// Returns why folders that look like skills are not in the list: a line each.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = self.look(|known| known.warnings.clone());
         let more = warnings.len().saturating_sub(WARNINGS_MAX);
@@ -170,12 +170,12 @@ impl Skills {
         warnings
     }
 
-    /// The skills by name.
+    /// Returns the skills by name.
     fn found(&self) -> BTreeMap<String, Skill> {
         self.look(|known| known.skills.clone())
     }
 
-    /// What was found, looked for again where a folder changed.
+    /// Searches again if a folder has changed, and returns a part of the result.
     fn look<T>(&self, take: impl FnOnce(&Known) -> T) -> T {
         let stamps = self.stamps();
         let mut known = self.0.known.lock();
@@ -195,7 +195,7 @@ impl Skills {
         take(known.insert(Known { stamps, skills, warnings }))
     }
 
-    /// The folders that may be skills, with the state of their files, in a fixed order.
+    /// Returns the possible folders of skills with the state of their files, in a fixed order.
     fn stamps(&self) -> Vec<Stamp> {
         let mut stamps = Vec::new();
         for Place { folder, project } in &self.0.folders {
@@ -216,13 +216,13 @@ impl Skills {
     }
 }
 
-/// Whether nobody but the user, or `root`, could have written it.
+/// Whether only the user or `root` could have written the file.
 fn is_trustworthy(metadata: &std::fs::Metadata) -> bool {
     let user = rustix::process::geteuid().as_raw();
     (metadata.uid() == user || metadata.uid() == 0) && metadata.mode() & 0o002 == 0
 }
 
-/// The skill of this file; `None` where there is no file. The error says why it is none.
+/// Reads the skill of this file; returns `None` if there is no file. The error says why it is not a skill.
 fn skill(path: &Path, project: Option<&Path>) -> Result<Option<(String, Skill)>, String> {
     if path.symlink_metadata().is_err() {
         return Ok(None);
@@ -261,14 +261,14 @@ fn skill(path: &Path, project: Option<&Path>) -> Result<Option<(String, Skill)>,
     Ok(Some((name, Skill { description, folder, project: project.map(Path::to_owned) })))
 }
 
-/// The YAML between the first two lines of three hyphens.
+/// Returns the YAML between the first two lines of three hyphens.
 fn head(text: &str) -> Option<&str> {
     let rest = text.trim_start_matches('\u{feff}').strip_prefix("---")?;
     let end = rest.find("\n---")?;
     Some(&rest[..end])
 }
 
-/// What follows the head.
+/// Returns the text after it.
 fn body(text: &str) -> &str {
     let Some(head) = head(text) else { return text };
     let end = head.as_ptr() as usize - text.as_ptr() as usize + head.len();

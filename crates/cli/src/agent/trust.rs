@@ -1,11 +1,11 @@
-//! To which addresses a key may go that a configuration file names.
+//! The addresses in configuration files to which a key may be sent.
 //!
-//! A command of a model can write the user's own configuration, and with it the address that the next key is sent to. What
-//! it cannot do is to confirm that address: what stands for a confirmed address is made with the key itself, which commands
-//! do not have.
+//! A command of a model can change the user's own configuration, including the address to which the next key
+//! is sent. It cannot confirm that address: the mark of a confirmed address is computed with the key itself,
+//! which commands do not have.
 //!
-//! Invariants: an address of a file gets a key only where that very key was confirmed for it; what is kept tells neither
-//! the key nor the address, and nobody who does not know the key can write it.
+//! Invariants: an address from a file gets a key only if that key was confirmed for it; the stored marks
+//! reveal neither key nor address, and cannot be computed without the key.
 
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -16,9 +16,9 @@ use greenroom::provider::BaseUrl;
 use greenroom_terminal::files;
 use ring::hmac;
 
-/// The file in the store that has a line for each confirmed address.
+/// The file in the store with a line for each confirmed address.
 const CONFIRMED: &str = "confirmed-addresses";
-/// The most that is read of it.
+/// The most bytes that are read of it.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Whether this key was confirmed for this address.
@@ -31,7 +31,7 @@ pub(crate) fn is_confirmed(data_dir: &Path, key: &str, address: &BaseUrl) -> boo
 /// Confirms this key for this address.
 ///
 /// # Errors
-/// It cannot be noted.
+/// The confirmation cannot be stored.
 pub(crate) fn confirm(data_dir: &Path, key: &str, address: &BaseUrl) -> Result<()> {
     if is_confirmed(data_dir, key, address) {
         return Ok(());
@@ -44,7 +44,7 @@ pub(crate) fn confirm(data_dir: &Path, key: &str, address: &BaseUrl) -> Result<(
     writeln!(file, "{}", line(key, address)).with_context(failed)
 }
 
-/// What stands for a key and an address.
+/// Returns the mark of a key and an address.
 fn line(key: &str, address: &BaseUrl) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
     let tag = hmac::sign(&key, format!("greenroom: this key may be sent to {address}").as_bytes());

@@ -1,6 +1,6 @@
 //! The text after the options in each command's help: examples and details.
 //!
-//! Invariants: each example can be typed as it stands.
+//! Invariants: each example can be typed as it is.
 
 /// The end of the main help: exit codes for scripts.
 pub(super) const EXIT_CODES: &str = "\

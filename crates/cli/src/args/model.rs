@@ -1,4 +1,4 @@
-//! Which model answers, which server is asked, and what the agent may do.
+//! Flags for the model, the server, and the agent's permissions.
 //!
 //! Invariants: a flag is explained once, as its help.
 
@@ -94,13 +94,13 @@ pub(crate) struct ModelArgs {
     pub(crate) keyless: bool,
 }
 
-/// The current folder.
+/// Returns the current folder.
 fn here() -> PathBuf {
     PathBuf::from(".")
 }
 
 impl ModelArgs {
-    /// The flags of a command that has no such flags.
+    /// Returns the defaults, for a command without these flags.
     pub(crate) fn bare() -> Self {
         #[derive(clap::Parser)]
         struct None {
@@ -110,7 +110,7 @@ impl ModelArgs {
         <None as clap::Parser>::parse_from([""]).model
     }
 
-    /// The model settings of the flags.
+    /// Returns the model settings of the flags.
     pub(crate) fn settings(&self) -> ModelSettings {
         ModelSettings {
             temperature: self.temperature,

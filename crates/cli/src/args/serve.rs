@@ -1,4 +1,5 @@
-//! Flags of the commands that serve others: `host`, `serve`, `rpc`, `simulate`; and of `top`, which watches them.
+//! Flags of the commands that serve clients: `host`, `serve`, `rpc`, `simulate`; and of `top`, which monitors
+//! them.
 //!
 //! Invariants: a flag is explained once, as its help.
 

@@ -1,4 +1,4 @@
-//! Flags of the commands that read and change what is stored.
+//! Flags of the commands that read and change stored data.
 //!
 //! Invariants: a flag is explained once, as its help.
 

@@ -1,4 +1,4 @@
-//! What the helps look like.
+//! The layout of the help.
 
 use clap::CommandFactory as _;
 
@@ -7,7 +7,7 @@ use super::Options;
 /// The width of a small terminal.
 const COLUMNS: usize = 80;
 
-/// The ends of the helps of a command and of those below it.
+/// Collects the final sections of the help of a command and its subcommands.
 fn ends(command: &clap::Command, found: &mut Vec<(String, String)>) {
     found.extend(command.get_after_help().map(|end| (command.get_name().to_owned(), end.to_string())));
     command.get_subcommands().for_each(|below| ends(below, found));
@@ -19,7 +19,7 @@ fn examples_are_not_wrapped_in_a_small_terminal() {
     ends(&Options::command(), &mut found);
     let mut lines = 0;
     for (name, end) in &found {
-        // What is no prose begins with blanks.
+        // Lines that are not prose start with blanks.
         for line in end.lines().filter(|line| line.starts_with("  ")) {
             assert!(line.chars().count() <= COLUMNS, "{name}: {line}");
             lines += 1;

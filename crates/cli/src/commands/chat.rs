@@ -1,7 +1,7 @@
-//! `greenroom chat`: talk with an agent.
+//! `greenroom chat`: a conversation with an agent.
 //!
-//! Invariants: everything that was said is in the log before it is answered, so leaving in any way loses nothing; without
-//! a terminal on both sides the chat reads and writes plain lines.
+//! Invariants: all input is in the log before it is answered, so nothing is lost however the chat ends;
+//! without a terminal on both sides, the chat reads and writes plain lines.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ mod between;
 mod plain;
 mod program;
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
     talk(global, &args.model, async |link| {
         link.session_id(args.session.as_deref(), args.goes_on, "chat").await
@@ -33,7 +33,7 @@ pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
     .await
 }
 
-/// `greenroom resume`: goes on with a session that is there.
+/// `greenroom resume`: continues an existing session.
 pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8> {
     talk(global, &args.model, async |link| match &args.id {
         Some(given) => link::resolve_known(&link.client, given).await,
@@ -42,7 +42,7 @@ pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8> {
     .await
 }
 
-/// Talks at a terminal, or in lines.
+/// Runs the chat at a terminal, or in plain lines.
 async fn talk(global: &Global, args: &ModelArgs, which: impl AsyncFn(&Link) -> Result<String>) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     if is_drawn(global) {
@@ -53,7 +53,7 @@ async fn talk(global: &Global, args: &ModelArgs, which: impl AsyncFn(&Link) -> R
     }
 }
 
-/// Whether there is a terminal on both sides, on which the chat can draw.
+/// Whether both sides are a terminal on which the chat can draw.
 fn is_drawn(global: &Global) -> bool {
     std::io::stdin().is_terminal() && Screen::stdout(global.color).is_terminal()
 }
@@ -78,7 +78,7 @@ async fn draw_it(
     let around = Arc::new(Around::new(global, &args, patience, link));
     let program = Arc::clone(&around) as Arc<dyn greenroom_chat::Program>;
     let ended = greenroom_chat::talk(program, place, interrupts, silences, opened, typed).await;
-    // Whatever still works for a command ends with the connection.
+    // Work for this command ends with the connection.
     let link = Arc::into_inner(around).and_then(Around::into_link).filter(|link| !link.is_host());
     let Ended { session_id, result } = ended?;
     if let Some(link) = link {
@@ -90,7 +90,7 @@ async fn draw_it(
     result.map(|()| 0)
 }
 
-/// Where a chat takes place.
+/// Returns the chat's environment.
 fn place(global: &Global, args: &ModelArgs, link: &Link) -> Result<Place> {
     let here = Surroundings::here();
     Ok(Place {
@@ -104,7 +104,7 @@ fn place(global: &Global, args: &ModelArgs, link: &Link) -> Result<Place> {
     })
 }
 
-/// Opens the session that is to be talked with. `None`: the user left meanwhile.
+/// Opens the session of the chat. Returns `None` if the user left in the meantime.
 async fn open(
     global: &Global,
     args: &ModelArgs,
@@ -118,7 +118,7 @@ async fn open(
         Ok(greenroom_chat::open(link.client.clone(), &id).await?)
     });
     let mut opening = std::pin::pin!(opening);
-    // From when the host is waited for: the keys, which the terminal would keep to itself.
+    // While the host is awaited, keys are read; otherwise the terminal would hold them back.
     let mut keys: Option<(Raw, mpsc::Receiver<Input>)> = None;
     let mut typed = Vec::new();
     loop {
@@ -185,7 +185,7 @@ fn say_how_to_go_on(global: &Global, args: &ModelArgs, id: &str) -> Result<u8> {
     Ok(0)
 }
 
-/// The flag that makes another command find the same store: empty where none is needed.
+/// Returns the flag with which another command finds the same store; empty if none is needed.
 pub(super) fn data_dir_flag(global: &Global) -> String {
     match &global.data_dir {
         Some(dir) if variable("GREENROOM_DATA_DIR").is_none_or(|known| *dir != *known) => {
@@ -195,8 +195,8 @@ pub(super) fn data_dir_flag(global: &Global) -> String {
     }
 }
 
-/// The flags with which another command asks the same model in the same way: those that were given, ready for a shell.
-/// A key in an address is left out.
+/// Returns the flags with which another command uses the same model in the same way: those that were given,
+/// quoted for a shell. A key in an address is omitted.
 fn model_flags(global: &Global, args: &ModelArgs) -> String {
     let address = args.server.base_url.as_ref().map(|url| match url.split_once('?') {
         Some((url, _)) => format!("{url}?***"),

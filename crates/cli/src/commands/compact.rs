@@ -1,6 +1,6 @@
-//! `greenroom compact`: the older part of a stored session is replaced by a summary, now.
+//! `greenroom compact`: replaces the older part of a stored session by a summary now.
 //!
-//! Invariants: only the model's view changes; nothing to compact is an answer, not a failure.
+//! Invariants: only the model's view changes; nothing to compact is a result, not a failure.
 
 use anyhow::Result;
 use greenroom_kernel::entry::CompactionOutcome;
@@ -15,7 +15,7 @@ use crate::error;
 use crate::host::Patience;
 use crate::host::link::Link;
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(global: &Global, args: &CompactArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let patience = Patience::new(global, &interrupts);
@@ -50,7 +50,7 @@ async fn compact(
             biased;
             () = interrupts.next() => {
                 is_interrupted = true;
-                // It ends, or it has ended.
+                // The compaction ends, or has ended.
                 let _ = link.client.call(Abort::current(&id)).await;
             }
             compacted = &mut compacting => break compacted,

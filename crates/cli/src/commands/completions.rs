@@ -1,7 +1,8 @@
-//! `greenroom completions`, and what the shells ask while the user types: commands, flags, session ids, models, settings.
+//! `greenroom completions`, and the requests of shells while the user types: commands, flags, session ids,
+//! models, settings.
 //!
-//! Invariants: completing opens stores for reading only, makes nothing, asks no server and says nothing but candidates;
-//! where something cannot be read, there are fewer of them.
+//! Invariants: completion opens stores only for reading, creates nothing, asks no server and prints only
+//! candidates; if something cannot be read, there are fewer candidates.
 
 mod line;
 
@@ -26,20 +27,21 @@ use crate::args::{CompletionsArgs, Global, Options};
 use crate::config::surroundings::Surroundings;
 use crate::config::{Config, Overrides, load, setting_names};
 
-/// The variable with which a shell's script asks for candidates.
+/// The variable with which a shell's script requests candidates.
 const VARIABLE: &str = "GREENROOM_COMPLETE";
-/// The most sessions that are offered, the newest.
+/// The most sessions offered; the newest ones.
 const SESSIONS_MAX: usize = 200;
-/// How much of a title is shown beside an id, in columns.
+/// How many columns of a title are shown after an id.
 const TITLE_COLUMNS: usize = 40;
 
-/// For a zsh that found the script in its `fpath`: there the file itself is the function that is called first.
+/// For a zsh that found the script in its `fpath`: there the file itself is the function that is called
+/// first.
 const ZSH_AUTOLOAD: &str =
     "\nif [[ $funcstack[1] == _greenroom ]]; then _clap_dynamic_completer_greenroom \"$@\"; fi\n";
 
-/// For bash. It splits a line at `:`, `=` and `@` too, replaces only what follows the last of them, and puts candidates
-/// on the line as they are: so this program reads the line itself, and prints what must stand there. Files where a
-/// redirection leads are the shell's own to complete.
+/// For bash. Bash also splits a line at `:`, `=` and `@`, replaces only the text after the last of them, and
+/// inserts candidates unquoted. So this program parses the line itself, and prints the text to insert. Files
+/// after a redirection are completed by the shell.
 const BASH: &str = r#"_greenroom() {
     local candidate
     COMPREPLY=()
@@ -58,10 +60,10 @@ complete -o nospace -o bashdefault -o nosort -F _greenroom greenroom 2> /dev/nul
     complete -o nospace -o bashdefault -F _greenroom greenroom
 "#;
 
-/// The words on the line that is completed, without quotes.
+/// The words of the line to complete, without quotes.
 static WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
-/// Answers a shell that asks for candidates, if one does. To be called before anything is read or written.
+/// Answers a shell's request for candidates, if there is one. Called before anything is read or written.
 pub(crate) fn answer_if_asked() -> bool {
     let Some(shell) = greenroom_tools::privacy::variable(VARIABLE) else { return false };
     let asked = std::env::args_os().skip_while(|word| word != "--").skip(1);
@@ -70,7 +72,7 @@ pub(crate) fn answer_if_asked() -> bool {
         let _ = answer_bash(&asked);
         return true;
     }
-    // Zsh gives all words as they stand on the line, and fish the last one.
+    // Zsh passes all words as they are on the line, fish only the last one.
     let unquoted = |word: &String| Line::read(word).words.pop().unwrap_or_default();
     let is_quoted = |place: usize| shell == "zsh" || (shell == "fish" && place + 1 == asked.len());
     let words = asked.iter().enumerate();
@@ -82,8 +84,8 @@ pub(crate) fn answer_if_asked() -> bool {
     env.try_complete(arguments, folder.as_deref()).is_ok_and(|asked| asked)
 }
 
-/// Prints candidates for a line of bash, of which it replaces the end: what was asked is the line, the cursor's place in
-/// it in bytes, and that end. `None` where that was not asked.
+/// Prints candidates for a line of bash, which replaces the line's end: the request has the line, the
+/// cursor's position in it in bytes, and that end. Returns `None` if the request is different.
 fn answer_bash(asked: &[String]) -> Option<()> {
     let [text, cursor, replaced] = asked else { return None };
     let text = text.get(..cursor.parse().ok()?)?;
@@ -97,7 +99,7 @@ fn answer_bash(asked: &[String]) -> Option<()> {
     Screen::stdout(ColorChoice::Never).script(written.collect::<String>().as_bytes()).ok()
 }
 
-/// Prints a shell's script, to the byte.
+/// Prints a shell's script unchanged.
 pub(crate) fn run(global: &Global, args: &CompletionsArgs) -> Result<u8> {
     let shells = Shells::builtins();
     let name = args.shell.to_string();
@@ -116,7 +118,8 @@ pub(crate) fn run(global: &Global, args: &CompletionsArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// How the shell calls this program: as it was called now, so that it is found from every folder.
+/// Returns how the shell should call this program: as it was called now, in a form that works from every
+/// folder.
 fn program() -> String {
     let called = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
     let is_path = called.components().count() > 1;
@@ -126,7 +129,8 @@ fn program() -> String {
     }
 }
 
-/// The command line with what completes its values: the flags themselves know nothing of stores and settings.
+/// Returns the command line with completers for its values: the flags themselves know nothing of stores and
+/// settings.
 fn command() -> clap::Command {
     completing(Options::command(), "")
 }
@@ -144,7 +148,7 @@ fn completing(command: clap::Command, of: &str) -> clap::Command {
         })
 }
 
-/// What completes the value of a flag or an argument.
+/// Returns the completer for the value of a flag or an argument.
 fn completer(command: &str, arg: &str) -> Option<fn(&OsStr) -> Vec<CompletionCandidate>> {
     Some(match (command, arg) {
         ("", "settings") => assignments,
@@ -161,12 +165,12 @@ fn completer(command: &str, arg: &str) -> Option<fn(&OsStr) -> Vec<CompletionCan
     })
 }
 
-/// Stored sessions, the newest first, each with its title.
+/// Completes stored sessions, the newest first, each with its title.
 fn sessions(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(current) = current.to_str() else { return Vec::new() };
     let Some(store) = store() else { return Vec::new() };
     let mut sessions = store.list().unwrap_or_default();
-    // Those of sub-agents are offered to who knows how they begin.
+    // Sessions of sub-agents are offered only after the start of an id.
     sessions.retain(|(id, head)| {
         id.starts_with(current) && (!current.is_empty() || head.parent_session.is_none())
     });
@@ -179,17 +183,17 @@ fn sessions(current: &OsStr) -> Vec<CompletionCandidate> {
     candidates.collect()
 }
 
-/// Session files, and stored sessions.
+/// Completes session files and stored sessions.
 fn files_and_sessions(current: &OsStr) -> Vec<CompletionCandidate> {
     sessions(current).into_iter().chain(files(current)).collect()
 }
 
-/// Files.
+/// Completes files.
 fn files(current: &OsStr) -> Vec<CompletionCandidate> {
     PathCompleter::file().complete(current)
 }
 
-/// The models of the provider that would be asked: those of the configuration and of the catalogue.
+/// Completes the models of the current provider: those of the configuration and the catalogue.
 fn models(current: &OsStr) -> Vec<CompletionCandidate> {
     let config = config();
     let name = said("--provider").unwrap_or_else(|| config.provider.clone());
@@ -201,22 +205,22 @@ fn models(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, own.chain(of_catalog.map(|model| model.model.to_owned())))
 }
 
-/// The providers of the configuration.
+/// Completes the providers of the configuration.
 fn providers(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, config().providers.into_keys())
 }
 
-/// The settings of the configuration.
+/// Completes the settings of the configuration.
 fn settings(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, setting_names().map(str::to_owned))
 }
 
-/// The settings of the configuration, to be followed by a value.
+/// Completes the settings of the configuration, before a value.
 fn assignments(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, setting_names().map(|name| format!("{name}=")))
 }
 
-/// How long a model may think.
+/// Completes reasoning efforts.
 fn efforts(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, ["none", "minimal", "low", "medium", "high", "xhigh"].map(str::to_owned))
 }
@@ -229,18 +233,18 @@ fn beginning_with(current: &OsStr, names: impl IntoIterator<Item = String>) -> V
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The store that the command would look into, if there is one that can be read.
+/// Opens the store that the command would use, if it exists and can be read.
 fn store() -> Option<Store> {
     let dir = match said("--data-dir") {
         Some(dir) => expanded(&dir),
         None => greenroom::internal::data_dir().ok()?,
     };
-    // Opening one for reading makes nothing, but says why it is not there.
+    // Opening for reading creates nothing, but would report a missing store.
     let options = StoreOptions { is_read_only: true, ..StoreOptions::new(dir) };
     options.dir.exists().then(|| Store::open(&options).ok())?.map(|(store, _)| store)
 }
 
-/// The configuration that would hold, or the defaults where it cannot be read.
+/// Loads the effective configuration, or the defaults if it cannot be read.
 fn config() -> Config {
     let file = said("--config").map(|file| expanded(&file));
     let loaded =
@@ -248,7 +252,7 @@ fn config() -> Config {
     loaded.map(|loaded| loaded.config).unwrap_or_default()
 }
 
-/// What the user gave for a flag, on the line that is completed.
+/// Returns the user's value of a flag on the line.
 fn said(flag: &str) -> Option<String> {
     let words = WORDS.get()?;
     words.iter().enumerate().find_map(|(place, word)| {
@@ -260,7 +264,7 @@ fn said(flag: &str) -> Option<String> {
     })
 }
 
-/// A path as the shell would expand it.
+/// Expands a path as the shell would.
 fn expanded(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), variable("HOME")) {
         (Some(below), Some(home)) => PathBuf::from(home).join(below),
@@ -268,7 +272,7 @@ fn expanded(path: &str) -> PathBuf {
     }
 }
 
-/// A text as one word of a command line.
+/// Quotes a text as one word of a command line.
 pub(crate) fn as_word(text: &str) -> String {
     line::quoted(text, None)
 }

@@ -1,6 +1,6 @@
-//! `greenroom config`: what holds here and where it comes from, the defaults as a file, and single settings.
+//! `greenroom config`: the effective values and their sources, the defaults as a file, and single settings.
 //!
-//! Invariants: what is printed can be read back as a configuration; an address's query is not shown.
+//! Invariants: the printed text is a valid configuration; an address's query is not shown.
 
 use anyhow::Result;
 use greenroom::provider::BaseUrl;
@@ -20,12 +20,12 @@ use crate::config::surroundings::Surroundings;
 use crate::error::usage;
 use greenroom_terminal::Screen;
 
-/// Where the sources begin, in columns.
+/// The column of the sources.
 const SOURCE_COLUMN: usize = 44;
-/// How wide comments are.
+/// The width of comments, in columns.
 const COMMENT_COLUMNS: usize = 96;
 
-/// Does what the command says.
+/// Runs the command.
 pub(crate) fn run(global: &Global, args: &ConfigArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     if args.command.is_some() && (args.default || args.schema || args.json) {
@@ -41,7 +41,7 @@ pub(crate) fn run(global: &Global, args: &ConfigArgs) -> Result<u8> {
             let loaded = agent::config(global)?;
             let value = shown(&loaded.config)?;
             let parts = known(key)?;
-            // What is set for nobody's name is not there, and what is not set has no value.
+            // A setting under an unknown name of the user does not exist; an unset one has no value.
             let value = get(&value, &parts).cloned().unwrap_or_default();
             if *json {
                 let source = source_of(&loaded, &parts);
@@ -71,7 +71,7 @@ pub(crate) fn run(global: &Global, args: &ConfigArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// The parts of a setting's name.
+/// Returns the parts of a setting's name.
 fn known(key: &str) -> Result<Vec<String>> {
     keys::parts(key).ok_or_else(|| {
         let hint = keys::similar(key).map(|similar| format!("; there is {similar}")).unwrap_or_default();
@@ -79,12 +79,12 @@ fn known(key: &str) -> Result<Vec<String>> {
     })
 }
 
-/// What holds, as it may be seen.
+/// Returns the effective configuration without secrets.
 fn shown(config: &Config) -> Result<Value> {
     Ok(serde_norway::to_value(config)?)
 }
 
-/// Where a setting comes from; of a section, where its parts do.
+/// Returns the source of a setting; for a section, the sources of its parts.
 fn source_of(loaded: &Loaded, parts: &[String]) -> String {
     let within = loaded.origins.iter().filter(|(setting, _)| setting.starts_with(parts));
     let sources: std::collections::BTreeSet<&str> = within.map(|(_, source)| source.as_str()).collect();
@@ -134,7 +134,7 @@ fn show(screen: &mut Screen, loaded: &Loaded, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The defaults as a file, with what each setting means.
+/// Returns the defaults as a file, with a comment on each setting.
 pub(super) fn defaults() -> Result<String> {
     let mut text = String::new();
     let head = format!(
@@ -167,7 +167,7 @@ pub(super) fn defaults() -> Result<String> {
     Ok(spaced)
 }
 
-/// The same, with each setting of how a model answers that is not set: it has no default of ours.
+/// Adds the unset model settings, which have no defaults of ours.
 fn with_model_settings(mut value: Value) -> Value {
     let Value::Mapping(map) = &mut value else { return value };
     let set = map.entry("model_settings".into()).or_insert(Value::Null);
@@ -193,7 +193,7 @@ fn explained(setting: &Setting) -> String {
     }
 }
 
-/// The setting of this name, whatever the user's own names in it are.
+/// Returns the setting with this name, whatever user-defined names it contains.
 fn setting_of(parts: &[String]) -> Option<&'static Setting> {
     keys::settings().iter().find(|setting| {
         let known: Vec<&str> = setting.key.split('.').collect();
@@ -202,7 +202,7 @@ fn setting_of(parts: &[String]) -> Option<&'static Setting> {
     })
 }
 
-/// Writes a value as block-style YAML, a setting a line; `line` may add to each.
+/// Writes a value as block-style YAML, one setting per line; `line` may extend each line.
 fn write(
     text: &mut String,
     value: &Value,
@@ -228,12 +228,12 @@ fn write(
     Ok(())
 }
 
-/// A value in one line.
+/// Formats a value in one line.
 pub(super) fn flow(value: &Value) -> Result<String> {
     let is_scalar = !matches!(value, Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_));
     let text = serde_norway::to_string(value)?;
     let text = text.trim_end();
-    // JSON is YAML in one line.
+    // JSON is valid YAML in one line.
     if is_scalar && !text.contains('\n') {
         Ok(text.to_owned())
     } else {
@@ -245,7 +245,7 @@ fn to_json(value: &Value) -> Result<serde_json::Value> {
     Ok(serde_json::to_value(value)?)
 }
 
-/// Adds a comment, broken between words.
+/// Adds a comment, wrapped between words.
 fn comment(text: &mut String, about: &str, depth: usize) {
     let indent = "  ".repeat(depth);
     let mut line = String::new();

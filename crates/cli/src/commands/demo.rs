@@ -1,7 +1,7 @@
 //! `greenroom demo`: an agent reads a folder until its window has filled several times.
 //!
-//! Invariants: the runtime, the store, the tools and the HTTP are the real ones; only the model is simulated.
-//! Nothing in the folder is changed.
+//! Invariants: the runtime, the store, the tools and the HTTP are real; only the model is simulated. Nothing
+//! in the folder is changed.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -27,17 +27,17 @@ use crate::config::{Config, ProviderConfig};
 use crate::error;
 use crate::host::{self, Answering, Unreached, own};
 
-/// Steps with tool calls in one run, at most.
+/// The most steps with tool calls in one run.
 const STEPS_PER_TURN: u64 = 12;
-/// After this time no further prompt is given.
+/// After this time no more prompts are sent.
 const TIME_MAX: Duration = Duration::from_secs(40);
-/// So many prompts may ask for more than fits.
+/// How many prompts may exceed the window.
 const FLOORS_MAX: u32 = 3;
-/// A folder that fills less than this share of the window in one run is small.
+/// A folder counts as small if one run fills less than this share of the window.
 const SMALL_SHARE: u64 = 4;
 /// The window for small folders, in tokens.
 const SMALL_WINDOW: u64 = 6_000;
-/// How the simulated model's answers are spread over time, so that one can watch.
+/// Pauses in the simulated model's answers, to make the demo watchable.
 const WATCHABLE: Pace = Pace { chunks: 4, first_ms: 60, between_ms: 12 };
 
 const INSTRUCTIONS: &str = "You are a careful reader of other people's projects. You have tools to list, read and \
@@ -52,14 +52,14 @@ const PROMPTS: [&str; 6] = [
     "Read on through the rest, and keep note of what you find.",
 ];
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let workspace = agent::workspace(global, &args.workspace, &Surroundings::here())?;
     let pace = if args.fast { Pace::default() } else { WATCHABLE };
     let simulated = Simulated::start(args.window, STEPS_PER_TURN, pace).await?;
     let (global, runtime) = &start(global, &simulated).await?;
-    // Other terminals work on the store meanwhile.
+    // Other terminals can use the store in the meantime.
     let answering = Answering::begin(global, runtime)?.part_of("greenroom demo");
     let agent = Agent::new(MODEL)
         .instructions(INSTRUCTIONS)
@@ -72,7 +72,7 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
     show.intro(&workspace, &simulated, args)?;
     let played = play(&mut show, runtime, &session, &agent, args, &interrupts).await;
     show.screen.clear_live()?;
-    // Even after an interruption the session is whole, and there to be looked at.
+    // Even after an interruption, the session is complete and can be read.
     let head = runtime.summary(&id).await?;
     let end = match &played {
         Ok(end) => *end,
@@ -88,7 +88,8 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
     Ok(if end == End::Interrupted { error::INTERRUPTED } else { 0 })
 }
 
-/// A runtime with the user's store, in the place of an idle host; where others use that store, with one of its own.
+/// Starts a runtime with the user's store, in place of an idle host; if the store is in use, with a store of
+/// its own.
 async fn start(global: &Global, simulated: &Simulated) -> Result<(Global, Runtime)> {
     let provider = simulated.provider()?;
     let compaction = Config::default().compaction;
@@ -126,7 +127,7 @@ enum End {
     Failed,
 }
 
-/// Gives prompts until there were enough compactions.
+/// Sends prompts until there were enough compactions.
 async fn play(
     show: &mut Show,
     runtime: &Runtime,
@@ -148,7 +149,7 @@ async fn play(
             return Ok(End::Interrupted);
         }
         let reply = match played.reply {
-            // Even what cannot be compacted now can be once it is no longer the newest.
+            // Messages that cannot be compacted now can be once they are not the newest.
             Err(error) if error.is_context_overflow() && floors < FLOORS_MAX => {
                 floors += 1;
                 show.notice(&error.to_string())?;
@@ -170,7 +171,7 @@ async fn play(
             !is_small && show.compactions.is_empty() && reply.context.tokens < args.window / SMALL_SHARE;
         if is_first_small && args.window > SMALL_WINDOW {
             is_small = true;
-            // The model's own window stays as it is: what an agent uses of it is the agent's to choose.
+            // The model's own window does not change; the agent chooses to use less of it.
             runtime.open(session.id(), &agent.clone().context_window(SMALL_WINDOW)).await?;
             show.smaller(SMALL_WINDOW)?;
         }
@@ -178,7 +179,7 @@ async fn play(
     Ok(End::Done)
 }
 
-/// What is shown, and what it is made of.
+/// The state of the display.
 struct Show {
     screen: Screen,
     started: Instant,
@@ -192,7 +193,7 @@ struct Show {
     tool_calls: BTreeMap<String, u64>,
     run_calls: BTreeMap<String, u64>,
     failed_calls: u64,
-    /// Before and after.
+    /// The sizes before and after.
     compactions: Vec<(u64, u64)>,
     sizes: Vec<u64>,
 }
@@ -328,7 +329,7 @@ impl Show {
         ))
     }
 
-    /// The bar that begins each plain line.
+    /// Returns the bar at the start of each plain line.
     fn gauge(&self) -> String {
         let tokens = self.context.map_or(0, |context| context.tokens);
         format!("{} {:>6}", self.bar(24), format::short(tokens))
@@ -421,7 +422,7 @@ impl Show {
     }
 }
 
-/// `7 read, 2 list`.
+/// Formats counts of calls: `7 read, 2 list`.
 fn calls(calls: &BTreeMap<String, u64>) -> String {
     let list: Vec<String> = calls.iter().map(|(name, count)| format!("{count} × {name}")).collect();
     list.join(", ")

@@ -1,7 +1,7 @@
-//! `greenroom export`: a stored session as a file for other systems.
+//! `greenroom export`: writes a stored session as a file for other systems.
 //!
-//! Invariants: nothing is changed; an existing file is not overwritten unless that is asked for. A file that lacks
-//! something is never given in silence.
+//! Invariants: nothing is changed; an existing file is overwritten only on request. If a file is incomplete,
+//! the command says so.
 
 use std::io::Write as _;
 
@@ -14,7 +14,7 @@ use crate::args::{ExportArgs, Global};
 use crate::error;
 use crate::host::source::Stored;
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
     let what = format!("reading {}", args.session);
     let progress = Progress::start(global.color, move || what.clone());
@@ -46,7 +46,7 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
     say_what_is_missing(global, &stored)
 }
 
-/// Says what the file does not have, and returns the exit code.
+/// Prints what is missing from the file, and returns the exit code.
 fn say_what_is_missing(global: &Global, stored: &Stored) -> Result<u8> {
     let waiting = stored.waiting().len() as u64;
     if waiting > 0 {

@@ -1,7 +1,7 @@
-//! `greenroom host`: holds the store for all terminals, until nobody needs it.
+//! `greenroom host`: holds the store for all terminals until it is not needed.
 //!
-//! Invariants: whoever started it reads one line, that it is ready or why not; it ends by itself where nobody is connected
-//! and nothing is at work.
+//! Invariants: the process that started it reads one line: that it is ready, or why not; it ends by itself
+//! when no client is connected and no work is in progress.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::args::{Global, HostArgs};
 use crate::host::{self, Answering, Nobody, READY, Terms, own};
 use crate::{agent, error};
 
-/// Runs it, until nobody needs it.
+/// Runs the host until it is not needed.
 pub(crate) async fn run(global: &Global, args: &HostArgs) -> Result<u8> {
-    // It belongs to no terminal. Where it leads a group already, it was started by hand.
+    // It belongs to no terminal. If it already leads a group, it was started by hand.
     let _ = rustix::process::setsid();
     if args.stop {
         return host::stop(global, args.force).await;
@@ -24,7 +24,7 @@ pub(crate) async fn run(global: &Global, args: &HostArgs) -> Result<u8> {
         Ok(code) => Ok(code),
         Err(error) => {
             if !Screen::stdout(ColorChoice::Never).is_terminal() {
-                // Whoever started it reads this as the reason.
+                // The starting process reads this as the reason.
                 tell_starter(&format!("{} {}", error::exit_code(&error), error::line(&error)));
             }
             Err(error)
@@ -37,7 +37,7 @@ async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let terms = match Terms::told(args) {
         Some(terms) => terms,
-        // The user's own file: that of the folder is another thing for each client.
+        // Only the user's own file is used: each client may be in another folder.
         None => {
             let terms = Terms::of(&agent::config(global)?.own);
             Terms { idle_s: args.idle.unwrap_or(terms.idle_s), ..terms }
@@ -67,10 +67,10 @@ async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Says something to whoever started this, and that this is all.
+/// Writes the only line to the starting process.
 fn tell_starter(text: &str) {
     let _ = Screen::stdout(ColorChoice::Never).line(text);
-    // The other end waits for the end of it. Nothing else is ever written there.
+    // The starting process waits for the end of this output. Nothing else is ever written to it.
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
     }

@@ -1,6 +1,6 @@
-//! `greenroom import`: session files of other systems, taken into the store.
+//! `greenroom import`: imports session files of other systems into the store.
 //!
-//! Invariants: a file becomes one session, all of it or nothing; a session that is there is never changed.
+//! Invariants: a file becomes one complete session, or none; an existing session is never changed.
 
 use std::path::Path;
 
@@ -20,10 +20,10 @@ use crate::commands::plan::last_answer;
 use crate::error;
 use crate::host::{self, own};
 
-/// The longest session id.
+/// The longest session id, in characters.
 const ID_CHARS_MAX: usize = 64;
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
     let mut target = Target::reach(global).await?;
     let mut screen = Screen::stdout(global.color);
@@ -36,7 +36,7 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
         progress.end().await;
         let (id, imported) = match taken {
             Ok(one) => one,
-            // The other files are taken all the same; the last failure is the command's.
+            // The other files are imported anyway; the command reports the last failure.
             Err(error) => {
                 if let Some(earlier) = failed.replace(error) {
                     Screen::stderr(global.color).line(format!("greenroom: {}", error::line(&earlier)))?;
@@ -72,19 +72,19 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
     failed.map_or(Ok(0), Err)
 }
 
-/// Who takes the files in.
+/// The target of the import.
 enum Target {
     Host(Client),
     Runtime(Runtime),
 }
 
 impl Target {
-    /// A host, or else the store.
+    /// Returns the host, or else the store.
     async fn reach(global: &Global) -> Result<Self> {
         if let Some(host) = host::reach_to_change(global).await? {
             return Ok(Self::Host(host));
         }
-        // Nothing is asked of a model; a runtime wants one all the same.
+        // No model is called, but a runtime requires one.
         let model = Simulator::new(SimulatorOptions::new(Echo));
         let config = agent::config(global)?.config;
         let (settings, _) = config.provider(&config.provider)?;
@@ -93,7 +93,8 @@ impl Target {
         Ok(Self::Runtime(runtime))
     }
 
-    /// Takes a file in. Where it was asked for before and nobody knows what came of it, the session that is there is it.
+    /// Imports a file. If the import was requested before with an unknown result, an existing session is the
+    /// result.
     async fn take(&self, id: &str, bytes: &[u8], imported: &Imported, has_asked: &mut bool) -> Result<Taken> {
         if self.has(id).await? {
             return Ok(if *has_asked { Taken::Here } else { Taken::Before });
@@ -105,7 +106,7 @@ impl Target {
                 host.call(ImportSession { session_id: id.to_owned(), text }).await?;
             }
             Self::Runtime(runtime) => {
-                // The file's own model, whose window the conversation was held in.
+                // The file's own model, whose window the conversation had.
                 let path = imported.path();
                 let model = last_answer(&path).map_or("imported", |answer| answer.model.as_str());
                 let session = runtime.open(id, Agent::new(model)).await?;
@@ -127,7 +128,7 @@ impl Target {
     }
 }
 
-/// Takes one file in; from another host, or into the store, where the host dies meanwhile.
+/// Imports one file; into another host, or into the store, if the host dies in the meantime.
 async fn one(global: &Global, target: &mut Target, file: &Path) -> Result<(String, Imported)> {
     let bytes = read(file)?;
     let imported = import(&String::from_utf8_lossy(&bytes), ImportOptions::default())
@@ -152,21 +153,21 @@ async fn one(global: &Global, target: &mut Target, file: &Path) -> Result<(Strin
     }
 }
 
-/// Where a session comes from that has a file's id.
+/// Where a session with a file's id comes from.
 enum Taken {
-    /// From this file.
+    /// From this import.
     Here,
-    /// It was there.
+    /// It existed before.
     Before,
 }
 
-/// A session file's bytes: of a regular file that is no larger than what the formats take.
+/// Reads a session file: a regular file, up to the size limit of the formats.
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
     let bytes_max = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX);
     files::read(file, bytes_max).map_err(|error| error::usage(format!("read {}: {error}", file.display())))
 }
 
-/// The session's own id where it can be one of ours, else the file's name.
+/// Returns the session's own id if it is valid here, or else the file's name.
 fn session_id(file: &Path, imported: &Imported) -> String {
     let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let source = imported.session_id.clone().unwrap_or(name);
@@ -175,7 +176,7 @@ fn session_id(file: &Path, imported: &Imported) -> String {
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' })
         .take(ID_CHARS_MAX)
         .collect();
-    // A dot in front is not allowed, and a dash would make an id look like a flag.
+    // An id must not start with a dot, and a dash would look like a flag.
     let plain = plain.trim_start_matches(['.', '-']);
     if plain.is_empty() { "imported".to_owned() } else { plain.to_owned() }
 }

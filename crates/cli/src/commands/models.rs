@@ -1,7 +1,8 @@
-//! `greenroom models`: the models that the provider serves, with their windows, output limits and prices, and where
-//! each comes from.
+//! `greenroom models`: lists the provider's models with their windows, output limits and prices, and the
+//! source of each.
 //!
-//! Invariants: no model is asked anything; a store is read if it is there, by its host where it has one, and none is made.
+//! Invariants: no model is called; an existing store is read, through its host if there is one, and none is
+//! created.
 
 use anyhow::Result;
 use greenroom::FactSource;
@@ -17,13 +18,13 @@ use crate::args::{Global, ModelArgs, ModelsArgs};
 use crate::host::link::ATTEMPTS;
 use crate::host::{self, Reached, Who, own};
 
-/// The widest name that is shown whole.
+/// The widest name that is shown in full.
 const NAME_COLUMNS: usize = 48;
 
-/// Lists the models, or forgets what was learned of one.
+/// Lists the models, or forgets the learned limit of one.
 pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
     let server = args.server.clone();
-    // What is forgotten is in our own store: nobody is asked.
+    // Learned limits are in our own store, so no server is asked.
     let model = ModelArgs { server, no_tools: true, keyless: args.forget.is_some(), ..ModelArgs::bare() };
     let who = Who {
         kind: ClientKind::Watch,
@@ -126,7 +127,7 @@ fn row(model: &ModelSummary) -> [String; 6] {
     ]
 }
 
-/// Where a window comes from, in a word or two.
+/// Describes the source of a window in a word or two.
 fn window_source(source: WindowSource) -> &'static str {
     match source {
         WindowSource::CompactionSetting | WindowSource::Setting => "settings",
@@ -139,7 +140,7 @@ fn window_source(source: WindowSource) -> &'static str {
     }
 }
 
-/// Prices of a million tokens, in dollars.
+/// Formats prices per million tokens, in dollars.
 #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 microdollars")]
 fn prices(model: &ModelSummary) -> String {
     match (model.input_microdollars_per_million, model.output_microdollars_per_million) {

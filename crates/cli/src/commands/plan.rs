@@ -1,6 +1,6 @@
-//! `greenroom plan`: what a compaction would do, without doing it.
+//! `greenroom plan`: shows what a compaction would do, without performing it.
 //!
-//! Invariants: nothing is changed, and nothing to compact is an answer, not a failure.
+//! Invariants: nothing is changed, and nothing to compact is a result, not a failure.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::config::Config;
 use crate::host::source::Stored;
 use crate::{agent, error};
 
-/// What a comparison keeps where nothing is said, in tokens: what other systems keep.
+/// How much a comparison keeps by default, in tokens, as other systems do.
 const COMPARISON_KEEP: u64 = 20_000;
-/// The window where nothing is known of one, in tokens.
+/// The default window if none is known, in tokens.
 const WINDOW: u64 = 128_000;
-/// So many file names are printed.
+/// How many file names are printed.
 const FILES_SHOWN: usize = 8;
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(global: &Global, args: &PlanArgs) -> Result<u8> {
     let config = agent::config(global)?.config;
     let file = Path::new(&args.source);
@@ -49,7 +49,7 @@ pub(crate) async fn run(global: &Global, args: &PlanArgs) -> Result<u8> {
 fn of_file(path: &Path, args: &PlanArgs, config: &Config) -> Result<PlanReport> {
     let bytes = crate::commands::import::read(path)?;
     let text = String::from_utf8_lossy(&bytes);
-    // As it was read: a plan shows the file that there is, not the one that an import would make of it.
+    // Without repairs: a plan shows the existing file, not the one that an import would produce.
     let imported = import(&text, ImportOptions { repair: false })
         .map_err(|error| error::usage(format!("{}: {error}", path.display())))?;
     let leaf = match &args.leaf {
@@ -63,7 +63,7 @@ fn of_file(path: &Path, args: &PlanArgs, config: &Config) -> Result<PlanReport> 
     Ok(PlanReport::new(&path, &options, measured, |id| imported.name_of(id)))
 }
 
-/// The plan, and the exit code: a damaged session is planned as far as it can be read.
+/// Returns the plan and the exit code; a damaged session is planned as far as it can be read.
 async fn of_session(global: &Global, args: &PlanArgs, config: &Config) -> Result<(PlanReport, u8)> {
     let stored = Stored::read(global, &args.source).await.map_err(|error| {
         let is_path = args.source.contains(['/', '.']);
@@ -77,8 +77,8 @@ async fn of_session(global: &Global, args: &PlanArgs, config: &Config) -> Result
         None => stored.path(),
     };
     let window = stored.summary.context_window.or_else(|| catalog_window(&path)).unwrap_or(WINDOW);
-    // The fixed part of the requests is in no log: it is what the session's size has beside its messages.
-    // It is the same for each path of the session.
+    // The fixed part of the requests is not in the log: it is the session's size minus its messages, and the
+    // same for each path of the session.
     let fixed = stored.summary.context_tokens.saturating_sub(context_estimate(&stored.path()));
     let measured = measure(&path, estimator(args, config), fixed, Ratio::default(), Reports::Believed);
     let options = options(args, config, window, measured, fixed);
@@ -86,7 +86,7 @@ async fn of_session(global: &Global, args: &PlanArgs, config: &Config) -> Result
     Ok((report, stored.say_losses(global)?))
 }
 
-/// What the messages and the summary of a path have, in tokens by our own count.
+/// Returns the size of a path's messages and summary, in tokens by our own count.
 fn context_estimate(path: &[Arc<Entry>]) -> u64 {
     let active = ActivePath::of(path);
     let sent = as_sent(path);
@@ -99,13 +99,13 @@ fn no_entry(leaf: &str, source: &str) -> anyhow::Error {
     error::usage(format!("{source} has no entry {leaf}"))
 }
 
-/// The window of the model that answered last on a path, if the catalogue knows it.
+/// Returns the window of the model that answered last on a path, if the catalogue knows it.
 fn catalog_window(path: &[Arc<Entry>]) -> Option<u64> {
     let answer = last_answer(path)?;
     Catalog::bundled().find(&answer.provider, &answer.model)?.window_tokens()
 }
 
-/// The newest answer on a path.
+/// Returns the newest answer on a path.
 pub(crate) fn last_answer(path: &[Arc<Entry>]) -> Option<&AssistantMessage> {
     path.iter().rev().find_map(|entry| match &**entry.kind.as_message()? {
         Message::Assistant(answer) => Some(answer),
@@ -113,8 +113,9 @@ pub(crate) fn last_answer(path: &[Arc<Entry>]) -> Option<&AssistantMessage> {
     })
 }
 
-/// What is asked for; `nearest` with `char4` is the comparison with other systems. `window` holds where neither a flag
-/// nor the configuration says another one; `fixed` is the fixed part of every request, in tokens.
+/// Returns the options of the plan; `nearest` with `char4` is the comparison with other systems. `window` is
+/// the default if neither a flag nor the configuration sets one; `fixed` is the fixed part of every request,
+/// in tokens.
 fn options(args: &PlanArgs, config: &Config, window: u64, measured: Measured, fixed: u64) -> PlanOptions {
     let settings = &config.compaction;
     let is_comparison = args.cut == Some(Cut::Nearest) && args.estimator == Some(Estimator::Char4);
@@ -138,7 +139,7 @@ fn options(args: &PlanArgs, config: &Config, window: u64, measured: Measured, fi
     options
 }
 
-/// How sizes are estimated.
+/// Returns the estimator of sizes.
 fn estimator(args: &PlanArgs, config: &Config) -> size::Estimator {
     match args.estimator {
         Some(Estimator::Char4) => size::Estimator::Char4,

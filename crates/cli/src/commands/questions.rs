@@ -1,7 +1,8 @@
-//! `greenroom questions` and `greenroom answer`: what tools ask people.
+//! `greenroom questions` and `greenroom answer`: questions of tools to people.
 //!
-//! Invariants: listing changes nothing, and works beside a program that uses the store; an answer is in the log before this
-//! says so. No model is asked: the run that waits goes on when the program that has its tools opens the session.
+//! Invariants: listing changes nothing, and works while a program uses the store; an answer is in the log
+//! before the command reports it. No model is called: the waiting run continues when the program with its
+//! tools opens the session.
 
 use anyhow::Result;
 use greenroom::{EntryId, GivenAnswer, PendingQuestion, QuestionKind, Runtime, State};
@@ -18,7 +19,7 @@ use crate::args::{AnswerArgs, Global, QuestionsArgs};
 use crate::error;
 use crate::host::{self, link, source, stored};
 
-/// Lists them, oldest first.
+/// Lists the questions, oldest first.
 pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let given = args.session.as_deref();
@@ -42,7 +43,7 @@ pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
     Ok(code)
 }
 
-/// How the run goes on that was answered where nobody works on it.
+/// Says how an answered run continues if no program is performing it.
 fn goes_on(state: &State, id: &str) -> String {
     match ask_user::is_all_that_waits(state) {
         true => format!("Answered. The run continues in a chat at a terminal: `greenroom resume {id}`."),
@@ -50,7 +51,7 @@ fn goes_on(state: &State, id: &str) -> String {
     }
 }
 
-/// Answers one.
+/// Answers a question.
 pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     if !agent::data_dir(global)?.exists() {
         return Err(StoreError::NotFound { session: args.session.clone() }.into());
@@ -81,7 +82,7 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Answers one where a host has the store.
+/// Answers a question through the host that has the store.
 async fn answer_at(
     global: &Global,
     host: &Client,
@@ -103,7 +104,7 @@ async fn answer_at(
     Ok(0)
 }
 
-/// Gives the answer. Gives how the session stands then.
+/// Records the answer. Returns the session's state afterwards.
 async fn give(runtime: &Runtime, id: &str, args: &AnswerArgs) -> Result<State> {
     let session = runtime.session(id).await?;
     let question = EntryId(args.question);
@@ -115,9 +116,9 @@ async fn give(runtime: &Runtime, id: &str, args: &AnswerArgs) -> Result<State> {
     Ok(session.state().await?)
 }
 
-/// The answer as the question wants it.
+/// Converts the answer into the form that the question requires.
 fn value(kind: Option<&QuestionKind>, args: &AnswerArgs) -> Result<Value> {
-    // What is no longer open is refused by the session, which knows how it ended.
+    // The session refuses an answer to a closed question, and knows how it ended.
     Ok(match kind {
         Some(QuestionKind::Form { .. }) => serde_json::from_str(&args.value)
             .map_err(|error| error::usage(format!("the answer to a form must be JSON: {error}")))?,
@@ -130,7 +131,7 @@ fn value(kind: Option<&QuestionKind>, args: &AnswerArgs) -> Result<Value> {
     })
 }
 
-/// A runtime over the store, in which no session has an agent. The model is never asked.
+/// Starts a runtime over the store in which no session has an agent. The model is never called.
 async fn without_agents(store: Store) -> Result<Runtime> {
     Ok(Runtime::builder().provider(Simulator::echo().provider()).store(store).start().await?)
 }
@@ -146,7 +147,7 @@ fn show(screen: &mut Screen, question: &PendingQuestion) -> Result<()> {
     Ok(())
 }
 
-/// What an answer may be, in one line.
+/// Describes the possible answers in one line.
 pub(crate) fn wanted(kind: &QuestionKind) -> String {
     match kind {
         QuestionKind::Choice { choices, several: false } => format!("one of: {}", choices.join(", ")),

@@ -1,7 +1,7 @@
 //! `greenroom run`: one prompt, for scripts.
 //!
-//! Invariants: standard output carries the answer (or the events) and nothing else; the exit code says how it
-//! went; whatever happens, what had come is in the session's log.
+//! Invariants: standard output has the answer (or the events) and nothing else; the exit code gives the
+//! result; partial output is always in the session's log.
 
 use std::cell::RefCell;
 use std::io::{BufRead, IsTerminal};
@@ -32,14 +32,14 @@ use crate::host::{self, Patience};
 
 /// How many events are replayed at a time.
 const REPLAYED_MAX: usize = 1_000;
-/// How long standard input may take to begin.
+/// How long to wait for the first byte of standard input.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The most that is read from standard input, in bytes: about what the store takes as one entry.
+/// The most bytes of standard input: about the largest entry that the store accepts.
 const INPUT_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// The most that the file of an answer's schema may have, in bytes.
+/// The largest file with an answer's schema, in bytes.
 const SCHEMA_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8> {
     let mut events = args.json.then(|| Events::new(global));
     let result = perform(global, args, events.as_mut()).await;
@@ -52,7 +52,7 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8> {
     result
 }
 
-/// Whether it is how the run ended, which its last event tells.
+/// Whether the error is the run's result, which its last event reports.
 fn is_end_of_run(error: &anyhow::Error) -> bool {
     let kind = error.downcast_ref::<ClientError>().and_then(ClientError::kind);
     matches!(kind, Some(ProblemKind::Aborted | ProblemKind::Stopped))
@@ -64,7 +64,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     let images: Vec<Image> = args.images.iter().map(|path| image(path)).collect::<Result<_>>()?;
     let output_schema = args.output_schema.as_deref().map(output_schema).transpose()?;
     let prompt = PromptSession {
-        // Whoever asks again after a broken connection is not answered twice.
+        // The key makes the prompt idempotent after a broken connection.
         key: Some(run_view::new_key()),
         images: images.iter().map(ImageData::from).collect(),
         output_schema,
@@ -101,7 +101,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
         let played = play(global, args, &link, &prompt, &id, events.as_deref_mut(), &interrupts).await;
         link.end().await?;
         if played.as_ref().is_ok_and(PlayedOver::is_lost) && attempt < ATTEMPTS {
-            // The host died before it took the prompt on: another one is asked.
+            // The host died before it accepted the prompt: another one is asked.
             attempt += 1;
             continue;
         }
@@ -120,7 +120,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     }
 }
 
-/// That a prompt was taken on by a host which has ended.
+/// Returns the error that the host ended after it had accepted the prompt.
 fn cut_off(session: &str) -> CliError {
     let text = format!(
         "the host ended before the answer was whole; finished steps are kept, and nothing goes on unasked: `greenroom \
@@ -129,7 +129,7 @@ fn cut_off(session: &str) -> CliError {
     CliError::new(error::FAILED, text)
 }
 
-/// Says the prompt, and shows what comes of it.
+/// Sends the prompt, and shows the run.
 async fn play(
     global: &Global,
     args: &RunArgs,
@@ -149,7 +149,7 @@ async fn play(
         run_view::play_over(&link.client, prompt, timeout, interrupts, |item| match events.as_deref_mut() {
             Some(events) => events.item(item),
             None if is_warning(item) && !is_watched => warn(global, item),
-            // The value alone is printed, when it is whole.
+            // Only the complete value is printed.
             None if is_typed && is_text(item) => Ok(()),
             None => view.item(item),
         });
@@ -160,7 +160,7 @@ async fn play(
         return Ok(played);
     }
     match link.note_folder(id).await {
-        // The answer is there all the same.
+        // The answer is durable anyway.
         Err(error) if host::is_gone(&error) => {}
         noted => drop(noted?),
     }
@@ -173,7 +173,7 @@ async fn play(
         None => value.iter().try_for_each(|value| view.text.json(value))?,
     }
     if let Ok(PromptOutcome { reply, .. }) = &played.reply {
-        // Else the warning has said so; a script would take what came for the whole answer.
+        // Otherwise the warning has said so; a script would take the partial text for the complete answer.
         if let Some(cut_off) = reply.stop.cut_off().filter(|_| args.json) {
             Screen::stderr(global.color).line(format!("greenroom: {cut_off}"))?;
         }
@@ -183,18 +183,18 @@ async fn play(
     Ok(played)
 }
 
-/// Whether it is something that the user should know.
+/// Whether the item is a warning for the user.
 fn is_warning<R>(item: &RunItem<R>) -> bool {
     matches!(item, RunItem::Event(event) if event.kind.event_type() == EventType::Warning)
 }
 
-/// Says on standard error what the user should know, where the rest of the run is not told there.
+/// Prints a warning to standard error, where the rest of the run is not shown.
 fn warn<R>(global: &Global, item: &RunItem<R>) -> Result<()> {
     let RunItem::Event(event) = item else { return Ok(()) };
     if let EventKind::Warning { message } = &event.kind { agent::warn(global, message) } else { Ok(()) }
 }
 
-/// Whether it is something that the agent says.
+/// Whether the item is text of the agent.
 fn is_text<R>(item: &RunItem<R>) -> bool {
     let RunItem::Event(event) = item else { return false };
     matches!(
@@ -203,7 +203,7 @@ fn is_text<R>(item: &RunItem<R>) -> bool {
     )
 }
 
-/// The schema of the answer: from a file, or as it was given.
+/// Reads the schema of the answer: from a file, or from the flag's value.
 fn output_schema(given: &str) -> Result<Value> {
     let (text, what) = if given.trim_start().starts_with('{') {
         (given.to_owned(), "--output-schema".to_owned())
@@ -219,7 +219,7 @@ fn output_schema(given: &str) -> Result<Value> {
     Ok(schema)
 }
 
-/// An image from a file.
+/// Reads an image from a file.
 fn image(path: &Path) -> Result<Image> {
     let shown = path.display();
     let bytes =
@@ -227,7 +227,7 @@ fn image(path: &Path) -> Result<Image> {
     Image::new(bytes).map_err(|error| error::usage(format!("{shown}: {error}")))
 }
 
-/// What to say: the flag's text, then what was piped in.
+/// Returns the prompt: the flag's text, then the piped input.
 async fn prompt(args: &RunArgs) -> Result<String> {
     let mut parts: Vec<String> = args.prompt.iter().cloned().collect();
     if !std::io::stdin().is_terminal() {
@@ -250,8 +250,8 @@ async fn prompt(args: &RunArgs) -> Result<String> {
     Ok(prompt)
 }
 
-/// All of standard input. Programs that start others like to leave it open without a word: where there is a prompt
-/// already, an input that does not even begin is not waited for.
+/// Reads all of standard input. Some programs start others with an open and silent standard input, so if
+/// there is already a prompt, an input without a first byte is not waited for.
 async fn standard_input(may_do_without: bool) -> Result<Vec<u8>> {
     let (begun, has_begun) = oneshot::channel();
     let reading = tokio::task::spawn_blocking(move || {
@@ -268,27 +268,27 @@ async fn standard_input(may_do_without: bool) -> Result<Vec<u8>> {
     reading.await?.map_err(|error| error::usage(format!("read standard input: {error}")))
 }
 
-/// Events as lines of JSON.
+/// Prints events as lines of JSON.
 struct Events {
     screen: Screen,
     session: Option<String>,
-    /// The first durable event that may have been missed, while no later one has come.
+    /// The first durable event that may have been missed, until a later one arrives.
     missed_from: Option<u64>,
-    /// Durable events that did not come, since this reader was too slow for them.
+    /// Durable events that were missed because this reader was too slow.
     missed: Vec<Range<u64>>,
     /// The end of the run, which is printed last.
     end: Option<Arc<Event>>,
 }
 
-/// The end of a run, with what its result says beside its event.
+/// The end of a run, with parts of its result that its event lacks.
 #[derive(Serialize)]
 struct RunEnd<'a> {
     #[serde(flatten)]
     event: &'a Event,
-    /// Why the last answer ended, where the run was completed.
+    /// Why the last answer ended, if the run was completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     stop: Option<StopReason>,
-    /// The answer's value, where a schema was given.
+    /// The answer's value, if a schema was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<&'a Value>,
 }
@@ -321,7 +321,7 @@ impl Events {
         }
     }
 
-    /// Prints what was missed, from the log, and then the end of the run with what its result says.
+    /// Prints missed events from the log, and then the end of the run with its result.
     async fn finish(
         &mut self,
         client: &Client,
@@ -329,7 +329,7 @@ impl Events {
         value: Option<&Value>,
     ) -> Result<()> {
         let Some(session) = self.session.clone() else { return Ok(()) };
-        // Even the end may be among them.
+        // The end may be among them.
         self.missed.extend(self.missed_from.take().map(|from| from..u64::MAX));
         if let Some(first) = self.missed.iter().map(|range| range.start).min() {
             let mut next = Some(first);

@@ -1,7 +1,7 @@
-//! One run as a command plays it: its events as they come, and Ctrl-C.
+//! A run as a command shows it: its events as they arrive, and Ctrl-C.
 //!
-//! Invariants: the first interruption ends the run and keeps what had come; the second ends the process; the first one and
-//! the limit of time hold also while the prompt is still being sent.
+//! Invariants: the first interruption ends the run and keeps partial output; the second ends the process; the
+//! first interruption and the time limit also apply while the prompt is being sent.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +19,7 @@ use crate::host;
 #[cfg(test)]
 mod tests;
 
-/// The run was aborted, since nobody reads its output any more: `greenroom run --json … | head -1`.
+/// The run was aborted because its reader has gone: `greenroom run --json … | head -1`.
 #[derive(Debug)]
 pub(crate) struct Unread(CliError);
 
@@ -42,22 +42,21 @@ impl std::error::Error for Unread {
     }
 }
 
-/// How long a prompt may still take to be sent and taken on after an interruption, so that what it began is aborted in
-/// order.
+/// How long sending a prompt may still take after an interruption, so that its run is aborted in order.
 const SENT_WITHIN: Duration = Duration::from_secs(2);
-/// What is told of a prompt that was interrupted before it was taken on.
+/// The message after an interruption before the prompt was accepted.
 const NOT_TAKEN_ON: &str = "the prompt was still being sent, so the session may not have it";
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Played<R = Reply> {
     /// The reply, or why there is none.
     pub(crate) reply: greenroom::Result<R>,
-    /// Whether the user interrupted it.
+    /// Whether the user interrupted the run.
     pub(crate) is_interrupted: bool,
 }
 
-/// Plays a run to its end, and hands on what comes. If `on` fails the run is cancelled.
+/// Runs a request to its end, and passes on its items. If `on` fails, the run is cancelled.
 pub(crate) async fn play<R>(
     mut stream: RunStream<R>,
     interrupts: &Interrupts,
@@ -83,8 +82,8 @@ pub(crate) async fn play<R>(
     Ok(Played { reply, is_interrupted })
 }
 
-/// Plays a prompt, or what goes on, over a connection to its end, and hands on what comes of its run. If `on` fails the run
-/// is aborted. What was not taken on within `timeout` is not waited for, and the connection ends.
+/// Runs a prompt or a continuation over a connection to its end, and passes on the items of its run. If `on`
+/// fails, the run is aborted. If it is not accepted within `timeout`, the connection is closed.
 pub(crate) async fn play_over<O>(
     client: &Client,
     work: O,
@@ -126,7 +125,7 @@ where
     };
     let entry_id = work.accepted.entry_id;
     let abort = async || {
-        // Without a connection the run ends, too.
+        // Without a connection, the run ends anyway.
         let _ = client.call(Abort { session_id: session_id.clone(), entry_id }).await;
     };
     if is_interrupted {
@@ -147,7 +146,7 @@ where
             reply = &mut outcome => break reply,
         };
         if let Err(error) = taken {
-            // The reader went away. The run's end is to be in the log.
+            // The reader has gone. The log should have the run's end.
             abort().await;
             let is_aborted = outcome.await.is_err();
             return Err(if is_aborted && error::is_closed_pipe(&error) {
@@ -164,7 +163,7 @@ where
     Ok(PlayedOver { reply, is_accepted: true, is_interrupted })
 }
 
-/// Waits for this moment; for ever where there is none.
+/// Waits for this time; forever if there is none.
 async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
@@ -172,24 +171,24 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-/// How a run over a connection ended.
+/// The result of a run over a connection.
 #[derive(Debug)]
 pub(crate) struct PlayedOver {
     /// The reply, or why there is none.
     pub(crate) reply: Result<PromptOutcome, ClientError>,
     /// Whether the prompt is durable.
     pub(crate) is_accepted: bool,
-    /// Whether the user interrupted it.
+    /// Whether the user interrupted the run.
     pub(crate) is_interrupted: bool,
 }
 
 impl PlayedOver {
-    /// Whether the host died before it took the work on, so that another one can be asked.
+    /// Whether the host died before it accepted the work, so that another one can be asked.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_gone() && !self.is_accepted && !self.is_interrupted
     }
 
-    /// Whether the host died before the work that it had taken on was over.
+    /// Whether the host died before the end of accepted work.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.is_gone() && !self.is_lost()
     }
@@ -199,17 +198,18 @@ impl PlayedOver {
     }
 }
 
-/// A key that no other prompt has.
+/// Returns a new idempotency key.
 pub(crate) fn new_key() -> String {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("run-{}-{}", std::process::id(), since_epoch.as_nanos())
 }
 
-/// Which events of a session belong to the run of one prompt.
+/// Selects the events of one prompt's run.
 struct OwnRun {
-    /// The prompt: its message, or its place in the inbox; of a run that goes on, the note of that.
+    /// The entry of the prompt: of its message, or of the inbox item; for a continued run, of the note about
+    /// that.
     entry: Option<EntryId>,
-    /// The run, once it has begun.
+    /// The run, once it has started.
     run: Option<RunId>,
     is_over: bool,
 }
@@ -219,12 +219,12 @@ impl OwnRun {
         match received {
             Received::Event(event) if self.is_told(&event) => on(&RunItem::Event(event)),
             Received::Gap { from_seq, .. } if !self.is_over => on(&RunItem::Gap { from_seq }),
-            // What changes in the configuration holds for another run.
+            // Changes of the configuration concern other runs.
             Received::Event(_) | Received::Gap { .. } | Received::Warning(_) => Ok(()),
         }
     }
 
-    /// Whether an event is told: those of its run, and before that what the session does on its own.
+    /// Whether an event is shown: events of the run, and before that the session's own.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other events are of runs")]
     fn is_told(&mut self, event: &Event) -> bool {
         if self.is_over {

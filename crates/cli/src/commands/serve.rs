@@ -1,8 +1,9 @@
 //! `greenroom serve`: the runtime over HTTP.
 //!
-//! Invariants: it listens on the loopback interface unless another address is named, and then says what that means;
-//! every request must bear the token, which is made at the first start and kept in a file that only its owner can
-//! read; a token that others could know is refused. It has ended ten seconds after it was asked to.
+//! Invariants: it listens on the loopback interface unless another address is given, and then explains the
+//! consequences; every request must have the token, which is created at the first start in a file that only
+//! its owner can read; a token that others could know is refused. It ends within ten seconds of a request to
+//! stop.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -23,7 +24,7 @@ use crate::host::{Answering, Setup};
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4 * 1024;
 
-/// Runs it, until it is interrupted.
+/// Runs the server until it is interrupted.
 pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     for name in &args.host_name {
         check_host_name(name).map_err(|reason| usage(format!("--host-name {name}: it {reason}")))?;
@@ -71,7 +72,7 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Says what it means that others than this machine can connect.
+/// Explains the consequences if other machines can connect.
 fn warn_of_network(global: &Global, server: &HttpServer, host_names: &[String]) -> Result<()> {
     let address = server.address();
     warn(
@@ -87,13 +88,13 @@ fn warn_of_network(global: &Global, server: &HttpServer, host_names: &[String]) 
     warn(global, &format!("the Host header may name {names}; --host-name or serve.host_names adds a name"))
 }
 
-/// How many connections leave enough file descriptors for the store, the models and the tools.
+/// Returns how many connections leave enough file descriptors for the store, the models and the tools.
 fn connections_possible() -> usize {
     let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     allowed.and_then(|allowed| usize::try_from(allowed / 2).ok()).unwrap_or(usize::MAX)
 }
 
-/// The token in this file; one of 256 bits is made where there is none.
+/// Reads the token in this file, or creates one of 256 bits.
 fn token(path: &Path) -> Result<String> {
     let context = || format!("keep the token in {}", path.display());
     match files::open(path, true) {
@@ -126,7 +127,7 @@ fn token(path: &Path) -> Result<String> {
     Ok(token)
 }
 
-/// Whether nobody but the user can know the token.
+/// Checks that only the user can know the token.
 fn check_token_file(path: &Path, metadata: &std::fs::Metadata, token: &str) -> Result<()> {
     let path = path.display();
     let renew = format!("delete {path}, and a new one is made at the next start");

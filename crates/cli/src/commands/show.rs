@@ -1,6 +1,7 @@
-//! `greenroom show`: a stored session, readable.
+//! `greenroom show`: prints a stored session.
 //!
-//! Invariants: what is intact of a damaged session is shown, with a word about what is not; nothing is changed.
+//! Invariants: the intact parts of a damaged session are shown, with a note about the missing ones; nothing
+//! is changed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::error;
 use crate::host::source::{self, Stored};
 
 impl Stored {
-    /// The path to the leaf; everything that is left where a part of it is lost.
+    /// Returns the path to the leaf; all remaining entries if a part of it is lost.
     pub(crate) fn path(&self) -> Vec<Arc<Entry>> {
         path_to(&self.entries, self.summary.leaf).unwrap_or_else(|_| self.entries.clone())
     }
@@ -31,7 +32,7 @@ impl Stored {
         let tokens = self.summary.context_tokens;
         let measured = measure(&self.path(), Estimator::Classes, 0, Ratio::default(), Reports::Believed);
         let usage_tokens = measured.usage_tokens.min(tokens);
-        // Where the window came from was recorded with the last run.
+        // The source of the window was recorded with the last run.
         let source = self.entries.iter().rev().find_map(|entry| {
             if let EntryKind::RunEnded { context, .. } = &entry.kind {
                 Some(context.window_source)
@@ -46,7 +47,7 @@ impl Stored {
         )
     }
 
-    /// The compactions that were installed, oldest first.
+    /// Returns the installed compactions, oldest first.
     fn compactions(&self) -> Vec<Value> {
         let mut outcomes = HashMap::new();
         let mut undone = HashSet::new();
@@ -78,13 +79,14 @@ impl Stored {
             .collect()
     }
 
-    /// What stands on the path to the leaf, oldest first: who said what, what was called, and what replaced the older part
-    /// in the model's view.
+    /// Returns the path to the leaf, oldest first: messages, calls, and the compactions that replaced older
+    /// parts in the model's view.
     fn conversation(&self) -> Vec<Said> {
         self.path().iter().filter_map(|entry| Said::of(entry)).collect()
     }
 
-    /// The first entry that the model sees as it was said, and the compaction whose summary stands for those before it.
+    /// Returns the first entry that the model sees verbatim, and the compaction that replaces those before
+    /// it.
     fn kept_from(&self) -> Option<(EntryId, EntryId)> {
         let path = self.path();
         let entry = path.get(ActivePath::of(&path).compaction?)?;
@@ -95,7 +97,7 @@ impl Stored {
         losses(&self.lost, self.summary.lost_from)
     }
 
-    /// Says on standard error what is missing in what a command gave, and returns the command's exit code.
+    /// Prints to standard error what a command's output lacks, and returns its exit code.
     pub(crate) fn say_losses(&self, global: &Global) -> Result<u8> {
         let losses = self.losses();
         if !losses.is_empty() {
@@ -105,17 +107,17 @@ impl Stored {
                 losses.join(", ")
             ))?;
         }
-        // That the store itself is damaged was said when it was opened.
+        // Damage of the store itself was reported when it was opened.
         Ok(if losses.is_empty() && !self.is_uncertain { 0 } else { error::STORE })
     }
 
-    /// What was said and waits to be taken up, oldest first.
+    /// Returns the input in the inbox, oldest first.
     pub(crate) fn waiting(&self) -> Vec<&Arc<Entry>> {
         self.entries.iter().filter(|entry| self.inbox.contains(&entry.id)).collect()
     }
 }
 
-/// Lost entries in words. `quarantined_from` is the first lost entry of a session that is quarantined.
+/// Describes lost entries. `quarantined_from` is the first lost entry of a quarantined session.
 pub(crate) fn losses(lost: &[(EntryId, EntryId)], quarantined_from: Option<EntryId>) -> Vec<String> {
     let ranges = lost.iter().map(|(from, until)| {
         let last = until.0.saturating_sub(1);
@@ -130,7 +132,7 @@ pub(crate) fn losses(lost: &[(EntryId, EntryId)], quarantined_from: Option<Entry
     losses
 }
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
     let stored = Stored::read(global, &args.id).await?;
     let losses = stored.losses();
@@ -246,7 +248,7 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
             speech(screen, "from the branch before", Look::NOTE, summary)
         }
         EntryKind::CompactionEnded(ended) => {
-            // Those that were installed are told by their own entry's end, failures by theirs.
+            // The end of an installed compaction is shown with its own entry, a failure here.
             compacted(
                 screen,
                 &Compacted::from(ended),

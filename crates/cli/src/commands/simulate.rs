@@ -1,7 +1,9 @@
-//! `greenroom simulate`: a scripted model behind an OpenAI-compatible API, for tests of clients in any language.
+//! `greenroom simulate`: a scripted model behind an OpenAI-compatible API, for tests of clients in any
+//! language.
 //!
-//! Invariants: the first line on standard output is the base URL, and nothing else is printed there; it asks nothing of
-//! a store, a configuration or a key. It ends when it is interrupted, and says whether the script and the client agreed.
+//! Invariants: the first line on standard output is the base URL, and nothing else is printed there; it uses
+//! no store, configuration or key. It ends when it is interrupted, and says whether the script and the client
+//! agreed.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,7 +22,7 @@ use crate::error::{FAILED, usage};
 /// The largest script, in bytes.
 const SCRIPT_BYTES_MAX: u64 = 16 << 20;
 
-/// A script, as it is in a file.
+/// A script file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ScriptFile {
@@ -41,7 +43,7 @@ struct AnswerSpec {
     reasoning: String,
     /// Tool calls.
     calls: Vec<CallSpec>,
-    /// What goes wrong instead of the answer, or with it.
+    /// A fault, instead of the answer or with it.
     fault: Option<FaultName>,
     /// The status of `fault: server_error`.
     status: Option<u16>,
@@ -51,11 +53,11 @@ struct AnswerSpec {
     after_ms: u64,
     /// The time between two pieces, in milliseconds.
     between_ms: u64,
-    /// Into how many pieces the answer is cut.
+    /// The number of pieces of the answer.
     pieces: Option<usize>,
-    /// What the newest user message must contain.
+    /// Text that the newest user message must contain.
     expect_user: Option<String>,
-    /// What a tool must have answered.
+    /// The required result of a tool.
     expect_tool_result: Option<ExpectedResult>,
 }
 
@@ -74,7 +76,7 @@ struct ExpectedResult {
     contains: String,
 }
 
-/// What can go wrong, by name.
+/// The faults, by name.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum FaultName {
@@ -128,7 +130,7 @@ impl AnswerSpec {
     }
 }
 
-/// Serves it, until it is interrupted.
+/// Serves the model until it is interrupted.
 pub(crate) async fn run(global: &Global, args: &SimulateArgs) -> Result<u8> {
     let file = match &args.script {
         Some(path) => read_script(path)?,

@@ -1,6 +1,6 @@
-//! `greenroom store`: what is damaged in the store, and which losses are accepted.
+//! `greenroom store`: lists damage of the store, and accepts losses.
 //!
-//! Invariants: a loss is accepted only by a command that says what is lost, and never by opening or reading a store.
+//! Invariants: only a command that names the loss accepts it, and never the opening or reading of a store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::commands::show::losses;
 use crate::host::stored;
 use crate::{agent, error};
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(global: &Global, command: &StoreCommand) -> Result<u8> {
     match command {
         StoreCommand::Check(args) => check(global, args).await,
@@ -29,7 +29,7 @@ pub(crate) async fn run(global: &Global, command: &StoreCommand) -> Result<u8> {
     }
 }
 
-/// Whether a loss still waits for a person.
+/// Whether a loss still requires a person's decision.
 fn is_open(loss: &Loss) -> bool {
     !loss.is_accepted
 }
@@ -98,7 +98,7 @@ async fn check(global: &Global, args: &JsonArgs) -> Result<u8> {
     Ok(error::STORE)
 }
 
-/// What a session has lost, as JSON.
+/// Returns what a session has lost, as JSON.
 fn as_value(loss: &Loss) -> serde_json::Value {
     json!({
         "id": loss.session,
@@ -121,7 +121,7 @@ fn say(screen: &mut Screen, loss: &Loss) -> Result<()> {
     Ok(screen.line(name.then(format!(": {lost} cannot be read; {what_now}")))?)
 }
 
-/// The session's whole id, the store, and what the session has lost; `None` if nothing.
+/// Returns the session's full id, the store, and what the session has lost; `None` if nothing.
 async fn loss_of(global: &Global, given: &str) -> Result<(String, Store, Option<Loss>)> {
     let store = stored::store(global).await?;
     let id = stored::resolve_known(&store, given)?;
@@ -137,7 +137,7 @@ async fn accept_session(global: &Global, given: &str, as_json: bool) -> Result<u
     let (id, mut store, mut loss) = loss_of(global, given).await?;
     let id = id.as_str();
     if loss.as_ref().is_some_and(|loss| is_open(loss) && loss.quarantined_from.is_none()) {
-        // It was found just now. Opening the store again puts it on record.
+        // The loss was found just now. Opening the store again records it.
         store.close().await?;
         (_, store, loss) = loss_of(global, id).await?;
     }

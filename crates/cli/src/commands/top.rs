@@ -1,7 +1,7 @@
-//! `greenroom top`: the live sessions of a host at a glance, and one of them closely.
+//! `greenroom top`: an overview of a host's live sessions, and a close view of one.
 //!
-//! Invariants: nothing is opened or woken by looking; what is no terminal gets one table, and nothing else; however it
-//! ends, the terminal is as it was.
+//! Invariants: nothing is opened or woken; an output that is not a terminal gets one table and nothing else;
+//! the terminal is restored however the command ends.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use crate::{error, host};
 pub(crate) mod model;
 mod rows;
 
-/// How often the list is asked for.
+/// How often the list is requested.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// What is said while nobody holds the store.
+/// The message while no host has the store.
 const NO_HOST: &str = "no host holds the store; the next one is looked for";
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
     let client = host::reach_to_look(global).await?;
     let mut screen = Screen::stdout(global.color);
@@ -60,15 +60,15 @@ pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
     watch(global, client, model, screen.has_color()).await
 }
 
-/// What a host says of its sessions.
+/// A host's list of its sessions.
 struct Listed {
     client: Client,
-    /// Whether it is another connection than before.
+    /// Whether the connection is a new one.
     is_new: bool,
     sessions: Vec<LiveSession>,
 }
 
-/// Asks the host, or looks for another one where that has ended. `None`: there is none.
+/// Requests the list from the host, or from another one if it has ended. Returns `None` if there is none.
 async fn list(global: Global, known: Option<Client>) -> Result<Option<Listed>> {
     let (client, is_new) = match known.filter(|client| !client.is_closed()) {
         Some(client) => (client, false),
@@ -84,7 +84,7 @@ async fn list(global: Global, known: Option<Client>) -> Result<Option<Listed>> {
     }
 }
 
-/// Shows it until the user has seen enough. No key waits for the host.
+/// Shows the list until the user leaves. No key waits for the host.
 async fn watch(global: &Global, client: Client, mut model: Model, color: bool) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let raw = Raw::new()?;
@@ -94,7 +94,7 @@ async fn watch(global: &Global, client: Client, mut model: Model, color: bool) -
     let mut events: Option<Events> = None;
     let mut ticks = tokio::time::interval(ASK_EVERY);
     let mut client = Some(client);
-    // The session that is looked at closely.
+    // The session in the close view.
     let mut watched: Option<String> = None;
     let mut asking: Option<JoinHandle<Result<Option<Listed>>>> = None;
     loop {
@@ -171,7 +171,7 @@ async fn watch(global: &Global, client: Client, mut model: Model, color: bool) -
     Ok(0)
 }
 
-/// What the host says that was asked; nothing where none was.
+/// Waits for the host's reply; forever if there was no request.
 async fn answered(asking: &mut Option<JoinHandle<Result<Option<Listed>>>>) -> Result<Option<Listed>> {
     match asking {
         Some(asking) => asking.await?,
@@ -184,7 +184,7 @@ fn draw(painter: &mut Painter, model: &Model, size: Size) -> Result<()> {
     Ok(input::write(&painter.paint(&frame, size))?)
 }
 
-/// The next event of the session that is looked at; nothing where none is.
+/// Waits for the next event of the session in the close view; forever if there is none.
 async fn heard(events: &mut Option<Events>) -> Option<Received> {
     match events {
         Some(events) => events.next().await,
@@ -192,7 +192,7 @@ async fn heard(events: &mut Option<Events>) -> Option<Received> {
     }
 }
 
-/// Does something with a session, and tells what came of it.
+/// Starts an action on a session, and reports its result.
 fn ask<F>(
     client: &Client,
     done: &mpsc::UnboundedSender<String>,
@@ -205,13 +205,13 @@ fn ask<F>(
     tokio::spawn(async move {
         let text = doing.await.unwrap_or_else(|error| error.to_string());
         if !text.is_empty() {
-            // Nobody may be there to read it.
+            // The receiver may be gone.
             let _ = done.send(text);
         }
     });
 }
 
-/// What happens in the session is told from now on, which needs no word.
+/// Subscribes to a session. The events show the success, so no message is needed.
 async fn watch_session(client: Client, id: String) -> Result<String, ClientError> {
     client.call(WatchSession { session_id: id }).await?;
     Ok(String::new())

@@ -1,4 +1,4 @@
-//! `greenroom tree`: the branches of a stored session.
+//! `greenroom tree`: prints the branches of a stored session.
 //!
 //! Invariants: nothing is changed.
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::args::{Global, TreeArgs};
 use crate::host::source::Stored;
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(global: &Global, args: &TreeArgs) -> Result<u8> {
     let stored = Stored::read(global, &args.id).await?;
     let branches = branches(&stored.entries, stored.summary.leaf);

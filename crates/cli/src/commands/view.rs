@@ -1,8 +1,8 @@
 //! A run as a person sees it: the answer's text, and a line for everything else.
 //!
-//! Invariants: every answer is shown whole, also where pieces of its stream were missed; a pipe gets an answer only when
-//! it is whole, and at a terminal what turns out to be void is marked as such; notes go to their own screen, so that
-//! the answer alone can be piped on.
+//! Invariants: every answer is shown in full, even if pieces of its stream were missed; a pipe gets an answer
+//! only when it is complete, and a terminal marks void text; notes go to a separate screen, so the answer can
+//! be piped alone.
 
 use std::collections::HashMap;
 
@@ -15,34 +15,34 @@ use greenroom_terminal::{Look, Row, Screen, format};
 
 use crate::commands::questions;
 
-/// Tool calls quicker than this are shown without their time, in milliseconds.
+/// Faster tool calls are shown without their duration, in milliseconds.
 const QUICK_MS: u64 = 500;
 
-/// What is said of text that was shown and does not count.
+/// The message after text that does not count.
 const VOID: &str = "  ✗ the answer broke off: the text above is discarded, and the model is asked again";
 
-/// Where a run is shown.
+/// The output of a run.
 #[derive(Debug)]
 pub(crate) struct View {
-    /// Where the answer goes.
+    /// The screen for the answer.
     pub(crate) text: Screen,
-    /// Where everything else goes, if anywhere.
+    /// The screen for everything else, if any.
     pub(crate) notes: Option<Screen>,
-    /// What was shown of the answer that is coming.
+    /// The shown part of the streaming answer.
     shown: String,
-    /// The calls under way: what they are about, by their ids.
+    /// The descriptions of the calls in progress, by their ids.
     calls: HashMap<String, String>,
 }
 
 impl View {
-    /// A view on these screens.
+    /// Creates a view on these screens.
     pub(crate) fn new(text: Screen, notes: Option<Screen>) -> Self {
         Self { text, notes, shown: String::new(), calls: HashMap::new() }
     }
 
-    /// Shows what came.
+    /// Shows an item.
     pub(crate) fn item<R>(&mut self, item: &RunItem<R>) -> Result<()> {
-        // The text comes with its events, and a whole message makes up for what was missed of it.
+        // The text is in the events, and a complete message replaces missed pieces.
         if let RunItem::Event(event) = item { self.event(event) } else { Ok(()) }
     }
 
@@ -52,7 +52,7 @@ impl View {
         match &event.kind {
             EventKind::MessageStart => self.shown.clear(),
             EventKind::MessageDiscarded => self.discard()?,
-            // Nobody can take back what a pipe got: it waits for the whole answer.
+            // Output to a pipe cannot be withdrawn, so it waits for the complete answer.
             EventKind::MessageDelta { .. } if !self.text.is_watched() => {}
             EventKind::MessageDelta { delta: Delta::Text(piece), .. } => {
                 self.clear_live()?;
@@ -117,7 +117,7 @@ impl View {
             EventKind::CompactionEnd(end) => {
                 self.note(Look::NOTE, &format!("  {}", format::compaction(end)))?
             }
-            // A server that loads is asked every ten seconds for minutes: a line each would say nothing new.
+            // A loading server is asked every ten seconds for minutes: not every attempt is worth a line.
             EventKind::Retry { attempt, failure, .. }
                 if failure.class == FailureClass::Loading && !attempt.is_power_of_two() => {}
             EventKind::Retry { failure, .. } if failure.class == FailureClass::Loading => {
@@ -149,7 +149,7 @@ impl View {
         Ok(())
     }
 
-    /// What was shown of the answer is void.
+    /// Marks the shown part of the answer as void.
     fn discard(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.shown).is_empty() {
             self.clear_live()?;
@@ -159,7 +159,7 @@ impl View {
         Ok(())
     }
 
-    /// A line that stays.
+    /// Shows a line that remains.
     pub(crate) fn note(&mut self, look: Look, text: &str) -> Result<()> {
         if let Some(notes) = &mut self.notes {
             self.text.end_text()?;
@@ -177,7 +177,7 @@ impl View {
         Ok(())
     }
 
-    /// Ends what is half shown.
+    /// Ends an incomplete line.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.clear_live()?;
         self.shown.clear();

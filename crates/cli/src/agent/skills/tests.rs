@@ -1,4 +1,4 @@
-//! Which folders are skills, what is offered of them, and what can be read.
+//! Which folders are skills, the list of them, and reading them.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn skills_are_offered_by_name_and_read_when_needed() {
         &root.join("work/.claude/skills/review/SKILL.md"),
         "---\ndescription: \"How to review: well.\"\n---\nLook.\n",
     );
-    // A project's skill does not take the place of one of the user's.
+    // A project's skill does not replace one of the user's.
     write(&root.join("work/.agents/skills/release/SKILL.md"), "---\ndescription: theirs\n---\nEVIL\n");
     let offer = skills.offer();
     assert!(offer.ends_with("- release: How to release.\n- review: How to review: well."), "{offer}");
@@ -46,7 +46,7 @@ fn skills_are_offered_by_name_and_read_when_needed() {
     assert!(read.starts_with("# Do\nTag it.") && read.contains("own/release"), "{read}");
     assert!(skills.read("release", Some("notes/form.md")).expect("its file").starts_with("FORM"));
     assert!(skills.read("review", None).expect("its text").starts_with("Look."));
-    // It is there when it was written, and gone when it was taken away.
+    // A new skill appears at once, and a removed one disappears.
     write(&root.join("own/new/SKILL.md"), "---\ndescription: new\n---\n");
     assert!(skills.offer().contains("- new: new"));
     std::fs::remove_dir_all(root.join("own/new")).expect("it is removed");
@@ -114,7 +114,7 @@ fn a_projects_skills_are_in_the_project() {
     ] {
         symlink(target, folder.join(name)).expect("a link");
     }
-    // The user's own may be links to wherever the user keeps them.
+    // The user's own skills may be links to anywhere.
     std::fs::create_dir_all(root.join("own")).expect("a folder");
     symlink(root.join("elsewhere/secret"), root.join("own/mine")).expect("a link");
     let skills = Skills::new(Some(&root.join("own")), Some(&root.join("work")));

@@ -1,4 +1,4 @@
-//! Which keys were confirmed for which addresses.
+//! Keys and the addresses for which they were confirmed.
 
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 
@@ -21,7 +21,7 @@ fn a_key_is_confirmed_for_one_address_and_neither_is_told() {
     assert_eq!(text.lines().count(), 1);
     assert!(!text.contains("sk-1") && !text.contains("one"), "{text}");
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    // Whoever knows another key only cannot confirm for this one.
+    // Knowing another key is not sufficient to confirm for this one.
     std::fs::write(&path, format!("{}\n", line("sk-2", &two))).unwrap();
     assert!(!is_confirmed(&store, "sk-1", &two));
     confirm(&store, "sk-1", &two).unwrap();

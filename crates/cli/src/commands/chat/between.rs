@@ -1,6 +1,6 @@
-//! What happens in a chat's session while no run is played: compactions between runs, warnings, and what others do with it.
+//! Events of a chat's session between its runs: compactions, warnings, and changes by others.
 //!
-//! Invariants: each event is told once, here or by the run that is played, whichever hears of it first.
+//! Invariants: each event is shown once, either here or in the run's view, whichever receives it first.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use greenroom::EventKind;
 use greenroom::{Event, EventType};
 use greenroom_server::{Events, Received};
 
-/// What is told between runs.
+/// The events shown between runs.
 const TOLD: [EventType; 7] = [
     EventType::CompactionStart,
     EventType::CompactionEnd,
@@ -19,32 +19,32 @@ const TOLD: [EventType; 7] = [
     EventType::Recorded,
 ];
 
-/// What happens in one session between its runs.
+/// The events of one session between its runs.
 #[derive(Debug)]
 pub(super) struct Between {
     events: Events,
-    /// The place of the newest event that was told.
+    /// The position of the newest event that was shown.
     told: Option<(u64, u64)>,
     /// The size of the context that is being compacted, in tokens.
     compacting: Option<u64>,
 }
 
-/// Something to be told.
+/// Something to show.
 #[derive(Debug)]
 pub(super) enum News {
     /// An event.
     Event(Arc<Event>),
-    /// What the user should know, of the configuration for one.
+    /// A warning for the user, for example about the configuration.
     Warning(String),
 }
 
 impl Between {
-    /// What comes on a connection.
+    /// Creates the reader of a connection's events.
     pub(super) fn new(events: Events) -> Self {
         Self { events, told: None, compacting: None }
     }
 
-    /// Waits for the next news. They end with the connection: then nothing comes any more.
+    /// Waits for the next news. After the end of the connection, there are none.
     pub(super) async fn next(&mut self) -> News {
         loop {
             match self.events.next().await {
@@ -58,7 +58,7 @@ impl Between {
         }
     }
 
-    /// The next news that came already.
+    /// Returns the next news if it has arrived.
     pub(super) fn next_now(&mut self) -> Option<News> {
         while let Some(received) = self.events.try_next() {
             if let Some(news) = self.news(received) {
@@ -77,7 +77,7 @@ impl Between {
         }
     }
 
-    /// Whether an event is still to be told; from then on it counts as told.
+    /// Whether an event was not shown yet; from then on it counts as shown.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other events say nothing of compactions")]
     pub(super) fn is_new(&mut self, event: &Event) -> bool {
         if !TOLD.contains(&event.kind.event_type()) {
@@ -96,7 +96,7 @@ impl Between {
         true
     }
 
-    /// The size of the context that is being compacted, in tokens, if one is.
+    /// The size of the context that is being compacted, in tokens, if a compaction is in progress.
     pub(super) fn compacting(&self) -> Option<u64> {
         self.compacting
     }

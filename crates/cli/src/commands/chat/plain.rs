@@ -1,6 +1,6 @@
 //! The chat without a terminal: plain lines in, plain lines out.
 //!
-//! Invariants: everything that was said is in the log before it is answered, so leaving in any way loses nothing.
+//! Invariants: all input is in the log before it is answered, so nothing is lost however the chat ends.
 
 use std::io::IsTerminal;
 
@@ -30,7 +30,7 @@ use crate::host::link::{ATTEMPTS, Link};
 use crate::host::{self, Patience};
 use crate::{agent, error};
 
-/// The longest line that is taken from standard input, in bytes.
+/// The longest line of standard input, in bytes.
 const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 const HELP: &str = "  /compact [focus] [--keep N] [--force]
@@ -45,13 +45,13 @@ const HELP: &str = "  /compact [focus] [--keep N] [--force]
   /help              this
   /quit              leave (as do Ctrl-C and Ctrl-D at the prompt)";
 
-/// How much is shown of a warning.
+/// How many columns of a warning are shown.
 const WARNING_COLUMNS: usize = 300;
 
-/// A session that was opened, and what is heard of it.
+/// An open session, and its events.
 pub(super) type Opened = (Backend, Events);
 
-/// Talks in plain lines until the input ends. Gives whether the session is there now.
+/// Runs the chat in plain lines until the input ends. Returns whether the session exists.
 pub(super) async fn talk(
     global: &Global,
     args: ModelArgs,
@@ -70,10 +70,10 @@ pub(super) async fn talk(
     let Chat { link, mut shown, .. } = chat;
     link.end().await?;
     result?;
-    // What was under way in this process was interrupted.
+    // Work in progress in this process was interrupted.
     shown.tell_what_came()?;
     match noted {
-        // What was said is there all the same.
+        // The input is durable anyway.
         Err(error) if host::is_gone(&error) => Ok(true),
         noted => noted,
     }
@@ -81,7 +81,7 @@ pub(super) async fn talk(
 
 struct Chat {
     global: Global,
-    /// What the configuration files said when they could be used last.
+    /// The last valid texts of the configuration files.
     last_valid: Option<Texts>,
     args: ModelArgs,
     link: Link,
@@ -91,14 +91,14 @@ struct Chat {
     shown: Shown,
 }
 
-/// What the user sees.
+/// The output for the user.
 struct Shown {
     view: View,
     between: Between,
 }
 
 impl Shown {
-    /// Tells what happened between runs. Gives whether there was anything to tell.
+    /// Shows an event between runs. Returns whether there was anything to show.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all else is told as in a run")]
     fn tell(&mut self, news: &News) -> Result<bool> {
         let event = match news {
@@ -111,13 +111,13 @@ impl Shown {
         match &event.kind {
             // Nobody waits for it before its end.
             EventKind::CompactionStart { .. } => return Ok(false),
-            // The command that asked for it says how it went.
+            // The command that requested it shows its result.
             EventKind::CompactionEnd(end) if end.trigger == Trigger::Manual => return Ok(false),
             EventKind::Recorded { record: Record::LeafMoved { to }, .. } => {
                 self.note(Look::NOTE, &format!("  {}", format::branched(*to)))?;
             }
             EventKind::Recorded { .. } => return Ok(false),
-            // Nothing more can be said in it.
+            // The session accepts no more input.
             EventKind::SessionDeleted => {
                 return Err(Error::Deleted { session: event.session.to_string() }.into());
             }
@@ -126,7 +126,7 @@ impl Shown {
         Ok(true)
     }
 
-    /// Tells what happened between runs and was not told yet.
+    /// Shows the events between runs that were not shown yet.
     fn tell_what_came(&mut self) -> Result<()> {
         while let Some(news) = self.between.next_now() {
             self.tell(&news)?;
@@ -144,7 +144,7 @@ impl Chat {
         let is_terminal = std::io::stdin().is_terminal();
         self.welcome().await?;
         let mut lines = lines();
-        // Whether the host that has ended last was looked after.
+        // Whether the last lost connection was handled.
         let mut is_seen_to = false;
         loop {
             if is_terminal {
@@ -189,9 +189,9 @@ impl Chat {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) if error::is_closed_pipe(&error) || error.is::<Unread>() => return Err(error),
-                // Nothing more can be asked of its host.
+                // The host accepts no more requests.
                 Err(error) if host::is_silent(&error) => return Err(error),
-                // A failed request is no reason to leave: the session stays as it is.
+                // A failed request does not end the chat: the session is unchanged.
                 Err(error) => self.shown.note(Look::BAD, &format!("  {}", error::line(&error)))?,
             }
         }
@@ -213,7 +213,7 @@ impl Chat {
         self.say_what_waits(&state).await
     }
 
-    /// Says what does not go on by itself.
+    /// Says what does not continue by itself.
     async fn say_what_waits(&mut self, state: &State) -> Result<()> {
         if let Some(text) = figures::stands_still(state) {
             self.shown.note(Look::WARN, &format!("{}.", text.replacen("its", "Its", 1)))?;
@@ -228,9 +228,10 @@ impl Chat {
         self.shown.note(Look::WARN, "/continue starts the input that was held back, /withdraw withdraws it.")
     }
 
-    /// Does what a line asks for; `false`: leave. Where the host ends before it took that on, another one is asked.
+    /// Performs a line of input; returns false to leave. If the host ends before it has accepted the input,
+    /// another one is asked.
     async fn act(&mut self, line: &str) -> Result<bool> {
-        // Whoever says it again after a broken connection is not answered twice.
+        // The key makes the prompt idempotent after a broken connection.
         let key = run_view::new_key();
         let mut attempt = 1;
         loop {
@@ -242,7 +243,7 @@ impl Chat {
                     attempt += 1;
                     self.reconnect().await?;
                     if line.starts_with("/undo") {
-                        // It may have been done.
+                        // It may have been performed.
                         return Err(error);
                     }
                 }
@@ -313,7 +314,7 @@ impl Chat {
         Ok(true)
     }
 
-    /// The host is gone: another one is started, and the session goes on there.
+    /// Connects to another host after this one has ended, and continues the session there.
     async fn reconnect(&mut self) -> Result<()> {
         if !self.link.is_host() {
             anyhow::bail!("the connection to the runtime ended");
@@ -341,7 +342,7 @@ impl Chat {
         self.say_what_waits(&state).await
     }
 
-    /// Plays a prompt, or what goes on, to its end.
+    /// Shows a run, of a prompt or a continuation, to its end.
     async fn run<O>(&mut self, work: O) -> Result<()>
     where
         O: Operation<Output = Accepted, Outcome = PromptOutcome>,
@@ -375,7 +376,7 @@ impl Chat {
         self.status_line().await
     }
 
-    /// Where a compaction triggers, in tokens, as the configuration is now.
+    /// Returns the current compaction trigger, in tokens, by the configuration.
     fn trigger(&self, context: &ContextUsage) -> u64 {
         let window = context.window.unwrap_or(0);
         let loaded = agent::load_config_or(&self.global, &Surroundings::here(), self.last_valid.as_ref());
@@ -429,7 +430,7 @@ fn indent(text: &str) -> String {
     text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Lines from standard input, read by a thread that ends with the process.
+/// Starts a thread that reads lines from standard input until the process ends.
 fn lines() -> mpsc::Receiver<Result<String, FileError>> {
     let (sender, receiver) = mpsc::channel(64);
     std::thread::spawn(move || {

@@ -1,6 +1,6 @@
 //! The program around a chat at a terminal: its connection, its flags and its configuration files.
 //!
-//! Invariants: the newest connection is the one that is used; what goes on with an older one keeps that until it is over.
+//! Invariants: the newest connection is used; work on an older one keeps that until it ends.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::host::link::{ATTEMPTS, Link};
 use crate::host::{self, Patience};
 use crate::{agent, error};
 
-/// What a chat needs of this program.
+/// The chat's access to this program.
 pub(super) struct Around {
     global: Global,
     args: ModelArgs,
     patience: Patience,
     link: Mutex<Arc<Link>>,
-    /// What the configuration files said when they could be used last.
+    /// The last valid texts of the configuration files.
     last_valid: Mutex<Option<Texts>>,
 }
 
@@ -34,7 +34,7 @@ impl Around {
         Self { global, args, patience, link, last_valid: Mutex::default() }
     }
 
-    /// The connection, unless something still goes on with it.
+    /// Returns the connection, unless work on it continues.
     pub(super) fn into_link(self) -> Option<Link> {
         Arc::into_inner(self.link.into_inner())
     }
@@ -94,7 +94,7 @@ impl Program for Around {
         let link = self.link();
         async move {
             match link.note_folder(session_id).await {
-                // What was said is there all the same.
+                // The input is durable anyway.
                 Err(error) if host::is_gone(&error) => Ok(true),
                 noted => noted,
             }

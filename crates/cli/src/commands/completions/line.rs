@@ -1,6 +1,7 @@
-//! A line as a shell reads it, up to the cursor: its words without quotes, and how what is offered must be written there.
+//! Parses a line like a shell, up to the cursor: its words without quotes, and how to quote a candidate.
 //!
-//! Invariants: where a redirection leads is no word of the command; what is written reads back as the value that was meant.
+//! Invariants: the target of a redirection is not a word of the command; a written candidate is parsed as the
+//! intended value.
 
 #[cfg(test)]
 mod tests;
@@ -10,14 +11,14 @@ mod tests;
 pub(super) struct Line {
     /// Its words without quotes. The last one is being typed, and may be empty.
     pub(super) words: Vec<String>,
-    /// Where the last one begins, in bytes.
+    /// Where the last word starts, in bytes.
     start: usize,
     /// The quote that is open at the end.
     quote: Option<char>,
 }
 
 impl Line {
-    /// Reads a line.
+    /// Parses a line.
     pub(super) fn read(text: &str) -> Self {
         let mut line = Self::default();
         let mut word: Option<String> = None;
@@ -27,7 +28,7 @@ impl Line {
             let is_between = line.quote.is_none() && c.is_whitespace();
             let is_redirection = line.quote.is_none() && matches!(c, '<' | '>');
             if is_between || is_redirection {
-                // Digits right before a redirection say which file it is about.
+                // Digits directly before a redirection are a file descriptor.
                 let is_number =
                     |word: &String| is_redirection && word.chars().all(|digit| digit.is_ascii_digit());
                 let Some(word) = word.take().filter(|word| !is_number(word)) else {
@@ -63,8 +64,8 @@ impl Line {
         line
     }
 
-    /// How a value must be written in place of `replaced`, with which the line ends, so that its last word becomes the
-    /// value. `None` where it cannot.
+    /// Returns the text that must replace `replaced`, the end of the line, so that the last word becomes the
+    /// value; `None` if that is impossible.
     pub(super) fn written(&self, text: &str, replaced: &str, value: &str) -> Option<String> {
         let kept = Self::read(text.get(self.start..)?.strip_suffix(replaced).unwrap_or_default());
         let rest = value.strip_prefix(kept.words.last()?.as_str())?;
@@ -72,10 +73,10 @@ impl Line {
     }
 }
 
-/// What a backslash takes the meaning of within double quotes.
+/// The characters that a backslash escapes within double quotes.
 const IN_DOUBLE_QUOTES: [char; 4] = ['\\', '"', '$', '`'];
 
-/// A text as it must stand within this quote, or without one.
+/// Quotes a text for use within this quote, or without one.
 pub(super) fn quoted(text: &str, quote: Option<char>) -> String {
     if quote == Some('\'') {
         return text.replace('\'', r"'\''");

@@ -1,7 +1,7 @@
-//! `greenroom config set` and `unset`: one setting of a file, with the rest of its text as it was.
+//! `greenroom config set` and `unset`: change one setting of a file, and keep the rest of its text.
 //!
-//! Invariants: the file is written whole or not at all, and only when what it says then is what it said before with this
-//! one setting changed, and can be used; comments and order stay.
+//! Invariants: the file is written as a whole or not at all, and only if its new content is valid and differs
+//! from the old one in this setting alone; comments and order are kept.
 
 use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -19,8 +19,8 @@ use crate::config::place::{Block, below, find, indent, is_silent};
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
 
-/// Sets a setting in the user's own file, in the one that `--config` names, or in the project's; without a value it is
-/// taken out. Gives what was done, for the user.
+/// Sets a setting in the user's own file, in the one named by `--config`, or in the project's; without a
+/// value, removes it. Returns a message for the user.
 pub(super) fn set(
     global: &Global,
     key: &str,
@@ -49,7 +49,7 @@ pub(super) fn set(
             let names: Vec<&str> = parts.iter().map(String::as_str).collect();
             let folder = path.parent().unwrap_or(Path::new(""));
             let read = overrides::read(key, &names, text, folder)?;
-            // What stands for another file's text is not written out.
+            // A reference to a file's text is kept as a reference.
             let plain = Value::String(text.to_owned());
             let is_text =
                 get(&read, parts).is_some_and(Value::is_string) && !overrides::is_quoted_or_null(text);
@@ -80,7 +80,7 @@ pub(super) fn set(
     })
 }
 
-/// Whether the file could be used with this text, by itself and with the other one.
+/// Checks that the file would be valid with this text, alone and together with the other one.
 fn check(global: &Global, path: &Path, text: &str, author: Author) -> Result<()> {
     let source = Source { path: path.to_owned(), text: text.to_owned(), author };
     checked(&source, author == Author::User)?;
@@ -94,7 +94,7 @@ fn check(global: &Global, path: &Path, text: &str, author: Author) -> Result<()>
     Ok(())
 }
 
-/// Replaces the file by one with this text and the same permissions; a link stays one.
+/// Replaces the file's text, and keeps its permissions; a link remains a link.
 fn write(path: &Path, text: &str) -> Result<()> {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -113,7 +113,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("write {}", path.display()))
 }
 
-/// The text with one setting changed; `None` where that would change more, or where the setting stands in braces.
+/// Returns the text with one setting changed; `None` if more would change, or the setting is in braces.
 pub(super) fn edited(text: &str, parts: &[String], value: Option<&Value>) -> Option<String> {
     let before: Value = serde_norway::from_str(text).ok()?;
     let mut wanted = before.clone();
@@ -146,7 +146,7 @@ fn remove(value: &mut Value, names: &[&str]) {
     }
 }
 
-/// Sections that are empty say nothing, and neither does an empty file.
+/// Removes empty sections, which have no effect, and an empty file.
 fn without_empty(value: &Value) -> Value {
     let none = serde_norway::Mapping::new();
     let map = match value {
@@ -169,7 +169,7 @@ fn put(lines: &mut Vec<String>, parts: &[String], value: Option<&Value>) -> Opti
         let Some(at) = find(lines, &block, part) else {
             let Some(value) = value else { return Some(()) };
             let new = nested(&parts[depth..], value, block.indent)?;
-            // After the last line of the block that says something.
+            // After the block's last line that is not blank or a comment.
             let said = block.lines.clone().rev().find(|line| !is_silent(&lines[*line]));
             let place = said.map_or(block.lines.start, |line| line + 1);
             lines.splice(place..place, new);
@@ -189,7 +189,7 @@ fn put(lines: &mut Vec<String>, parts: &[String], value: Option<&Value>) -> Opti
             return Some(());
         }
         if !rest.is_empty() {
-            // A section that is empty becomes one with lines of its own; one in braces is the user's to edit.
+            // An empty section becomes a block; one in braces must be edited by the user.
             if !matches!(rest.as_str(), "{}" | "null" | "~") {
                 return None;
             }
@@ -203,7 +203,7 @@ fn put(lines: &mut Vec<String>, parts: &[String], value: Option<&Value>) -> Opti
     Some(())
 }
 
-/// The setting and its value in lines of their own.
+/// Formats the setting and its value as lines of their own.
 fn nested(parts: &[String], value: &Value, indent: usize) -> Option<Vec<String>> {
     let (last, sections) = parts.split_last()?;
     let name = |part: &str| {
@@ -218,7 +218,8 @@ fn nested(parts: &[String], value: &Value, indent: usize) -> Option<Vec<String>>
     Some(lines)
 }
 
-/// A line's name with its colon, its value, and its comment. `None` for a value that the comment cannot be told from.
+/// Splits a line into its name with the colon, its value, and its comment; returns `None` if the comment
+/// cannot be separated from the value.
 fn split(line: &str) -> Option<(String, String, String)> {
     let (name, rest) = line.split_once(':')?;
     let rest = rest.trim();

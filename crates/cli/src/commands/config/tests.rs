@@ -1,4 +1,4 @@
-//! What is printed can be read back, and an edit changes one setting and nothing else.
+//! The printed configuration is valid, and an edit changes only one setting.
 
 use std::path::Path;
 

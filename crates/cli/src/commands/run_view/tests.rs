@@ -1,4 +1,4 @@
-//! What holds while a prompt is still being sent: nobody reads it here.
+//! Limits while a prompt is being sent, to a server that does not read it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{PlayedOver, SENT_WITHIN, play_over};
 use crate::host;
 
-/// Plays a prompt at a server that reads nothing, and gives how long it took.
+/// Runs a prompt at a server that reads nothing, and returns the elapsed time.
 async fn play(timeout: Option<Duration>, interrupts: &Interrupts) -> (PlayedOver, Duration) {
     let (near, _far) = tokio::io::duplex(1_000);
     let (input, output) = tokio::io::split(near);
@@ -19,7 +19,7 @@ async fn play(timeout: Option<Duration>, interrupts: &Interrupts) -> (PlayedOver
     let begun = Instant::now();
     let prompt = PromptSession::new("a", "long ".repeat(1_000));
     let played = play_over(&client, prompt, timeout, interrupts, |_| Ok(())).await.unwrap();
-    // The connection has ended: nothing else waits for what was not sent.
+    // The connection has ended: nothing else waits for the unsent data.
     client.closed().await;
     (played, begun.elapsed())
 }

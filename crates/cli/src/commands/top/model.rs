@@ -1,7 +1,7 @@
-//! What `top` knows and what its keys mean, without a terminal and without a host.
+//! The state of `top` and the meaning of its keys, without a terminal and without a host.
 //!
-//! Invariants: whatever ends or changes something is asked about first; the chosen session stays chosen while lists come
-//! and go; no list of events grows without bound.
+//! Invariants: actions that end or change something require a confirmation; the selection is kept while lists
+//! change; no list of events grows without bound.
 
 use std::collections::VecDeque;
 
@@ -19,9 +19,9 @@ pub(crate) mod tests;
 
 /// How many lines of a session's events are kept.
 const LINES_MAX: usize = 500;
-/// How much of the text that is being written is kept, in bytes.
+/// How much of the streaming text is kept, in bytes.
 const TEXT_BYTES_MAX: usize = 2_000;
-/// How wide a call is shown, in columns.
+/// The width of a call, in columns.
 const CALL_COLUMNS: usize = 100;
 
 impl Sort {
@@ -46,46 +46,46 @@ impl Sort {
     }
 }
 
-/// What is to be done for the user.
+/// An action for the caller to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     Quit,
-    /// This session's events are to be told.
+    /// Subscribe to this session's events.
     Watch(String),
-    /// No session's events are.
+    /// End the subscription.
     Leave,
     Abort(String),
     Compact(String),
 }
 
-/// What the user is asked before it is done.
+/// A confirmation that an action requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Question {
     Abort(String),
     Compact(String),
 }
 
-/// One session that is looked at closely.
+/// The close view of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Close {
     pub(crate) id: String,
     pub(crate) lines: VecDeque<Row>,
-    /// The text that is being written.
+    /// The streaming text.
     pub(crate) text: String,
 }
 
-/// All that is known.
+/// The state of the display.
 #[derive(Debug)]
 pub(crate) struct Model {
     sessions: Vec<LiveSession>,
     pub(crate) sort: Sort,
     pub(crate) is_reversed: bool,
-    /// The session that is chosen.
+    /// The selected session.
     chosen: Option<String>,
-    /// The session that is looked at closely, if one is.
+    /// The close view, if one is open.
     pub(crate) close: Option<Close>,
     pub(crate) question: Option<Question>,
-    /// What came of something that was asked for, until the next key.
+    /// The result of an action, until the next key.
     pub(crate) notice: Option<String>,
     pub(crate) now_ms: u64,
 }
@@ -104,36 +104,36 @@ impl Model {
         }
     }
 
-    /// Takes in how all sessions stand.
+    /// Applies a new list of all sessions.
     pub(crate) fn taken(&mut self, sessions: Vec<LiveSession>, now_ms: u64) {
         let place = self.place();
         (self.sessions, self.now_ms) = (sessions, now_ms);
         self.order();
         if self.find(self.chosen.as_deref()).is_none() {
-            // The next one moves up.
+            // If the selected session is gone, the next one is selected.
             let last = self.sessions.len().saturating_sub(1);
             self.chosen =
                 self.sessions.get(place.unwrap_or(0).min(last)).map(|session| session.state.id.clone());
         }
     }
 
-    /// The sessions, as they are to be shown.
+    /// The sessions, in the order of display.
     pub(crate) fn sessions(&self) -> &[LiveSession] {
         &self.sessions
     }
 
-    /// The place of the session that is chosen.
+    /// The index of the selected session.
     pub(crate) fn place(&self) -> Option<usize> {
         let chosen = self.chosen.as_deref()?;
         self.sessions.iter().position(|session| session.state.id == chosen)
     }
 
-    /// The session of this id.
+    /// Returns the session with this id.
     pub(crate) fn find(&self, id: Option<&str>) -> Option<&LiveSession> {
         self.sessions.iter().find(|session| Some(session.state.id.as_str()) == id)
     }
 
-    /// What a key means.
+    /// Handles a key.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other keys mean nothing here")]
     pub(crate) fn key(&mut self, key: KeyEvent) -> Option<Action> {
         self.notice = None;
@@ -163,7 +163,7 @@ impl Model {
                 self.close = None;
                 return Some(Action::Leave);
             }
-            // Pressed once more on the way back, it does not leave the program.
+            // Another Esc after leaving the close view does not leave the program.
             KeyCode::Esc => {}
             _ if self.close.is_some() => {}
             KeyCode::Enter | KeyCode::Right => {
@@ -190,20 +190,20 @@ impl Model {
         None
     }
 
-    /// Takes in an event of the session that is looked at.
+    /// Applies an event of the session in the close view.
     pub(crate) fn heard(&mut self, event: &Event) {
         let Some(close) = self.close.as_mut().filter(|close| *close.id == *event.session) else { return };
         close.heard(&event.kind);
     }
 
-    /// Some events are missing here.
+    /// Notes that some events are missing.
     pub(crate) fn missed(&mut self) {
         if let Some(close) = &mut self.close {
             close.line(Row::new("… some events are missing here", Look::DIM));
         }
     }
 
-    /// Asks about the session that is chosen, or looked at.
+    /// Asks for a confirmation about the selected session, or the one in the close view.
     fn ask(&mut self, question: impl FnOnce(String) -> Question) {
         let id = self.close.as_ref().map(|close| close.id.clone()).or_else(|| self.chosen.clone());
         self.question = id.filter(|id| self.find(Some(id)).is_some()).map(question);
@@ -217,7 +217,7 @@ impl Model {
 
     fn order(&mut self) {
         let (sort, now_ms) = (self.sort, self.now_ms);
-        // What is most comes first; equal ones stay in the order of their ids.
+        // The largest values come first; equal ones are in the order of ids.
         self.sessions.sort_by(|a, b| a.state.id.cmp(&b.state.id));
         if sort != Sort::Id {
             self.sessions.sort_by_key(|session| std::cmp::Reverse(rank(session, sort, now_ms)));
@@ -292,13 +292,14 @@ impl Close {
     }
 }
 
-/// How long a session has been at what it does, in milliseconds; one that is idle, since its newest entry.
+/// Returns how long a session has been doing its current work, in milliseconds; for an idle session, the time
+/// since its newest entry.
 pub(crate) fn age_ms(session: &LiveSession, now_ms: u64) -> Option<u64> {
     let since = session.activity.since_ms.or(session.updated_at_ms)?;
     Some(now_ms.saturating_sub(since))
 }
 
-/// What a session does, in a few words.
+/// Describes a session's activity in a few words.
 pub(crate) fn doing(session: &LiveSession) -> String {
     let activity = &session.activity;
     let work = match session.state.status {
@@ -320,7 +321,7 @@ pub(crate) fn doing(session: &LiveSession) -> String {
     if session.is_asleep { format!("{work}, asleep") } else { work }
 }
 
-/// What comes first.
+/// Returns the sort key of a session; larger ones come first.
 fn rank(session: &LiveSession, sort: Sort, now_ms: u64) -> u64 {
     let state = &session.state;
     match sort {
@@ -330,7 +331,7 @@ fn rank(session: &LiveSession, sort: Sort, now_ms: u64) -> u64 {
             Status::Waiting => 2,
             Status::Idle | _ => 1,
         },
-        // In hundredths of a per cent; where the window is not known, by the tokens behind all others.
+        // In hundredths of a percent; sessions with an unknown window come last.
         Sort::Context => match state.context.window {
             Some(window) if window > 0 => state.context.tokens.saturating_mul(10_000) / window,
             Some(_) | None => 0,

@@ -1,6 +1,7 @@
-//! How `top` looks: its model as rows of a terminal.
+//! The layout of `top`: its model as rows of a terminal.
 //!
-//! Invariants: there are never more rows than the terminal has, and none is wider; the chosen session is among them.
+//! Invariants: there are at most as many rows as the terminal has, none is wider, and the selected session is
+//! among them.
 
 use greenroom::{LiveSession, Status};
 use greenroom_terminal::draw::Size;
@@ -14,22 +15,22 @@ use crate::agent::FOLDER;
 #[cfg(test)]
 mod tests;
 
-/// How wide a bar is, in columns.
+/// The width of a bar, in columns.
 const BAR_COLUMNS: usize = 8;
 /// The widest cells, in columns.
 const ID_COLUMNS: usize = 32;
 const TITLE_COLUMNS: usize = 32;
 const DOING_COLUMNS: usize = 30;
 
-/// The names of the columns. What does not fit into the terminal is left out from the end of [`LEFT_OUT`].
+/// The names of the columns. Columns that do not fit are omitted in the order of [`LEFT_OUT`], from its end.
 const COLUMNS: [&str; 9] =
     ["SESSION", "STATE", "CONTEXT", "TOKENS", "COST", "QUEUE", "AGE", "TITLE", "FOLDER"];
-/// The columns that a narrow terminal does without, the first to go last.
+/// The columns that a narrow terminal omits, the last one first.
 const LEFT_OUT: [usize; 6] = [6, 2, 4, 3, 7, 8];
-/// The columns of numbers, which stand to the right.
+/// The columns with numbers, which are right-aligned.
 const NUMBERS: [usize; 4] = [3, 4, 5, 6];
 
-/// The whole screen.
+/// Returns the whole screen.
 pub(crate) fn screen(model: &Model, size: Size) -> Vec<Row> {
     let width = size.width();
     let mut rows = match &model.close {
@@ -44,7 +45,7 @@ pub(crate) fn screen(model: &Model, size: Size) -> Vec<Row> {
     rows.into_iter().map(|row| row.cut(width)).collect()
 }
 
-/// The table alone, for what is no terminal.
+/// Returns the table alone, for an output that is not a terminal.
 pub(crate) fn table(model: &Model, width: usize) -> Vec<Row> {
     let cells: Vec<[String; 9]> =
         model.sessions().iter().map(|session| cells(session, model.now_ms)).collect();
@@ -93,7 +94,7 @@ fn list(model: &Model, size: Size) -> Vec<Row> {
     rows
 }
 
-/// All of them in a line.
+/// Returns a line that summarises all sessions.
 fn summary(model: &Model) -> Row {
     let sessions = model.sessions();
     let of = |status: Status| sessions.iter().filter(|session| session.state.status == status).count() as u64;
@@ -153,7 +154,7 @@ fn close_up(model: &Model, close: &Close, size: Size) -> Vec<Row> {
     rows
 }
 
-/// What is asked, what came of it, or what the keys do.
+/// Returns the bottom row: a confirmation, a result, or the keys.
 fn bottom(model: &Model, width: usize) -> Row {
     if let Some(question) = &model.question {
         let text = match question {
@@ -173,7 +174,8 @@ fn bottom(model: &Model, width: usize) -> Row {
     keys(&["↑↓ choose", "Enter look", &sort, "r reverse", "a abort", "c compact", "q quit"], width)
 }
 
-/// The keys in one row. Where it is too narrow for all, the first ones go: the last one leaves the program.
+/// Returns the keys in one row. If it is too narrow, the first ones are omitted: the last one leaves the
+/// program.
 fn keys(keys: &[&str], width: usize) -> Row {
     let line = |keys: &[&str]| Row::new(&keys.join("  "), Look::DIM);
     let narrower = (0..keys.len()).map(|left_out| line(&keys[left_out..]));
@@ -203,7 +205,7 @@ fn cells(session: &LiveSession, now_ms: u64) -> [String; 9] {
     ]
 }
 
-/// The context as a bar, with how full it is.
+/// Returns the context as a bar with its fill level.
 fn bar(session: &LiveSession) -> String {
     let context = &session.state.context;
     match (context.window, context.percent()) {
@@ -214,7 +216,7 @@ fn bar(session: &LiveSession) -> String {
     }
 }
 
-/// A time in one unit: `12s`, `5m`, `3h`, `2d`.
+/// Formats a duration in one unit: `12s`, `5m`, `3h`, `2d`.
 fn shown_age(ms: u64) -> String {
     match ms / 1_000 {
         seconds @ 0..60 => format!("{seconds}s"),
@@ -231,7 +233,7 @@ fn widths(cells: &[[String; 9]]) -> [usize; 9] {
     })
 }
 
-/// The columns that fit.
+/// Returns the columns that fit.
 fn kept(cells: &[[String; 9]], width: usize) -> Vec<usize> {
     let widths = widths(cells);
     let mut kept: Vec<usize> = (0..COLUMNS.len()).collect();

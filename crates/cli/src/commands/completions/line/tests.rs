@@ -1,4 +1,4 @@
-//! Lines are read as a shell reads them, and what is written reads back.
+//! Lines are parsed as a shell does, and written candidates are parsed back.
 
 use super::Line;
 
@@ -32,7 +32,7 @@ fn what_is_written_reads_back() {
         for typed in ["", "'", "\"", "x", "x:", "'x':", "x\\ ", "x\"y z"] {
             let text = format!("greenroom show {typed}");
             let kept = Line::read(&text).words[2].clone();
-            // Bash replaces what follows the last colon or the open quote.
+            // Bash replaces the text after the last colon or the open quote.
             for replaced in ["", typed.rsplit([':', '"', '\'']).next().expect("a part")] {
                 let whole = format!("{kept}{value}");
                 let line = Line::read(&text);

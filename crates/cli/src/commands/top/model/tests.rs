@@ -1,11 +1,11 @@
-//! Keys, lists that change, and events, without a terminal.
+//! Keys, changing lists, and events, without a terminal.
 
 use greenroom_kernel::RunOutcome;
 use serde_json::json;
 
 use super::*;
 
-/// A session as a host tells it.
+/// A session as a host reports it.
 pub(crate) fn session(id: &str, status: &str, more: serde_json::Value) -> LiveSession {
     let mut value = json!({
         "id": id, "model": "gpt-5.5", "entries": 4, "compactions": 0, "total_tokens": 0, "cost_microdollars": 0,
@@ -90,7 +90,7 @@ fn sessions_are_sorted_by_each_column_both_ways() {
         press(&mut model, "r");
         assert_eq!(order(&model), wanted.chars().rev().collect::<String>(), "{sort:?} reversed");
     }
-    // The key goes through all of them and back.
+    // The key cycles through all of them.
     let mut model = model(Sort::State);
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..Sort::ALL.len() {
@@ -126,7 +126,7 @@ fn nothing_is_ended_or_changed_before_it_is_asked() {
     assert_eq!(press(&mut model, "n"), None);
     assert_eq!((press(&mut model, "y"), &model.question), (None, &None), "the question is gone");
     assert_eq!(press(&mut model, "ay"), Some(Action::Abort("b".into())));
-    // Where nothing goes on, nothing is asked.
+    // There is nothing to abort in an idle session, so no question.
     assert_eq!(press(&mut model, "↑a"), None);
     assert_eq!(
         (&model.question, model.notice.as_deref()),
@@ -134,10 +134,10 @@ fn nothing_is_ended_or_changed_before_it_is_asked() {
     );
     assert_eq!(press(&mut model, "↓␛"), None, "only q leaves the list");
     assert_eq!(press(&mut model, "cy"), Some(Action::Compact("b".into())));
-    // A quit is no yes, and any other key is a no.
+    // A quit does not confirm, and any other key declines.
     assert_eq!(press(&mut model, "cq"), None);
     assert_eq!(press(&mut model, "q"), Some(Action::Quit));
-    // From close up it is about the one that is looked at.
+    // In the close view, keys apply to its session.
     assert_eq!(press(&mut model, "↓⏎"), Some(Action::Watch("c".into())));
     assert_eq!(press(&mut model, "ay"), Some(Action::Abort("c".into())));
     assert_eq!(press(&mut model, "↓cy"), Some(Action::Compact("c".into())));

@@ -47,7 +47,7 @@ fn a_small_terminal_gets_what_matters_most() {
     }
     let narrow = text(&model(Sort::Id), 44, 8);
     assert!(narrow[2].contains("SESSION  STATE") && !narrow[2].contains("TITLE"), "{narrow:#?}");
-    // The one that is chosen is always seen.
+    // The selected session is always visible.
     let mut many = Model::new(Sort::Id);
     let sessions: Vec<_> =
         (0..100).map(|number| session(&format!("s{number:02}"), "idle", json!({}))).collect();
