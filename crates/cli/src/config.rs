@@ -1,9 +1,10 @@
-//! The configuration: what can be set, what is checked, and how it is shown. Which file may set what is in `layers`.
+//! The configuration: its settings, their checks, and its output. `layers` decides which file may set what.
 //!
-//! It touches errors alone.
+//! May use `error` only.
 //!
-//! Invariants: an unknown key or a bad value is an error that names the file, the line and the key; a provider's
-//! address is parsed when its file is read, and only the parsed one is used; nothing shows an address's query.
+//! Invariants: an unknown key or an invalid value is an error that names the file, the line and the key; a
+//! provider's address is parsed when its file is read, and only the parsed one is used; an address's query is
+//! never shown.
 
 pub(crate) mod keys;
 pub(crate) mod layers;
@@ -35,56 +36,56 @@ use crate::error::usage;
 
 /// The file's name, in the project and in the user's folder.
 pub(crate) const FILE_NAME: &str = "greenroom.yaml";
-/// The model where nothing names one.
+/// The default model.
 pub(crate) const DEFAULT_MODEL: &str = "gpt-5.5";
 /// The longest system prompt in a configuration, in bytes.
 pub(crate) const SYSTEM_PROMPT_BYTES_MAX: usize = 32 * 1024;
-/// The provider that is always there.
+/// The built-in provider.
 pub(crate) const OPENAI: &str = "openai";
-/// The variable that holds the key of [`OPENAI`], and of an address that no file names.
+/// The variable with the key of [`OPENAI`], and of an address that no file names.
 pub(crate) const OPENAI_KEY: &str = "OPENAI_API_KEY";
 
-/// What can be configured.
+/// The configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
-    /// The model that answers.
+    /// The model.
     pub(crate) model: String,
-    /// Its window in tokens, where the catalogue does not know it or is wrong.
+    /// The model's window in tokens, if the catalogue is missing it or wrong.
     pub(crate) context_window: Option<u64>,
-    /// Which of `providers` to ask.
+    /// The provider to use, by its name in `providers`.
     pub(crate) provider: String,
-    /// The servers that can be asked, by names of your own. In your own file only.
+    /// Servers, by names of your own. In your own file only.
     #[serde(deserialize_with = "or_default")]
     pub(crate) providers: BTreeMap<String, ProviderConfig>,
-    /// How the model is to answer.
+    /// The model settings.
     #[serde(deserialize_with = "or_default")]
     pub(crate) model_settings: ModelSettings,
-    /// What holds for single models, by their names; it wins over what holds for all.
+    /// Settings of single models, by their names; they take precedence over those for all models.
     #[serde(deserialize_with = "or_default")]
     pub(crate) models: BTreeMap<String, ModelConfig>,
-    /// What the model is told of its work, in place of the built-in text; `file:NAME` reads a file.
+    /// The system prompt, in place of the built-in text; `file:NAME` reads a file.
     pub(crate) system_prompt: Option<String>,
-    /// What the model is told besides; `file:NAME` reads a file.
+    /// Text to append to the system prompt; `file:NAME` reads a file.
     pub(crate) append_system_prompt: Option<String>,
-    /// Whether the model is told what AGENTS.md (else CLAUDE.md) says, in each folder from the project's root to the one
-    /// that is worked in.
+    /// Whether the model gets the text of AGENTS.md (or else CLAUDE.md) in each folder from the project's
+    /// root to the working folder.
     pub(crate) project_instructions: bool,
-    /// Whether the model is offered skills: folders with a SKILL.md.
+    /// Whether the model gets a list of skills: folders with a SKILL.md.
     pub(crate) skills: bool,
-    /// What runs and sessions may take.
+    /// Limits of runs and sessions.
     #[serde(deserialize_with = "or_default")]
     pub(crate) limits: LimitsConfig,
     /// When and how to compact.
     #[serde(deserialize_with = "or_default")]
     pub(crate) compaction: CompactionSettings,
-    /// How `serve` listens.
+    /// The server of `serve`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) serve: ServeConfig,
     /// The process that holds the store for all terminals.
     #[serde(deserialize_with = "or_default")]
     pub(crate) host: HostConfig,
-    /// Folders whose `greenroom.yaml` may put text before the model.
+    /// Folders whose `greenroom.yaml` may add text for the model.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
 }
@@ -117,7 +118,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The texts that may name a file, each with its key.
+    /// Returns the settings whose texts may name a file, each with its key.
     fn prompts(&mut self) -> [(&'static str, &mut Option<String>); 3] {
         [
             ("compaction.compact_prompt", &mut self.compaction.compact_prompt),
@@ -126,18 +127,18 @@ impl Config {
         ]
     }
 
-    /// The agent, which knows the windows that are set for single models.
+    /// Adds the windows of single models to the agent.
     pub(crate) fn with_windows(&self, agent: Agent) -> Agent {
         let set = self.models.iter().filter_map(|(model, of)| Some((model, of.context_window?)));
         set.fold(agent, |agent, (model, tokens)| agent.context_window_for(model, tokens))
     }
 
-    /// A model's window, where this says what it is.
+    /// Returns a model's window, if it is set.
     pub(crate) fn window_of(&self, model: &str) -> Option<u64> {
         self.models.get(model).and_then(|of_model| of_model.context_window).or(self.context_window)
     }
 
-    /// The provider of this name, and where it is.
+    /// Returns the provider with this name, and its address.
     pub(crate) fn provider(&self, name: &str) -> Result<(&ProviderConfig, &BaseUrl)> {
         let found = self.providers.get(name).and_then(|found| Some((found, found.base_url.as_ref()?)));
         found.ok_or_else(|| {
@@ -152,27 +153,28 @@ impl Config {
     }
 }
 
-/// A server that can be asked.
+/// A server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ProviderConfig {
-    /// Where the API is, up to and without `/chat/completions`. Only the built-in provider may leave it out.
+    /// The address of the API, without `/chat/completions`. Only the built-in provider may omit it.
     #[serde(deserialize_with = "parse_url", serialize_with = "show_url")]
     #[schemars(with = "Option<String>")]
     pub(crate) base_url: Option<BaseUrl>,
-    /// The environment variable that holds the key; without one no key is sent.
+    /// The environment variable with the key; without one, no key is sent.
     pub(crate) api_key_env: Option<String>,
-    /// The provider's name in the model catalogue; found by the address or its own name where there is none.
+    /// The provider's name in the model catalogue; by default it is found by the address or the provider's
+    /// own name.
     pub(crate) catalog: Option<String>,
-    /// How many calls may be under way at a time.
+    /// The most concurrent calls.
     pub(crate) max_in_flight: usize,
-    /// The most tokens a minute that it is sent and gives back, summaries with the rest; calls wait for room.
+    /// The most tokens per minute, input and output together, including summaries; further calls wait.
     pub(crate) tokens_per_minute: Option<u64>,
-    /// How long the first piece of an answer may take, in seconds; without `stream`, the whole answer.
+    /// How long to wait for the first piece of an answer, in seconds; without `stream`, for the whole answer.
     pub(crate) first_event_timeout_s: u64,
-    /// How long each further piece may take, in seconds.
+    /// How long to wait for each further piece, in seconds.
     pub(crate) idle_timeout_s: u64,
-    /// Whether answers are asked for in pieces, as the model writes them; `false` asks for each as a whole.
+    /// Whether answers are streamed; `false` requests each as a whole.
     pub(crate) stream: bool,
     /// Whether the reasoning of earlier answers is sent back, for models whose own settings do not say.
     pub(crate) resend_reasoning: ResendReasoning,
@@ -195,8 +197,8 @@ impl Default for ProviderConfig {
 }
 
 impl ProviderConfig {
-    /// The name in the model catalogue: the configured one, else that of the provider known to be at `url`, else
-    /// `name`.
+    /// Returns the name in the model catalogue: the configured one, or else that of the provider known at
+    /// `url`, or else `name`.
     pub(crate) fn catalog_name(&self, name: &str, url: &BaseUrl) -> String {
         let is_there = |known: &str| known.parse::<BaseUrl>().is_ok_and(|known| known == *url);
         let by_url = || {
@@ -208,31 +210,32 @@ impl ProviderConfig {
     }
 }
 
-/// What runs and sessions may take.
+/// Limits of runs and sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LimitsConfig {
     /// The most answers of the model in one run.
     pub(crate) steps_max: u32,
-    /// The most times that the same tool calls may follow one another.
+    /// How often the same tool calls may be repeated in a row.
     pub(crate) repeats_max: u32,
-    /// How often one model call is tried again.
+    /// How often a failed model call is retried.
     pub(crate) retries_max: u32,
-    /// How long a server is waited for that loads its model, in seconds.
+    /// How long to wait for a server that is loading its model, in seconds.
     pub(crate) loading_timeout_s: u64,
-    /// The most one session may cost, in US dollars, as far as prices are known.
+    /// The cost limit of a session, in US dollars, as far as prices are known.
     pub(crate) cost_usd_max: Option<f64>,
     /// The most tool calls of one answer that are run.
     pub(crate) calls_max: u32,
-    /// The most bytes that those calls have together.
+    /// The most bytes of these calls together.
     pub(crate) call_bytes_max: u64,
-    /// How long one tool call may take, in seconds.
+    /// The time limit of a tool call, in seconds.
     pub(crate) tool_timeout_s: Option<u64>,
-    /// How long one run may take, in seconds.
+    /// The time limit of a run, in seconds.
     pub(crate) run_timeout_s: Option<u64>,
-    /// The most runs, and inputs that wait for one, in all sessions together; one more is refused. In your own file only.
+    /// The most runs and queued inputs in all sessions together; further ones are refused. In your own file
+    /// only.
     pub(crate) inputs_max: Option<usize>,
-    /// How many sessions may have actors in memory; above that the idle ones that were used least recently fall asleep. In
+    /// How many sessions may have actors in memory; above that, the least recently used idle ones sleep. In
     /// your own file only.
     pub(crate) live_sessions_max: Option<usize>,
 }
@@ -259,7 +262,7 @@ impl Default for LimitsConfig {
 }
 
 impl LimitsConfig {
-    /// Those of a run.
+    /// Returns the limits of a run.
     pub(crate) fn of_run(&self) -> RunLimits {
         RunLimits {
             steps_max: self.steps_max,
@@ -273,17 +276,17 @@ impl LimitsConfig {
     }
 }
 
-/// How `serve` listens, and whom it waits for.
+/// The server of `serve`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ServeConfig {
-    /// An address and a port.
+    /// The address and port to listen on.
     #[schemars(with = "String")]
     pub(crate) listen: SocketAddr,
-    /// Further names under which it is reached.
+    /// Further host names of the server.
     #[serde(deserialize_with = "or_default")]
     pub(crate) host_names: Vec<String>,
-    /// The most connections that are open at a time.
+    /// The most open connections.
     pub(crate) connections_max: usize,
     /// How long a request may take to arrive, and a connection may be idle, in seconds.
     pub(crate) request_timeout_s: u64,
@@ -301,10 +304,10 @@ impl Default for ServeConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct HostConfig {
-    /// Whether `chat`, `resume` and `run` start one where there is none. `false`: they do their work in their own process.
+    /// Whether `chat`, `resume` and `run` start a host if there is none; `false` makes them run in their own
+    /// process.
     pub(crate) start: bool,
-    /// How long it stays without anybody connected and without anything at work, in seconds; with 0 it ends with its last
-    /// client.
+    /// How long the host stays up without clients and work, in seconds; 0 ends it with its last client.
     pub(crate) idle_s: u64,
 }
 
@@ -314,7 +317,7 @@ impl Default for HostConfig {
     }
 }
 
-/// Whether a text can be a name under which `serve` is reached: a host, with or without a port.
+/// Checks a host name for `serve`: a host, with or without a port.
 pub(crate) fn check_host_name(name: &str) -> Result<(), &'static str> {
     let host = match name.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() => host,
@@ -332,8 +335,7 @@ pub(crate) fn check_host_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Whether a text can be an environment variable's name. Who writes the key itself there is told, and the key is not
-/// shown.
+/// Checks an environment variable's name. The error for a key in its place does not show the key.
 pub(crate) fn check_variable(name: &str) -> Result<(), &'static str> {
     let mut chars = name.chars();
     let is_name = chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
@@ -345,14 +347,14 @@ pub(crate) fn check_variable(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// A setting's name in its parts, and what it must be.
+/// A setting's name in its parts, and its requirement.
 type Wrong = (Vec<String>, String);
 
 fn wrong(parts: &[&str], reason: &str) -> Result<(), Wrong> {
     Err((parts.iter().map(|part| (*part).to_owned()).collect(), reason.to_owned()))
 }
 
-/// As [`check`], of the settings of compaction in this section.
+/// Like [`check`], for the compaction settings in this section.
 fn check_compaction(section: &[&str], settings: &CompactionSettings) -> Result<(), Wrong> {
     settings.check().or_else(|error| {
         let text = error.to_string();
@@ -363,7 +365,7 @@ fn check_compaction(section: &[&str], settings: &CompactionSettings) -> Result<(
     })
 }
 
-/// As [`check`], of how a model answers, in this section.
+/// Like [`check`], for the model settings in this section.
 fn check_model_settings(section: &[&str], settings: &ModelSettings) -> Result<(), Wrong> {
     settings.check().or_else(|error| {
         let parts: Vec<&str> = section.iter().copied().chain(error.setting.split('.')).collect();
@@ -371,7 +373,7 @@ fn check_model_settings(section: &[&str], settings: &ModelSettings) -> Result<()
     })
 }
 
-/// Checks the values of one layer, each by itself; gives the first that is wrong.
+/// Checks the values of one layer, each by itself; returns the first invalid one.
 fn check(config: &Config) -> Result<(), Wrong> {
     check_compaction(&["compaction"], &config.compaction)?;
     check_model_settings(&["model_settings"], &config.model_settings)?;
@@ -457,7 +459,7 @@ fn check(config: &Config) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// What is missing of what the layers need to say together, and none of them alone.
+/// Returns the settings that the layers together must have and do not.
 fn missing(config: &Config) -> Vec<Wrong> {
     let without_url =
         config.providers.iter().filter(|(name, provider)| provider.base_url.is_none() && *name != OPENAI);
@@ -471,7 +473,7 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
 }
 
-/// What is not there, or empty, is the default: `limits:` with everything below it commented out.
+/// A missing or empty value is the default: `limits:` with all its settings commented out, for example.
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
@@ -485,7 +487,7 @@ fn show_url<S: Serializer>(url: &Option<BaseUrl>, to: S) -> Result<S::Ok, S::Err
     url.as_ref().map(shown_url).serialize(to)
 }
 
-/// An address without its query, which may hold a key.
+/// Returns an address without its query, which may contain a key.
 pub(crate) fn shown_url(url: &BaseUrl) -> String {
     format!("{url}{}", if url.has_query() { "?***" } else { "" })
 }

@@ -1,10 +1,10 @@
-//! What is said when something fails, and the exit code that goes with it.
+//! Error messages, and their exit codes.
 //!
-//! This is the lowest room: it touches no other. Every room makes a [`CliError`] where something fails, and nobody looks
-//! upward for a code.
+//! This is the lowest room: it uses no other. Every room creates a [`CliError`] where something fails, so no
+//! room needs a code from above.
 //!
-//! Invariants: one line on standard error that says what to do, and the same failure has the same code in every
-//! command. A reader that went away is no failure.
+//! Invariants: one line on standard error that says what to do, and the same failure has the same code in
+//! every command. A closed reader is not a failure.
 
 use std::{fmt, io};
 
@@ -15,40 +15,40 @@ use greenroom_terminal::screen::harmless;
 use greenroom_tools::ToolsError;
 use serde_json::{Map, Value};
 
-/// What to do where a session is not found.
+/// Advice if a session is not found.
 const LIST: &str = "`greenroom sessions` lists them";
 
-/// What to do where a session is damaged.
+/// Advice if a session is damaged.
 const DAMAGED: &str = "`greenroom show` prints what is intact, `greenroom store check` says what is lost, and `greenroom \
                        store accept-loss` lets the session go on without it";
 
-/// What to do where a run waits for an answer.
+/// Advice if a run waits for an answer.
 const ANSWER: &str = "`greenroom questions` shows it, and `greenroom answer` answers it";
 
-/// The model could not be asked, or gave no usable answer.
+/// The model could not be called, or gave no usable answer.
 pub(crate) const FAILED: u8 = 1;
-/// The command line, the configuration or the workspace is not usable.
+/// The command line, the configuration or the workspace is invalid.
 pub(crate) const USAGE: u8 = 2;
-/// The store is not usable.
+/// The store cannot be used.
 pub(crate) const STORE: u8 = 3;
 /// A guard, a budget or a time limit ended the run.
 pub(crate) const STOPPED: u8 = 4;
-/// A tool asks a person, and the run waits for the answer.
+/// A tool has asked a person, and the run waits for the answer.
 pub(crate) const WAITING: u8 = 5;
-/// The user interrupted it.
+/// The user interrupted the command.
 pub(crate) const INTERRUPTED: u8 = greenroom_terminal::interrupt::INTERRUPTED;
 
-/// A failure with the exit code that goes with it, made where it happens.
+/// A failure with its exit code, created where it happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CliError {
     /// The exit code.
     pub(crate) code: u8,
-    /// What is said.
+    /// The message.
     pub(crate) text: String,
 }
 
 impl CliError {
-    /// A failure that ends the program with this code.
+    /// Creates a failure that ends the program with this code.
     pub(crate) fn new(code: u8, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
@@ -62,12 +62,12 @@ impl fmt::Display for CliError {
 
 impl std::error::Error for CliError {}
 
-/// An error for what the user asked for.
+/// Creates an error in the user's request.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     CliError::new(USAGE, text).into()
 }
 
-/// The exit code of a failure.
+/// Returns the exit code of a failure.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the library's errors are open-ended")]
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
@@ -98,7 +98,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     FAILED
 }
 
-/// The exit code of what another process refused, or did not answer.
+/// Returns the exit code of another process's refusal or silence.
 fn client_code(error: &ClientError) -> u8 {
     if matches!(error, ClientError::Parameters(_) | ClientError::TooLong { .. }) {
         return USAGE;
@@ -133,11 +133,11 @@ fn client_code(error: &ClientError) -> u8 {
 }
 
 fn store_code(error: &StoreError) -> u8 {
-    // A name that cannot be one is the command line's fault.
+    // An invalid id is an error on the command line.
     if matches!(error, StoreError::SessionId { .. }) { USAGE } else { STORE }
 }
 
-/// Whether the reader of our output went away: `greenroom … | head`.
+/// Whether the reader of our output has gone: `greenroom … | head`.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -154,10 +154,10 @@ pub(crate) fn is_store_in_use(error: &anyhow::Error) -> bool {
     })
 }
 
-/// The failure in one line, with what to do about it.
+/// Returns the failure in one line, with advice.
 pub(crate) fn line(error: &anyhow::Error) -> String {
     let text = error.chain().map(ToString::to_string).fold(String::new(), |mut text, cause| {
-        // Most of our errors repeat their cause already.
+        // Most of our errors include their cause already.
         if !text.contains(&cause) {
             if !text.is_empty() {
                 text.push_str(": ");
@@ -269,7 +269,7 @@ fn advice_for(class: FailureClass) -> Option<&'static str> {
     }
 }
 
-/// The failure as the last line of `run --json`.
+/// Returns the failure as the last line of `run --json`.
 pub(crate) fn json(error: &anyhow::Error, session: Option<&str>) -> Value {
     let mut object = Map::new();
     object.insert("type".into(), "error".into());

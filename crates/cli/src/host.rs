@@ -1,12 +1,12 @@
-//! The runtime that commands use: that of the host that holds the store for all terminals, or one in this process; and the
-//! store itself where it is only read.
+//! The runtime that commands use: that of the host that holds the store for all terminals, or one in this
+//! process; and read-only access to the store.
 //!
-//! It touches `agent` and what is below. No command is known here.
+//! May use `agent` and the rooms below it. No command is known here.
 //!
-//! Invariants: the socket is there as long as the store's lock is held, and who connects while the host ends is sent away
-//! to try again; it ends by itself when nobody is connected and nothing is at work, and when its store is no longer where
-//! it was: what is there then is another's; of two that are started at the same time one ends at once, and its client finds
-//! the other.
+//! Invariants: the socket exists as long as the store's lock is held, and clients that connect while the host
+//! ends are told to try again; the host ends by itself when no client is connected and no work is in
+//! progress, and when its store has been moved, because another store may be in its place; if two hosts start
+//! at the same time, one ends at once, and its client finds the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,24 +48,24 @@ mod spawn;
 pub(crate) mod stored;
 mod watchdog;
 
-/// The log beside the store.
+/// The log file in the store's folder.
 pub(crate) const LOG_FILE: &str = "host.log";
-/// What a host says when it can be reached.
+/// The message of a host that can be reached.
 pub(crate) const READY: &str = "ready";
-/// How long a host waits before it accepts again where that failed, and a client before it tries again.
+/// The pause before a host accepts again after an error, and before a client tries again.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
-/// How often a host looks whether its store and its socket are still there.
+/// How often a host checks that its store and its socket still exist.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Answers other commands on the store's socket, as long as this is kept.
+/// Serves other commands on the store's socket until it is dropped.
 pub(crate) struct Answering {
     pub(crate) host: Host,
     accepting: tokio::task::JoinHandle<()>,
-    /// Whether those who connect are sent away.
+    /// Whether new clients are refused.
     is_ending: Arc<AtomicBool>,
-    /// Says that the store is no longer where it was.
+    /// Notified when the store has been moved.
     pub(crate) gone: Arc<Notify>,
-    /// `None` where nobody is answered.
+    /// `None` if no clients are served.
     place: Option<Arc<Place>>,
 }
 
@@ -79,10 +79,11 @@ impl Drop for Answering {
 }
 
 impl Answering {
-    /// Begins to answer. `runtime` holds the lock of the store. Where this process can be no host, nobody is answered.
+    /// Starts serving. `runtime` holds the lock of the store. If this process cannot be a host, no clients
+    /// are served.
     ///
     /// # Errors
-    /// When no socket can be made.
+    /// No socket can be created.
     pub(crate) fn begin(global: &Global, runtime: &Runtime) -> Result<Self> {
         let dir = agent::data_dir(global)?;
         let dir = dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
@@ -115,14 +116,14 @@ impl Answering {
         Ok(Self { host, accepting, is_ending, gone, place })
     }
 
-    /// As a part of a program that stays where nobody is connected.
+    /// Makes this a part of a program that does not end without clients.
     pub(crate) fn part_of(self, program: &str) -> Self {
-        // It is the same host: this names it for all who ask.
+        // The host is shared, so this names the program for all who ask.
         drop(self.host.clone().part_of(program));
         self
     }
 
-    /// Waits until it is told to end, or its store is no longer where it was.
+    /// Waits until the host is told to end, or its store has been moved.
     pub(crate) async fn must_end(&self) {
         tokio::select! {
             () = self.gone.notified() => {}
@@ -130,15 +131,15 @@ impl Answering {
         }
     }
 
-    /// Ends the runtime, and what serves it beside. Who connects in the meantime is sent away, and tries again until the
-    /// store is free.
+    /// Ends the runtime, and the server `beside` it. Clients that connect in the meantime are refused, and
+    /// try again until the store is free.
     pub(crate) async fn end(self, runtime: Runtime, beside: impl Future<Output = ()>) -> Result<()> {
         self.is_ending.store(true, Ordering::Relaxed);
         own::end(runtime, beside).await
     }
 }
 
-/// Who comes in.
+/// Accepts connections.
 struct Door {
     host: Host,
     place: Arc<Place>,
@@ -167,7 +168,7 @@ impl Door {
             let is_ending = self.is_ending.load(Ordering::Relaxed);
             match accepted {
                 None if is_ending => {}
-                // Somebody may have tidied up.
+                // The socket may have been removed.
                 None => match self.place.renewed() {
                     Ok(None) => {}
                     Ok(Some(renewed)) => listener = renewed,
@@ -176,7 +177,7 @@ impl Door {
                 Some(Ok(_)) if is_ending => {}
                 Some(Ok((stream, _))) => self.admit(stream),
                 Some(Err(error)) => {
-                    // Too many files are open, for one: others may end.
+                    // Too many files are open, for example; some may be closed soon.
                     tracing::warn!("a connection was not accepted: {error}");
                     tokio::time::sleep(AGAIN_AFTER).await;
                 }
@@ -184,7 +185,7 @@ impl Door {
         }
     }
 
-    /// Serves whoever it is, or says why not.
+    /// Serves a connection, or says why not.
     fn admit(&self, stream: UnixStream) {
         let refused = match peer::process(&stream) {
             Ok(_) => {
@@ -197,7 +198,7 @@ impl Door {
         };
         tracing::warn!("a connection was refused: {refused}");
         match &refused {
-            // Somebody else's: they are told nothing.
+            // The reason is not sent to another user.
             Stranger::OtherUser | Stranger::Gone => {}
             Stranger::OfCommand(_) => drop(stream.try_write(peer::refusal(&peer::OF_COMMAND).as_bytes())),
             Stranger::Unknown(_) => drop(stream.try_write(peer::refusal(&refused).as_bytes())),

@@ -1,12 +1,12 @@
-//! `greenroom`: a demo without a key, a chat, one prompt for scripts, and a look into sessions.
+//! `greenroom`: a demo without a key, a chat, single prompts for scripts, and access to stored sessions.
 //!
-//! This crate is the only one that prints, and reads the environment. What is absent: anything that a program
-//! using the library could want; that is in `greenroom`.
+//! This crate is the only one that prints, and reads the environment. Everything that a program using the
+//! library could want is in `greenroom` instead.
 //!
-//! Its rooms, each of which touches only those below it: `commands` (a file for each command), `host` (the runtime that they
-//! use, in another process or in this one), `agent` (from flags, configuration and environment to an agent), `config` (the
-//! configuration files), `args` (the flags), `error` (what is said when something fails, and the exit code). How text
-//! reaches a terminal is `greenroom-terminal`; the chat is `greenroom-chat`.
+//! Its rooms, each of which uses only those below it: `commands` (a file for each command), `host` (the
+//! runtime that they use, in another process or in this one), `agent` (from flags, configuration and
+//! environment to an agent), `config` (the configuration files), `args` (the flags), `error` (messages and
+//! exit codes). `greenroom-terminal` writes to the terminal; the chat is `greenroom-chat`.
 
 mod commands;
 
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     if completions::answer_if_asked() {
         return ExitCode::SUCCESS;
     }
-    // Before anything else: it may begin this program once more.
+    // Must be first: it may start this program again.
     let hidden = match privacy::hide() {
         Ok(hidden) => hidden,
         Err(error) => return end(Err(error.into())),
@@ -64,19 +64,19 @@ fn main() -> ExitCode {
         Err(error) => return end(Err(anyhow::Error::new(error).context("start the threads"))),
     };
     let result = runtime.block_on(perform(&options));
-    // A thread may still be reading from the terminal: nothing waits for it.
+    // A thread may still be reading from the terminal; nothing waits for it.
     runtime.shutdown_background();
     end(result)
 }
 
-/// The fewest files that a process must be allowed to have open: the store, its index and the runtime need them.
+/// The fewest open files that a process must be allowed: the store, its index and the runtime need them.
 const FILES_MIN: u64 = 14;
 
-/// The least memory that a process must be allowed to map, in bytes: with less, threads and the index fail to start,
-/// and the process is aborted or waits for ever.
+/// The least memory that a process must be allowed to map, in bytes: with less, threads and the index fail to
+/// start, and the process aborts or hangs.
 const MAPPED_MIN: u64 = 512 << 20;
 
-/// Limits of the process that would end it without a word are errors instead, and so is a clock that libraries panic at.
+/// Turns limits that would silently end the process into errors, and also a clock at which libraries panic.
 fn check_limits() -> anyhow::Result<()> {
     time::check_clock(std::time::SystemTime::now()).map_err(error::usage)?;
     let mapped = getrlimit(Resource::As).current;
@@ -96,10 +96,10 @@ fn check_limits() -> anyhow::Result<()> {
     }
 }
 
-/// A write beyond `ulimit -f` fails from now on; it would end the process otherwise.
+/// Makes a write beyond `ulimit -f` an error; otherwise it would end the process.
 fn outlive_file_size_limit() -> anyhow::Result<()> {
     let number = rustix::process::Signal::XFSZ.as_raw();
-    // Nobody waits for it: that something handles the signal is enough, and it stays handled.
+    // A handler is sufficient, and it stays installed.
     let handled = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::from_raw(number));
     handled.map(drop).context("outlive the limit of file sizes")
 }
@@ -134,7 +134,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
     }
 }
 
-/// What clap says instead: a help, a version, or what is wrong with the command line.
+/// Handles clap's own output: a help, a version, or an error in the command line.
 fn end_of_parsing(said: &clap::Error) -> ExitCode {
     match said.print() {
         Err(error) => end(Err(anyhow::Error::new(error).context("write standard output"))),

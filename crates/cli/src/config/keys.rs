@@ -1,7 +1,8 @@
-//! The settings by name, read off the configuration's types: `model`, `compaction.threshold`, `providers.NAME.base_url`.
+//! The settings by name, derived from the configuration's types: `model`, `compaction.threshold`,
+//! `providers.NAME.base_url`.
 //!
-//! Invariants: what a setting means is written once, at its field; a name that stands for one of the user's own is
-//! written in capitals here.
+//! Invariants: the meaning of a setting is written once, at its field; a placeholder for a user-defined name
+//! is in capitals here.
 
 use std::sync::LazyLock;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use super::Config;
 
-/// Stands for a name of the user's own in [`Setting::key`].
+/// The placeholder for a user-defined name in [`Setting::key`].
 pub(crate) const NAME: &str = "NAME";
 
 /// One setting.
@@ -17,31 +18,31 @@ pub(crate) const NAME: &str = "NAME";
 pub(crate) struct Setting {
     /// Its full name.
     pub(crate) key: String,
-    /// What it means.
+    /// Its meaning.
     pub(crate) about: String,
-    /// The words that it may be, where only some may.
+    /// Its possible values, if only certain words are permitted.
     pub(crate) words: Vec<String>,
 }
 
 impl Setting {
-    /// Whether its name holds one of the user's own.
+    /// Whether its name contains a user-defined name.
     pub(crate) fn is_named(&self) -> bool {
         self.key.split('.').any(|part| part == NAME)
     }
 }
 
-/// The schema of a configuration, for editors and other programs.
+/// Returns the schema of a configuration, for editors and other programs.
 pub(crate) fn schema() -> Value {
     let generator = schemars::generate::SchemaSettings::draft2020_12().into_generator();
     generator.into_root_schema_for::<Config>().to_value()
 }
 
-/// The names of the settings that hold no name of the user's own.
+/// Returns the names of the settings without user-defined names.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     settings().iter().filter(|setting| !setting.is_named()).map(|setting| setting.key.as_str())
 }
 
-/// All settings, sections too, in the order of their types.
+/// Returns all settings and sections, in the order of their types.
 pub(crate) fn settings() -> &'static [Setting] {
     static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
         let schema = schema();
@@ -73,7 +74,7 @@ fn walk(root: &Value, schema: &Value, prefix: &str, settings: &mut Vec<Setting>)
     }
 }
 
-/// The schema that a reference leads to; that of the value, where it may also be null.
+/// Resolves a reference to a schema; for a nullable value, returns the schema of the value.
 fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     let target = |schema: &'a Value| {
         let name = schema.get("$ref")?.as_str()?.strip_prefix("#/$defs/")?;
@@ -94,8 +95,8 @@ fn words(root: &Value, schema: &Value) -> Vec<String> {
     listed.chain(described).filter_map(|word| Some(word.as_str()?.to_owned())).collect()
 }
 
-/// The parts of a setting's name as the user writes it: `providers.a.b.base_url` has the parts `providers`, `a.b` and
-/// `base_url`. `None` where there is no such setting.
+/// Splits a setting's name as the user writes it: `providers.a.b.base_url` has the parts `providers`, `a.b`
+/// and `base_url`. Returns `None` if there is no such setting.
 pub(crate) fn parts(key: &str) -> Option<Vec<String>> {
     settings().iter().find_map(|setting| {
         let Some((section, rest)) = setting.key.split_once(&format!(".{NAME}.")) else {
@@ -109,7 +110,7 @@ pub(crate) fn parts(key: &str) -> Option<Vec<String>> {
     })
 }
 
-/// Whether what looks like a name ends with a setting: `a.compaction` in `models.a.compaction.cut`.
+/// Whether an apparent name ends with a setting: `a.compaction` in `models.a.compaction.cut`.
 fn is_setting_of(section: &str, name: &str) -> bool {
     settings().iter().any(|setting| {
         let own = setting.key.strip_prefix(&format!("{section}.{NAME}."));
@@ -117,7 +118,7 @@ fn is_setting_of(section: &str, name: &str) -> bool {
     })
 }
 
-/// The setting whose name is most like one that is not there.
+/// Returns the setting whose name is most similar to an unknown one.
 pub(crate) fn similar(key: &str) -> Option<&'static str> {
     let last = key.rsplit('.').next().unwrap_or(key);
     let likeness = |known: &str| {

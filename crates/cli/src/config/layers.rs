@@ -1,11 +1,11 @@
-//! Which files are read, and which of them may set what: the project's `greenroom.yaml` over the user's own, over the
-//! defaults; or the file that `--config` names, alone. Over them all stand the environment and `--set`.
+//! The configuration files and their permissions: the project's `greenroom.yaml` over the user's own file,
+//! over the defaults; or only the file named by `--config`. The environment and `--set` override them all.
 //!
-//! Invariants: a file that merely lies in the current folder chooses among the providers that the user has, and sets
-//! nothing of them; it can tighten a limit and loosen none; its text reaches a model only where the user trusts the
-//! folder; it is not read where another user owns it or could have written it. What it may set is decided key by
-//! key in [`rule`], where a key that is not named is the user's alone, and on the same value that is used afterwards.
-//! No file is read that is large, deep, or no regular file.
+//! Invariants: a file that happens to be in the current folder chooses among the user's providers, and sets
+//! none of their properties; it can tighten a limit, but not loosen one; its text reaches a model only if the
+//! user trusts the folder; it is not read if another user owns it or could have written it. [`rule`] decides
+//! for each key, where an unnamed key belongs to the user, and on the value that is used afterwards. No file
+//! is read that is large, deep, or not regular.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,11 +37,11 @@ pub(crate) mod trust;
 #[cfg(test)]
 mod tests;
 
-/// The most brackets and braces that a configuration may open. The parser's time grows with its bytes times its
-/// depth before it looks at the depth, and each level of flow style takes one.
+/// The most brackets and braces that a configuration may open. The parser's time grows with the file's bytes
+/// times its depth, and the parser checks the depth only afterwards; each level of flow style opens one.
 const BRACKETS_MAX: usize = 2_000;
 
-/// The texts of the user's file and of the project's.
+/// The texts of the user's and the project's file.
 pub(crate) type Texts = [Option<String>; 2];
 
 impl Loaded {
@@ -51,25 +51,25 @@ impl Loaded {
     }
 }
 
-/// The configuration that holds here.
+/// The effective configuration.
 pub(crate) struct Loaded {
-    /// All of it.
+    /// The whole configuration.
     pub(crate) config: Config,
-    /// What would hold without the project's file.
+    /// The configuration without the project's file.
     pub(crate) own: Config,
     /// The files that were read.
     pub(crate) files: Vec<PathBuf>,
-    /// What the user must know: one line each.
+    /// Warnings for the user: one line each.
     pub(crate) warnings: Vec<String>,
-    /// What the project's file asked for and did not get, for who asks: one line each.
+    /// Settings of the project's file that were not applied, for those who ask: one line each.
     pub(crate) notes: Vec<String>,
-    /// Where each setting comes from that is no default: a file's path, a variable's name, or a flag.
+    /// The source of each setting that is not a default: a file's path, a variable's name, or a flag.
     pub(crate) origins: BTreeMap<Vec<String>, String>,
-    /// What stands over the files.
+    /// The overrides of the files.
     pub(crate) overrides: Overrides,
-    /// The texts of the user's file and of the project's.
+    /// The texts of the user's and the project's file.
     pub(crate) texts: [Option<String>; 2],
-    /// What the project's file says.
+    /// The value of the project's file.
     pub(crate) project: Option<Value>,
 }
 
@@ -80,15 +80,15 @@ pub(crate) struct Source {
     pub(crate) author: Author,
 }
 
-/// The configuration that holds here: `explicit` alone, or the user's file with the project's over it; and what stands
-/// over those.
+/// Loads the effective configuration: from `explicit` alone, or from the user's file with the project's over
+/// it; and the overrides.
 pub(crate) fn load(explicit: Option<&Path>, overrides: Overrides) -> Result<Loaded> {
     let files = Files::read(explicit, overrides)?;
     let [own, project] = files.checked()?;
     assemble(&files, own, project)
 }
 
-/// As [`load`], with what the files said before, since they cannot be used now.
+/// Like [`load`], from the last valid texts of files that are invalid now.
 pub(crate) fn load_held(
     explicit: Option<&Path>,
     overrides: Overrides,
@@ -106,13 +106,13 @@ pub(crate) fn load_held(
     assemble(&files, own, project)
 }
 
-/// The files that say what holds here.
+/// The files of a configuration.
 pub(crate) struct Files {
     pub(crate) own: Option<Source>,
     pub(crate) project: Option<Source>,
-    /// Why a project's file was not read, or a variable does nothing.
+    /// Why a project's file was not read, or a variable has no effect.
     pub(crate) warnings: Vec<String>,
-    /// What stands over them.
+    /// The overrides of the files.
     pub(crate) overrides: Overrides,
 }
 
@@ -137,7 +137,7 @@ impl Files {
         Ok(Self { own, project, warnings, overrides })
     }
 
-    /// What they say, checked each by itself: the user's, and the project's.
+    /// Returns the values of the user's and the project's file, each checked by itself.
     pub(crate) fn checked(&self) -> Result<[Option<Value>; 2]> {
         let own = self.own.as_ref().map(|source| checked(source, true)).transpose()?;
         let Some(project) = &self.project else { return Ok([own, None]) };
@@ -153,7 +153,7 @@ impl Files {
         [&self.own, &self.project].map(|source| source.as_ref().map(|source| source.text.clone()))
     }
 
-    /// Where they are, whether they are there or not: the user's, and the project's.
+    /// Returns the paths of the user's and the project's file, whether they exist or not.
     pub(crate) fn places(
         explicit: Option<&Path>,
         surroundings: &Surroundings,
@@ -165,10 +165,10 @@ impl Files {
     }
 }
 
-/// Settings that are read and change nothing.
+/// Settings that are read and have no effect.
 const WITHOUT_EFFECT: [&str; 2] = ["background", "soft_threshold"];
 
-/// The settings of a value that change nothing, with what is said of them.
+/// Returns messages about the settings of a value that have no effect.
 fn without_effect(value: &Value, said: impl Fn(&[String], &str) -> String) -> Vec<String> {
     let set = leaves(value).into_iter().map(|(parts, _)| parts).filter(|parts| {
         matches!(parts.as_slice(), [.., section, key] if section == "compaction" && WITHOUT_EFFECT.contains(&key.as_str()))
@@ -177,7 +177,7 @@ fn without_effect(value: &Value, said: impl Fn(&[String], &str) -> String) -> Ve
     set.map(|parts| said(&parts, reason)).collect()
 }
 
-/// Puts together what the files say; their values were checked.
+/// Merges the values of the files, which were checked.
 pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>) -> Result<Loaded> {
     let mut merged = serde_norway::to_value(Config::default())?;
     let mut has_openai = false;
@@ -234,7 +234,7 @@ pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
         && own_config.provider != OPENAI
         && !has_openai
     {
-        // Who asks a server of their own by default may not want to be moved away from it.
+        // A user with a server of their own by default may not want to switch away from it.
         let reason = format!(
             "your own file chooses {} and does not name {OPENAI}; if what you say in this folder may go there, add \
              `providers: {{ {OPENAI}: {{}} }}` to {}",
@@ -250,7 +250,7 @@ pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
 }
 
 impl Overrides {
-    /// A value with all that stands over it.
+    /// Applies all overrides to a value.
     fn over(&self, mut value: Value) -> Value {
         for over in &self.settings {
             merge(&mut value, over.value.clone());
@@ -259,12 +259,12 @@ impl Overrides {
     }
 }
 
-/// What the layers that were put together so far lack, each in words that name the layer that brought it about.
+/// The missing settings of the layers merged so far, with messages that name the responsible layer.
 #[derive(Default)]
 struct Lacking(BTreeMap<Wrong, String>);
 
 impl Lacking {
-    /// Looks after a layer was put on top. `said` names that layer.
+    /// Checks after a layer was merged. `said` names that layer.
     fn look(&mut self, merged: &Value, said: impl Fn(&[String], &str) -> String) -> Result<()> {
         let missing = missing(&typed(merged.clone())?);
         self.0.retain(|known, _| missing.contains(known));
@@ -281,8 +281,8 @@ impl Lacking {
     }
 }
 
-/// One file's value, of which every part is what it should be. A prompt that it names by a file is read where the
-/// author is trusted to speak to the model.
+/// Returns a file's value after checking all its parts. A prompt's file is read only if its author is trusted
+/// with text for the model.
 pub(crate) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
     let text = &source.text;
     if text.matches(['[', '{']).count() > BRACKETS_MAX {
@@ -298,14 +298,14 @@ pub(crate) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
     let has_unset = unset_to_default(&mut value, &serde_norway::to_value(Config::default())?, "");
     let typed: Result<Option<Config>, _> = serde_norway::from_str(text);
     let typed = match typed {
-        // What no `null` can be said of is the default again.
+        // A setting that cannot be `null` gets its default.
         Err(_) if has_unset => serde_norway::from_value(value.clone()),
         typed => typed,
     };
     let mut typed = typed.map_err(|error| misfit(source, &value, &error))?.unwrap_or_default();
     for (key, text) in typed.prompts() {
         let Some(name) = text.as_deref().and_then(prompt_file) else { continue };
-        // One that is not to be used is not read either.
+        // A prompt that is not used is not read either.
         *text = if is_trusted {
             let parts: Vec<&str> = key.split('.').collect();
             let text = read_prompt(source, name).map_err(|reason| {

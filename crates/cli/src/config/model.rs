@@ -1,6 +1,6 @@
-//! What holds for one model: how it answers, its window, and how its sessions are compacted.
+//! The configuration of one model: its model settings, its window, and its compaction settings.
 //!
-//! Invariants: a setting that is not there leaves what holds for all models.
+//! Invariants: an absent setting leaves the one for all models in effect.
 
 use greenroom::ModelSettings;
 use greenroom_kernel::settings::CompactionSettings;
@@ -11,26 +11,26 @@ use serde_norway::{Mapping, Value};
 
 use super::layers::{located, merge};
 
-/// What is set for one model.
+/// The configuration of one model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ModelConfig {
-    /// Its window in tokens, where the catalogue does not know it or is wrong.
+    /// The model's window in tokens, if the catalogue is missing it or wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) context_window: Option<u64>,
-    /// When and how its sessions are compacted: what is set here wins over `compaction`.
+    /// Compaction settings for its sessions; they take precedence over `compaction`.
     #[serde(skip_serializing_if = "Mapping::is_empty")]
     #[schemars(with = "CompactionSettings")]
     pub(crate) compaction: Mapping,
-    /// How it is to answer: what is set here wins over `model_settings`.
+    /// Its model settings; they take precedence over `model_settings`.
     #[serde(flatten)]
     pub(crate) settings: ModelSettings,
 }
 
 impl ModelConfig {
-    /// How sessions of this model are compacted, where that differs from what holds for all.
+    /// Returns the compaction settings for this model, if they differ from those for all models.
     ///
     /// # Errors
-    /// When both together cannot be used.
+    /// The combination of both is invalid.
     pub(crate) fn compaction_over(
         &self,
         all: &CompactionSettings,
@@ -60,7 +60,7 @@ impl<'de> Deserialize<'de> for ModelConfig {
             compaction: compaction.unwrap_or_default(),
             settings: ModelSettings::default(),
         };
-        // What is unknown or has a wrong type is told here, where the file is read.
+        // Unknown keys and wrong types are reported here, where the file is read.
         config
             .compaction_over(&CompactionSettings::default())
             .map_err(|error| in_section("compaction", &error))?;

@@ -1,7 +1,7 @@
-//! What stands over the files: variables of the environment, and over those `--set KEY=VALUE`.
+//! Overrides of the files: environment variables, and over them `--set KEY=VALUE`.
 //!
-//! Invariants: each setting has one variable, made of its name; a value is read as YAML, as in a file, and as a plain text
-//! where only that makes sense; what cannot be used is an error that names the variable or the flag.
+//! Invariants: each setting has one variable, derived from its name; a value is read as YAML, as in a file,
+//! or as plain text if only that is valid; an invalid value is an error that names the variable or the flag.
 
 use std::path::Path;
 
@@ -13,38 +13,38 @@ use super::layers::{Author, Source, checked, set_parts};
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
 
-/// What every variable of ours begins with.
+/// The prefix of our variables.
 const PREFIX: &str = "GREENROOM_";
-/// Variables that are no settings: where the store is, and what tests and the program itself hand over.
+/// Variables that are not settings: the store's folder, and values for tests and child processes.
 const NO_SETTINGS: [&str; 4] =
     ["GREENROOM_COMPLETE", "GREENROOM_DATA_DIR", "GREENROOM_CORPUS", "GREENROOM_ENVIRONMENT_FD"];
 
-/// What the environment and the command line set.
+/// The settings from the environment and the command line.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Overrides {
     pub(crate) settings: Vec<Override>,
-    /// What the user must know: one line each.
+    /// Warnings for the user: one line each.
     pub(crate) warnings: Vec<String>,
-    /// Where the files are looked for.
+    /// The environment in which the files are searched.
     pub(crate) surroundings: Surroundings,
 }
 
-/// One setting that stands over the files.
+/// One overriding setting.
 #[derive(Debug, Clone)]
 pub(crate) struct Override {
-    /// Where it comes from: a variable's name, or the flag.
+    /// Its source: a variable's name, or the flag.
     pub(crate) origin: String,
     /// The parts of its name.
     parts: Vec<String>,
-    /// The setting, with nothing beside it.
+    /// The setting, with nothing else.
     pub(crate) value: Value,
 }
 
 impl Overrides {
-    /// Those of the environment, and over them those of `--set`.
+    /// Reads the overrides of the environment, and those of `--set` over them.
     ///
     /// # Errors
-    /// When one cannot be used.
+    /// One of them is invalid.
     pub(crate) fn read(flags: &[String], surroundings: &Surroundings) -> Result<Self> {
         let mut found = Self { surroundings: surroundings.clone(), ..Self::default() };
         for setting in with_variables() {
@@ -81,7 +81,7 @@ impl Overrides {
 }
 
 impl Override {
-    /// What is wrong with the setting of these parts, in words that name where this comes from.
+    /// Returns a message about the setting with these parts that names its source.
     pub(crate) fn wrong(&self, parts: &[String], reason: &str) -> String {
         let below = parts.strip_prefix(self.parts.as_slice()).unwrap_or(parts);
         let below = if below.is_empty() { String::new() } else { format!("{}: ", below.join(".")) };
@@ -89,12 +89,13 @@ impl Override {
     }
 }
 
-/// The variable that sets a setting.
+/// Returns the variable of a setting.
 pub(crate) fn variable_of(key: &str) -> String {
     format!("{PREFIX}{}", key.to_uppercase().replace('.', "_"))
 }
 
-/// The settings that have variables. What has a name of the user's own is set with its whole section.
+/// Returns the settings that have variables. Settings with user-defined names are set with their whole
+/// section.
 fn with_variables() -> impl Iterator<Item = &'static Setting> {
     keys::settings().iter().filter(|setting| !setting.is_named())
 }
@@ -120,17 +121,17 @@ fn of_flag(flag: &str, folder: &Path) -> Result<Override> {
     of_text(&format!("--set {key}"), &parts, text, folder)
 }
 
-/// A setting from its text. `parts` are those of its name.
+/// Creates an override from a text. `parts` are those of the setting's name.
 fn of_text(origin: &str, parts: &[&str], text: &str, folder: &Path) -> Result<Override> {
     let value = read(origin, parts, text, folder)?;
     let parts = parts.iter().map(|part| (*part).to_owned()).collect();
     Ok(Override { origin: origin.to_owned(), parts, value })
 }
 
-/// The value that a text means for a setting, with its sections around it. A file that it names is meant from this folder.
+/// Returns the value of a text for a setting, inside its sections. A file's name is relative to this folder.
 ///
 /// # Errors
-/// When the setting cannot be that.
+/// The setting cannot have this value.
 pub(crate) fn read(origin: &str, parts: &[&str], text: &str, folder: &Path) -> Result<Value> {
     let path = folder.join(origin);
     let place = path.display().to_string();
@@ -146,7 +147,7 @@ pub(crate) fn read(origin: &str, parts: &[&str], text: &str, folder: &Path) -> R
         checked(&source(&with(value))?, true)
             .map_err(|error| usage(of_origin(&error.to_string(), &place, origin, parts)))
     };
-    // Where any text will do it is taken as it is: YAML would join its lines.
+    // If any text is valid, it is used unchanged: YAML would join its lines.
     if !is_quoted_or_null(text)
         && let Ok(value) = fits(Value::String(text.to_owned()))
     {
@@ -164,13 +165,13 @@ pub(crate) fn is_quoted_or_null(text: &str) -> bool {
     is_in('"') || is_in('\'') || matches!(text, "" | "null" | "~")
 }
 
-/// The text of a problem without the line, which is none that the user wrote, and without the setting's name, which the
-/// origin says.
+/// Returns a problem's text without the line, which does not exist for the user, and without the setting's
+/// name, which the origin has.
 fn of_origin(problem: &str, place: &str, origin: &str, parts: &[&str]) -> String {
     let Some(rest) = problem.strip_prefix(place) else { return problem.to_owned() };
     let rest = rest.strip_prefix(", line ").unwrap_or(rest).trim_start_matches(|c: char| c.is_ascii_digit());
     match rest.strip_prefix(&format!(": {}", parts.join("."))) {
-        // A part of what was set.
+        // A part of the value.
         Some(below) if below.starts_with('.') => format!("{origin}: {}", &below[1..]),
         reason => format!("{origin}{}", reason.unwrap_or(rest)),
     }

@@ -1,15 +1,15 @@
-//! Where a setting stands in the text of a file.
+//! The position of a setting in a file's text.
 //!
-//! Invariants: what is told is a line of the text; a setting that is not found is told by the section nearest to it.
+//! Invariants: the result is a line of the text; for a missing setting, it is that of the nearest section.
 
-/// The lines of a section: those below its own that are indented further, blank ones and comments among them.
+/// The lines of a section: those below its own with a larger indent, including blank lines and comments.
 pub(crate) struct Block {
     pub(crate) lines: std::ops::Range<usize>,
     pub(crate) indent: usize,
 }
 
-/// The line on which the setting of these names stands, from 1, else the line of the innermost section around it that is
-/// there.
+/// Returns the line of the setting with these names, from 1, or else the line of its innermost existing
+/// section.
 pub(crate) fn line_of(text: &str, parts: &[impl AsRef<str>]) -> Option<usize> {
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let mut block = Block { lines: 0..lines.len(), indent: 0 };
@@ -32,7 +32,7 @@ pub(crate) fn line_of(text: &str, parts: &[impl AsRef<str>]) -> Option<usize> {
     place.map(|at| at + 1)
 }
 
-/// Whether a line names this key somewhere.
+/// Whether a line contains this key.
 fn has_inline(line: &str, key: &str) -> bool {
     line.split([',', '{']).any(|part| part.split_once(':').is_some_and(|(name, _)| is_name(name, key)))
 }
@@ -49,14 +49,14 @@ fn is_name(written: &str, name: &str) -> bool {
     written.trim().trim_matches(['"', '\'']) == name
 }
 
-/// Where what belongs to a line ends.
+/// Returns where the lines that belong to a line end.
 pub(crate) fn below(lines: &[String], at: usize, own: usize, end: usize) -> usize {
-    // A list may stand as far to the left as its name.
+    // A list may have the same indent as its name.
     let is_item = |line: &str| indent(line) == own && line.trim_start().starts_with('-');
     let is_next = |line: &str| !is_silent(line) && indent(line) <= own && !is_item(line);
     let next = (at + 1..end).find(|line| is_next(&lines[*line]));
     let next = next.unwrap_or(end);
-    // What stands right before the next setting is about that one.
+    // Comments directly before the next setting belong to that one.
     let silent = (at + 1..next).rev().take_while(|line| is_silent(&lines[*line])).count();
     next - silent
 }

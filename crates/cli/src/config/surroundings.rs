@@ -1,7 +1,7 @@
-//! Where a command was started: its folder and its environment. A host makes the agents of clients whose surroundings are
-//! others than its own.
+//! The environment of a command: its folder and its variables. A host makes the agents of clients whose
+//! environments differ from its own.
 //!
-//! Invariants: what a client hands over is what can matter to its agent, and no other variables; none of it is shown.
+//! Invariants: a client passes only the variables that can affect its agent; none of it is shown.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::usage;
 
-/// How the variables begin that can matter to an agent.
+/// The prefixes of variables that can affect an agent.
 const PREFIXES: [&str; 2] = ["GREENROOM_", "OPENAI_"];
-/// The others that can, in this spelling or in lower case. Other `XDG_…` change with each login and each window.
+/// Other such variables, in this spelling or in lower case. Other `XDG_…` variables change with each login
+/// and each window.
 const NAMES: [&str; 11] = [
     "HOME",
     "XDG_CONFIG_HOME",
@@ -44,28 +45,29 @@ struct Inner {
     folder: PathBuf,
     /// `None`: those of this process.
     variables: Option<BTreeMap<String, String>>,
-    /// `None`: as this process has it.
+    /// `None`: that of this process.
     umask: Option<u32>,
-    /// What was asked for, and found or not.
+    /// The variables that were read, with their values if they were set.
     asked: Mutex<BTreeMap<String, Option<String>>>,
 }
 
-/// Surroundings as they are handed over.
+/// A client's environment, as it is passed to a host.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Handed {
-    /// The client's folder, as an absolute path: relative ones of the definition are meant from there.
+    /// The client's folder, an absolute path; relative paths in the definition are relative to it.
     pub(crate) folder: PathBuf,
-    /// Its environment: the variables that matter to its agent, such as `OPENAI_API_KEY`, `OPENAI_BASE_URL`, `HOME` and
-    /// `PATH`. The host's own are not used.
+    /// The client's environment variables that affect its agent, such as `OPENAI_API_KEY`, `OPENAI_BASE_URL`,
+    /// `HOME` and `PATH`. The host's own are not used.
     #[serde(default)]
     variables: BTreeMap<String, String>,
-    /// The permissions that files which its tools make do not get, as `umask` says it: 18 for 022.
+    /// The permissions that new files of its tools do not get, as in `umask`, as a decimal number: 18 for
+    /// 022.
     umask: u32,
 }
 
 impl Handed {
-    /// The variables whose names are wanted.
+    /// Returns the variables with wanted names.
     pub(crate) fn variables_that(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeMap<&str, &str> {
         let variables = self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         variables.filter(|(name, _)| is_wanted(name)).collect()
@@ -85,19 +87,20 @@ impl fmt::Debug for Handed {
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// Returns the environment of this process.
     pub(crate) fn here() -> Self {
         Self::default()
     }
 
-    /// Those of a client.
+    /// Returns the environment of a client.
     pub(crate) fn of(handed: Handed) -> Self {
         let Handed { folder, variables, umask } = handed;
         let (variables, umask) = (Some(variables), Some(umask));
         Self(Arc::new(Inner { folder, variables, umask, asked: Mutex::default() }))
     }
 
-    /// This process's, for a host; the variables that hold keys are named, as nobody else knows which do.
+    /// Returns this process's environment, for a host; `keys` names the variables with keys, which only the
+    /// configuration knows.
     pub(crate) fn hand_over(keys: &[String]) -> Result<Handed> {
         let names = privacy::variable_names().into_iter().filter_map(|name| name.into_string().ok());
         let variables = names
@@ -108,7 +111,7 @@ impl Surroundings {
         Ok(Handed { folder, variables: variables.collect(), umask: own_umask() })
     }
 
-    /// A variable that says something.
+    /// Returns a variable that is set and not empty.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         let Some(variables) = &self.0.variables else { return screen::variable(name) };
         let value = variables.get(name).cloned();
@@ -116,7 +119,7 @@ impl Surroundings {
         value
     }
 
-    /// The names of all variables.
+    /// Returns the names of all variables.
     pub(crate) fn names(&self) -> Vec<String> {
         match &self.0.variables {
             Some(variables) => variables.keys().cloned().collect(),
@@ -127,12 +130,12 @@ impl Surroundings {
         }
     }
 
-    /// A path as it is meant here.
+    /// Resolves a path relative to this folder.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.0.folder.join(path)
     }
 
-    /// The folder, for those who look for sessions that were begun in it.
+    /// Returns the folder, for searching sessions that were started in it.
     pub(crate) fn folder(&self) -> PathBuf {
         match &self.0.variables {
             Some(_) => self.0.folder.clone(),
@@ -140,7 +143,7 @@ impl Surroundings {
         }
     }
 
-    /// The variables of a client that its commands are to see, and no others. `None`: those of this process.
+    /// Returns the variables of a client for its commands; `None` means those of this process.
     pub(crate) fn for_commands(&self) -> Option<Vec<(String, String)>> {
         let variables = self.0.variables.as_ref()?;
         let shown = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER"];
@@ -149,12 +152,12 @@ impl Surroundings {
         Some(shown.collect())
     }
 
-    /// The permissions that new files of a client do not get. `None`: as this process has it.
+    /// Returns the permissions that new files of a client do not get; `None` means this process's umask.
     pub(crate) fn umask(&self) -> Option<u32> {
         self.0.umask
     }
 
-    /// Whether all that was asked of these would be answered the same by the others, in the same folder.
+    /// Whether all variables that were read here have the same values in `others`, in the same folder.
     pub(crate) fn are_like(&self, others: &Self) -> bool {
         let of_others =
             |name: &String| others.0.variables.as_ref().and_then(|known| known.get(name).cloned());
@@ -167,19 +170,20 @@ impl Surroundings {
     }
 }
 
-/// Whether a variable of this name can matter to an agent.
+/// Whether a variable with this name can affect an agent.
 fn matters(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name.to_uppercase().as_str())
 }
 
-/// The `umask` of this process, which can be read only by setting another one for a moment: the strictest.
+/// Returns the `umask` of this process, which can be read only by setting another one for a moment: the
+/// strictest.
 fn own_umask() -> u32 {
     let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     rustix::process::umask(umask);
     umask.as_raw_mode()
 }
 
-/// The variables of ours, which are looked through by their names.
+/// Returns our variables, which are listed by their names.
 fn ours(surroundings: &Surroundings) -> Vec<String> {
     surroundings.names().into_iter().filter(|name| name.starts_with("GREENROOM_")).collect()
 }

@@ -1,4 +1,4 @@
-//! What is wrong in a file is shown where it stands; every setting has a rule; files are put over one another.
+//! Errors in files with their positions, a rule for every setting, and merging.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use super::overrides::variable_of;
 use super::{Config, Overrides, keys};
 use crate::config::surroundings::Surroundings;
 
-/// What is wrong with a file, or nothing.
+/// Returns the problem with a file, or an empty text.
 pub(crate) fn problem(text: &str) -> String {
     let source =
         Source { path: PathBuf::from("greenroom.yaml"), text: text.to_owned(), author: Author::User };
@@ -72,7 +72,7 @@ fn problems_name_the_file_the_line_and_the_key() {
         ("compaction: [\n", &["greenroom.yaml", "line"]),
         ("model: ''\n", &["line 1: model"]),
         ("context_window: -3\n", &["line 1: context_window: must be a whole number"]),
-        // Keys of one name in several sections: the one that is wrong.
+        // Keys with the same name in several sections: the invalid one.
         (
             "compaction: { context_window: 9000 }\nmodels:\n  a: { context_window: 9000 }\n  b:\n    context_window: x\n",
             &["line 5: models.b.context_window: must be"],
@@ -121,7 +121,7 @@ fn every_setting_has_a_rule_for_files_of_projects() {
         "skills",
         "trusted_folders",
     ];
-    // They hold for all sessions of a process, those of other folders too.
+    // They apply to all sessions of a process, in other folders too.
     let of_the_process = ["limits.inputs_max", "limits.live_sessions_max"];
     let mut seen = 0;
     let Value::Mapping(defaults) = serde_norway::to_value(Config::default()).expect("YAML") else { return };
@@ -161,7 +161,7 @@ fn files_are_merged_key_by_key() {
         "model: a\nlimits: { steps_max: 3 }\ncompaction: { threshold: null, background: false, cut: nearest }\n\
          context_window: 9\n",
     );
-    // `null` turns a setting off; an empty section says nothing.
+    // `null` disables a setting; an empty section has no effect.
     assert_eq!(base, expect);
 }
 
@@ -212,7 +212,7 @@ fn settings_without_effect_are_warned_of() {
     let flags = ["compaction.background=false".to_owned()];
     let overrides = Overrides::read(&flags, &Surroundings::default()).expect("a setting");
     let mut warnings = load(Some(&path), overrides).expect("it is valid").warnings;
-    // Whoever runs this may have variables of their own.
+    // The environment of the test may have variables of its own.
     warnings.retain(|warning| !warning.starts_with("the variable "));
     let starts: Vec<String> = [
         format!("{}, line 3: compaction.soft_threshold: ", path.display()),

@@ -1,11 +1,11 @@
-//! What the parser of configurations says, in words for people who do not know the program's types.
+//! Translates messages of the configuration's parser for people who do not know the program's types.
 //!
-//! Invariants: a message that is not known stays as it is, and no name of a type of ours is in any.
+//! Invariants: an unknown message is unchanged, and no message names one of our types.
 
 #[cfg(test)]
 mod tests;
 
-/// A message of the parser in plain words, without the place that it names at its end.
+/// Translates a message of the parser, without the position at its end.
 pub(super) fn plain(message: &str) -> String {
     let message = message.split(" at line ").next().unwrap_or_default();
     let (key, said) = match message.find("invalid type: ").or_else(|| message.find("invalid value: ")) {
@@ -32,7 +32,7 @@ fn in_general(message: &str) -> String {
     }
 }
 
-/// What there should be.
+/// Translates the expected value.
 fn wanted(wanted: &str) -> String {
     let words = match wanted {
         "u8" | "u16" | "u32" | "u64" | "u128" | "usize" => "a whole number that is not negative",
@@ -44,7 +44,7 @@ fn wanted(wanted: &str) -> String {
         "a map" | "map" => "a section with keys of its own",
         "option" => "a value or null",
         "unit" => "empty",
-        // A number that no type of YAML holds.
+        // A number that no YAML type can hold.
         "any YAML value" => "a smaller number",
         "socket address" => "an address with a port, such as 127.0.0.1:7878",
         _ if wanted.starts_with("struct ") => "a section with keys of its own",
@@ -54,7 +54,7 @@ fn wanted(wanted: &str) -> String {
     words.to_owned()
 }
 
-/// What there is.
+/// Translates the actual value.
 fn found(found: &str) -> String {
     let value = |kind: &str| {
         let value = found.strip_prefix(kind)?;

@@ -1,8 +1,8 @@
-//! The agents of a host's clients, made of what each client says of its own surroundings.
+//! The agents of a host's clients, made from their definitions.
 //!
-//! Invariants: a client's key, tools and folder are in its own agent alone; clients whose definitions are the same have the
-//! same agent, and those who ask the same server with the same key share its queue; what a client says is kept in memory
-//! as long as its agent is, and written nowhere.
+//! Invariants: a client's key, tools and folder are only in its own agent; clients with equal definitions
+//! share an agent, and clients of the same server with the same key share its queue; a definition is in
+//! memory as long as its agent, and written nowhere.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,40 +29,40 @@ use crate::config::surroundings::{Handed, Surroundings};
 use crate::config::{Loaded, ProviderConfig, Texts};
 use crate::error;
 
-/// How many warnings wait for a slow client.
+/// How many warnings are queued for a slow client.
 const NEWS_MAX: usize = 16;
-/// How often the files of clients are looked at where no session of theirs does.
+/// How often the files of clients are checked if none of their sessions does.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What a client says of its agent: the `definition` of `client/hello`.
+/// A client's definition of its agent: the `definition` of `client/hello`.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Definition {
-    /// Where it is, and its environment.
+    /// The client's folder and environment.
     pub(super) surroundings: Handed,
-    /// The configuration file that it named, as an absolute path; without one, the user's own and that of the folder are
-    /// read.
+    /// The configuration file that the client named, an absolute path; without one, the user's own file and
+    /// that of the folder are read.
     #[serde(default)]
     pub(super) config: Option<std::path::PathBuf>,
-    /// The texts of its own file, or of the one that it named, and of its folder's file, as they could be used last; they
-    /// are used where those files cannot be used now.
+    /// The last valid texts of the client's own file, or of the one that it named, and of its folder's file;
+    /// they are used if those files are invalid now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) held: Option<Texts>,
-    /// The settings that it gave as flags: `NAME=VALUE` each, as `--set` takes them.
+    /// Settings from flags: `NAME=VALUE` each, as for `--set`.
     #[serde(default)]
     pub(super) settings: Vec<String>,
     /// The flags of the commands, by their names with underscores.
     pub(super) model: Box<ModelArgs>,
-    /// Whether it wants to hear at once that nobody answers at the server's address.
+    /// Whether to report at once if no server listens at the address.
     #[serde(default)]
     pub(super) checks_server: bool,
 }
 
-/// The variables that do not matter to what an agent may do.
+/// Variables that do not affect what an agent may do.
 const HARMLESS: [&str; 6] = ["GREENROOM_DATA_DIR", "LANG", "PATH", "TERM", "TMPDIR", "USER"];
 
 impl Definition {
-    /// Refuses relative paths: they would be meant from the host's folder, which is nobody's.
+    /// Refuses relative paths, which would be relative to the host's folder.
     fn check(&self) -> Result<()> {
         let folder = ("surroundings.folder", Some(&self.surroundings.folder));
         for (name, path) in [folder, ("config", self.config.as_ref())] {
@@ -75,10 +75,11 @@ impl Definition {
         Ok(())
     }
 
-    /// What stands for it in the store: the same for the same folder, files, flags, server and key, whatever the model is.
-    /// It is a digest, so that no two definitions share it and none can be told from it.
+    /// Returns the fingerprint of the agent in the store: the same for the same folder, files, flags, server
+    /// and key, whatever the model is. It is a digest, so no two definitions share one, and none can be read
+    /// from it.
     ///
-    /// The form that is digested names no field of ours, so that renaming one changes no stored fingerprint.
+    /// The digested form names no field of ours, so renaming a field changes no stored fingerprint.
     pub(super) fn fingerprint(&self) -> String {
         let Self { surroundings, config, settings, model, held: _, checks_server: _ } = self;
         let ModelArgs { server, workspace, no_tools, allow_write, allow_shell, simulate, .. } = &**model;
@@ -100,7 +101,7 @@ impl Definition {
     }
 }
 
-/// The agents that are in use. Clones are the same.
+/// The agents in use. Clones are the same.
 #[derive(Clone)]
 pub(super) struct Agents(Arc<Shared>);
 
@@ -110,23 +111,23 @@ struct Shared {
     lanes: Mutex<Vec<Lane>>,
 }
 
-/// An agent that is in use.
+/// An agent in use.
 struct Known {
-    /// What was said, apart from the surroundings and from what files said before.
+    /// The definition, without the environment and the last valid texts.
     flags: Value,
     surroundings: Surroundings,
     texts: Texts,
     agent: Weak<Agent>,
     settings: Arc<ClientSettings>,
     has_skills: bool,
-    /// What the user must know besides what the files say now.
+    /// Warnings for the user, except those about the current files.
     warnings: Vec<String>,
     labels: BTreeMap<String, String>,
     news: broadcast::Sender<String>,
 }
 
 impl Known {
-    /// Whether an agent that is made now would be the same: what was edited meanwhile may hold for new ones only.
+    /// Whether a new agent would be the same: some edits apply only to new ones.
     fn is_as_new(&self, surroundings: &Surroundings, model: &ModelArgs, loaded: &Loaded) -> bool {
         self.settings.look();
         self.settings.are_as(loaded, model, surroundings)
@@ -139,7 +140,7 @@ impl Known {
     }
 }
 
-/// A server that is asked.
+/// A server in use.
 struct Lane {
     options: ServerOptions,
     limits: ProviderConfig,
@@ -147,11 +148,11 @@ struct Lane {
     users: Vec<Weak<Agent>>,
 }
 
-/// What lives as long as the agent does.
+/// Values with the lifetime of the agent.
 struct Kept {
-    /// The simulated model, where it is one.
+    /// The simulated model, if there is one.
     _simulated: Option<Simulated>,
-    /// Looks at the files.
+    /// The task that checks the files.
     looking: tokio::task::AbortHandle,
 }
 
@@ -162,7 +163,7 @@ impl Drop for Kept {
 }
 
 impl Agents {
-    /// For a host with this store.
+    /// Creates the agents of a host with this store.
     pub(super) fn new(global: &Global) -> Self {
         Self(Arc::new(Shared { global: global.clone(), known: Mutex::default(), lanes: Mutex::default() }))
     }
@@ -224,7 +225,7 @@ impl Agents {
         Ok(Defined { agent, labels, warnings, news: Some(heard) })
     }
 
-    /// The agent of those who said the same, if there is one that is as a new one would be.
+    /// Returns the agent with this definition, if there is one that equals a new one.
     fn known(
         &self,
         flags: &Value,
@@ -248,8 +249,8 @@ impl Agents {
         Some(Defined { agent, labels, warnings, news: Some(same.news.subscribe()) })
     }
 
-    /// Makes an agent with the queue of this server for this key. The lock is held until the queue has the agent as its
-    /// user: a queue without users is dropped, and a client that comes meanwhile would get another one.
+    /// Makes an agent with the queue of this server and key. The lock is held until the agent uses the queue:
+    /// a queue without users is dropped, and a concurrent client would get another one.
     fn on_lane(
         &self,
         options: &ServerOptions,
@@ -264,7 +265,7 @@ impl Agents {
         lanes.retain(|lane| !lane.users.is_empty());
         let known = lanes.iter().position(|lane| lane.options == *options && lane.limits == *limits);
         let at = known.unwrap_or_else(|| {
-            // The provider's own limits are the nearer ones; this one holds for what they do not see.
+            // The provider's own limits are stricter; this one covers cases that they miss.
             let silence_s = limits.first_event_timeout_s.max(limits.idle_timeout_s);
             let provider = SharedProvider::new(provider())
                 .in_flight_max(limits.max_in_flight)
@@ -288,7 +289,7 @@ impl Definer for Agents {
     }
 }
 
-/// What a client is told of a failure, so that it can say the same and end with the same code.
+/// Returns a failure for a client, which reports it and exits with the same code.
 fn problem(error: &anyhow::Error) -> Problem {
     if let Some(error) = error.chain().find_map(|cause| cause.downcast_ref::<greenroom::Error>()) {
         return Problem::from(error);
@@ -298,7 +299,7 @@ fn problem(error: &anyhow::Error) -> Problem {
     Problem::new(kind, error::line(error))
 }
 
-/// The provider of a runtime whose agents all bring their own.
+/// The provider of a runtime whose agents all have their own.
 pub(crate) struct Nobody;
 
 impl Provider for Nobody {

@@ -1,7 +1,7 @@
-//! How commands find the host of a store, and start one where there is none.
+//! How commands find the host of a store, and start one if there is none.
 //!
-//! Invariants: a host that ends while it is reached is tried again, or replaced, and never the reason of a failure; whatever
-//! a host does or leaves undone, reaching it takes no longer than a time that is set.
+//! Invariants: a host that ends during an attempt is tried again or replaced, and is never the reason of a
+//! failure; whatever a host does, reaching it takes a limited time.
 
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -36,63 +36,63 @@ mod tests;
 
 /// How long a client tries to reach a host that is starting, ending or silent.
 const REACH_WITHIN: Duration = Duration::from_secs(15);
-/// How long one that is to be ended by all means may say nothing.
+/// How long a host that must end may be silent before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(5);
-/// How long a store may be in use by somebody who cannot be reached, before that is said.
+/// How long a store may be held by an unreachable process before this is reported.
 const UNREACHED_MAX: Duration = Duration::from_secs(3);
 
-/// Who a client is.
+/// A client's properties.
 pub(crate) struct Who<'a> {
     pub(crate) kind: ClientKind,
-    /// What its agent is made of; without it, it can only look.
+    /// The flags of its agent; `None` for a read-only client.
     pub(crate) agent: Option<&'a ModelArgs>,
-    /// Whether it wants to hear at once that nobody answers at the server's address.
+    /// Whether to report at once if no server listens at the address.
     pub(crate) checks_server: bool,
-    /// How it waits for a host that has served it and says nothing any more; without it, it gives that up.
+    /// How the client waits for a host that has served it and becomes silent; `None`: it gives up.
     pub(crate) patience: Option<Patience>,
-    /// What its configuration files said when they could be used last.
+    /// The last valid texts of its configuration files.
     pub(crate) last_valid: Option<&'a Texts>,
 }
 
-/// Who only looks, and has no agent.
+/// A read-only client, without an agent.
 const LOOKS: Who<'_> =
     Who { kind: ClientKind::Watch, agent: None, checks_server: false, patience: None, last_valid: None };
 
-/// Who changes what is stored, which needs no agent.
+/// A client that changes stored sessions, without an agent.
 const CHANGES: Who<'_> = Who { kind: ClientKind::Run, ..LOOKS };
 
-/// A connection to a host, and what it said.
+/// A connection to a host, with its warnings.
 pub(crate) struct Reached {
     pub(crate) client: Client,
-    /// What the user should know.
+    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 
-/// The host of the store, where there is one.
+/// Connects to the host of the store, if there is one.
 ///
 /// # Errors
-/// It refuses this client, does not answer, or speaks another protocol and is in use.
+/// The host refuses this client, does not answer, or speaks another protocol and is in use.
 pub(crate) async fn reach(global: &Global, who: &Who<'_>) -> Result<Option<Reached>> {
     Reaching::new(global, who, None)?.reach().await
 }
 
-/// A connection to a host on which the client has said who it is, and nothing else.
+/// A connection to a host on which the client has only identified itself.
 pub(crate) struct Line {
     pub(crate) input: BufReader<OwnedReadHalf>,
     pub(crate) output: OwnedWriteHalf,
-    /// What the user should know.
+    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
-    /// Says where the host is silent, as `who` wants it.
+    /// Reports when the host is silent, as `who` requires.
     pub(crate) watch: LineWatch,
 }
 
-/// As [`reach`], for who speaks the protocol by themselves.
+/// Like [`reach`], for callers that speak the protocol themselves.
 ///
 /// # Errors
-/// As [`reach`].
+/// Those of [`reach`].
 pub(crate) async fn reach_line(global: &Global, who: &Who<'_>) -> Result<Option<Line>> {
     for _ in 0..ATTEMPTS {
-        // It says whatever there is to say of a host that cannot be spoken with.
+        // It reports the problems with hosts that cannot be used.
         let Some(Reached { client, warnings }) = reach_or_free(global, who).await? else { return Ok(None) };
         let reaching = Reaching::new(global, who, None)?;
         let line =
@@ -106,17 +106,17 @@ pub(crate) async fn reach_line(global: &Global, who: &Who<'_>) -> Result<Option<
     Err(ClientError::Disconnected.into())
 }
 
-/// As [`reach`]; where there is none, the store is free when this comes back, or somebody has it who cannot be reached.
+/// Like [`reach`]; if there is no host, the store is free on return, or held by an unreachable process.
 ///
 /// # Errors
-/// As [`reach`].
+/// Those of [`reach`].
 pub(crate) async fn reach_or_free(global: &Global, who: &Who<'_>) -> Result<Option<Reached>> {
     let began = Instant::now();
     loop {
         if let Some(reached) = reach(global, who).await? {
             return Ok(Some(reached));
         }
-        // A host has the store's lock a moment before it answers, and a moment longer.
+        // A host holds the store's lock a moment before it answers, and a moment longer.
         if is_free(&agent::data_dir(global)?) || began.elapsed() > UNREACHED_MAX {
             return Ok(None);
         }
@@ -124,10 +124,10 @@ pub(crate) async fn reach_or_free(global: &Global, who: &Who<'_>) -> Result<Opti
     }
 }
 
-/// A connection to the host of the store, where there is one, for what needs no agent.
+/// Connects to the host of the store, if there is one, without an agent.
 ///
 /// # Errors
-/// As [`reach`].
+/// Those of [`reach`].
 pub(crate) async fn reach_to_look(global: &Global) -> Result<Option<Client>> {
     if global.no_host {
         return Ok(None);
@@ -135,10 +135,10 @@ pub(crate) async fn reach_to_look(global: &Global) -> Result<Option<Client>> {
     Ok(reach(global, &LOOKS).await?.map(|reached| reached.client))
 }
 
-/// As [`reach_to_look`], for what needs the store alone where there is no host: see [`reach_or_free`].
+/// Like [`reach_to_look`], for callers that need the store itself if there is no host: see [`reach_or_free`].
 ///
 /// # Errors
-/// As [`reach`].
+/// Those of [`reach`].
 pub(crate) async fn reach_to_change(global: &Global) -> Result<Option<Client>> {
     if global.no_host {
         let _ = make_room(global).await?;
@@ -147,10 +147,11 @@ pub(crate) async fn reach_to_change(global: &Global) -> Result<Option<Client>> {
     Ok(reach_or_free(global, &CHANGES).await?.map(|reached| reached.client))
 }
 
-/// As [`reach_to_change`], with what is asked first and changes nothing: a host that ends meanwhile is asked no more.
+/// Like [`reach_to_change`], with a first request that changes nothing: a host that ends in the meantime is
+/// not asked again.
 ///
 /// # Errors
-/// As [`reach`], and those of `first`.
+/// Those of [`reach`] and of `first`.
 pub(crate) async fn reach_to_change_and<T>(
     global: &Global,
     first: impl AsyncFn(&Client) -> Result<T>,
@@ -166,10 +167,10 @@ pub(crate) async fn reach_to_change_and<T>(
     }
 }
 
-/// The host of the store; where there is none, one is started.
+/// Connects to the host of the store; starts one if there is none.
 ///
 /// # Errors
-/// As [`reach`]; or none can be started.
+/// Those of [`reach`]; or no host can be started.
 pub(crate) async fn reach_or_start(global: &Global, who: &Who<'_>, terms: Terms) -> Result<Reached> {
     let dir = agent::data_dir(global)?;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
@@ -178,19 +179,19 @@ pub(crate) async fn reach_or_start(global: &Global, who: &Who<'_>, terms: Terms)
     reached.ok_or_else(|| anyhow::anyhow!("no host could be reached or started"))
 }
 
-/// Ends the host of the store where it is idle, for a command that works on the store in its own process. Gives the process
-/// that it was, where one ended.
+/// Ends an idle host of the store, for a command that uses the store in its own process. Returns its process
+/// id, if a host has ended.
 ///
 /// # Errors
-/// It is in use; the socket is another user's.
+/// The host is in use; the socket belongs to another user.
 pub(crate) async fn make_room(global: &Global) -> Result<Option<u32>> {
     make_room_by(global, Instant::now()).await
 }
 
-/// As [`make_room`], of one that is in use until then at most.
+/// Like [`make_room`]; a host that is in use may take until this time.
 ///
 /// # Errors
-/// As [`make_room`].
+/// Those of [`make_room`].
 pub(crate) async fn make_room_by(global: &Global, until: Instant) -> Result<Option<u32>> {
     let dir = agent::data_dir(global)?;
     let mut asked = ask_to_end(&dir, false, REACH_WITHIN).await?;
@@ -208,10 +209,10 @@ pub(crate) async fn make_room_by(global: &Global, until: Instant) -> Result<Opti
             );
             Err(Unreached::refused(error::STORE, &reason).into())
         }
-        // The store is in use then, and that is said when it is opened.
+        // The store is in use, which is reported when it is opened.
         Ending::Refused(_) => Ok(None),
         Ending::Ends(process) => {
-            // Its lock goes with the rest of it.
+            // Its lock is released with the rest of the process.
             let began = Instant::now();
             while !is_free(&dir) && began.elapsed() < super::own::END_MAX {
                 sleep(AGAIN_AFTER).await;
@@ -221,7 +222,7 @@ pub(crate) async fn make_room_by(global: &Global, until: Instant) -> Result<Opti
     }
 }
 
-/// Ends the host of the store. With `force`, one that does not answer is killed.
+/// Ends the host of the store. With `force`, a silent host is killed.
 pub(crate) async fn stop(global: &Global, force: bool) -> Result<u8> {
     let dir = agent::data_dir(global)?;
     let within = if force { KILL_AFTER } else { REACH_WITHIN };
@@ -248,21 +249,22 @@ pub(crate) async fn stop(global: &Global, force: bool) -> Result<u8> {
     }
 }
 
-/// Whether nobody has the store's lock.
+/// Whether the store's lock is free.
 pub(crate) fn is_free(dir: &Path) -> bool {
     std::fs::File::open(dir.join("lock")).map_or(true, |lock| lock.try_lock_shared().is_ok())
 }
 
-/// What became of a host that was asked to end.
+/// The result of asking a host to end.
 enum Ending {
-    /// Nobody answers.
+    /// No host answers.
     Nobody,
-    /// It ends, and was this process, where it said so.
+    /// It ends; with its process id, if it said so.
     Ends(Option<u32>),
     Refused(ClientError),
 }
 
-/// Asks the host of the store to end, and waits until the connection to it has ended. It must answer within this time.
+/// Asks the host of the store to end, and waits until the connection has ended. The host must answer within
+/// this time.
 async fn ask_to_end(dir: &Path, force: bool, within: Duration) -> Result<Ending> {
     if !dir.exists() {
         return Ok(Ending::Nobody);
@@ -289,7 +291,7 @@ async fn ask_to_end(dir: &Path, force: bool, within: Duration) -> Result<Ending>
                     client.closed().await;
                     return Ok(Ending::Ends(Some(pid)));
                 }
-                // It ends already.
+                // It is ending already.
                 Err(error) if is_gone_client(&error) => is_ending = true,
                 Err(error) => return Ok(Ending::Refused(error)),
             }
@@ -299,9 +301,9 @@ async fn ask_to_end(dir: &Path, force: bool, within: Duration) -> Result<Ending>
     timeout(REACH_WITHIN, asking).await.map_err(|_| Unreached::silent(dir))?
 }
 
-/// Kills the host that has the store and does not answer. `silent` is the error where that cannot be.
+/// Kills the silent host that holds the store. `silent` is the error if that is impossible.
 async fn kill(global: &Global, dir: &Path, silent: anyhow::Error) -> Result<u8> {
-    // The number in the lock may be another process's by now: it must be the listener's.
+    // The process id in the lock may have been reused: it must be the listener's.
     let listener = match socket::connect(dir, &socket::path(dir)?).await? {
         Connected::Host(_, process) => holder(dir).filter(|pid| *pid == process),
         Connected::Nobody | Connected::Again => None,
@@ -323,7 +325,7 @@ async fn kill(global: &Global, dir: &Path, silent: anyhow::Error) -> Result<u8> 
     Ok(0)
 }
 
-/// What is said while a host is waited for that does not answer; nothing where nobody has the store.
+/// Returns the message while a silent host is awaited; `None` if the store is free.
 pub(crate) fn still_silent(global: &Global) -> Option<String> {
     let dir = agent::data_dir(global).ok().filter(|dir| !is_free(dir))?;
     let process = holder(&dir).map(|pid| format!(" (process {pid})")).unwrap_or_default();
@@ -335,16 +337,16 @@ struct Reaching<'a> {
     hello: Hello,
     patience: Option<Patience>,
     global: &'a Global,
-    /// What a host that is started is told; `None`: none is started.
+    /// The options of a host to start; `None` starts none.
     terms: Option<Terms>,
 }
 
-/// What came of one attempt.
+/// The result of one attempt.
 enum Attempt {
     Reached(Reached),
-    /// Nobody answers.
+    /// No host answers.
     Nobody,
-    /// Somebody did, and is about to end.
+    /// A host answers, and is about to end.
     Again,
 }
 
@@ -367,7 +369,7 @@ impl<'a> Reaching<'a> {
 
     async fn reach(self) -> Result<Option<Reached>> {
         let deadline = Instant::now() + REACH_WITHIN;
-        // Whoever else holds the store, as the last host that was started had it.
+        // Other holders of the store, as the last started host reported them.
         let mut in_use: Option<(Instant, Unreached)> = None;
         let mut starts = Starts::default();
         loop {
@@ -388,12 +390,14 @@ impl<'a> Reaching<'a> {
                 }
                 (Attempt::Nobody, Some(terms)) if starts.is_time() => {
                     match starts.start(self.global, &self.dir, terms).await? {
-                        // It may be killed before it is reached, with the one before it for example.
+                        // The host may be killed before it is reached, together with the previous one, for
+                        // example.
                         Started::Ready | Started::Died => {}
                         Started::Failed(failed) if failed.failure.code != error::STORE => {
                             return Err(failed.into());
                         }
-                        // Another one may have been quicker. Else it is a program that does not answer, or a broken store.
+                        // Another host may have been faster; otherwise it is a silent program, or a broken
+                        // store.
                         Started::Failed(failed) => {
                             let (since, failed) = in_use.get_or_insert_with(|| (Instant::now(), failed));
                             if since.elapsed() > UNREACHED_MAX {
@@ -411,7 +415,7 @@ impl<'a> Reaching<'a> {
         }
     }
 
-    /// Says who the client is on a connection of its own. `None`: the host is gone.
+    /// Identifies the client on a new connection. Returns `None` if the host is gone.
     async fn line(&self) -> Result<Option<(BufReader<OwnedReadHalf>, OwnedWriteHalf, Serving)>> {
         let socket = socket::path(&self.dir)?;
         let Connected::Host(stream, _) = socket::connect(&self.dir, &socket).await? else {
@@ -451,7 +455,7 @@ impl<'a> Reaching<'a> {
             Err(error) if is_gone_client(&error) => Ok(Attempt::Again),
             Err(error) if error.kind() == Some(ProblemKind::Version) => {
                 match client.call(StopHost { force: false }).await {
-                    // It is idle, and ends.
+                    // The host is idle, and ends.
                     Ok(_) => Ok(Attempt::Again),
                     Err(gone) if is_gone_client(&gone) => Ok(Attempt::Again),
                     Err(busy) => Err(usage(format!(
@@ -465,7 +469,7 @@ impl<'a> Reaching<'a> {
     }
 }
 
-/// What a client says of its agent.
+/// Returns the definition of the client's agent.
 fn definition(
     global: &Global,
     model: &ModelArgs,
@@ -473,7 +477,7 @@ fn definition(
     last_valid: Option<&Texts>,
 ) -> Result<Definition> {
     let here = Surroundings::here();
-    // What is wrong with the configuration is said here, as if there were no host.
+    // Errors in the configuration are reported here, as without a host.
     let loaded = agent::load_config_or(global, &here, last_valid)?;
     let keys = loaded.config.providers.values().filter_map(|provider| provider.api_key_env.clone());
     let keys: Vec<String> = keys.chain(model.server.api_key_env.clone()).collect();
@@ -488,7 +492,7 @@ fn definition(
     })
 }
 
-/// The fingerprint of the agent that these make here.
+/// Returns the fingerprint of the agent that these flags make here.
 pub(crate) fn fingerprint(global: &Global, model: &ModelArgs) -> Result<String> {
     Ok(definition(global, model, false, None)?.fingerprint())
 }

@@ -1,6 +1,6 @@
-//! Why a host cannot be reached, and what is said about it.
+//! Errors about hosts that cannot be reached.
 //!
-//! Invariants: what is said of a host that is silent is the same in all commands.
+//! Invariants: the message about a silent host is the same in all commands.
 
 use std::fmt;
 use std::path::Path;
@@ -11,25 +11,25 @@ use greenroom_store::StoreError;
 use super::LOG_FILE;
 use crate::error::{self, CliError};
 
-/// What is said of a silent host that is given up.
+/// The advice after giving up on a silent host.
 pub(super) const GIVEN_UP: &str = "wait, or kill it with `greenroom host --stop --force`";
 
 /// Why no host can be reached.
 #[derive(Debug, Clone)]
 pub(crate) struct Unreached {
-    /// What is said, and the exit code that goes with it.
+    /// The message and its exit code.
     pub(super) failure: CliError,
-    /// Whether there is one, and it does not answer.
+    /// Whether there is a host that does not answer.
     is_silent: bool,
 }
 
 impl Unreached {
-    /// With what a host said that could not begin.
+    /// Creates the error of a host that could not start, with its message.
     pub(super) fn refused(code: u8, reason: &str) -> Self {
         Self { failure: CliError::new(code, reason), is_silent: false }
     }
 
-    /// What the system said of a place of the store's. `action` is a verb.
+    /// Creates an error of the system about a path in the store. `action` is a verb.
     pub(super) fn unusable(action: &'static str, path: &Path, error: &std::io::Error) -> Self {
         use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
         let reason = if matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem) {
@@ -40,12 +40,13 @@ impl Unreached {
         Self::refused(error::STORE, &reason)
     }
 
-    /// Whether the host of this store is connected, and does not answer.
+    /// Creates the error that the host of this store is connected but does not answer.
     pub(super) fn silent(dir: &Path) -> Self {
         Self { failure: CliError::new(error::STORE, silent_text(dir, GIVEN_UP)), is_silent: true }
     }
 
-    /// That all hosts ended as they started. `last_words` is what the newest one said in its log.
+    /// Creates the error that all hosts ended as they started. `last_words` is the newest one's last log
+    /// message.
     pub(super) fn died(last_words: Option<&str>) -> Self {
         let told = match last_words {
             Some(words) => format!("the last line of {LOG_FILE} beside the store is: {words}"),
@@ -68,7 +69,7 @@ impl std::error::Error for Unreached {
     }
 }
 
-/// The socket is another user's, or the folder that it would be in is.
+/// Creates the error that the socket or its folder belongs to another user.
 pub(super) fn other_users(path: &Path) -> CliError {
     let text = match path.symlink_metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -83,8 +84,8 @@ pub(super) fn other_users(path: &Path) -> CliError {
     CliError::new(error::STORE, text)
 }
 
-/// Whether the connection to a host ended, or the host was about to end, before it did what was asked. What was asked may
-/// have been done.
+/// Whether the connection to a host ended, or the host was about to end, before it performed the request. The
+/// request may have been performed.
 pub(crate) fn is_gone(error: &anyhow::Error) -> bool {
     error.chain().filter_map(|cause| cause.downcast_ref::<ClientError>()).any(is_gone_client)
 }
@@ -100,12 +101,12 @@ pub(crate) fn is_silent(error: &anyhow::Error) -> bool {
         || error.chain().filter_map(|cause| cause.downcast_ref::<ClientError>()).any(is_silent_client)
 }
 
-/// Whether a host was given up because it said nothing any more.
+/// Whether the client gave up on a silent host.
 pub(crate) fn is_silent_client(error: &ClientError) -> bool {
     matches!(error, ClientError::Silent(_))
 }
 
-/// That the host of this store does not answer, and what is to be done about it.
+/// Returns the message that the host of this store does not answer, with advice.
 pub(super) fn silent_text(dir: &Path, advice: &str) -> String {
     match holder(dir) {
         Some(pid) => format!(
@@ -115,7 +116,7 @@ pub(super) fn silent_text(dir: &Path, advice: &str) -> String {
     }
 }
 
-/// The process that has the store, as its lock says.
+/// Returns the process that holds the store, by its lock.
 pub(super) fn holder(dir: &Path) -> Option<i32> {
     std::fs::read_to_string(dir.join("lock")).ok()?.trim().parse().ok()
 }

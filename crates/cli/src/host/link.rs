@@ -1,7 +1,8 @@
-//! The one way in which commands ask a runtime: over the socket of a host, or of a runtime in this process.
+//! The one way in which commands use a runtime: through the socket of a host, or of a runtime in this
+//! process.
 //!
-//! Invariants: what is asked and heard is the same in both cases; where this process holds the store, the runtime ends with
-//! the command.
+//! Invariants: requests and results are the same in both cases; a runtime in this process ends with the
+//! command.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,26 +24,26 @@ use crate::config::surroundings::Surroundings;
 use crate::error::{self, CliError, usage};
 use crate::host;
 
-/// How many hosts that end are replaced, before that is said.
+/// How many hosts that end are replaced before this is reported.
 pub(crate) const ATTEMPTS: u32 = 5;
-/// How long the end of a connection may take.
+/// How long closing a connection may take.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// A connection to a runtime, with an agent of this command's.
+/// A connection to a runtime, with this command's agent.
 pub(crate) struct Link {
     /// The connection.
     pub(crate) client: Client,
-    /// The folder that the user works in.
+    /// The user's working folder.
     pub(crate) folder: PathBuf,
-    /// What the user should know of the host's side, a line each.
+    /// Warnings of the host for the user, a line each.
     pub(crate) warnings: Vec<String>,
-    /// The runtime, where it is in this process.
+    /// The runtime, if it is in this process.
     own: Option<Setup>,
 }
 
 impl Link {
-    /// A connection for a command of this kind: to a host, which is started where there is none; to a runtime in this
-    /// process where the user wants no host.
+    /// Opens a connection for a command of this kind: to a host, which is started if there is none; or to a
+    /// runtime in this process if the user wants no host.
     pub(crate) async fn open(
         global: &Global,
         args: &ModelArgs,
@@ -53,7 +54,7 @@ impl Link {
         let config = agent::load_config_or(global, &Surroundings::here(), last_valid)?.config;
         let (checks_server, patience) = (kind == ClientKind::Run, Some(patience.clone()));
         let who = Who { kind, agent: Some(args), checks_server, patience, last_valid };
-        // Where peers cannot be told apart, this does its own work, beside no host.
+        // If peers cannot be identified, this command works in its own process, without a host.
         let is_started = config.host.start && host::check_possible().is_ok();
         let reached = match (global.no_host, is_started) {
             (true, _) => None,
@@ -66,7 +67,8 @@ impl Link {
         }
     }
 
-    /// As [`Self::open`], with what is asked first, which may be asked again: a host that ends meanwhile is replaced.
+    /// Like [`Self::open`], with a first request that may be repeated: a host that ends in the meantime is
+    /// replaced.
     pub(crate) async fn open_and<T>(
         global: &Global,
         args: &ModelArgs,
@@ -89,8 +91,8 @@ impl Link {
         }
     }
 
-    /// As [`Self::open_and`], for a session that the user named; none is started: a command that works for a moment needs
-    /// none.
+    /// Like [`Self::open_and`], for a session that the user named. No host is started, because a short
+    /// command needs none.
     pub(crate) async fn open_once_for(
         global: &Global,
         args: &ModelArgs,
@@ -137,11 +139,11 @@ impl Link {
             setup.check_reachable().await?;
         }
         let client = Client::in_process(&setup.runtime, setup.agent.clone());
-        // What the user should know was said already.
+        // The warnings were printed already.
         Ok(Self { client, folder: setup.folder.clone(), warnings: Vec::new(), own: Some(setup) })
     }
 
-    /// Ends the connection, and the runtime where it is in this process.
+    /// Closes the connection, and ends a runtime in this process.
     pub(crate) async fn end(self) -> Result<()> {
         let Self { client, own, .. } = self;
         match own {
@@ -150,31 +152,31 @@ impl Link {
                 own::end(setup.runtime, async {}).await
             }
             None => {
-                // A host that answers no more is not waited for.
+                // Does not wait for a host that no longer replies.
                 let _ = tokio::time::timeout(CLOSE_MAX, client.close()).await;
                 Ok(())
             }
         }
     }
 
-    /// Says on standard error what the user should know.
+    /// Prints the warnings to standard error.
     pub(crate) fn say_warnings(&self, global: &Global) -> Result<()> {
         self.warnings.iter().try_for_each(|warning| warn(global, warning))
     }
 
-    /// Where the tools work, in words, if the session was begun in another folder.
+    /// Returns a message about the tools' folder if the session was started in another one.
     pub(crate) async fn other_folder(&self, args: &ModelArgs, session_id: &str) -> Option<String> {
         if args.no_tools {
             return None;
         }
-        // What cannot be looked at is found by what comes next.
+        // Errors are reported by the next request.
         let known = self.client.call(GetSession { session_id: session_id.to_owned() }).await.ok()?;
         let here = self.folder.display().to_string();
         let begun = known.session.labels.get(FOLDER).filter(|begun| **begun != here)?;
         Some(format!("session {session_id} was begun in {begun}; its tools work in {here} now"))
     }
 
-    /// Says [`Self::other_folder`] on standard error.
+    /// Prints [`Self::other_folder`] to standard error.
     pub(crate) async fn say_folder(&self, global: &Global, args: &ModelArgs, session_id: &str) -> Result<()> {
         if let Some(text) = self.other_folder(args, session_id).await {
             Screen::stderr(global.color).line(format!("greenroom: {text}"))?;
@@ -187,7 +189,7 @@ impl Link {
         self.own.is_none()
     }
 
-    /// The session that the user goes on with: the one that is named, the newest of this folder, or a new one.
+    /// Returns the session to continue: the named one, the newest of this folder, or a new one.
     pub(crate) async fn session_id(&self, named: Option<&str>, goes_on: bool, kind: &str) -> Result<String> {
         match named {
             Some(id) => Ok(id.to_owned()),
@@ -196,10 +198,10 @@ impl Link {
         }
     }
 
-    /// A name that no session has yet, such as `run-20260102-030405`.
+    /// Returns a name that no session has yet, such as `run-20260102-030405`.
     pub(crate) async fn new_session(&self, kind: &str) -> Result<String> {
         let stamp = time::stamp(time::now_ms());
-        // Others may begin one in the same second.
+        // Others may start a session in the same second.
         let name = match self.is_host() {
             true => format!("{kind}-{stamp}-{}", std::process::id()),
             false => format!("{kind}-{stamp}"),
@@ -215,8 +217,8 @@ impl Link {
         Ok(name)
     }
 
-    /// Notes the folder in which a session was begun, for those who look for it there. One in which nothing was said
-    /// stays without a log: `false`.
+    /// Notes the folder in which a session was started, for searches. Returns false if the session has no
+    /// messages, and so no log.
     pub(crate) async fn note_folder(&self, session_id: &str) -> Result<bool> {
         let known = match self.client.call(GetSession { session_id: session_id.to_owned() }).await {
             Ok(found) => found.session,
@@ -229,16 +231,16 @@ impl Link {
                 name: FOLDER.to_owned(),
                 value: Some(self.folder.display().to_string()),
             };
-            // A path that no label can hold is looked for by nobody.
+            // A path that does not fit a label is not searched.
             let _ = self.client.call(label).await;
         }
         Ok(true)
     }
 
-    /// A connection with the same agent, answering with another model.
+    /// Opens a connection with the same agent and another model.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Those of [`Self::open`].
     pub(crate) async fn with_model(
         &self,
         global: &Global,
@@ -258,7 +260,8 @@ impl Link {
         Ok(reached.ok_or_else(|| usage("the host has ended"))?.client)
     }
 
-    /// As [`Self::check_not_waiting`], for a chat: it answers the questions of its own tool, and goes on with those answers.
+    /// Like [`Self::check_not_waiting`], for a chat: it can answer the questions of its own tool, and
+    /// continues with the answers.
     pub(crate) async fn check_not_waiting_for_others(&self, session_id: &str) -> Result<()> {
         match self.client.call(SessionState { session_id: session_id.to_owned() }).await {
             Ok(state) if ask_user::is_all_that_waits(&state) => Ok(()),
@@ -266,8 +269,9 @@ impl Link {
         }
     }
 
-    /// Says that this session waits for an answer, before it is opened. The tool that asked is another program's, since
-    /// none of ours asks: with our agent the call could not go on, and the answer would be lost to it.
+    /// Checks, before a session is opened, that it does not wait for an answer. The tool that asked belongs
+    /// to another program, because none of ours asks: with our agent the call could not continue, and would
+    /// lose the answer.
     pub(crate) async fn check_not_waiting(&self, session_id: &str) -> Result<()> {
         let session = session_id.to_owned();
         match self.client.call(SessionState { session_id: session.clone() }).await {
@@ -282,10 +286,10 @@ impl Link {
     }
 }
 
-/// The newest session that was begun in this folder.
+/// Returns the newest session that was started in this folder.
 ///
 /// # Errors
-/// Where there is none.
+/// There is none.
 async fn newest_here(client: &Client, folder: &Path) -> Result<String> {
     let here = folder.display().to_string();
     let list = ListSessions {
@@ -299,10 +303,10 @@ async fn newest_here(client: &Client, folder: &Path) -> Result<String> {
     found.map(|session| session.id).ok_or_else(|| stored::none_begun(&here))
 }
 
-/// The id of the stored session that the user means: by its whole id, or by a beginning that no other has.
+/// Resolves the user's session id: a full id, or a unique prefix.
 ///
 /// # Errors
-/// Where several begin like that, or none.
+/// Several ids have this prefix, or none.
 pub(crate) async fn resolve_known(client: &Client, given: &str) -> Result<String> {
     match client.call(FindSession { prefix: given.to_owned() }).await {
         Ok(found) => Ok(found.session_id),
@@ -311,8 +315,8 @@ pub(crate) async fn resolve_known(client: &Client, given: &str) -> Result<String
     }
 }
 
-/// That a session's run goes on when the program opens it whose tool has asked a person; where `by_chat`, the tool is that of
-/// a chat.
+/// Returns the error that a session's run continues when the program opens it whose tool has asked a person;
+/// with `by_chat`, the tool is that of a chat.
 fn answered(session: &str, by_chat: bool) -> CliError {
     let text = if by_chat {
         format!(

@@ -1,7 +1,7 @@
-//! What `-v` and `-vv` tell on standard error: a line for each thing that happened, with its numbers.
+//! The output of `-v` and `-vv` on standard error: a line for each occurrence, with its numbers.
 //!
-//! Invariants: a line begins with the seconds since the start, and names the session that it is about; spans are not
-//! shown, since each line says itself what it is about.
+//! Invariants: a line starts with the seconds since the start, and names its session; spans are not shown,
+//! because each line is self-contained.
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -19,10 +19,10 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::args::Global;
 
-/// Begins to tell what happens inside: nothing by default, the story of each run with `-v`, the decisions with `-vv`, or
-/// what `RUST_LOG` asks for.
+/// Starts logging: nothing by default, the steps of each run with `-v`, the decisions with `-vv`, or the
+/// filter in `RUST_LOG`.
 ///
-/// A host tells its story in a file beside its store.
+/// A host logs to a file in its store's folder.
 pub(crate) fn start(global: &Global, is_host: bool) {
     let filter = match (variable("RUST_LOG"), global.verbose) {
         (Some(filter), _) => filter,
@@ -39,19 +39,19 @@ pub(crate) fn start(global: &Global, is_host: bool) {
         .with_env_filter(EnvFilter::new(filter))
         .event_format(Lines { started: Instant::now() });
     match is_host.then(|| host_log(global)) {
-        // Where there is no place for it, nobody reads it.
+        // Without a file, the log has no readers.
         Some(None) => {}
         Some(Some(file)) => log.with_writer(Mutex::new(file)).init(),
         None => log.with_writer(|| LogWriter).init(),
     }
 }
 
-/// The most that a host's log may have, in bytes. What comes after that is not kept.
+/// The largest size of a host's log, in bytes. Later lines are dropped.
 pub(crate) const HOST_LOG_BYTES_MAX: u64 = 4 << 20;
-/// What stands before the number of the process where a host begins to write.
+/// The text before the process id where a host starts to write.
 pub(crate) const PROCESS: &str = "--- process";
 
-/// The file of a host's log. It begins anew where it has grown to half of what it may have.
+/// Opens the file of a host's log. The file is emptied when it has reached half of its limit.
 fn host_log(global: &Global) -> Option<Bounded> {
     let path = crate::agent::data_dir(global).ok()?.join(crate::host::LOG_FILE);
     let mut file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).ok()?;
@@ -64,7 +64,7 @@ fn host_log(global: &Global) -> Option<Bounded> {
     Some(Bounded { file, left })
 }
 
-/// A file that takes so many more bytes.
+/// A file that accepts this many more bytes.
 struct Bounded {
     file: std::fs::File,
     left: u64,
@@ -86,7 +86,7 @@ impl std::io::Write for Bounded {
     }
 }
 
-/// The form of the lines.
+/// The format of the lines.
 struct Lines {
     started: Instant,
 }

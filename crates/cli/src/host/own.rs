@@ -1,6 +1,7 @@
-//! A runtime in this process: it holds the store, in the place of a host.
+//! A runtime in this process, which holds the store in place of a host.
 //!
-//! Invariants: a host that is idle makes room for it, and one that is in use is named; it ends within [`END_MAX`].
+//! Invariants: an idle host makes room for it, and one in use is named in the error; it ends within
+//! [`END_MAX`].
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,22 +23,22 @@ use crate::config::surroundings::Surroundings;
 use crate::config::{LimitsConfig, ProviderConfig, ServeConfig};
 use crate::error;
 
-/// A runtime with a store, and the agent that was asked for.
+/// A runtime with a store, and the requested agent.
 pub(crate) struct Setup {
     /// The runtime.
     pub(crate) runtime: Runtime,
-    /// The agent, without what the configuration says of it: the runtime adds that, as it is then.
+    /// The agent, without its settings from the configuration, which the runtime adds when it is used.
     pub(crate) agent: Agent,
-    /// How `serve` listens.
+    /// The configuration of `serve`.
     pub(crate) serve: ServeConfig,
-    /// The simulated model, where there is one; it ends with this.
+    /// The simulated model, if there is one; it ends with this value.
     _simulated: Option<Simulated>,
     base_url: BaseUrl,
-    /// The folder that the user works in.
+    /// The user's working folder.
     pub(crate) folder: PathBuf,
 }
 
-/// Starts a runtime.
+/// Creates the builder of a runtime.
 pub(crate) async fn runtime(
     global: &Global,
     provider: Arc<dyn Provider>,
@@ -54,7 +55,7 @@ fn builder(
     settings: &ProviderConfig,
     stay: Stay,
 ) -> Result<RuntimeBuilder> {
-    // The provider's own limits are the nearer ones; this one holds for what they do not see.
+    // The provider's own limits are stricter; this one covers cases that they miss.
     let silence_s = settings.first_event_timeout_s.max(settings.idle_timeout_s);
     Ok(Runtime::builder()
         .provider(provider)
@@ -65,7 +66,7 @@ fn builder(
         .compact_between_runs(stay != Stay::UntilReply))
 }
 
-/// With the limits of all sessions together.
+/// Sets the limits of all sessions together.
 pub(crate) fn limited(builder: RuntimeBuilder, limits: &LimitsConfig) -> RuntimeBuilder {
     builder
         .inputs_max(limits.inputs_max.unwrap_or(0))
@@ -78,13 +79,13 @@ pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Ru
     Ok(runtime)
 }
 
-/// A runtime for looking at models, and the agent whose provider is looked at. What was learned comes from the store,
-/// if there is one and nobody else has it open.
+/// Starts a runtime for listing models, and returns it with the agent whose provider is listed. Learned facts
+/// come from the store, if there is one that no other process has open.
 pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Runtime, Agent)> {
     let loaded = config(global)?;
     let config = &loaded.config;
     let server = Server::chosen(&loaded, &args.server, true, &Surroundings::here())?;
-    // What is forgotten is in our own store: nobody is asked.
+    // Learned limits are in our own store, so no server is asked.
     let provider = server.provider(&args.server, args.forget.is_none(), &data_dir(global)?)?;
     let mut agent = config.with_windows(Agent::new(config.model.as_str()));
     if let Some(window) = config.window_of(&config.model) {
@@ -105,10 +106,10 @@ pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Ru
     Ok((builder.start().await?, agent))
 }
 
-/// How long a program that was asked to end may take, whatever is open.
+/// How long a program may take to end, whatever is open.
 pub(crate) const END_MAX: Duration = Duration::from_secs(10);
 
-/// Ends a runtime, and what serves it beside, within [`END_MAX`].
+/// Ends a runtime, and the server `beside` it, within [`END_MAX`].
 pub(crate) async fn end(runtime: Runtime, beside: impl Future<Output = ()>) -> Result<()> {
     let ending = async { tokio::join!(runtime.shutdown(), beside).0 };
     match tokio::time::timeout(END_MAX, ending).await {
@@ -120,7 +121,7 @@ pub(crate) async fn end(runtime: Runtime, beside: impl Future<Output = ()>) -> R
     }
 }
 
-/// A name that no session has yet, such as `demo-20260102-030405`.
+/// Returns a name that no session has yet, such as `demo-20260102-030405`.
 pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String> {
     let name = format!("{kind}-{}", time::stamp(time::now_ms()));
     for number in 1_u32.. {
@@ -133,12 +134,12 @@ pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String>
 }
 
 impl Setup {
-    /// Puts together what `args` ask for.
+    /// Sets up what `args` request.
     pub(crate) async fn new(global: &Global, args: &ModelArgs, stay: Stay) -> Result<Self> {
         Self::waiting(global, args, stay, Duration::ZERO).await
     }
 
-    /// As [`Self::new`], and waits so long at most for a store that is in use.
+    /// Like [`Self::new`], and waits up to this time for a store that is in use.
     pub(crate) async fn waiting(
         global: &Global,
         args: &ModelArgs,
@@ -170,18 +171,18 @@ impl Setup {
         Ok(Self { runtime, agent, serve, _simulated: simulated, base_url, folder })
     }
 
-    /// Notes the folder in which a session was begun, for those who look for it there. One in which nothing was said
-    /// stays without a log.
+    /// Notes the folder in which a session was started, for searches. A session without messages has no log,
+    /// and keeps none.
     pub(crate) async fn note_folder(&self, session: &SessionHandle) -> Result<()> {
         let Some(known) = self.runtime.summary(session.id()).await? else { return Ok(()) };
         if !known.labels.contains_key(FOLDER) {
-            // A path that no label can hold is looked for by nobody.
+            // A path that does not fit a label is not searched.
             let _ = session.set_label(FOLDER, self.folder.display().to_string()).await;
         }
         Ok(())
     }
 
-    /// As [`check_reachable`], of this one's server.
+    /// Like [`check_reachable`], for this agent's server.
     pub(crate) async fn check_reachable(&self) -> Result<()> {
         check_reachable(&self.base_url, &Surroundings::here()).await
     }

@@ -1,10 +1,10 @@
-//! Which process is at the other end of a socket, and whether it is one that is spoken with.
+//! Identifies the process at the other end of a socket, and decides whether to talk to it.
 //!
-//! A path says nothing about who listens there: a command of a model has the user's own rights, and can put a socket of its
-//! own there. So both sides ask the system for the process itself, before either says anything.
+//! A path does not prove who listens there: a command of a model has the user's own rights, and can create a
+//! socket there. So both sides ask the system about the other process before they send anything.
 //!
-//! Invariants: what is found out of a process is found out while it lives, so a number that was given anew leads to nobody;
-//! a process that the system does not say enough about is refused.
+//! Invariants: facts about a process are read while it lives, so a reused process id identifies nobody; a
+//! process about which the system does not say enough is refused.
 
 use std::fmt;
 use std::path::Path;
@@ -12,20 +12,20 @@ use std::path::Path;
 use greenroom_tools::origin;
 use tokio::net::UnixStream;
 
-/// What is said to a process that a command of a tool has started, and by it.
+/// The reason for refusing a process that a command of a tool has started, on either side.
 pub(super) const OF_COMMAND: &str = "a command of a tool started this process (`ulimit -x` is not unlimited here), and hosts \
     serve no such processes; give it a store of its own with --data-dir";
 
-/// Why a peer is not spoken with.
+/// Why a peer is refused.
 #[derive(Debug)]
 pub(super) enum Stranger {
-    /// Nobody is there any more.
+    /// The process has ended.
     Gone,
-    /// It is another user's.
+    /// It belongs to another user.
     OtherUser,
     /// A command of a tool started it.
     OfCommand(i32),
-    /// The system does not say enough.
+    /// The system does not say enough about it.
     Unknown(String),
 }
 
@@ -40,10 +40,11 @@ impl fmt::Display for Stranger {
     }
 }
 
-/// The process at the other end, which is this user's and was started by no command of a tool.
+/// Returns the process at the other end, if it belongs to this user and was not started by a command of a
+/// tool.
 ///
 /// # Errors
-/// It is not, or nobody knows.
+/// It does not, or this is unknown.
 pub(super) fn process(stream: &UnixStream) -> Result<i32, Stranger> {
     let Ok(peer) = stream.peer_cred() else { return Err(Stranger::Gone) };
     if peer.uid() != rustix::process::geteuid().as_raw() {
@@ -54,7 +55,7 @@ pub(super) fn process(stream: &UnixStream) -> Result<i32, Stranger> {
         return Err(Stranger::Unknown("it is in another PID namespace".to_owned()));
     };
     let is_of_command = origin::is_process_of_command(process);
-    // What was read was this process's only if it lives still.
+    // The facts belong to this process only if it still lives.
     if handle.has_ended() {
         return Err(Stranger::Gone);
     }
@@ -65,7 +66,7 @@ pub(super) fn process(stream: &UnixStream) -> Result<i32, Stranger> {
     }
 }
 
-/// Whether peers can be told apart here, and this process is one that others speak with.
+/// Checks that peers can be identified here, and that peers accept this process.
 ///
 /// # Errors
 /// The reason why not.
@@ -80,7 +81,8 @@ pub(crate) fn check_possible() -> Result<(), String> {
     }
 }
 
-/// Whether a process holds this lock. The system says it where it can: what stands in the file may be written by anybody.
+/// Whether a process holds this lock, by the system's information if available: the file's content may be
+/// written by anybody.
 pub(super) fn holds(process: i32, lock: &Path) -> bool {
     let number = |lock: &Path| {
         use std::os::unix::fs::MetadataExt as _;
@@ -96,8 +98,9 @@ pub(super) fn holds(process: i32, lock: &Path) -> bool {
     holders.contains(&process)
 }
 
-/// Who holds the whole file of this number alone, as `/proc/locks` says. The device is not compared: some file systems
-/// have another one there than in the metadata of their files.
+/// Returns the processes that hold an exclusive lock on the whole file with this inode, by `/proc/locks`. The
+/// device is not compared, because some file systems report another one there than in the metadata of their
+/// files.
 fn holders(locks: &str, number: u64) -> Vec<i32> {
     let holders = locks.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -109,7 +112,7 @@ fn holders(locks: &str, number: u64) -> Vec<i32> {
     holders.collect()
 }
 
-/// A process, however its number is used later.
+/// A reference to a process that stays valid when its id is reused.
 struct Handle(#[cfg(target_os = "linux")] std::os::fd::OwnedFd);
 
 impl Handle {
@@ -119,7 +122,7 @@ impl Handle {
         use nix::sys::socket::{getsockopt, sockopt::PeerPidfd};
         match getsockopt(stream, PeerPidfd) {
             Ok(handle) => Ok(Self(handle)),
-            // It is told of processes that live.
+            // Handles are available only for living processes.
             Err(Errno::ESRCH | Errno::EINVAL | Errno::ENODATA) => Err(Stranger::Gone),
             Err(Errno::ENOPROTOOPT) => Err(Stranger::Unknown("that takes Linux 6.5 or newer".to_owned())),
             Err(error) => Err(Stranger::Unknown(error.desc().to_owned())),
@@ -130,7 +133,7 @@ impl Handle {
     fn has_ended(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // One that cannot be asked about is not known to live.
+        // If this cannot be determined, the process does not count as living.
         !matches!(poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&now)), Ok(0))
     }
 
@@ -145,7 +148,7 @@ impl Handle {
     }
 }
 
-/// Says why a peer is refused, to whoever asked.
+/// Returns the refusal for a peer.
 pub(super) fn refusal(reason: &dyn fmt::Display) -> String {
     let error = serde_json::json!({
         "code": -32_600,

@@ -1,9 +1,10 @@
-//! Where a host is reached: a Unix socket beside its store, for its owner alone.
+//! The socket of a host: a Unix socket in its store's folder, for its owner alone.
 //!
-//! Invariants: who holds the store's lock replaces a socket that is there already, since nobody answers it; before a client
-//! says anything it knows that the process at the other end has the store's lock and was started by no command of a tool;
-//! a path that is too long for a socket leads to a private folder, and a link in the store says to which, while a link in
-//! the place of a socket leads nowhere; what is neither is never removed, and neither is the socket of whoever came after.
+//! Invariants: the holder of the store's lock replaces an existing socket, because nobody serves it; before a
+//! client sends anything, it knows that the process at the other end holds the store's lock and was not
+//! started by a command of a tool; if the path is too long for a socket, the socket is in a private folder,
+//! to which a link in the store leads, while a link in the place of a socket is not followed; other files are
+//! never removed, and neither is a successor's socket.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -26,16 +27,16 @@ use crate::error::{self, usage};
 #[cfg(test)]
 mod tests;
 
-/// The socket's name beside the store.
+/// The socket's name in the store's folder.
 const NAME: &str = "host.sock";
-/// The longest path of a socket, in bytes: systems allow between 104 and 108, with the end.
+/// The longest path of a socket, in bytes: systems allow between 104 and 108, including the terminator.
 const PATH_BYTES_MAX: usize = 100;
 /// The file in the store that its host has locked.
 const LOCK: &str = "lock";
-/// How long somebody may answer who does not have the lock, or has ended: a host lets go of its lock a moment before it ends.
+/// How long a process without the lock may answer: a host releases its lock a moment before it ends.
 const WITHOUT_LOCK_MAX: Duration = Duration::from_secs(3);
 
-/// The path of the socket for the store in this directory, which must be there.
+/// Returns the path of the socket for the store in this directory, which must exist.
 pub(super) fn path(data_dir: &Path) -> Result<PathBuf> {
     let real = data_dir.canonicalize().with_context(|| format!("find {}", data_dir.display()))?;
     let beside = real.join(NAME);
@@ -43,7 +44,7 @@ pub(super) fn path(data_dir: &Path) -> Result<PathBuf> {
         return Ok(beside);
     }
     let name = format!("greenroom-{:016x}.sock", hash(real.as_os_str().as_bytes()));
-    // Where the host is, whatever environment it was started in. The name is another one in a copy of the store.
+    // The noted path, which does not depend on the host's environment. A copy of the store has another name.
     if let Ok(noted) = std::fs::read_link(&beside)
         && noted.file_name().is_some_and(|noted| noted.as_bytes() == name.as_bytes())
         && noted.parent().is_some_and(is_private)
@@ -61,7 +62,7 @@ pub(super) fn path(data_dir: &Path) -> Result<PathBuf> {
     Ok(elsewhere)
 }
 
-/// A folder of this user's under `/tmp`.
+/// Returns a folder of this user under `/tmp`.
 fn own_folder() -> Result<PathBuf> {
     let folder = PathBuf::from(format!("/tmp/greenroom-{}", rustix::process::geteuid().as_raw()));
     match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
@@ -79,7 +80,7 @@ fn own_folder() -> Result<PathBuf> {
     )))
 }
 
-/// Whether it is a folder of this user's, no link, which nobody else may change.
+/// Whether this is a folder of this user, not a link, that nobody else may change.
 fn is_private(folder: &Path) -> bool {
     folder.is_absolute()
         && folder.symlink_metadata().is_ok_and(|metadata| {
@@ -89,50 +90,51 @@ fn is_private(folder: &Path) -> bool {
         })
 }
 
-/// FNV-1a: the same in every build, as both sides must find the same name. It keeps nothing apart but names of sockets.
+/// FNV-1a: the same in every build, because both sides must compute the same name. It only separates the
+/// names of sockets.
 fn hash(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The store's lock, as this process has it.
+/// The store's lock, as this process holds it.
 pub(super) struct HeldLock {
     path: PathBuf,
     file: (u64, u64),
 }
 
 impl HeldLock {
-    /// That of the store in this directory. Only who holds it may call this.
+    /// Returns the lock of the store in this directory. Only the holder may call this.
     ///
     /// # Errors
-    /// It cannot be found.
+    /// The lock cannot be found.
     pub(super) fn of(data_dir: &Path) -> Result<Self> {
         let path = data_dir.join(LOCK);
         let file = identity(&path).with_context(|| format!("find {}", path.display()))?;
         Ok(Self { path, file })
     }
 
-    /// Whether the store is still where it was: nobody moved, removed or replaced it.
+    /// Whether the store is still in its place: not moved, removed or replaced.
     pub(super) fn is_in_place(&self) -> bool {
         identity(&self.path).is_ok_and(|there| there == self.file)
     }
 }
 
-/// A socket that this process listens on.
+/// A socket on which this process listens.
 pub(super) struct Place {
     path: PathBuf,
-    /// The link to it in the store, where it is elsewhere.
+    /// The link to it in the store, if it is elsewhere.
     link: Option<PathBuf>,
-    /// Its device and number: what else has this path is another's.
+    /// Its device and inode: any other file at this path is not ours.
     file: Mutex<(u64, u64)>,
 }
 
 impl Place {
-    /// A socket in the place of this one, where it is gone.
+    /// Creates the socket again if it is gone.
     ///
     /// # Errors
-    /// When none can be made.
+    /// No socket can be created.
     pub(super) fn renewed(&self) -> Result<Option<UnixListener>> {
         if self.is_there() {
             if let Some(link) = &self.link {
@@ -145,7 +147,7 @@ impl Place {
         Ok(Some(listener))
     }
 
-    /// Removes it.
+    /// Removes the socket.
     pub(super) fn leave(&self) {
         if self.is_there() {
             let _ = std::fs::remove_file(&self.path);
@@ -167,10 +169,10 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     path.symlink_metadata().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Listens for the store in this directory. Only who holds the store's lock may call this.
+/// Listens for the store in this directory. Only the holder of the store's lock may call this.
 ///
 /// # Errors
-/// When no socket can be made.
+/// No socket can be created.
 pub(super) fn listen(data_dir: &Path) -> Result<(UnixListener, Place)> {
     let path = path(data_dir)?;
     let beside = data_dir.canonicalize().with_context(|| format!("find {}", data_dir.display()))?.join(NAME);
@@ -178,7 +180,7 @@ pub(super) fn listen(data_dir: &Path) -> Result<(UnixListener, Place)> {
     bind(path, link)
 }
 
-/// Notes in the store where its socket is.
+/// Notes the socket's path in the store.
 fn note(link: &Path, path: &Path) -> Result<()> {
     let shown = link.display();
     match link.symlink_metadata() {
@@ -203,7 +205,7 @@ fn bind(path: PathBuf, link: Option<PathBuf>) -> Result<(UnixListener, Place)> {
     let shown = path.display();
     match path.symlink_metadata() {
         Err(_) => {}
-        // A link is left of a store that was moved to a shorter path.
+        // A store that was moved to a shorter path leaves a link behind.
         Ok(there) if !there.file_type().is_socket() && !there.is_symlink() => return Err(in_the_way(&path)),
         Ok(_) => match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -222,21 +224,21 @@ fn bind(path: PathBuf, link: Option<PathBuf>) -> Result<(UnixListener, Place)> {
     Ok((listener, Place { path, link, file }))
 }
 
-/// What came of a connection.
+/// The result of a connection attempt.
 pub(super) enum Connected {
-    /// To this process, which has the store.
+    /// Connected to this process, which holds the store.
     Host(UnixStream, i32),
-    /// Nobody listens there.
+    /// No process listens there.
     Nobody,
-    /// Somebody did, and ends just now, or has too much to do.
+    /// The process is just ending, or is overloaded.
     Again,
 }
 
-/// Connects to the host of the store in this directory, whose socket is at this path. Nothing is said to it yet.
+/// Connects to the host of the store in this directory, whose socket is at this path. Nothing is sent yet.
 ///
 /// # Errors
-/// Whoever answers is not the host, or nobody knows; it cannot be reached for a reason that does not pass; this process is
-/// one that hosts do not serve.
+/// The process is not the host, or this is unknown; it cannot be reached for a permanent reason; hosts do not
+/// serve this process.
 pub(super) async fn connect(data_dir: &Path, path: &Path) -> Result<Connected> {
     let began = Instant::now();
     loop {
@@ -278,7 +280,7 @@ pub(super) async fn connect(data_dir: &Path, path: &Path) -> Result<Connected> {
     }
 }
 
-/// Connects to whoever answers there. `Err`: nobody does.
+/// Connects to the process that listens there. `Err` means that there is none.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the system's errors are open-ended")]
 async fn connect_to(path: &Path) -> Result<Result<UnixStream, Connected>> {
     use io::ErrorKind::{
@@ -292,7 +294,7 @@ async fn connect_to(path: &Path) -> Result<Result<UnixStream, Connected>> {
         Ok(stream) => Ok(Ok(stream)),
         Err(error) => match error.kind() {
             NotFound | ConnectionRefused => Ok(Err(Connected::Nobody)),
-            // It was accepted by nobody before the listener was closed, or there is no place in its queue.
+            // The listener was closed before it accepted, or its queue is full.
             ConnectionReset | ConnectionAborted | BrokenPipe | NotConnected | TimedOut | WouldBlock
             | Interrupted => Ok(Err(Connected::Again)),
             PermissionDenied => Err(other_users(path).into()),

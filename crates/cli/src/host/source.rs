@@ -1,7 +1,8 @@
-//! Where commands look that show what is stored: at the host, where one has the store, else into the store itself.
+//! The source of stored data for commands that show it: the host that has the store, or else the store
+//! itself.
 //!
-//! Invariants: what is given is the same in both cases, so each command has one way of showing it; nothing is changed, made
-//! or woken.
+//! Invariants: the data is the same in both cases, so each command has one way of showing it; nothing is
+//! changed, created or woken.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,69 +25,69 @@ use crate::args::Global;
 use crate::error::{self, usage};
 use crate::{agent, host};
 
-/// How many sessions are asked for at once.
+/// How many sessions are requested at once.
 const PAGE: usize = 1_000;
 
-/// Where to look.
+/// The source of stored data.
 pub(crate) enum Source {
     /// The host that has the store.
     Host(Client),
-    /// The store, also where a program has it that cannot be asked.
+    /// The store, even if a program that cannot be asked uses it.
     Store(Looked),
 }
 
 /// All sessions, without their logs.
 #[derive(Default)]
 pub(crate) struct Listed {
-    /// The newest first.
+    /// The sessions, newest first.
     pub(crate) sessions: Vec<KnownSession>,
-    /// The exit code of a command that tells of all of them.
+    /// The exit code of a command that shows all of them.
     pub(crate) code: u8,
 }
 
-/// How a session stands.
+/// A session and its state.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownSession {
     pub(crate) summary: SessionSummary,
-    /// Who may be at work on it.
+    /// Whether a process may be working on it.
     pub(crate) used: Use,
 }
 
 impl KnownSession {
-    /// What it does, as far as is known.
+    /// Returns its activity, as far as known.
     pub(crate) fn state(&self) -> &'static str {
         state(&self.summary, self.used)
     }
 
-    /// Whether its work is undone. A sub-agent's caller goes on without it.
+    /// Whether its work is unfinished. A sub-agent's caller continues without it.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.summary.is_unfinished && self.summary.parent.is_none()
     }
 }
 
-/// What a session does, as far as is known.
+/// Returns a session's activity, as far as known.
 pub(crate) fn state(summary: &SessionSummary, used: Use) -> &'static str {
     if summary.work == LoggedWork::Open { used.open() } else { summary.work.as_str() }
 }
 
-/// Who may be at work on a session.
+/// Whether a process may be working on a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Nobody is: what is open in its log was interrupted.
+    /// None: open work in its log was interrupted.
     Nobody,
-    /// Whoever has the store may be.
+    /// The process that has the store may be.
     Somebody,
-    /// It is live, and does this.
+    /// It is live, with this status.
     Live(Status),
 }
 
 impl Use {
-    /// Whether what is open in its log may go on.
+    /// Whether open work in its log may continue.
     pub(crate) fn goes_on(self) -> bool {
         self.open() != "interrupted"
     }
 
-    /// What becomes of work that is open in its log.
+    /// Returns the state of open work in its log.
     pub(crate) fn open(self) -> &'static str {
         match self {
             Self::Nobody => "interrupted",
@@ -98,41 +99,43 @@ impl Use {
     }
 }
 
-/// A stored session, as much of it as can be read.
+/// A stored session, as far as it can be read.
 pub(crate) struct Stored {
-    /// What is known of it.
+    /// Its summary.
     pub(crate) summary: SessionSummary,
     /// Its entries, in order, without bookkeeping.
     pub(crate) entries: Vec<Arc<Entry>>,
-    /// The inputs that wait to be taken up.
+    /// The inputs in its inbox.
     pub(crate) inbox: Vec<EntryId>,
-    /// The ranges that are lost: the first, and the one after the last.
+    /// The lost ranges: the first entry, and the one after the last.
     pub(crate) lost: Vec<(EntryId, EntryId)>,
-    /// Who may be at work on it.
+    /// Whether a process may be working on it.
     pub(crate) used: Use,
-    /// Whether nobody knows what a damaged part of the journal held: then the newest entries may be missing.
+    /// Whether the content of a damaged part of the journal is unknown: then the newest entries may be
+    /// missing.
     pub(crate) is_uncertain: bool,
 }
 
 impl Stored {
-    /// From the form in which clients read it.
+    /// Creates it from the form in which clients read it.
     fn of(page: EntryPage, used: Use) -> Self {
         let EntryPage { session, waiting, entries, lost, losses, .. } = page;
         let entries = entries.into_iter().map(LoggedEntry::entry).map(Arc::new).collect();
         Self { summary: session, entries, inbox: waiting, lost, used, is_uncertain: losses.is_uncertain }
     }
 
-    /// Reads it. `id` may be the beginning of its id.
+    /// Reads the session. `id` may be a prefix of its id.
     pub(crate) async fn read(global: &Global, id: &str) -> Result<Self> {
         let stored = look(global, async |source| source.session(global, id).await).await?;
         stored.ok_or_else(|| StoreError::NotFound { session: id.to_owned() }.into())
     }
 }
 
-/// Looks: at the host, or into the store. A host that ends meanwhile is not asked again. `None`: there is no store.
+/// Reads from the host or the store. A host that ends in the meantime is not asked again. Returns `None` if
+/// there is no store.
 ///
 /// # Errors
-/// Those of `read`; or neither can be looked into.
+/// Those of `read`; or neither source is available.
 pub(crate) async fn look<T>(global: &Global, read: impl AsyncFn(&Source) -> Result<T>) -> Result<Option<T>> {
     if !agent::data_dir(global)?.exists() {
         return Ok(None);
@@ -168,7 +171,8 @@ impl Source {
         }
     }
 
-    /// The store itself: whoever may read it may do so beside a host that they cannot ask. `error` says why they cannot.
+    /// Opens the store itself: a user with access may read it while a host uses it that they cannot ask.
+    /// `error` says why they cannot.
     async fn beside(global: &Global, error: anyhow::Error) -> Result<Self> {
         let looked = match stored::look(global).await {
             Ok(looked) => looked,
@@ -180,7 +184,7 @@ impl Source {
         Ok(Self::Store(looked))
     }
 
-    /// All sessions, the newest first.
+    /// Returns all sessions, newest first.
     pub(crate) async fn sessions(&self, global: &Global) -> Result<Listed> {
         match self {
             Self::Host(client) => {
@@ -216,7 +220,7 @@ impl Source {
         }
     }
 
-    /// A session with its log. `given` may be the beginning of its id.
+    /// Returns a session with its log. `given` may be a prefix of its id.
     pub(crate) async fn session(&self, global: &Global, given: &str) -> Result<Stored> {
         let not_found = |id: String| anyhow::Error::from(StoreError::NotFound { session: id });
         match self {
@@ -252,7 +256,7 @@ impl Source {
         }
     }
 
-    /// The questions that wait, of one session or of all, and the exit code.
+    /// Returns the open questions of one session or of all, and the exit code.
     pub(crate) async fn questions(
         &self,
         global: &Global,
@@ -287,7 +291,7 @@ impl Source {
         }
     }
 
-    /// The exit code of a command that tells of all sessions.
+    /// Returns the exit code of a command that shows all sessions.
     async fn losses(&self, global: &Global) -> Result<u8> {
         match self {
             Self::Host(client) => {
@@ -298,7 +302,7 @@ impl Source {
         }
     }
 
-    /// The id of the session that the user means.
+    /// Resolves the user's session id.
     async fn known(&self, given: &str) -> Result<String> {
         let Self::Host(client) = self else { return Ok(given.to_owned()) };
         match client.call(FindSession { prefix: given.to_owned() }).await {
@@ -312,7 +316,7 @@ impl Source {
     }
 }
 
-/// Who may be at work on a session that may be live.
+/// Returns whether a process may be working on a session that may be live.
 fn used(is_live: bool, status: Option<Status>) -> Use {
     match (is_live, status) {
         (false, _) => Use::Nobody,
@@ -321,7 +325,7 @@ fn used(is_live: bool, status: Option<Status>) -> Use {
     }
 }
 
-/// Says what the store is known to lack, and gives the exit code of a command that tells of all of it.
+/// Reports known losses of the store, and returns the exit code of a command that shows all of it.
 fn tell(global: &Global, losses: &StoreLosses) -> Result<u8> {
     stored::warn_of_others(global)?;
     for notice in &losses.notices {

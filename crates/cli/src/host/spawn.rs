@@ -1,6 +1,6 @@
 //! Hosts that a client starts in the background.
 //!
-//! Invariants: one that dies at once is replaced a few times, after growing pauses, and never without end.
+//! Invariants: a host that dies at once is replaced a few times, after growing pauses, but not indefinitely.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -21,19 +21,19 @@ use crate::config::Config;
 #[cfg(test)]
 mod tests;
 
-/// How many hosts may die as they start, before that is said.
+/// How many hosts may die as they start before this is reported.
 const DEATHS_MAX: u32 = 4;
-/// How long it is from the first host that is started to the second one. Each further pause is twice as long.
+/// The pause between the first and the second host. Each further pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(150);
 /// The longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How much is shown of what a host said last.
+/// How many columns of a host's last message are shown.
 const WORDS_COLUMNS: usize = 300;
 
-/// What a host must know of the configuration before anybody connects.
+/// The settings that a host needs before a client connects.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
-    /// How long it stays idle, in seconds.
+    /// How long it stays up idle, in seconds.
     pub(crate) idle_s: u64,
     /// The most runs and inputs in all sessions together; 0 for no limit.
     pub(crate) inputs_max: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Those of this configuration.
+    /// Returns the settings of this configuration.
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             idle_s: config.host.idle_s,
@@ -51,7 +51,8 @@ impl Terms {
         }
     }
 
-    /// Those of a client that started this process, and has read the configuration: it is not read again.
+    /// Returns the settings from a client that started this process and has read the configuration, so it is
+    /// not read again.
     pub(crate) fn told(args: &HostArgs) -> Option<Self> {
         let HostArgs { idle, inputs_max, live_sessions_max, .. } = args;
         let (idle_s, inputs_max, live_sessions_max) = ((*idle)?, (*inputs_max)?, (*live_sessions_max)?);
@@ -73,13 +74,13 @@ impl Terms {
     }
 }
 
-/// What became of a host that was started.
+/// The result of starting a host.
 #[derive(Debug)]
 pub(super) enum Started {
     Ready,
-    /// It could not begin, and said why.
+    /// It could not start, and said why.
     Failed(Unreached),
-    /// It ended without a word.
+    /// It ended without a message.
     Died,
 }
 
@@ -87,14 +88,14 @@ pub(super) enum Started {
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     count: u32,
-    /// How many of them died, or will have died where nobody can be reached.
+    /// How many of them died, or will count as dead if no host can be reached.
     deaths: u32,
     /// When the next one may be started.
     next: Option<Instant>,
 }
 
 impl Starts {
-    /// Whether so many died, if nobody can be reached now, that no more are started.
+    /// Whether so many have died that no more are started, if no host can be reached now.
     pub(super) fn are_all_dead(&self) -> bool {
         self.deaths >= DEATHS_MAX
     }
@@ -121,7 +122,7 @@ impl Starts {
     }
 }
 
-/// The pause after this many hosts and one more.
+/// Returns the pause after this many hosts and one more.
 fn pause(before: u32) -> Duration {
     PAUSE.saturating_mul(2_u32.saturating_pow(before)).min(PAUSE_MAX)
 }
@@ -135,7 +136,7 @@ async fn start(global: &Global, dir: &Path, terms: Terms) -> Result<Started> {
     Ok(became(&said.context("start a host in the background (--no-host does without one)")?))
 }
 
-/// What became of a host that said this to its starter: the last line counts.
+/// Returns the result for a host that wrote this to its starter: the last line counts.
 fn became(said: &str) -> Started {
     let last = said.lines().next_back().unwrap_or_default();
     if last == READY {
@@ -147,7 +148,7 @@ fn became(said: &str) -> Started {
     }
 }
 
-/// What the newest host of this store said last in its log.
+/// Returns the last log message of the newest host of this store.
 pub(super) fn last_words(dir: &Path) -> Option<String> {
     let log = files::read(&dir.join(LOG_FILE), HOST_LOG_BYTES_MAX).ok()?;
     newest_words(&String::from_utf8_lossy(&log))
@@ -155,7 +156,7 @@ pub(super) fn last_words(dir: &Path) -> Option<String> {
 
 fn newest_words(log: &str) -> Option<String> {
     let last = log.lines().rev().find(|line| !line.trim().is_empty())?;
-    // A line begins with the seconds since the start.
+    // A line starts with the seconds since the start.
     let (_, words) = last.trim().split_once(' ').filter(|_| !last.starts_with(PROCESS))?;
     Some(one_line(words, WORDS_COLUMNS))
 }

@@ -1,6 +1,7 @@
-//! The store opened by a command itself: where no host has it, or beside one that cannot be asked.
+//! The store opened by a command itself: if no host has it, or if the host cannot be asked.
 //!
-//! Invariants: looking changes and makes nothing; what was lost or repaired is said once, when the store is opened.
+//! Invariants: reading changes and creates nothing; losses and repairs are reported once, when the store is
+//! opened.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -11,30 +12,30 @@ use crate::agent::{data_dir, warn};
 use crate::args::Global;
 use crate::error::{self, usage};
 
-/// How many sessions are named where an id's beginning leads to several.
+/// How many sessions are named if a prefix is ambiguous.
 const NAMED_MAX: usize = 5;
 
-/// A store that is looked into.
+/// A store opened for reading.
 pub(crate) struct Looked {
     pub(crate) store: Store,
-    /// Whether another process uses it, and may be at work on its sessions.
+    /// Whether another process uses it, and may be working on its sessions.
     pub(crate) is_in_use: bool,
 }
 
-/// Opens the store alone, for looking into it: also one that this user, or nobody, can write, and one that another process
-/// uses, as it stands now. What was lost or repaired is said on standard error.
+/// Opens the store for reading, even if it cannot be written, or another process uses it; then as it is now.
+/// Losses and repairs are printed to standard error.
 pub(crate) async fn look(global: &Global) -> Result<Looked> {
     let options = StoreOptions::new(data_dir(global)?);
     let open = move || match Store::open(&options) {
         Err(error @ (StoreError::NotPermitted { .. } | StoreError::InUse { .. })) => {
-            // Where it cannot even be read, the first error says more.
+            // If it cannot be read either, the first error is more helpful.
             Store::open(&StoreOptions { is_read_only: true, ..options }).map_err(|_| error)
         }
         opened => opened,
     };
     let (store, notices) = tokio::task::spawn_blocking(open).await??;
     let is_in_use = notices.iter().any(|notice| matches!(notice, Notice::InUse { .. }));
-    // That somebody works in it is no news to them.
+    // Users of this command expect that it is in use.
     let is_usual =
         |notice: &Notice| is_in_use && matches!(notice, Notice::InUse { .. } | Notice::ReadOnly { .. });
     let notices: Vec<Notice> = notices.into_iter().filter(|notice| !is_usual(notice)).collect();
@@ -42,7 +43,7 @@ pub(crate) async fn look(global: &Global) -> Result<Looked> {
     Ok(Looked { store, is_in_use })
 }
 
-/// Opens the store alone, for changing something in it. What was lost or repaired is said on standard error.
+/// Opens the store for changing something in it. Losses and repairs are printed to standard error.
 pub(crate) async fn store(global: &Global) -> Result<Store> {
     let options = StoreOptions::new(data_dir(global)?);
     let (store, notices) = tokio::task::spawn_blocking(move || Store::open(&options)).await??;
@@ -50,10 +51,10 @@ pub(crate) async fn store(global: &Global) -> Result<Store> {
     Ok(store)
 }
 
-/// The id of the stored session that the user means: by its whole id, or by a beginning that no other has.
+/// Resolves the user's session id: a full id, or a unique prefix. An unknown id is returned unchanged.
 ///
 /// # Errors
-/// Where several begin like that. One that nobody knows is given back as it is.
+/// Several ids have this prefix.
 pub(crate) fn resolve(store: &Store, given: &str) -> Result<String> {
     if given.is_empty() || store.head(given)?.is_some() {
         return Ok(given.to_owned());
@@ -72,7 +73,7 @@ pub(crate) fn resolve(store: &Store, given: &str) -> Result<String> {
     }
 }
 
-/// As [`resolve`], of a session that is there.
+/// Like [`resolve`], for an existing session.
 pub(crate) fn resolve_known(store: &Store, given: &str) -> Result<String> {
     let id = resolve(store, given)?;
     if store.head(&id)?.is_none() {
@@ -81,12 +82,12 @@ pub(crate) fn resolve_known(store: &Store, given: &str) -> Result<String> {
     Ok(id)
 }
 
-/// That no session was begun in a folder.
+/// Creates the error that no session was started in a folder.
 pub(crate) fn none_begun(here: &str) -> anyhow::Error {
     usage(format!("no session was begun in {here} yet; `greenroom sessions` lists the others, for --session"))
 }
 
-/// Says what the store had to say when it was opened, and whether others could have changed it.
+/// Prints the store's notices, and a warning if others could have changed it.
 pub(super) fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
     tracing::debug!(dir = %data_dir(global)?.display(), "the store is open");
     warn_of_others(global)?;
@@ -107,7 +108,7 @@ pub(super) fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
     Ok(())
 }
 
-/// Says that others could have changed the store, where they could.
+/// Prints a warning if others could have changed the store.
 pub(crate) fn warn_of_others(global: &Global) -> Result<()> {
     let dir = data_dir(global)?;
     if std::fs::metadata(&dir).is_ok_and(|metadata| metadata.mode() & 0o022 != 0) {
@@ -122,8 +123,8 @@ pub(crate) fn warn_of_others(global: &Global) -> Result<()> {
     Ok(())
 }
 
-/// The exit code of a command that tells of everything in the store: it cannot vouch for that while nobody knows what
-/// a damaged part of the journal held.
+/// Returns the exit code of a command that shows all of the store: its output may be incomplete while the
+/// content of a damaged part of the journal is unknown.
 pub(crate) fn completeness(store: &Store) -> u8 {
     if store.unknown_losses().is_empty() { 0 } else { error::STORE }
 }

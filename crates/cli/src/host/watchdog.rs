@@ -1,9 +1,10 @@
-//! Whether a host that has served a client still answers at all.
+//! Detects a host that has served a client and stops answering.
 //!
-//! Invariants: the host is asked on connections of their own, so that long work on the client's own connection is no
-//! silence; a host that answers such questions, and not what should be answered promptly, is waited for [`UNANSWERED_MAX`],
-//! in which time that it was silent does not count; a silent host is given up, or waited for after that was said, as the command wants it; after an interruption,
-//! and until what it was about is over, nobody waits for a silent host.
+//! Invariants: the host is asked on separate connections, so long work on the client's own connection is not
+//! silence; a host that answers these requests, but not one that should be answered promptly, is awaited for
+//! [`UNANSWERED_MAX`], not counting the time in which it was silent; on a silent host, the command gives up,
+//! or reports it and waits, as it chose; after an interruption, until that is settled, no command waits for a
+//! silent host.
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -28,26 +29,26 @@ mod tests;
 
 /// How often a host is asked.
 const ASK_EVERY: Duration = Duration::from_secs(5);
-/// How long it may take to answer: it has said nothing for 15 s then.
+/// How long it may take to answer: then it has been silent for 15 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How long it may take where the user has interrupted the command, and how often it is asked then.
+/// How long it may take after the user has interrupted the command, and how often it is asked then.
 const INTERRUPTED_WITHIN: Duration = Duration::from_millis(1_500);
-/// How long a host that is alive may take to answer what is no work: a list, a state.
+/// How long a living host may take to answer a request without work: a list, a state.
 const UNANSWERED_MAX: Duration = Duration::from_secs(60);
-/// How long it is before a host is asked again that could not be connected to.
+/// The pause before a host is asked again after a failed connection.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// Whether a host answers, where that has changed.
+/// A change of the host's responsiveness.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Silence {
-    /// It does not: what the user should know.
+    /// It does not answer: the message for the user.
     Begins(String),
-    /// It does again.
+    /// It answers again.
     Ends,
 }
 
 impl Silence {
-    /// What the user is told.
+    /// Returns the message for the user.
     pub(crate) fn text(&self) -> &str {
         match self {
             Self::Begins(text) => text,
@@ -56,30 +57,30 @@ impl Silence {
     }
 }
 
-/// How a command waits for a host that says nothing.
+/// How a command waits for a silent host.
 #[derive(Clone)]
 pub(crate) struct Patience {
-    /// After an interruption it no longer waits.
+    /// After an interruption, it no longer waits.
     interrupts: Option<Interrupts>,
     tell: Arc<dyn Fn(Silence) + Send + Sync>,
 }
 
 impl Patience {
-    /// It says on standard error that it waits.
+    /// Reports the wait on standard error.
     pub(crate) fn new(global: &Global, interrupts: &Interrupts) -> Self {
         Self { interrupts: Some(interrupts.clone()), ..Self::to_the_end(global) }
     }
 
-    /// As [`Self::new`], for a command that ends with the first interruption whatever its host does.
+    /// Like [`Self::new`], for a command that ends with the first interruption, whatever its host does.
     pub(crate) fn to_the_end(global: &Global) -> Self {
         let color = global.color;
         Self::telling(move |silence: Silence| {
-            // Who closed standard error wants to know nothing.
+            // If standard error is closed, nobody needs the message.
             let _ = Screen::stderr(color).line(format!("greenroom: {}", silence.text()));
         })
     }
 
-    /// It tells this that it waits, which also says when to leave.
+    /// Reports the wait to `tell`, which also says when to leave.
     pub(crate) fn telling(tell: impl Fn(Silence) + Send + Sync + 'static) -> Self {
         Self { interrupts: None, tell: Arc::new(tell) }
     }
@@ -94,18 +95,18 @@ pub(super) struct Serving {
     pub(super) pid: u32,
 }
 
-/// Asks from now on whether it answers, as long as the client has its connection. Without patience it is given up where it
-/// does not.
+/// Starts asking whether the host answers, as long as the client has its connection. Without patience, the
+/// client gives up on a silent host.
 pub(super) fn watch_over(client: &Client, host: Serving, patience: Option<Patience>) {
     tokio::spawn(Watching::over(Some(client.downgrade()), host, patience).run());
 }
 
-/// As [`watch_over`], for a connection that has no client, as long as this is there.
+/// Like [`watch_over`], for a connection without a client, until the result is dropped.
 pub(super) fn watch_over_line(host: Serving, patience: Option<Patience>) -> LineWatch {
     LineWatch(tokio::spawn(Watching::over(None, host, patience).run()).abort_handle())
 }
 
-/// A host is watched as long as this is there.
+/// A host is watched until this is dropped.
 pub(crate) struct LineWatch(AbortHandle);
 
 impl Drop for LineWatch {
@@ -115,11 +116,11 @@ impl Drop for LineWatch {
 }
 
 struct Watching {
-    /// `None`: there is none to be given up.
+    /// `None`: no client can give up.
     client: Option<WeakClient>,
     /// The store's directory.
     dir: PathBuf,
-    /// Ends when the host has answered.
+    /// Completes when the host has answered.
     answers: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
     patience: Option<Patience>,
     /// How often the user has interrupted the command.
@@ -166,13 +167,13 @@ impl Watching {
         }
     }
 
-    /// Whether the user has interrupted what the command still does.
+    /// Whether the user has interrupted the command's current work.
     fn is_interrupted(&self) -> bool {
         let interrupts = self.patience.as_ref().and_then(|patience| patience.interrupts.as_ref());
         interrupts.is_some_and(Interrupts::is_pending)
     }
 
-    /// Asks once, and waits for the answer. `false`: the connection is over.
+    /// Asks once, and waits for the answer. Returns false if the connection is over.
     async fn ask(&mut self, is_interrupted: bool) -> bool {
         let mut wait = Wait::new(Instant::now(), is_interrupted);
         let mut answering = pin!((self.answers)());
@@ -200,10 +201,10 @@ impl Watching {
     }
 }
 
-/// How long one answer is waited for.
+/// The wait for one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wait {
-    /// When something is to be done, unless the user was told that the host is silent.
+    /// The time for the next action, unless the user was told that the host is silent.
     deadline: Instant,
     /// Whether the user was told.
     is_said: bool,
@@ -216,24 +217,25 @@ impl Wait {
         Self { deadline: now + within, is_said: false, is_interrupted }
     }
 
-    /// The user has interrupted the command. Where they were told already, the host has had its time.
+    /// Handles an interruption. If the user was told before, the host has had its time.
     fn interrupted(&mut self, now: Instant) {
         let within = if self.is_said { Duration::ZERO } else { INTERRUPTED_WITHIN };
         *self = Self { deadline: self.deadline.min(now + within), is_said: false, is_interrupted: true };
     }
 
-    /// The deadline has passed, in a command that has patience. Whether it waits on, after the user was told.
+    /// Handles the deadline in a command with patience. Returns whether the command continues to wait, after
+    /// the user was told.
     fn goes_on(&mut self) -> bool {
         self.is_said = !self.is_interrupted;
         self.is_said
     }
 }
 
-/// What is said of a silent host that is waited for.
+/// The advice while a silent host is awaited.
 const WAITS: &str =
     "waiting for it, and Ctrl-C leaves; it can be killed with `greenroom host --stop --force`";
 
-/// That a host is alive and does not answer something.
+/// Returns the message that a host is alive and does not answer a request.
 fn unanswered_text(dir: &Path, method: &str) -> String {
     let process = holder(dir).map(|pid| format!(" (process {pid})")).unwrap_or_default();
     format!(
@@ -243,7 +245,7 @@ fn unanswered_text(dir: &Path, method: &str) -> String {
     )
 }
 
-/// Waits for the end of a client's connection, where there is one.
+/// Waits for the end of a client's connection, if there is one.
 async fn closed(client: &Option<WeakClient>) {
     match client {
         Some(client) => client.closed().await,
@@ -251,7 +253,7 @@ async fn closed(client: &Option<WeakClient>) {
     }
 }
 
-/// The next interruption; nothing where none is heard.
+/// Waits for the next interruption; forever if none are received.
 async fn interrupted(interruptions: &mut Option<watch::Receiver<u64>>) {
     let has_come = match interruptions {
         Some(interruptions) => interruptions.changed().await.is_ok(),
@@ -269,10 +271,10 @@ async fn answers(host: &Serving) {
             let (input, output) = stream.into_split();
             match Client::new(input, output).call(PingHost {}).await {
                 Ok(pong) if pong.pid == host.pid => return,
-                // Another one has its place, or it is about to end.
+                // Another host has its place, or it is about to end.
                 Ok(_) => {}
                 Err(error) if is_gone_client(&error) => {}
-                // One that refuses this is there.
+                // A host that refuses the request answers.
                 Err(_) => return,
             }
         }

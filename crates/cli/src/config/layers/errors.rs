@@ -1,6 +1,6 @@
-//! What is wrong in a configuration file, in a line: the file, the line, the setting and the reason.
+//! Errors in a configuration file, in one line: the file, the line, the setting and the reason.
 //!
-//! Invariants: a text of a file is never quoted whole; a setting is named in full.
+//! Invariants: a file's text is never quoted in full; a setting's name is complete.
 
 use std::path::Path;
 
@@ -16,20 +16,20 @@ pub(super) fn not_readable(path: &Path, error: &FileError) -> anyhow::Error {
     usage(format!("cannot read the configuration {}: {error}", path.display()))
 }
 
-/// What the parser said of a text that is no YAML, and where.
+/// Returns the parser's error about a text that is not valid YAML, with its line.
 pub(super) fn wrong(source: &Source, error: &serde_norway::Error) -> anyhow::Error {
     let line = error.location().map(|location| format!(", line {}", location.line())).unwrap_or_default();
     usage(format!("{}{line}: {}", source.path.display(), plain(&error.to_string())))
 }
 
-/// What the parser said of a value that cannot be what it is set to: with its whole name, and where it stands.
+/// Returns the parser's error about a value of the wrong type, with its full name and line.
 pub(super) fn misfit(source: &Source, value: &Value, error: &serde_norway::Error) -> anyhow::Error {
     let Err(located) = serde_path_to_error::deserialize::<_, Option<Config>>(value) else {
         return wrong(source, error);
     };
     let (mut parts, said) = (parts_of(located.path()), located.inner().to_string());
     let mut said = said.as_str();
-    // What is below a name of the user's own says by itself in which part of it.
+    // The parser names the place below a user-defined name itself.
     while let Some((part, rest)) = said.split_once(": ")
         && !part.contains(' ')
     {
@@ -39,7 +39,7 @@ pub(super) fn misfit(source: &Source, value: &Value, error: &serde_norway::Error
     usage(at(source, &parts, &plain(said)))
 }
 
-/// What is wrong with a setting, and where it stands.
+/// Returns a message about a setting with its line.
 pub(super) fn at(source: &Source, parts: &[impl AsRef<str>], reason: &str) -> String {
     let line = line_of(&source.text, parts).map(|line| format!(", line {line}")).unwrap_or_default();
     let key: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
@@ -47,7 +47,7 @@ pub(super) fn at(source: &Source, parts: &[impl AsRef<str>], reason: &str) -> St
     format!("{}{line}: {key}{reason}", source.path.display())
 }
 
-/// What cannot be read, with the names on the way to it.
+/// Returns the parser's error with the names that lead to the value.
 pub(crate) fn located(error: &serde_path_to_error::Error<serde_norway::Error>) -> String {
     match parts_of(error.path()).join(".") {
         parts if parts.is_empty() => error.inner().to_string(),
@@ -55,7 +55,7 @@ pub(crate) fn located(error: &serde_path_to_error::Error<serde_norway::Error>) -
     }
 }
 
-/// The names on the way to a value.
+/// Returns the names that lead to a value.
 pub(super) fn parts_of(path: &serde_path_to_error::Path) -> Vec<String> {
     let name = |segment: &serde_path_to_error::Segment| match segment {
         serde_path_to_error::Segment::Map { key } => Some(key.clone()),

@@ -1,6 +1,6 @@
-//! Values of YAML: reading, setting and merging them, and which file each one comes from.
+//! YAML values: reading, setting and merging them, and the file each one comes from.
 //!
-//! Invariants: merging goes key by key; `null` turns a setting off, and an empty section changes nothing.
+//! Invariants: merging goes key by key; `null` disables a setting, and an empty section changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use super::trust::{Rule, rule};
 use crate::config::Config;
 use crate::config::words::plain;
 use crate::error::usage;
-/// Where settings come from, by the parts of their names.
+/// The sources of settings, by the parts of their names.
 #[derive(Default)]
 pub(super) struct Origins(pub(super) BTreeMap<Vec<String>, String>);
 
 impl Origins {
-    /// All that a layer sets comes from it, from now on. An empty section sets nothing.
+    /// Records a layer as the source of all that it sets. An empty section sets nothing.
     pub(super) fn put(&mut self, layer: &Value, below: &Value, origin: Option<String>) {
         let Some(origin) = origin else { return };
         for (parts, value) in leaves(layer) {
@@ -27,7 +27,7 @@ impl Origins {
         }
     }
 
-    /// As [`Self::put`], of what the layer got.
+    /// Like [`Self::put`], for the part of the layer that was applied.
     pub(super) fn put_taken(&mut self, layer: &Value, merged: &Value, origin: Option<String>) {
         let Some(origin) = origin else { return };
         for (parts, value) in leaves(layer) {
@@ -38,7 +38,7 @@ impl Origins {
     }
 }
 
-/// Each value that is no section, with the parts of its name.
+/// Returns each value that is not a section, with the parts of its name.
 pub(crate) fn leaves(value: &Value) -> Vec<(Vec<String>, &Value)> {
     fn walk<'a>(value: &'a Value, parts: &[String], leaves: &mut Vec<(Vec<String>, &'a Value)>) {
         if let Value::Mapping(map) = value
@@ -57,12 +57,12 @@ pub(crate) fn leaves(value: &Value) -> Vec<(Vec<String>, &Value)> {
     leaves
 }
 
-/// The value of this name.
+/// Returns the value with this name.
 pub(crate) fn get<'a>(value: &'a Value, parts: &[String]) -> Option<&'a Value> {
     parts.iter().try_fold(value, |value, name| value.get(name.as_str()))
 }
 
-/// Each setting of a file's value with its name: `limits.steps_max`, `model`.
+/// Returns each setting of a file's value with its name: `limits.steps_max`, `model`.
 pub(crate) fn settings_of(value: &Value) -> Vec<(String, &Value)> {
     let Value::Mapping(map) = value else { return Vec::new() };
     let mut settings = Vec::new();
@@ -79,12 +79,12 @@ pub(crate) fn settings_of(value: &Value) -> Vec<(String, &Value)> {
     settings
 }
 
-/// The setting of this name.
+/// Returns the setting with this name.
 pub(crate) fn setting<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     key.split('.').try_fold(value, |value, name| value.get(name))
 }
 
-/// Sets the setting of this name.
+/// Sets the setting with this name.
 pub(crate) fn set(value: &mut Value, key: &str, to: Value) {
     let parts: Vec<&str> = key.split('.').collect();
     set_parts(value, &parts, to);
@@ -103,8 +103,8 @@ pub(crate) fn set_parts(value: &mut Value, parts: &[&str], to: Value) {
     set_parts(map.entry((*name).into()).or_insert(Value::Null), rest, to);
 }
 
-/// Puts the default where a file says `null` of a setting that cannot be off; of a limit that cannot be off it takes
-/// nothing away. Gives whether there was one.
+/// Replaces `null` by the default for settings that cannot be `null`; for a limit of this kind, `null`
+/// removes nothing. Returns whether there was one.
 pub(super) fn unset_to_default(value: &mut Value, default: &Value, section: &str) -> bool {
     let (Value::Mapping(map), Value::Mapping(defaults)) = (value, default) else { return false };
     let mut has_unset = false;
@@ -125,7 +125,7 @@ pub(super) fn unset_to_default(value: &mut Value, default: &Value, section: &str
     has_unset
 }
 
-/// Whether `null` means something for this setting.
+/// Whether this setting can be `null`.
 pub(super) fn can_be_null(key: &str) -> bool {
     let alone = key
         .rsplit('.')
@@ -133,7 +133,7 @@ pub(super) fn can_be_null(key: &str) -> bool {
     serde_norway::from_value::<Config>(alone).is_ok()
 }
 
-/// Puts `over` on top of `base`, key by key. `null` turns a setting off; a section that is empty changes nothing.
+/// Merges `over` into `base`, key by key. `null` disables a setting; an empty section changes nothing.
 pub(crate) fn merge(base: &mut Value, over: Value) {
     match (base, over) {
         (Value::Mapping(base), Value::Mapping(over)) => {
@@ -165,8 +165,8 @@ pub(super) fn has_tag(value: &Value) -> bool {
     }
 }
 
-/// Whether it holds a tag that the parser resolves itself and does not tell: `!!str`, `!!python/object:…`. As a tag of
-/// another family it is told; in a text, or in a comment, it is none.
+/// Whether the text has a tag that the parser resolves itself without reporting it: `!!str`,
+/// `!!python/object:…`. Tags of other kinds are reported; inside strings and comments there are none.
 pub(super) fn has_core_tag(text: &str) -> bool {
     const FAMILY: &str = "tag:yaml.org,2002:";
     if !text.contains("!!") && !text.contains(FAMILY) {

@@ -1,7 +1,7 @@
-//! The files of a configuration, read from the disk.
+//! Reads the files of a configuration from the disk.
 //!
-//! Invariants: no file is read that is large, or no regular file; none of a project's that another user owns or could have
-//! written.
+//! Invariants: no file is read that is large or not regular, and none of a project's that another user owns
+//! or could have written.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::error::usage;
 /// The largest configuration, in bytes.
 pub(super) const BYTES_MAX: u64 = 64 * 1024;
 
-/// The files from which the user's file, with this text, takes prompts.
+/// Returns the files of prompts that this text of the user's file names.
 pub(crate) fn prompt_files(path: &Path, text: &str) -> Vec<PathBuf> {
     let value: Value = serde_norway::from_str(text).unwrap_or_default();
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -30,21 +30,22 @@ pub(crate) fn prompt_files(path: &Path, text: &str) -> Vec<PathBuf> {
     named.map(|name| folder.join(name)).collect()
 }
 
-/// Where the user's configuration is, or would be: the file that they named, their own file, and its folder.
+/// Returns the paths of the user's configuration, whether they exist or not: the file they named, their own
+/// file, and its folder.
 pub(crate) fn users_places(explicit: Option<&Path>, surroundings: &Surroundings) -> Vec<PathBuf> {
     let own = own_file(surroundings);
     let folder = own.as_deref().and_then(Path::parent).map(Path::to_owned);
     own.into_iter().chain(folder).chain(explicit.map(Path::to_owned)).collect()
 }
 
-/// A file that the user named.
+/// Reads a file that the user named.
 pub(super) fn user_source(path: &Path) -> Result<Source> {
     let read = || text(files::open(path, true)?.0);
     let text = read().map_err(|error| not_readable(path, &error))?;
     Ok(Source { path: path.to_owned(), text, author: Author::User })
 }
 
-/// The user's own file, if there is one.
+/// Reads the user's own file, if there is one.
 pub(super) fn own_source(path: &Path) -> Result<Option<Source>> {
     let (file, metadata) = match files::open(path, true) {
         Ok(opened) => opened,
@@ -62,8 +63,8 @@ pub(super) fn own_source(path: &Path) -> Result<Option<Source>> {
     Ok(Some(Source { path: path.to_owned(), text, author: Author::User }))
 }
 
-/// The file in the current folder, if there is one that can be read. `own` is no project's file, even where the user
-/// stands beside it.
+/// Reads the file in the current folder, if there is a readable one. `own` is not a project's file, even if
+/// the user is in its folder.
 pub(super) fn project_source(
     own: Option<&Path>,
     surroundings: &Surroundings,
@@ -121,20 +122,20 @@ pub(super) fn text_within(file: std::fs::File, bytes_max: u64) -> Result<String,
     })
 }
 
-/// The file that a prompt names, if it names one.
+/// Returns the file that a prompt names, if it names one.
 pub(super) fn prompt_file(prompt: &str) -> Option<&str> {
     prompt.trim().strip_prefix("file:").map(str::trim)
 }
 
-/// A prompt that was given as a flag in this folder: a text, or the file that holds it.
+/// Returns a prompt that was given as a flag in this folder: a text, or the content of a file.
 pub(crate) fn given_prompt(given: &str, folder: &Path) -> Result<String, String> {
     let Some(name) = prompt_file(given) else { return Ok(given.to_owned()) };
     let path = folder.join("a flag");
     read_prompt(&Source { path, text: String::new(), author: Author::User }, name)
 }
 
-/// The prompt in a file that a configuration names, relative to that configuration. A project's file may name only what
-/// lies within the project and nobody else could have written.
+/// Reads a prompt's file that a configuration names, relative to that configuration. A project's file may
+/// name only files within the project that nobody else could have written.
 pub(super) fn read_prompt(source: &Source, name: &str) -> Result<String, String> {
     let folder = source.path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
@@ -171,14 +172,15 @@ pub(super) fn read_prompt(source: &Source, name: &str) -> Result<String, String>
     read().map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
-/// The user's own file. A variable that is no absolute path does not count: the current folder would be asked.
+/// Returns the user's own file. A variable with a relative path is ignored: it would depend on the current
+/// folder.
 pub(crate) fn own_file(surroundings: &Surroundings) -> Option<PathBuf> {
     let variable = |name| surroundings.variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = variable("XDG_CONFIG_HOME");
     Some(base.or_else(|| Some(variable("HOME")?.join(".config")))?.join("greenroom").join(FILE_NAME))
 }
 
-/// The user's own file, as it is told where to add something.
+/// Returns the user's own file as it is shown in advice.
 pub(crate) fn own_file_shown() -> String {
     own_file(&Surroundings::here()).map_or_else(
         || format!("greenroom/{FILE_NAME} in your configuration directory"),

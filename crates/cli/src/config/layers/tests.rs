@@ -1,4 +1,4 @@
-//! What each layer may set, where each value comes from, and which files are read at all.
+//! The permissions of each layer, the source of each value, and which files are read at all.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -11,7 +11,7 @@ use super::trust::expanded;
 use super::*;
 use crate::config::overrides;
 
-/// A user's home with a folder that holds a project.
+/// A user's home, and a folder with a project.
 struct Place {
     dir: tempfile::TempDir,
 }
@@ -25,7 +25,7 @@ impl Place {
         place
     }
 
-    /// With these files; an empty text is none.
+    /// Creates these files; an empty text creates none.
     fn with(own: &str, project: &str) -> Self {
         let place = Self::new();
         for (path, text) in [(place.own(), own), (place.project(), project)] {
@@ -87,7 +87,7 @@ fn value(text: &str) -> Value {
     serde_norway::from_str(text).expect("YAML")
 }
 
-/// What holds for a setting of this name, as YAML writes it.
+/// Returns the effective value of this setting, as YAML.
 fn holds(loaded: &Loaded, key: &str) -> String {
     let all = serde_norway::to_value(&loaded.config).expect("YAML");
     serde_norway::to_string(setting(&all, key).expect("there is such a setting"))
@@ -115,7 +115,7 @@ fn a_project_chooses_and_lowers_and_loosens_nothing() {
         ("limits: { cost_usd_max: 1.5 }", "limits: { cost_usd_max: 1.6 }", "limits.cost_usd_max", "1.5", 1),
         ("", "limits: { cost_usd_max: 1.6 }", "limits.cost_usd_max", "1.6", 0),
         ("limits: { cost_usd_max: 1.5 }", "limits: { cost_usd_max: null }", "limits.cost_usd_max", "1.5", 0),
-        // What cannot be off is not lowered to its default either.
+        // A limit that cannot be `null` is not lowered to its default either.
         ("limits: { steps_max: 3 }", "limits: { steps_max: null }", "limits.steps_max", "3", 0),
         ("limits: { steps_max: 3 }", "limits:", "limits.steps_max", "3", 0),
         ("context_window: 9000", "context_window: null", "context_window", "null", 0),
@@ -134,7 +134,7 @@ fn a_project_chooses_and_lowers_and_loosens_nothing() {
             "9000",
             0,
         ),
-        // The older name of a setting is the setting.
+        // A setting's old name works, too.
         (
             "compaction: { auto_compact_token_limit: 9000 }",
             "compaction: { model_auto_compact_token_limit: 8000 }",
@@ -174,7 +174,7 @@ fn a_project_grants_nothing() {
     }
 }
 
-/// What is said in a folder goes to the user's own server by default. A project cannot lead it elsewhere.
+/// Text in a folder goes to the user's own server by default. A project cannot redirect it.
 #[test]
 fn a_project_does_not_lead_away_from_the_users_own_server() {
     let local = "provider: local\nproviders: { local: { base_url: 'http://localhost:1' } }\n";
@@ -222,7 +222,7 @@ fn a_projects_words_reach_the_model_only_where_the_folder_is_trusted() {
             assert_eq!(loaded.warnings.len(), usize::from(!is_trusted), "{folder}: {:?}", loaded.warnings);
             let here = format!("trusted_folders: [{:?}]", place.work());
             assert!(loaded.warnings.iter().all(|said| said.contains(&here) && said.contains(key)));
-            // To say nothing takes the user's words away only where the folder is trusted, and is no reason to warn.
+            // Removing the user's text works only in a trusted folder, and otherwise gives no warning.
             set(&mut project, key, Value::Null);
             place.write(&place.project(), serde_norway::to_string(&project).expect("YAML"), 0o600);
             let loaded = place.load(&[]).unwrap_or_else(|error| panic!("{folder}: {error}"));
@@ -251,7 +251,7 @@ fn each_value_has_an_origin() {
         ("limits.calls_max", &project),
         ("limits.cost_usd_max", &own),
         ("limits.retries_max", "--set limits.retries_max"),
-        // The project asked for more than holds.
+        // The project asked for more than it got.
         ("limits.steps_max", &own),
         ("model", &own),
     ];
@@ -268,7 +268,7 @@ fn each_value_has_an_origin() {
     );
 }
 
-/// A section that a flag empties is as it was; with `null`, too.
+/// A section that a flag empties is unchanged, also with `null`.
 #[test]
 fn an_empty_section_has_no_origin() {
     for flag in ["compaction={}", "compaction=null", "limits={}"] {
@@ -278,7 +278,7 @@ fn an_empty_section_has_no_origin() {
     }
 }
 
-/// What one layer lacks, another one may bring; what none brings is said of the layer that needs it.
+/// A later layer may add what an earlier one lacks; if none does, the layer that needs it is named.
 #[test]
 fn what_is_missing_is_said_of_the_layer_that_needs_it() {
     let place = Place::with("model: m\nproviders: { local: { max_in_flight: 2 } }\n", "");
@@ -333,7 +333,7 @@ fn a_file_is_read_only_where_nobody_else_could_have_written_it() {
     let loaded = place.load(&[]).expect("it is usable");
     assert_eq!(loaded.warnings, ["./greenroom.yaml is not read: not a regular file"]);
     std::fs::remove_dir(place.project()).expect("removed");
-    // What a project cannot be blamed for is no warning.
+    // Problems that are not the project's fault give no warning.
     std::fs::remove_dir(place.work()).expect("removed");
     place.write(&place.work(), "no folder", 0o600);
     assert!(place.error().starts_with("cannot read the configuration "), "{}", place.error());
@@ -401,7 +401,7 @@ fn the_users_own_file_is_where_absolute_variables_say() {
     }
 }
 
-/// What a command knew before an edit that cannot be used still holds, by the rules of the files.
+/// The last valid texts of a command are merged by the same rules as files.
 #[test]
 fn what_was_held_is_put_together_as_files_are() {
     let place = Place::with("model: [", "model: [");
@@ -513,14 +513,14 @@ fn a_prompts_file_is_read_where_its_author_may_name_it() {
     );
     assert_eq!(prompt_files(&own, "["), [""; 0].map(PathBuf::from));
 
-    // A whole configuration says in which line the name stands.
+    // With the whole configuration, the error has the line of the name.
     place.write(&own, "model: m\nsystem_prompt: 'file:none.md'", 0o600);
     assert!(place.error().contains("line 2: system_prompt: none.md: cannot read "), "{}", place.error());
     place.write(&own, "system_prompt: 'file:'", 0o600);
     assert!(place.error().contains("line 1: system_prompt: the name of a file"), "{}", place.error());
     place.write(&own, "system_prompt: 'file:p.md'", 0o600);
     assert_eq!(place.load(&[]).expect("usable").config.system_prompt.as_deref(), Some("Mine."));
-    // That of a folder that is not trusted is not looked for.
+    // A file of an untrusted folder is not read.
     place.write(&project, "system_prompt: 'file:none.md'", 0o600);
     let loaded = place.load(&[]).expect("usable");
     assert_eq!((loaded.config.system_prompt.as_deref(), loaded.warnings.len()), (Some("Mine."), 1));
@@ -549,7 +549,7 @@ fn null_is_the_default_of_what_cannot_be_off() {
         assert_eq!(holds(&loaded, key), "null", "{key}");
         assert!(can_be_null(key), "{key}");
     }
-    // What a mistake beside it is, is said all the same.
+    // Another error in the file is reported anyway.
     let error = Place::with("model: null\nlimits: { steps_max: x }", "").error();
     assert!(error.contains("line 2: limits.steps_max: must be"), "{error}");
 }
@@ -561,7 +561,7 @@ fn a_flags_value_is_as_a_files() {
     assert!(said(read("{ steps_max: [}")).starts_with("--set limits"), "{}", said(read("{ steps_max: [}")));
 }
 
-/// A tag says nothing here, wherever it stands; one that the parser resolves is none of a text or a comment.
+/// Tags are refused, wherever they are; `!!` inside strings and comments is not a tag.
 #[test]
 fn tags_are_told_from_exclamation_marks() {
     for (text, is_tagged) in [
@@ -578,7 +578,7 @@ fn tags_are_told_from_exclamation_marks() {
         ("a: !<tag:yaml.org,2002:str> b", true),
         ("a: 'b!! !!str' # !!str", false),
         ("a: b", false),
-        // It is looked for only where it may stand.
+        // Tags are searched only where they are possible.
         ("a: !x b", false),
     ] {
         assert_eq!(has_core_tag(text), is_tagged, "{text}");

@@ -1,7 +1,7 @@
-//! What a project's file may set over the user's.
+//! The permissions of a project's file.
 //!
-//! Invariants: it is decided key by key in [`rule`], where a key that is not named is the user's alone; a limit can be
-//! tightened and never loosened; texts reach a model only where the user trusts the folder.
+//! Invariants: [`rule`] decides for each key, and an unnamed key belongs to the user; a limit can be
+//! tightened, but not loosened; text reaches a model only if the user trusts the folder.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use crate::error::usage;
 pub(crate) enum Author {
     /// The user: their own file, or one that they named.
     User,
-    /// Whoever put it into the current folder.
+    /// The author of the file in the current folder.
     Project,
 }
 
@@ -28,18 +28,18 @@ pub(crate) enum Author {
 pub(crate) enum Rule {
     /// Set it.
     Choose,
-    /// Lower it, and not take it away.
+    /// Lower it, but not remove it.
     Lower,
-    /// Set it where the user trusts the folder.
+    /// Set it if the user trusts the folder.
     Text,
     /// Nothing.
     UsersAlone,
 }
 
-/// What a project's file may do with each setting.
+/// Returns what a project's file may do with each setting.
 ///
-/// The model is the project's to choose: a project knows what its work needs, and a name goes only to the provider
-/// that the user has. What that may cost is looked at where the model's price is known (`setup`).
+/// A project may choose the model: it knows the requirements of its work, and the name is sent only to the
+/// user's provider. The cost is checked where the model's price is known (`agent`).
 pub(crate) fn rule(key: &str) -> Rule {
     match key {
         "model"
@@ -75,17 +75,17 @@ pub(crate) fn rule(key: &str) -> Rule {
     }
 }
 
-/// How an edit of a project's file, while a session is open, may change a setting.
+/// How a project's edit may change a setting while a session is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tighter {
-    /// A smaller number is tighter; none is the loosest.
+    /// A smaller number is tighter; no number is the loosest.
     Lower,
-    /// A larger number is tighter; none is the loosest.
+    /// A larger number is tighter; no number is the loosest.
     Raise,
 }
 
-/// Which edits of a project's file hold while a session is open: those that tighten. All other settings of the file hold
-/// from the next start.
+/// Returns which edits of a project's file apply while a session is open: those that tighten. All other
+/// settings of the file apply from the next start.
 pub(crate) fn tighter(key: &str) -> Option<Tighter> {
     match (key, rule(key)) {
         ("compaction.threshold", _) | (_, Rule::Lower) => Some(Tighter::Lower),
@@ -94,9 +94,9 @@ pub(crate) fn tighter(key: &str) -> Option<Tighter> {
     }
 }
 
-/// A project's file, on its way over the user's.
+/// A project's file while it is merged over the user's.
 pub(super) struct Over<'a> {
-    /// `None` for one that is gone, and of which something still holds.
+    /// `None` for a file that is gone, but of which some settings still apply.
     pub(super) source: Option<&'a Source>,
     pub(super) folder: PathBuf,
     pub(super) is_trusted: bool,
@@ -105,7 +105,7 @@ pub(super) struct Over<'a> {
 }
 
 impl Over<'_> {
-    /// Puts what the file may set on top of `base`, a section at a time.
+    /// Merges the permitted settings of the file into `base`, a section at a time.
     pub(super) fn put(&mut self, base: &mut Value, over: Value, section: &str) -> Result<()> {
         let (Value::Mapping(base), Value::Mapping(over)) = (base, over) else { return Ok(()) };
         for (name, value) in over {
@@ -116,7 +116,7 @@ impl Over<'_> {
                     self.put(known, value, &format!("{key}."))?;
                 }
                 (Rule::Choose, Some(known)) => *known = value,
-                // What is known of the model is no limit of cost or time: without it, the model's own window holds.
+                // A model's window is not a limit of cost or time; `null` selects the model's own window.
                 (Rule::Lower, Some(known)) if value.is_null() && name == "context_window" => *known = value,
                 (Rule::Lower, Some(known)) => self.lower(known, value, &key),
                 (Rule::Text, Some(known)) => self.text(known, value, &key),
@@ -157,7 +157,7 @@ impl Over<'_> {
             *known = value;
             return;
         }
-        // Words of the user's own are not taken away by a folder that nobody trusts.
+        // An untrusted folder cannot remove the user's own text.
         if value.is_null() {
             return;
         }
@@ -172,7 +172,7 @@ impl Over<'_> {
     }
 }
 
-/// Whether the user trusts the current folder: this one, not one above it.
+/// Whether the user trusts the current folder itself, not only one above it.
 pub(super) fn is_trusted(own: &Config, surroundings: &Surroundings) -> bool {
     let Ok(here) = surroundings.path(".").canonicalize() else { return false };
     own.trusted_folders
@@ -181,7 +181,7 @@ pub(super) fn is_trusted(own: &Config, surroundings: &Surroundings) -> bool {
         .any(|folder| folder == here)
 }
 
-/// A folder as the user wrote it, as a path; `None` for one that would depend on where the program runs.
+/// Expands a folder as the user wrote it into a path; returns `None` if it depends on the current folder.
 pub(crate) fn expanded(folder: &str, surroundings: &Surroundings) -> Option<PathBuf> {
     let path = match folder.strip_prefix("~/") {
         Some(rest) => PathBuf::from(surroundings.variable("HOME")?).join(rest),
@@ -190,7 +190,7 @@ pub(crate) fn expanded(folder: &str, surroundings: &Surroundings) -> Option<Path
     path.is_absolute().then_some(path)
 }
 
-/// Whether a folder, as the user wrote it, is the same wherever the program runs.
+/// Whether a folder, as the user wrote it, does not depend on the current folder.
 pub(crate) fn is_absolute(folder: &str) -> bool {
     folder.starts_with("~/") || Path::new(folder).is_absolute()
 }

@@ -1,4 +1,4 @@
-//! The parser's messages, as they are and as they are told.
+//! The parser's messages before and after translation.
 
 use super::plain;
 use crate::config::Config;
@@ -31,7 +31,7 @@ fn types_are_told_in_words() {
     }
 }
 
-/// Every setting with values of all wrong kinds: no message names a type of the program.
+/// Every setting with values of all wrong types: no message names a type of the program.
 #[test]
 fn no_message_names_a_type() {
     const TYPES: [&str; 14] = [

@@ -1,4 +1,4 @@
-//! What a client may say of its agent.
+//! Definitions of clients' agents.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -12,7 +12,7 @@ fn fingerprint(definition: &serde_json::Value) -> String {
     serde_json::from_value::<Definition>(definition.clone()).unwrap().fingerprint()
 }
 
-/// `GREENROOM_WRITE_SCHEMAS=1 cargo test -p greenroom-cli definition` writes it anew.
+/// `GREENROOM_WRITE_SCHEMAS=1 cargo test -p greenroom-cli definition` rewrites it.
 #[test]
 fn the_checked_in_schema_is_that_of_the_definition() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema/definition.json");
@@ -53,7 +53,7 @@ fn what_an_agent_may_do_and_where_it_asks_are_in_its_fingerprint_and_its_model_i
         "model": { "server": { "base_url": "https://one.example/v1" } },
     });
     let known = fingerprint(&plain);
-    // A stored one still stands for the same agent after a field of ours was renamed.
+    // A stored fingerprint is still valid after a field of ours was renamed.
     assert_eq!(known, "4c909913fb7b50312d8540cd26cac04c7216300c96a7965d45e48a7e1ee86918");
     for (place, value, is_same) in [
         ("/model/model", json!("other"), true),
@@ -78,7 +78,7 @@ fn what_an_agent_may_do_and_where_it_asks_are_in_its_fingerprint_and_its_model_i
         other.pointer_mut(above).unwrap().as_object_mut().unwrap().insert(name.to_owned(), value);
         assert_eq!(fingerprint(&other) == known, is_same, "{place}");
     }
-    // What stands in one place of the form cannot stand for another one.
+    // A value in one place of the form cannot be confused with one in another place.
     let named = |flag: &str| {
         let mut definition = plain.clone();
         definition["model"]["server"] = json!({ flag: "x" });
@@ -87,7 +87,7 @@ fn what_an_agent_may_do_and_where_it_asks_are_in_its_fingerprint_and_its_model_i
     assert_ne!(named("provider"), named("api_key_env"));
 }
 
-/// What a client in this folder says, with these variables and flags.
+/// The definition of a client in this folder, with these variables and flags.
 #[expect(clippy::needless_pass_by_value, reason = "it is written in place")]
 fn said(folder: &Path, variables: Value, model: Value) -> Value {
     json!({ "surroundings": { "folder": folder, "umask": 18, "variables": variables }, "model": model })
@@ -110,7 +110,7 @@ fn relative_paths_are_refused() {
     }
 }
 
-/// A host whose store is in this folder.
+/// The agents of a host whose store is in this folder.
 fn agents(folder: &Path) -> Agents {
     Agents::new(&Global {
         data_dir: Some(folder.join("store")),
@@ -136,7 +136,7 @@ async fn clients_that_say_the_same_have_the_same_agent_as_long_as_it_would_be_ma
     let first = made(said(&folder, variables(), simulated())).await;
     let again = made(said(&folder, variables(), simulated())).await;
     assert!(Arc::ptr_eq(&first, &again) && known() == 1);
-    // Other flags, another folder and another umask make another one.
+    // Other flags, another folder or another umask make another agent.
     let flags = made(said(&folder, variables(), json!({ "simulate": true, "no_tools": true }))).await;
     let place = made(said(&other, variables(), simulated())).await;
     let mut other_umask = said(&folder, variables(), simulated());
@@ -146,11 +146,11 @@ async fn clients_that_say_the_same_have_the_same_agent_as_long_as_it_would_be_ma
         assert!(!Arc::ptr_eq(&first, another));
     }
     assert_eq!(known(), 4);
-    // And so do other words of the folder's file.
+    // So does another text of the folder's file.
     std::fs::write(folder.join("greenroom.yaml"), "system_prompt: be brief\n").unwrap();
     let edited = made(said(&folder, variables(), simulated())).await;
     assert!(!Arc::ptr_eq(&first, &edited));
-    // Those that nobody uses are forgotten.
+    // Unused agents are dropped.
     drop((first, again, flags, place, umask));
     let same = made(said(&folder, variables(), simulated())).await;
     assert!(Arc::ptr_eq(&edited, &same) && known() == 1);
@@ -196,7 +196,7 @@ async fn a_server_and_a_key_have_one_queue_as_long_as_an_agent_uses_it() {
     assert!(come("a", 1).0 == first, "it has another agent");
     assert_eq!(lanes(), 2);
     assert!(come("b", 1).0 != other_key);
-    // Agents that are gone are not counted.
+    // Dropped agents are not counted.
     drop(second);
     let _third = come("a", 2);
     let users: Vec<usize> = agents.0.lanes.lock().iter().map(|lane| lane.users.len()).collect();
@@ -204,7 +204,7 @@ async fn a_server_and_a_key_have_one_queue_as_long_as_an_agent_uses_it() {
     drop(of_limit);
 }
 
-/// The queue is not dropped between its making and its first agent.
+/// The queue is not dropped between its creation and its first agent.
 #[test]
 fn clients_that_come_at_once_share_the_queue_of_their_server_and_key() {
     const CLIENTS: usize = 4;

@@ -1,4 +1,4 @@
-//! What is said of a host that cannot be reached, and what is known of one by its lock.
+//! Errors about hosts that cannot be reached, and what their locks reveal.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -105,7 +105,7 @@ async fn nobody_is_asked_to_end_where_no_host_is() {
     }
 }
 
-/// A store whose lock somebody has who answers nothing is waited for, but not for long.
+/// A store whose holder answers nothing is awaited, but not for long.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_in_use_is_waited_for_a_while() {
     let dir = tempfile::tempdir().unwrap();

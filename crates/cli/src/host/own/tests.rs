@@ -14,7 +14,7 @@ async fn no_more_sessions_are_live_than_the_configuration_says() {
             let session = runtime.open(id, &Agent::new("simulated")).await.expect("a session");
             session.prompt("hello").await.expect("a reply");
         }
-        // Sessions fall asleep a moment after they are idle.
+        // Idle sessions sleep after a moment.
         let asleep = async {
             while runtime.live().await.expect("a list").len() > live {
                 tokio::task::yield_now().await;

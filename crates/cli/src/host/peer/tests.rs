@@ -1,4 +1,4 @@
-//! Who is let in, and whose lock it is.
+//! Accepted peers, and holders of locks.
 
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 
@@ -14,7 +14,7 @@ fn who_has_a_lock_is_read_from_the_list_of_locks() {
                  3: -> FLOCK  ADVISORY  WRITE 14 fe:00:77 0 EOF\n\
                  4: FLOCK  ADVISORY  WRITE 15 fe:00:771 0 EOF\n\
                  5: FLOCK  ADVISORY  WRITE 16 00:2a:77 0 EOF\nx\n";
-    // Another file system may have a file of the same number.
+    // Another file system may have a file with the same inode.
     assert_eq!(holders(locks, 77), [11, 16]);
     assert_eq!(holders(locks, 771), [15]);
     assert!(holders(locks, 7).is_empty());
@@ -30,7 +30,7 @@ fn the_holder_of_a_lock_is_known_whatever_the_file_says() {
     lock.try_lock().unwrap();
     std::fs::write(&path, "1").unwrap();
     assert!(holds(own, &path) && !holds(1, &path));
-    // Where the system does not say it, the file does.
+    // If the system does not report locks, the file decides.
     drop(lock);
     assert!(holds(1, &path) && !holds(own, &path));
     assert!(!holds(own, &dir.path().join("none")));
@@ -40,7 +40,7 @@ fn the_holder_of_a_lock_is_known_whatever_the_file_says() {
 async fn a_peer_of_this_process_is_itself() {
     let own = i32::try_from(std::process::id()).expect("it fits");
     let (one, _other) = UnixStream::pair().unwrap();
-    // Asked of the system, since a check that is wrong would agree with itself.
+    // Determined independently, because a wrong check would agree with itself.
     let is_possible = Handle::of(&one).is_ok() && !origin::is_of_command();
     assert_eq!(check_possible().is_ok(), is_possible);
     if is_possible {

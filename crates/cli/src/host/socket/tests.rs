@@ -1,4 +1,4 @@
-//! Where the socket of a store is, what is replaced there, and what is left alone.
+//! The socket's place, what is replaced there, and what is left alone.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -7,14 +7,14 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// A private folder that others can be made in.
+/// A private folder in which others can be created.
 fn folder() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::Builder::new().prefix("s").tempdir_in("/tmp").unwrap();
     let real = dir.path().canonicalize().unwrap();
     (dir, real)
 }
 
-/// A store in it whose socket beside it would have a path of so many bytes.
+/// A store in it whose own socket would have a path of this length in bytes.
 fn store(folder: &Path, bytes: usize) -> PathBuf {
     let name = bytes - folder.as_os_str().len() - NAME.len() - 2;
     let store = folder.join("n".repeat(name));
@@ -82,7 +82,7 @@ fn a_private_folder_is_a_folder_of_this_user_that_nobody_else_may_change() {
     symlink(folder.join("700"), folder.join("link")).unwrap();
     assert!(!is_private(&file) && !is_private(&folder.join("link")) && !is_private(&folder.join("none")));
     assert!(!is_private(Path::new(".")), "relative ones are meant from wherever a process is");
-    // That of another user: the root folder, or for root one that was given away.
+    // A folder of another user: the root folder, or for root one that was given away.
     let mut others = PathBuf::from("/");
     if rustix::process::geteuid().is_root() {
         others = folder.join("700");
@@ -91,7 +91,7 @@ fn a_private_folder_is_a_folder_of_this_user_that_nobody_else_may_change() {
     assert!(!is_private(&others));
 }
 
-/// The published values of this hash, so that every build finds the same name.
+/// The published values of this hash, so every build computes the same name.
 #[test]
 fn the_hash_is_the_same_in_every_build() {
     for (text, expect) in
@@ -129,9 +129,9 @@ async fn a_socket_is_for_its_owner_and_made_again_only_where_it_is_gone() {
     assert!(renewed.is_some() && place.renewed().unwrap().is_none(), "the new one is known");
     place.leave();
     assert!(!socket.exists());
-    // What came in its place is another's.
+    // A file that has replaced it is not ours.
     let (_first, first) = listen(&folder).unwrap();
-    // The old one is kept under another name, so that its number is not given to the next one.
+    // The old one is kept under another name, so its inode is not reused.
     fs::rename(&socket, folder.join("first")).unwrap();
     let (_second, second) = listen(&folder).unwrap();
     first.leave();
@@ -147,11 +147,11 @@ async fn a_socket_elsewhere_is_noted_in_the_store() {
     let link = long.join(NAME);
     let noted = || fs::read_link(&link).ok();
     let elsewhere = with_mode(folder.join("p"), 0o700).join(path(&long).unwrap().file_name().unwrap());
-    // A link that leads where this test may write.
+    // A link to a place where this test may write.
     symlink(&elsewhere, &link).unwrap();
     let (_listener, place) = listen(&long).unwrap();
     assert_eq!((noted(), place.link.as_ref()), (Some(elsewhere.clone()), Some(&link)));
-    // A link that was removed or changed is made again, with a socket or without a new one.
+    // A removed or changed link is created again, with or without a new socket.
     for changed in [None, Some("/another"), Some("/another")] {
         fs::remove_file(&link).unwrap();
         if let Some(changed) = changed {
@@ -160,7 +160,7 @@ async fn a_socket_elsewhere_is_noted_in_the_store() {
         assert!(place.renewed().unwrap().is_none());
         assert_eq!(noted(), Some(elsewhere.clone()));
     }
-    // A socket that was there before the store was moved is replaced; a file is somebody's.
+    // A socket from before the store was moved is replaced; a file is not.
     fs::remove_file(&link).unwrap();
     drop(std::os::unix::net::UnixListener::bind(folder.join("short")).unwrap());
     fs::rename(folder.join("short"), &link).unwrap();
@@ -170,7 +170,7 @@ async fn a_socket_elsewhere_is_noted_in_the_store() {
     fs::write(&link, "mine").unwrap();
     assert!(place.renewed().unwrap_err().to_string().contains("is not a socket"));
     assert_eq!(fs::read_to_string(&link).unwrap(), "mine");
-    // A link to another one is left where it is.
+    // A link to another file is left alone.
     fs::remove_file(&link).unwrap();
     symlink("/another", &link).unwrap();
     place.leave();
@@ -191,7 +191,7 @@ async fn what_is_left_of_a_host_is_replaced_and_a_file_is_not() {
     assert!(error.to_string().contains("is not a socket"), "{error}");
     assert_eq!((crate::error::exit_code(&error), fs::read_to_string(&socket).unwrap().as_str()), (2, "mine"));
     fs::remove_file(&socket).unwrap();
-    // The socket of a host that was killed, and the link of a store that had a longer path.
+    // The socket of a killed host, and the link of a store that had a longer path.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     assert!(listen(&folder).is_ok());
     fs::remove_file(&socket).unwrap();
@@ -222,10 +222,10 @@ async fn nobody_answers_where_nothing_or_no_socket_of_a_host_is() {
     assert_eq!(crate::error::exit_code(&error), crate::error::STORE, "{error}");
 }
 
-/// What has the socket has the store's lock, or is not spoken with.
+/// The listener holds the store's lock, or is refused.
 #[tokio::test(start_paused = true)]
 async fn who_listens_without_the_lock_is_waited_for_and_refused() {
-    // Where peers cannot be told apart, nobody is spoken with.
+    // If peers cannot be identified, all are refused.
     let (one, _other) = UnixStream::pair().unwrap();
     if origin::is_of_command() || matches!(peer::process(&one), Err(Stranger::Unknown(_))) {
         return;

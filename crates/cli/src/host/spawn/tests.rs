@@ -1,4 +1,4 @@
-//! What a host says as it starts, and how often another one is started.
+//! The messages of a starting host, and how often another one is started.
 
 use super::*;
 
@@ -56,7 +56,7 @@ async fn pauses_grow_and_there_is_an_end() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert!(starts.are_all_dead());
-    // One that said why it cannot begin did not die.
+    // A host that said why it cannot start did not die.
     let mut starts = Starts::default();
     (0..9).for_each(|_| starts.note(&became("7 the store is in use")));
     assert!(!starts.are_all_dead());

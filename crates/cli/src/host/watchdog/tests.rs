@@ -1,4 +1,4 @@
-//! A host that is alive, and answers some of what it is asked.
+//! A living host that answers some requests.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt as _;
 use super::*;
 use crate::error;
 
-/// A client of a host that answers nothing but the question whether it is there, and not even that while `hangs`.
+/// A client of a host that answers only the watchdog's requests, and not even these while `hangs`.
 fn client_of_one_that_hangs(hangs: &Arc<AtomicBool>, patience: Option<Patience>) -> Client {
     let (near, mut far) = tokio::io::duplex(1 << 16);
     tokio::spawn(async move { while far.read(&mut [0; 1_024]).await.is_ok_and(|bytes| bytes > 0) {} });
@@ -31,7 +31,7 @@ fn client_of_one_that_hangs(hangs: &Arc<AtomicBool>, patience: Option<Patience>)
     client
 }
 
-/// Somebody who waits, and what they were told so far.
+/// Patience, and what it has reported so far.
 fn patient(interrupts: Option<&Interrupts>) -> (Patience, Arc<Mutex<Vec<Silence>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = {
@@ -112,7 +112,7 @@ async fn until_what_was_interrupted_is_over_nobody_waits_for_a_silent_host() {
     }
 }
 
-/// How often a host was asked that answers at once, and what asks it.
+/// The number of requests to a host that answers at once, and the watchdog.
 fn counted(client: Option<WeakClient>, interrupts: Option<&Interrupts>) -> (Watching, Arc<AtomicU32>) {
     let asked = Arc::new(AtomicU32::new(0));
     let answers = {
@@ -182,7 +182,7 @@ async fn a_list_that_a_living_host_does_not_answer_is_given_up_and_work_is_not()
     assert!(!deleting.is_finished() && !prompting.is_finished() && !client.is_closed());
 }
 
-/// A host that hangs has had no time to answer; it gets it when it goes on.
+/// A hanging host had no time to answer; it gets the time when it continues.
 #[tokio::test(start_paused = true)]
 async fn the_time_in_which_a_host_is_silent_does_not_count() {
     let hangs = Arc::new(AtomicBool::new(true));
@@ -199,7 +199,7 @@ async fn the_time_in_which_a_host_is_silent_does_not_count() {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// When the deadline is, in milliseconds after `began`.
+/// The deadline, in milliseconds after `began`.
 fn deadline_ms(wait: &Wait, began: Instant) -> u128 {
     wait.deadline.duration_since(began).as_millis()
 }
@@ -218,14 +218,14 @@ fn after_an_interruption_nobody_waits_for_a_silent_host() {
     let mut wait = Wait::new(began, true);
     assert_eq!(deadline_ms(&wait, began), 1_500);
     assert!(!wait.goes_on() && !wait.is_said);
-    // One that comes while the host is asked shortens the wait, and never makes it longer.
+    // An interruption while the host is asked shortens the wait, and never extends it.
     for (after, deadline) in [(1, 2_500), (9, 10_000)] {
         let mut wait = Wait::new(began, false);
         wait.interrupted(began + after * SECOND);
         assert_eq!((deadline_ms(&wait, began), wait.is_interrupted), (deadline, true), "after {after} s");
         assert!(!wait.goes_on());
     }
-    // Where the user was told before, the host has had its time.
+    // If the user was told before, the host has had its time.
     for after in [10, 60] {
         let mut wait = Wait::new(began, false);
         assert!(wait.goes_on());
