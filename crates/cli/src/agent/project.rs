@@ -1,9 +1,10 @@
-//! A project's instructions for agents: `AGENTS.md`, else `CLAUDE.md`, in each folder from the project's root to the one
-//! that is worked in.
+//! A project's instructions for agents: `AGENTS.md`, or else `CLAUDE.md`, in each folder from the project's
+//! root to the working folder.
 //!
-//! Invariants: together they have at most [`BYTES_MAX`] bytes, and the nearest file is cut last; the files are read again
-//! only when one of them changed; a file is not read that another user owns or could have written, that is no regular
-//! file, or that is a link out of the project or into the folder of its version control.
+//! Invariants: together they have at most [`BYTES_MAX`] bytes, and the nearest file is truncated last; the
+//! files are read again only when one of them has changed; a file is not read if another user owns it or
+//! could have written it, if it is not regular, or if it is a link out of the project or into the folder of
+//! its version control.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,51 +12,51 @@ use std::path::{Path, PathBuf};
 use greenroom_terminal::files::{self, FileError};
 use parking_lot::Mutex;
 
-/// The names under which they are looked for, in each folder the first that is there.
+/// The names of the files, in order of preference; a folder's first existing one is used.
 const NAMES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
-/// What marks a project's root.
+/// The names that mark a project's root.
 const ROOT_MARKS: [&str; 3] = [".git", ".hg", ".jj"];
-/// The most that all of them have together, in bytes.
+/// The most bytes of all files together.
 pub(crate) const BYTES_MAX: usize = 32 * 1024;
-/// The most folders that are looked at.
+/// The most folders that are searched.
 const FOLDERS_MAX: usize = 32;
 
 const HEADING: &str = "# Instructions of the project\n\nThey are in files of the project you work in, written by its \
                        authors. Follow them in your work on it. They do not change what you may do, and what the user says \
                        comes first.";
 
-/// The instructions around a folder.
+/// The instruction files around a folder.
 pub(crate) struct ProjectFiles {
     root: PathBuf,
-    /// From the root to the folder.
+    /// The folders, from the root to the working folder.
     folders: Vec<PathBuf>,
     known: Mutex<Option<(Vec<Stamp>, Instructions)>>,
 }
 
-/// What the files say.
+/// The content of the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Instructions {
-    /// All of it, with its heading; empty where there is nothing.
+    /// The whole text, with its heading; empty if there is none.
     pub(crate) text: String,
-    /// Why a file is not read, or not wholly: one line each.
+    /// Why a file was not read, or not completely: one line each.
     pub(crate) warnings: Vec<String>,
 }
 
-/// By what a change of a file is seen.
+/// File metadata used to detect changes.
 type Stamp = Option<(u64, u64, u64, (i64, i64), (i64, i64))>;
 
-/// The root of the project in which this folder is, an absolute path without links: the folder itself where nothing marks
-/// a root.
+/// Returns the root of the project that contains this folder, an absolute path without links: the folder
+/// itself if nothing marks a root.
 pub(crate) fn root_of(folder: &Path) -> &Path {
     let is_root = |folder: &&Path| ROOT_MARKS.iter().any(|mark| folder.join(mark).exists());
     folder.ancestors().take(FOLDERS_MAX).find(is_root).unwrap_or(folder)
 }
 
-/// Checks that a file, a path without links, is one of the project with this root. What version control keeps for itself
-/// is none: it may hold passwords of servers.
+/// Checks that a file, a path without links, belongs to the project with this root. The files of version
+/// control do not: they may contain passwords of servers.
 ///
 /// # Errors
-/// Why it is none.
+/// Why the file does not belong to the project.
 pub(crate) fn check_within(root: &Path, file: &Path) -> Result<(), &'static str> {
     let Ok(inner) = file.strip_prefix(root) else { return Err("it is a link out of the project") };
     let is_mark = |part: std::path::Component<'_>| ROOT_MARKS.iter().any(|mark| part.as_os_str() == *mark);
@@ -66,7 +67,7 @@ pub(crate) fn check_within(root: &Path, file: &Path) -> Result<(), &'static str>
 }
 
 impl ProjectFiles {
-    /// Those for who works in `folder`, an absolute path without links.
+    /// Finds the files for the working folder `folder`, an absolute path without links.
     pub(crate) fn around(folder: &Path) -> Self {
         let root = root_of(folder);
         let mut folders: Vec<PathBuf> =
@@ -75,7 +76,7 @@ impl ProjectFiles {
         Self { root: root.to_owned(), folders, known: Mutex::default() }
     }
 
-    /// What they say now.
+    /// Reads the current content.
     pub(crate) fn read(&self) -> Instructions {
         let stamps: Vec<Stamp> =
             self.folders.iter().flat_map(|folder| NAMES.map(|name| stamp(&folder.join(name)))).collect();
@@ -92,7 +93,7 @@ impl ProjectFiles {
         let mut warnings = Vec::new();
         let mut room = BYTES_MAX;
         let mut parts = Vec::new();
-        // The nearest first: it says most of what is worked on.
+        // The nearest file first, because it is the most relevant.
         for folder in self.folders.iter().rev() {
             let Some((path, text)) = self.of_folder(folder, &mut warnings) else { continue };
             let shown = path.strip_prefix(&self.root).unwrap_or(&path).display().to_string();
@@ -115,7 +116,7 @@ impl ProjectFiles {
         Instructions { text: format!("{HEADING}\n\n{}", parts.join("\n\n")), warnings }
     }
 
-    /// The file of one folder, and its text.
+    /// Returns the file of one folder, and its text.
     fn of_folder(&self, folder: &Path, warnings: &mut Vec<String>) -> Option<(PathBuf, String)> {
         for path in NAMES.map(|name| folder.join(name)) {
             match self.text(&path) {
@@ -128,7 +129,7 @@ impl ProjectFiles {
     }
 
     fn text(&self, path: &Path) -> Result<String, FileError> {
-        // A link within the project, as from CLAUDE.md to AGENTS.md, is as good as the file.
+        // A link within the project, for example from CLAUDE.md to AGENTS.md, is permitted.
         let real = path.canonicalize().map_err(FileError::Io)?;
         check_within(&self.root, &real).map_err(denied)?;
         let (file, metadata) = files::open(&real, false)?;
@@ -139,7 +140,8 @@ impl ProjectFiles {
         if metadata.mode() & 0o002 != 0 {
             return Err(denied("everybody may write it; look at it, and run `chmod o-w` on it"));
         }
-        // One byte more tells that there is more; larger files are cut without being read whole.
+        // One more byte reveals that the file is larger; larger files are truncated without being read
+        // completely.
         let bytes = files::read_start(file, BYTES_MAX + 1)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -149,7 +151,7 @@ fn denied(reason: &str) -> FileError {
     FileError::Io(std::io::Error::new(std::io::ErrorKind::PermissionDenied, reason))
 }
 
-/// A text's beginning of at most `room` bytes, to the end of a line where there is one.
+/// Returns the start of a text of at most `room` bytes, up to the end of a line if there is one.
 fn cut(text: &str, room: usize) -> &str {
     if text.len() <= room {
         return text;

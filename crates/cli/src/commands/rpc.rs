@@ -1,8 +1,9 @@
-//! `greenroom rpc`: the runtime for other programs, JSON-RPC on standard input and output.
+//! `greenroom rpc`: the runtime for other programs, as JSON-RPC on standard input and output.
 //!
-//! Invariants: nothing but the protocol goes to standard output, a whole line at a time; where a host has the store, what
-//! comes is handed on to it, and to the next one where it ends, or done here where there is none; what a host left open is
-//! answered all the same; a host that is silent is named on standard error, and waited for; when it is to end, running runs are interrupted in order.
+//! Invariants: only the protocol is written to standard output, in complete lines; if a host has the store,
+//! requests are passed to it, and to the next one if it ends, or handled here if there is none; requests that
+//! a host left open are answered anyway; a silent host is named on standard error, and awaited; when the
+//! command ends, runs in progress are interrupted in order.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -22,27 +23,27 @@ use crate::agent::{self, Stay};
 use crate::args::{Global, RpcArgs};
 use crate::host::{self, Answering, Line, Patience, Setup, Who};
 
-/// How many bytes may be under way to the runtime in this process.
+/// How many bytes may be on their way to the runtime in this process.
 const PIPE_BYTES: usize = 1 << 16;
-/// What a program is told where its host has ended.
+/// The message to the program when its host has ended.
 const NEXT_HOST: &str = "the host has ended, and what is asked from now on is asked of the next one; sessions must be started \
                          again before their events are told";
 
-/// What came on standard input: a line, or a part of one that is too long.
+/// A piece of standard input: a line, or a part of one that is too long.
 struct Piece {
     bytes: Vec<u8>,
     part: Part,
 }
 
-/// Which part of a line it is.
+/// The part of a line.
 enum Part {
     Whole,
-    /// The beginning of a line that is too long.
+    /// The start of a line that is too long.
     Beginning,
     Rest,
 }
 
-/// Runs it, until standard input ends or it is interrupted: at the host, where one has the store.
+/// Runs the command until standard input ends or it is interrupted: through the host, if one has the store.
 pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let patience = Some(Patience::to_the_end(global));
@@ -76,7 +77,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
         warnings.iter().try_for_each(|warning| agent::warn(global, warning))?;
         let is_over = tokio::select! {
             biased;
-            // The end of the connection aborts the runs that it began.
+            // The end of the connection aborts its runs.
             () = interrupts.next() => return Ok(0),
             is_over = hand_on(input, output, &mut said) => is_over?,
         };
@@ -86,7 +87,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
     }
 }
 
-/// What comes on standard input, until that ends.
+/// Reads standard input until it ends.
 fn standard_input() -> mpsc::Receiver<Piece> {
     let (pieces, said) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -109,14 +110,14 @@ fn standard_input() -> mpsc::Receiver<Piece> {
     said
 }
 
-/// The next line, or as much of it as is looked at. An input that cannot be read has ended.
+/// Returns the next line, or as much of it as is examined. An input that cannot be read counts as ended.
 async fn piece(input: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = input.take(LINE_BYTES_MAX).read_until(b'\n', &mut bytes).await;
     read.is_ok_and(|count| count > 0).then_some(bytes)
 }
 
-/// Tells the program that another host has its requests.
+/// Tells the program that another host gets its requests.
 async fn tell_of_next_host() -> Result<()> {
     let told = json!({ "jsonrpc": "2.0", "method": "client/warning", "params": { "message": NEXT_HOST } });
     say(&format!("{told}\n")).await
@@ -128,8 +129,8 @@ async fn say(text: &str) -> Result<()> {
     Ok(out.flush().await?)
 }
 
-/// Hands on what comes to a host, and its answers to standard output. Gives whether that is all: else the host has ended,
-/// and who asked was told of it.
+/// Passes input to a host, and its output to standard output. Returns whether everything is done; otherwise
+/// the host has ended, and the callers were told.
 async fn hand_on(
     mut input: impl AsyncBufRead + Unpin,
     mut output: impl AsyncWrite + Unpin,
@@ -144,7 +145,7 @@ async fn hand_on(
                 Part::Rest => {}
             }
             if output.write_all(&bytes).await.is_err() {
-                // A host that is gone is found where it is read from.
+                // The task that reads from the host detects its end.
                 std::future::pending::<()>().await;
             }
         }
@@ -157,7 +158,7 @@ async fn hand_on(
         let mut line = Vec::new();
         loop {
             line.clear();
-            // What is no whole line was not said.
+            // An incomplete line is dropped.
             if input.read_until(b'\n', &mut line).await.is_err() || !line.ends_with(b"\n") {
                 return anyhow::Ok(());
             }
@@ -176,7 +177,7 @@ async fn hand_on(
     Ok(is_over.get())
 }
 
-/// Has the store in this process, and answers other commands too.
+/// Holds the store in this process, and serves other commands too.
 async fn serve(
     global: &Global,
     args: &RpcArgs,
@@ -188,7 +189,7 @@ async fn serve(
     let agent = Arc::new(setup.agent.clone());
     let (mut near, far) = tokio::io::duplex(PIPE_BYTES);
     tokio::spawn(async move {
-        // The other end may be gone; and the end of this one is the end of the input.
+        // The receiver may be gone; the end of this task ends its input.
         while let Some(piece) = said.recv().await {
             if near.write_all(&piece.bytes).await.is_err() {
                 return;
@@ -217,7 +218,7 @@ async fn serve(
     Ok(0)
 }
 
-/// Notes the folder of a session that was begun here. One that cannot be noted is found by its id.
+/// Notes the folder of a session that was started here. A session without a noted folder is found by its id.
 async fn note(setup: &Setup, delivery: Delivery) {
     if let Delivery::Event(event) = delivery
         && let Ok(session) = setup.runtime.session(&event.session).await

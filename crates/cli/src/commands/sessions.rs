@@ -1,6 +1,6 @@
-//! `greenroom sessions` and `greenroom delete`: what is in the store.
+//! `greenroom sessions` and `greenroom delete`: the sessions in the store.
 //!
-//! Invariants: looking makes nothing, not even the store's folder.
+//! Invariants: listing creates nothing, not even the store's folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal as _;
@@ -20,19 +20,19 @@ use crate::host::source::{self, KnownSession, Listed};
 use crate::host::{self, link, stored};
 use crate::{agent, error};
 
-/// The sessions that each called, by id.
+/// The sessions of sub-agents, by their callers' ids.
 type Called = BTreeMap<String, Vec<KnownSession>>;
 
-/// The shortest beginning of an id whose session is deleted without a question, in characters.
+/// The shortest prefix of an id that deletes a session without confirmation, in characters.
 const BEGINNING_MIN: usize = 4;
-/// Most ids are shown whole; `--json` has all of one.
+/// The width of ids, in columns: most are shown in full; `--json` has all of each.
 const ID_COLUMNS: usize = 65;
-/// How much of a title is shown.
+/// The width of titles, in columns.
 const TITLE_COLUMNS: usize = 40;
-/// How much of a folder's path is shown.
+/// The width of folders' paths, in columns.
 const FOLDER_COLUMNS: usize = 48;
 
-/// Lists them, the newest first.
+/// Lists the sessions, newest first.
 pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let dir = agent::data_dir(global)?;
@@ -43,7 +43,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         true => Some(std::env::current_dir()?.canonicalize()?.display().to_string()),
         false => None,
     };
-    // Those that an agent called are listed with their caller.
+    // Sessions of sub-agents are listed with their callers.
     let (mut sessions, called) = split(sessions, args.all);
     sessions.retain(|known| {
         let has = |name: &str, value: &String| known.summary.labels.get(name) == Some(value);
@@ -85,7 +85,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     Ok(code)
 }
 
-/// Says how many sessions are damaged.
+/// Prints how many sessions are damaged.
 fn say_damaged(global: &Global, sessions: &[KnownSession]) -> Result<()> {
     let damaged = sessions.iter().filter(|known| known.summary.lost_from.is_some()).count();
     let text = match damaged {
@@ -97,7 +97,7 @@ fn say_damaged(global: &Global, sessions: &[KnownSession]) -> Result<()> {
     Ok(Screen::stderr(global.color).line(line)?)
 }
 
-/// A session as `session/list` gives it, and what only a person's list shows besides.
+/// Returns a session as `session/list` does, and what else a list for people shows.
 fn json_of(known: &KnownSession) -> Result<Value> {
     let KnownSession { summary, .. } = known;
     let mut value = serde_json::to_value(summary)?;
@@ -138,7 +138,7 @@ fn table(screen: &mut Screen, sessions: &[(usize, KnownSession)]) -> Result<()> 
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
             let padding = " ".repeat(widths[column] - columns(cell));
-            // Numbers to the right, words to the left.
+            // Numbers are right-aligned, text is left-aligned.
             let cell = if column == 3 || column == 5 {
                 format!("{padding}{cell}")
             } else {
@@ -159,7 +159,7 @@ fn table(screen: &mut Screen, sessions: &[(usize, KnownSession)]) -> Result<()> 
     Ok(())
 }
 
-/// A folder as people write it: below their own with a tilde.
+/// Formats a folder as people write it: with a tilde for the home folder.
 fn shown_folder(folder: &str) -> String {
     let home = variable("HOME").filter(|home| home.len() > 1);
     let below = home.and_then(|home| Some(format!("~{}", folder.strip_prefix(home.trim_end_matches('/'))?)));
@@ -167,8 +167,8 @@ fn shown_folder(folder: &str) -> String {
     one_line(shown.as_deref().unwrap_or(folder), FOLDER_COLUMNS)
 }
 
-/// The sessions that stand for themselves, and those that others called. One whose caller is gone stands for itself where
-/// all are wanted, and is hidden otherwise.
+/// Splits sessions into top-level ones and those of sub-agents. A session whose caller is gone counts as
+/// top-level if all are wanted, and is hidden otherwise.
 fn split(sessions: Vec<KnownSession>, all: bool) -> (Vec<KnownSession>, Called) {
     let known: BTreeSet<String> = sessions.iter().map(|session| session.summary.id.clone()).collect();
     let mut called = Called::new();
@@ -183,17 +183,17 @@ fn split(sessions: Vec<KnownSession>, all: bool) -> (Vec<KnownSession>, Called) 
     (roots, called)
 }
 
-/// Lists a session and those below it, each with how deep it stands.
+/// Adds a session and those below it to the list, each with its depth.
 fn list_tree(listed: &mut Vec<(usize, KnownSession)>, session: KnownSession, depth: usize, called: &Called) {
     let below = called.get(&session.summary.id).cloned().unwrap_or_default();
     listed.push((depth, session));
     below.into_iter().for_each(|session| list_tree(listed, session, depth + 1, called));
 }
 
-/// Whether the user means this session, where they gave little of its id.
+/// Asks whether the user means this session, if they gave a short prefix of its id.
 ///
 /// # Errors
-/// Nobody is there who could say so.
+/// Nobody can answer.
 async fn is_meant(global: &Global, args: &DeleteArgs, id: &str) -> Result<bool> {
     if args.yes || args.id == id || args.id.chars().count() >= BEGINNING_MIN {
         return Ok(true);
@@ -211,13 +211,13 @@ async fn is_meant(global: &Global, args: &DeleteArgs, id: &str) -> Result<bool> 
     Ok(matches!(answer.await??.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// What is said where the user does not mean it.
+/// Prints that nothing was deleted.
 fn left(global: &Global) -> Result<u8> {
     Screen::stderr(global.color).line("Nothing is deleted.")?;
     Ok(error::FAILED)
 }
 
-/// Deletes one, with those below it.
+/// Deletes a session, and those below it.
 pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     let dir = agent::data_dir(global)?;
     if !dir.exists() {

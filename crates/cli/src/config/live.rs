@@ -1,8 +1,8 @@
-//! The configuration while a command runs: its files are looked at before each check of a session.
+//! Reloads the configuration while a command runs: its files are checked before each check of a session.
 //!
-//! Invariants: where nothing changed, a look costs a call of the system for each file, those of the user's prompts
-//! included; an edit that cannot be used changes nothing,
-//! and is said once, with file, line and key; an edit of a project's file tightens, or waits for the next start.
+//! Invariants: if nothing has changed, a check costs one system call for each file, including those of the
+//! user's prompts; an invalid edit changes nothing, and is reported once, with file, line and key; an edit of
+//! a project's file tightens settings, or waits for the next start.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -19,50 +19,50 @@ use super::layers::{
 use super::place::line_of;
 use super::{Config, Overrides};
 
-/// A file that was changed so short a time ago is read again with each look: clocks of file systems are coarse, and its
-/// next edit may not be seen by its date.
+/// A file that was changed more recently than this is read again with each check: timestamps of file systems
+/// are coarse, so the next edit may have the same one.
 const YOUNG: Duration = Duration::from_secs(2);
-/// An empty file is taken for one that is being written, for so long.
+/// An empty file counts as being written for this long.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 
-/// What changed.
+/// A change.
 #[derive(Debug, Default)]
 pub(crate) struct Change {
-    /// What holds from now on; `None`: what held before.
+    /// The new configuration; `None` keeps the current one.
     pub(crate) config: Option<Arc<Config>>,
-    /// What the user must know.
+    /// A warning for the user.
     pub(crate) warning: Option<String>,
 }
 
-/// The configuration of a command that runs.
+/// The configuration of a running command.
 pub(crate) struct LiveConfig {
     explicit: Option<PathBuf>,
-    /// What stands over the files, as long as the command runs.
+    /// The overrides of the files, which do not change.
     overrides: Overrides,
     places: [Option<PathBuf>; 2],
     state: Mutex<State>,
 }
 
 struct State {
-    /// What holds.
+    /// The current configuration.
     config: Arc<Config>,
-    /// What held at the start.
+    /// The configuration at the start.
     start: Arc<Config>,
-    /// Of the project's file: what holds.
+    /// The part of the project's file that is in effect.
     project: Option<Value>,
-    /// The files as they were looked at last: the user's, and the project's.
+    /// The metadata of the user's and the project's file at the last check.
     stamps: [Option<Stamp>; 2],
-    /// The files that the user's file names for prompts, as they were looked at last.
+    /// The files that the user's file names for prompts, with their metadata at the last check.
     prompts: Vec<(PathBuf, Option<Stamp>)>,
-    /// Whether one of them may change again without another stamp.
+    /// Whether one of them may change again with the same metadata.
     is_young: bool,
-    /// The files' texts as they were read last.
+    /// The files' texts when they were last read.
     texts: [Option<String>; 2],
-    /// What could not be read, so that it is said once.
+    /// The last error of reading, so that it is reported once.
     unreadable: Option<([Option<Stamp>; 2], String)>,
 }
 
-/// By what a change of a file is seen.
+/// File metadata used to detect changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     place: (u64, u64),
@@ -82,7 +82,7 @@ impl Stamp {
         })
     }
 
-    /// How long before `now` it changed; nothing where that lies ahead.
+    /// Returns how long before `now` the file changed; zero if that is in the future.
     fn age(&self, now: SystemTime) -> Duration {
         let (seconds, nanoseconds) = self.changed.max(self.modified);
         let since_epoch = Duration::new(
@@ -94,11 +94,11 @@ impl Stamp {
 }
 
 impl LiveConfig {
-    /// What was loaded from these files.
+    /// Creates the state after loading these files.
     pub(crate) fn new(explicit: Option<&Path>, loaded: &Loaded) -> Self {
         let (own, project) = Files::places(explicit, &loaded.overrides.surroundings);
         let places = [own, project];
-        // An edit since they were loaded is young, and so it is seen by its text.
+        // An edit since then is recent, and is detected by the text.
         let stamps = stamps(&places);
         let config = Arc::new(loaded.config.clone());
         let prompts = prompts(places[0].as_deref(), loaded.texts[0].as_deref());
@@ -112,22 +112,22 @@ impl LiveConfig {
             texts: loaded.texts.clone(),
             unreadable: None,
         };
-        // What must be said of it was said at the start.
+        // These warnings were reported at the start.
         let overrides = Overrides { warnings: Vec::new(), ..loaded.overrides.clone() };
         Self { explicit: explicit.map(Path::to_owned), overrides, places, state: Mutex::new(state) }
     }
 
-    /// What holds, as far as it was looked at.
+    /// Returns the configuration as of the last check.
     pub(crate) fn config(&self) -> Arc<Config> {
         Arc::clone(&self.state().config)
     }
 
-    /// What changed since the last look.
+    /// Returns the changes since the last check.
     pub(crate) fn look(&self) -> Option<Change> {
         self.look_at(SystemTime::now())
     }
 
-    /// As [`Self::look`], at this time.
+    /// Like [`Self::look`], at this time.
     fn look_at(&self, now: SystemTime) -> Option<Change> {
         let stamps = stamps(&self.places);
         let mut state = self.state();
@@ -171,9 +171,9 @@ impl LiveConfig {
         state.texts = texts;
         let before = Arc::clone(&state.config);
         Some(match state.taken(&files, is_project_edited) {
-            // Read again, since it was young, and found as it was.
+            // The file was read again because it was recent, and has not changed.
             Ok(None) if !is_edited && state.config == before => return None,
-            // That was said when it was edited.
+            // This was reported when it was edited.
             Err(_) if !is_edited && !is_prompt_edited => return None,
             Ok(warning) => Change { config: Some(Arc::clone(&state.config)), warning },
             Err(error) => Change { config: None, warning: Some(refused(&error.to_string())) },
@@ -186,7 +186,7 @@ impl LiveConfig {
 }
 
 impl State {
-    /// What cannot be read is said once.
+    /// Reports an error of reading, once.
     fn unreadable(&mut self, stamps: [Option<Stamp>; 2], reason: String) -> Option<Change> {
         let now = Some((stamps, reason));
         if self.unreadable == now {
@@ -197,10 +197,11 @@ impl State {
         Some(Change { config: None, warning })
     }
 
-    /// Takes over what may change while sessions are open. Gives what waits for the next start.
+    /// Applies settings that may change while sessions are open. Returns a message about settings that wait
+    /// for the next start.
     fn taken(&mut self, files: &Files, is_project_edited: bool) -> Result<Option<String>> {
         let [own, edited] = files.checked()?;
-        // All of it, as it would be used at a start: an edit is good or it is not.
+        // Everything is checked as at a start: an edit is valid or it is not.
         assemble(files, own.clone(), edited.clone())?;
         let mut project = self.project.clone();
         let mut waits = Vec::new();
@@ -232,7 +233,7 @@ impl State {
         Ok(warning)
     }
 
-    /// Which settings of the user's file wait for the next start, if they were changed now.
+    /// Returns a message about changed settings of the user's file that wait for the next start.
     fn waiting(&self, config: &Config) -> Option<String> {
         let (start, before) = (&self.start, &self.config);
         let changed = [
@@ -262,14 +263,14 @@ impl State {
     }
 }
 
-/// That these settings wait for the next start.
+/// Returns the message that these settings wait for the next start.
 fn wait(keys: &[impl AsRef<str>]) -> String {
     let names: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
     let verb = if names.len() == 1 { "waits" } else { "wait" };
     format!("{} {verb} for the next start", names.join(", "))
 }
 
-/// What a project's file asks for and does not get before the next start.
+/// Returns the message that these settings of a project's file wait for the next start.
 fn project_waits(source: Option<&Source>, keys: &[String]) -> String {
     let place = source.map_or_else(
         || format!("{} is gone", super::FILE_NAME),
@@ -285,7 +286,7 @@ fn project_waits(source: Option<&Source>, keys: &[String]) -> String {
     )
 }
 
-/// Whether a project's edit of a setting tightens what holds.
+/// Whether a project's edit of a setting tightens the current value.
 fn is_tighter(key: &str, held: Option<&Value>, edited: &Value) -> bool {
     let (Some(tighter), Some(edited)) = (tighter(key), edited.as_f64()) else { return false };
     match (tighter, held.and_then(Value::as_f64)) {
@@ -295,9 +296,9 @@ fn is_tighter(key: &str, held: Option<&Value>, edited: &Value) -> bool {
     }
 }
 
-/// That an edit is not used, and why.
+/// Returns the message that an edit is not used, and why.
 pub(super) fn refused(reason: &str) -> String {
-    // The reason comes last: it may be long.
+    // The reason comes last, because it may be long.
     format!("the settings before the newest edit still hold: {reason}")
 }
 
@@ -310,7 +311,7 @@ fn stamps(places: &[Option<PathBuf>; 2]) -> [Option<Stamp>; 2] {
     ]
 }
 
-/// The files that the user's file, with this text, names for prompts.
+/// Returns the files that this text of the user's file names for prompts.
 fn prompts(own: Option<&Path>, text: Option<&str>) -> Vec<(PathBuf, Option<Stamp>)> {
     let (Some(own), Some(text)) = (own, text) else { return Vec::new() };
     let stamped = |path: PathBuf| {
@@ -331,7 +332,7 @@ mod tests {
     use super::*;
     use crate::config::load;
 
-    /// The file that a prompt is read from is live as the one that names it is.
+    /// A prompt's file is reloaded like the file that names it.
     #[test]
     fn an_edit_of_a_prompts_file_is_seen() {
         let dir = tempfile::tempdir().unwrap();
@@ -348,7 +349,7 @@ mod tests {
         let change = live.look_at(now).expect("the edit is seen");
         assert!(change.config.is_some() && change.warning.is_none(), "{change:?}");
         assert_eq!(said(), "Be thorough.");
-        // One that is gone is said once, and what it said holds.
+        // A missing file is reported once, and its last text stays in effect.
         std::fs::remove_file(&prompt).unwrap();
         let change = live.look_at(now).expect("that is seen, too");
         assert!(change.warning.is_some_and(|text| text.contains("p.md")) && change.config.is_none());
@@ -374,7 +375,7 @@ mod tests {
         let (now, default) = (SystemTime::now(), Config::default());
         assert!(live.look_at(now).is_none(), "it may be being written");
         assert_eq!(live.config().limits.steps_max, 7);
-        // The next look may be long after.
+        // The next check may be long after.
         for later in [Duration::from_secs(2), Duration::from_secs(60)] {
             let seen = live.look_at(now + later);
             assert_eq!(seen.is_some(), later.as_secs() == 2, "{seen:?}");

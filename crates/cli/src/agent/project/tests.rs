@@ -1,4 +1,4 @@
-//! Which files are a project's instructions, in which order, and how much of them.
+//! The files of a project's instructions, their order, and their size.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
@@ -18,7 +18,7 @@ fn root() -> (tempfile::TempDir, std::path::PathBuf) {
     (dir, root)
 }
 
-/// What is read in `folder` of a project with these files, without the heading.
+/// Checks the text for `folder` of a project with these files, without the heading.
 fn check(files: &[(&str, &str)], folder: &str, wanted: &str) {
     let (_dir, root) = root();
     std::fs::create_dir_all(root.join(folder)).expect("it is made");
@@ -41,12 +41,12 @@ fn files_are_read_from_the_root_to_the_folder() {
         "## AGENTS.md\n\nA\n\n## a/b/AGENTS.md\n\nB",
     );
     check(&[git, ("CLAUDE.md", "C"), ("a/AGENTS.md", "A")], "a", "## CLAUDE.md\n\nC\n\n## a/AGENTS.md\n\nA");
-    // The first name that is there counts in a folder; an empty file says nothing.
+    // A folder's first existing name is used; an empty file has no effect.
     check(&[("AGENTS.md", "A"), ("CLAUDE.md", "C")], "", "## AGENTS.md\n\nA");
     check(&[("AGENTS.md", " \n")], "", "");
-    // Without a mark of a root, a folder stands alone.
+    // Without the mark of a root, a folder stands alone.
     check(&[("AGENTS.md", "A"), ("a/AGENTS.md", "B")], "a", "## AGENTS.md\n\nB");
-    // Beside the way to the folder nothing is read.
+    // Folders beside the path to the working folder are not read.
     check(&[git, ("a/AGENTS.md", "A"), ("b/AGENTS.md", "B")], "a", "## a/AGENTS.md\n\nA");
 }
 
@@ -64,7 +64,7 @@ fn the_nearest_file_is_cut_last_and_the_rest_is_told() {
         BYTES_MAX / 40 + (BYTES_MAX - BYTES_MAX / 40 * 20) / 20
     );
     assert!(read.warnings.len() == 1 && read.warnings[0].starts_with("AGENTS.md: "), "{:?}", read.warnings);
-    // A file of any size is cut, and nothing hangs on the rest of it.
+    // A file of any size is truncated, and the rest is not read.
     write(&root, "a/AGENTS.md", &"ü".repeat(BYTES_MAX * 4));
     assert!(ProjectFiles::around(&root.join("a")).read().text.len() <= BYTES_MAX + 1_024);
 }
@@ -82,14 +82,14 @@ fn what_others_could_have_written_or_is_elsewhere_is_not_read() {
     assert_eq!(read.text, "", "{read:?}");
     assert!(read.warnings.iter().any(|line| line.contains("out of the project")), "{read:?}");
     assert!(read.warnings.iter().any(|line| line.contains("chmod o-w")), "{read:?}");
-    // What version control keeps for itself is not the project's.
+    // The files of version control do not belong to the project.
     std::fs::remove_file(root.join("AGENTS.md")).expect("it is removed");
     write(&root, ".git/config", "TOKEN");
     symlink(".git/config", root.join("AGENTS.md")).expect("a link");
     let read = ProjectFiles::around(&root).read();
     assert_eq!(read.text, "", "{read:?}");
     assert!(read.warnings.iter().any(|line| line.contains("version control")), "{read:?}");
-    // A link within the project is as good as the file, and a pipe is waited for by nobody.
+    // A link within the project is permitted, and a pipe does not block.
     std::fs::remove_file(root.join("AGENTS.md")).expect("it is removed");
     write(&root, "docs/agents.md", "INSIDE");
     symlink("docs/agents.md", root.join("AGENTS.md")).expect("a link");
