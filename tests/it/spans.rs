@@ -227,7 +227,7 @@ async fn the_tree_of_spans_has_the_names_of_the_conventions_and_no_content() {
     }
     // The decisions, with their numbers.
     for line in [
-        "a run begins",
+        "a run starts",
         "the context is measured",
         "the model answered",
         "a tool ended",

@@ -254,7 +254,7 @@ fn advice_for(class: FailureClass) -> Option<&'static str> {
         FailureClass::Quota => Some("check the account's credit, or use another model or server"),
         FailureClass::RateLimited | FailureClass::Overloaded => Some("try again later"),
         FailureClass::Loading => {
-            Some("look at the server's log; limits.loading_timeout_s says how long it is waited for")
+            Some("look at the server's log; limits.loading_timeout_s sets how long to wait for it")
         }
         FailureClass::ContextFloor | FailureClass::RequestTooLargeForRateLimit => {
             Some("use a model with a larger window, or a shorter prompt")

@@ -91,7 +91,7 @@ impl Answering {
         let listening = match peer::check_possible() {
             Ok(()) => Some(socket::listen(&dir)?),
             Err(reason) => {
-                tracing::info!("no other command is answered: {reason}");
+                tracing::info!("other commands are not served: {reason}");
                 None
             }
         };
@@ -172,7 +172,9 @@ impl Door {
                 None => match self.place.renewed() {
                     Ok(None) => {}
                     Ok(Some(renewed)) => listener = renewed,
-                    Err(error) => tracing::warn!("the socket is gone, and cannot be made again: {error:#}"),
+                    Err(error) => {
+                        tracing::warn!("the socket is gone, and cannot be created again: {error:#}")
+                    }
                 },
                 Some(Ok(_)) if is_ending => {}
                 Some(Ok((stream, _))) => self.admit(stream),

@@ -101,7 +101,7 @@ fn outlive_file_size_limit() -> anyhow::Result<()> {
     let number = rustix::process::Signal::XFSZ.as_raw();
     // A handler is sufficient, and it stays installed.
     let handled = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::from_raw(number));
-    handled.map(drop).context("outlive the limit of file sizes")
+    handled.map(drop).context("handle the limit of file sizes")
 }
 
 async fn perform(options: &Options) -> anyhow::Result<u8> {

@@ -114,7 +114,7 @@ async fn a_hand_off_that_cannot_be_made_leaves_the_run_with_its_agent() {
     assert_eq!(said, "triage read The conversation goes on with refunds.");
     let warned = warnings(&mut events);
     assert!(
-        warned.iter().any(|warning| warning.starts_with("the conversation stays where it is: ")),
+        warned.iter().any(|warning| warning.starts_with("the conversation stays with its agent: ")),
         "{warned:?}"
     );
     assert_eq!(session.state().await.unwrap().agent, None);

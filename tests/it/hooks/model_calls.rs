@@ -140,13 +140,13 @@ async fn a_hook_before_a_call_that_fails_has_refused_it() {
         ),
         (
             agent(100_000).before_model(|_| async { BeforeModel::Messages(Vec::new()) }),
-            "a before_model hook gave 0 messages in the place of 1",
+            "a before_model hook returned 0 messages instead of 1",
         ),
         (
             agent(100_000).before_model(|_| async {
                 BeforeModel::Settings(ModelSettings::new().tool_choice(ToolChoice::Tool("x".into())))
             }),
-            "a before_model hook chose a tool that is not there: \"x\"",
+            "a before_model hook chose an unknown tool: \"x\"",
         ),
     ];
     for (agent, expected) in failing {

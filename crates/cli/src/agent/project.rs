@@ -138,7 +138,7 @@ impl ProjectFiles {
             return Err(denied("it belongs to another user"));
         }
         if metadata.mode() & 0o002 != 0 {
-            return Err(denied("everybody may write it; look at it, and run `chmod o-w` on it"));
+            return Err(denied("everybody may write it; check it, then run `chmod o-w` on it"));
         }
         // One more byte reveals that the file is larger; larger files are truncated without being read
         // completely.

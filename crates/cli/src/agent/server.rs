@@ -164,18 +164,19 @@ pub(crate) fn confirm(
     data_dir: &Path,
 ) -> Result<(String, BaseUrl)> {
     if origin::is_of_command() {
-        return Err(usage("a command of a tool started this process, and confirms nothing"));
+        return Err(usage("a command of a tool started this process, so it may not confirm an address"));
     }
     if args.base_url.is_some() {
-        return Err(usage("an address that you give with --base-url gets the key without being confirmed"));
+        return Err(usage("an address given with --base-url needs no confirmation"));
     }
     let name = args.provider.as_deref().unwrap_or(&config.provider);
     let (settings, base_url) = config.provider(name)?;
     let variable = args.api_key_env.as_deref().or(settings.api_key_env.as_deref());
-    let variable = variable.ok_or_else(|| usage(format!("the provider {name} is sent no key")))?;
+    let variable = variable.ok_or_else(|| usage(format!("the provider {name} has no key")))?;
     check_variable(variable).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
     let key = surroundings.variable(variable);
-    let key = key.ok_or_else(|| usage(format!("the variable {variable} is not set, and it has the key")))?;
+    let key =
+        key.ok_or_else(|| usage(format!("the variable {variable}, which should have the key, is not set")))?;
     trust::confirm(data_dir, &key, base_url)?;
     Ok((variable.to_owned(), base_url.clone()))
 }

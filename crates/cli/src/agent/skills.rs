@@ -165,7 +165,7 @@ impl Skills {
         let more = warnings.len().saturating_sub(WARNINGS_MAX);
         warnings.truncate(WARNINGS_MAX);
         if more > 0 {
-            warnings.push(format!("{more} more skills are not offered"));
+            warnings.push(format!("{more} more skills are not listed"));
         }
         warnings
     }
@@ -189,7 +189,7 @@ impl Skills {
                     skills.entry(name).or_insert(skill);
                 }
                 Ok(None) => {}
-                Err(reason) => warnings.push(format!("{} is not offered: {reason}", path.display())),
+                Err(reason) => warnings.push(format!("{} is not listed: {reason}", path.display())),
             }
         }
         take(known.insert(Known { stamps, skills, warnings }))
@@ -241,8 +241,8 @@ fn skill(path: &Path, project: Option<&Path>) -> Result<Option<(String, Skill)>,
     let (file, _) = files::open(path, true).map_err(|error| error.to_string())?;
     let bytes = files::read_start(file, BYTES_MAX).map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&bytes);
-    let head = head(&text).ok_or("it does not begin with a head between two lines of ---")?;
-    let head: Head = serde_norway::from_str(head).map_err(|error| format!("its head: {error}"))?;
+    let head = head(&text).ok_or("it does not begin with front matter between two lines of ---")?;
+    let head: Head = serde_norway::from_str(head).map_err(|error| format!("its front matter: {error}"))?;
     let folder = path.parent().map(Path::to_owned).unwrap_or_default();
     let of_folder = || folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let name = head.name.unwrap_or_else(of_folder);
@@ -255,7 +255,7 @@ fn skill(path: &Path, project: Option<&Path>) -> Result<Option<(String, Skill)>,
     }
     let description = head.description.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
     if description.is_empty() {
-        return Err("its head has no description".to_owned());
+        return Err("its front matter has no description".to_owned());
     }
     let description = description.chars().take(DESCRIPTION_CHARS_MAX).collect();
     Ok(Some((name, Skill { description, folder, project: project.map(Path::to_owned) })))

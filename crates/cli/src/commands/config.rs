@@ -74,7 +74,7 @@ pub(crate) fn run(global: &Global, args: &ConfigArgs) -> Result<u8> {
 /// Returns the parts of a setting's name.
 fn known(key: &str) -> Result<Vec<String>> {
     keys::parts(key).ok_or_else(|| {
-        let hint = keys::similar(key).map(|similar| format!("; there is {similar}")).unwrap_or_default();
+        let hint = keys::similar(key).map(|similar| format!("; did you mean {similar}?")).unwrap_or_default();
         usage(format!("there is no setting {key}{hint}; `greenroom config` lists them"))
     })
 }

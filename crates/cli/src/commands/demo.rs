@@ -287,7 +287,7 @@ impl Show {
             EventKind::Fallback { model, failure, .. } => {
                 self.notice(&format!("continuing with {model}: {failure}"))?
             }
-            EventKind::OverflowDetected => self.notice("the model cut the context silently")?,
+            EventKind::OverflowDetected => self.notice("the server truncated the context silently")?,
             EventKind::Retry { failure, .. } => self.notice(&format!("trying again: {failure}"))?,
             EventKind::Warning { message } => self.notice(message)?,
             EventKind::SessionRestarted { reason } => {
@@ -365,7 +365,7 @@ impl Show {
             End::OutOfTime => {
                 Some("That took long enough: there is little to read in this folder.".to_owned())
             }
-            End::Interrupted => Some("Interrupted. What had come is kept.".to_owned()),
+            End::Interrupted => Some("Interrupted. Partial output is kept.".to_owned()),
             End::Failed => Some("The demo could not continue.".to_owned()),
         };
         if let Some(word) = word {

@@ -51,11 +51,11 @@ fn say_what_is_missing(global: &Global, stored: &Stored) -> Result<u8> {
     let waiting = stored.waiting().len() as u64;
     if waiting > 0 {
         Screen::stderr(global.color).line(format!(
-            "greenroom: warning: {} not in the file; `greenroom show {}` prints what waits",
+            "greenroom: warning: {} not in the file; `greenroom show {}` prints what is queued",
             if waiting == 1 {
-                "1 prompt waits and is".to_owned()
+                "1 queued prompt is".to_owned()
             } else {
-                format!("{waiting} prompts wait and are")
+                format!("{waiting} queued prompts are")
             },
             stored.summary.id
         ))?;

@@ -61,7 +61,7 @@ async fn show(global: &Global, args: &ModelsArgs, client: &Client, warnings: &[S
         screen.line(if was_known {
             format!("Forgot the limit that the server named for {model}.")
         } else {
-            format!("No limit of {model} was remembered.")
+            format!("No learned limit of {model} was stored.")
         })?;
         return Ok(0);
     }
@@ -89,7 +89,7 @@ async fn show(global: &Global, args: &ModelsArgs, client: &Client, warnings: &[S
     }
     let origin = one_line(&known.origin, 200);
     let title = if known.problem.is_some() {
-        format!("Models of the catalogue; {origin} did not say which it has")
+        format!("Models of the catalogue; {origin} did not list its own")
     } else {
         format!("Models at {origin}")
     };

@@ -66,7 +66,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         return Ok(code);
     }
     if listed.is_empty() && code == 0 && (args.unfinished || args.here || !args.labels.is_empty()) {
-        screen.line("No session is like that; without --label, --here and --unfinished all are shown.")?;
+        screen.line("No session matches; without --label, --here and --unfinished all are shown.")?;
         return Ok(0);
     }
     if listed.is_empty() && code == 0 {
@@ -201,7 +201,7 @@ async fn is_meant(global: &Global, args: &DeleteArgs, id: &str) -> Result<bool> 
     let mut screen = Screen::stderr(global.color);
     if !screen.is_terminal() || !std::io::stdin().is_terminal() {
         return Err(error::usage(format!(
-            "{} is only the beginning of {id}; give at least {BEGINNING_MIN} characters of it, or --yes",
+            "{} is only a prefix of {id}; give at least {BEGINNING_MIN} characters of it, or --yes",
             args.id
         )));
     }
@@ -213,7 +213,7 @@ async fn is_meant(global: &Global, args: &DeleteArgs, id: &str) -> Result<bool> 
 
 /// Prints that nothing was deleted.
 fn left(global: &Global) -> Result<u8> {
-    Screen::stderr(global.color).line("Nothing is deleted.")?;
+    Screen::stderr(global.color).line("Nothing was deleted.")?;
     Ok(error::FAILED)
 }
 

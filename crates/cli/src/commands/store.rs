@@ -116,7 +116,7 @@ fn say(screen: &mut Screen, loss: &Loss) -> Result<()> {
     let what_now = if loss.is_accepted {
         "that was accepted".to_owned()
     } else {
-        format!("it takes no prompts until `greenroom store accept-loss {id}`")
+        format!("it accepts no prompts until `greenroom store accept-loss {id}`")
     };
     Ok(screen.line(name.then(format!(": {lost} cannot be read; {what_now}")))?)
 }
@@ -147,7 +147,7 @@ async fn accept_session(global: &Global, given: &str, as_json: bool) -> Result<u
         if as_json {
             screen.pretty_json(&json!({ "id": id, "accepted": false }))?;
         } else {
-            screen.line(format!("{id} has lost nothing that is not accepted."))?;
+            screen.line(format!("{id} has no losses that are not accepted."))?;
         }
         return Ok(0);
     };

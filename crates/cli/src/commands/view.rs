@@ -136,7 +136,7 @@ impl View {
                 self.note(Look::WARN, &one_line(&text, 200))?;
             }
             EventKind::OverflowDetected => {
-                self.note(Look::WARN, "  the model cut the context silently; compacting")?;
+                self.note(Look::WARN, "  the server truncated the context silently; compacting")?;
             }
             EventKind::Warning { message } => {
                 self.note(Look::WARN, &format!("  {}", one_line(message, 300)))?

@@ -291,7 +291,7 @@ pub(crate) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
     let mut value: Value = serde_norway::from_str(text).map_err(|error| wrong(source, &error))?;
     if has_tag(&value) || has_core_tag(text) {
         return Err(usage(format!(
-            "{}: it holds a YAML tag (!), which means nothing here",
+            "{}: it contains a YAML tag (!), which is not supported",
             source.path.display()
         )));
     }

@@ -299,7 +299,7 @@ fn is_tighter(key: &str, held: Option<&Value>, edited: &Value) -> bool {
 /// Returns the message that an edit is not used, and why.
 pub(super) fn refused(reason: &str) -> String {
     // The reason comes last, because it may be long.
-    format!("the settings before the newest edit still hold: {reason}")
+    format!("the settings before the newest edit remain in effect: {reason}")
 }
 
 fn stamps(places: &[Option<PathBuf>; 2]) -> [Option<Stamp>; 2] {

@@ -67,7 +67,7 @@ impl Overrides {
                 .map(|known| (strsim::jaro_winkler(&known, &name), known))
                 .max_by(|a, b| a.0.total_cmp(&b.0))
                 .filter(|(likeness, _)| *likeness > 0.9)
-                .map(|(_, known)| format!("; there is {known}"));
+                .map(|(_, known)| format!("; did you mean {known}?"));
             let hint = similar.unwrap_or_default();
             found
                 .warnings
@@ -112,7 +112,7 @@ fn of_flag(flag: &str, folder: &Path) -> Result<Override> {
     };
     let key = key.trim();
     let Some(parts) = keys::parts(key) else {
-        let hint = keys::similar(key).map(|similar| format!("; there is {similar}")).unwrap_or_default();
+        let hint = keys::similar(key).map(|similar| format!("; did you mean {similar}?")).unwrap_or_default();
         return Err(usage(format!(
             "--set {key}: there is no such setting{hint}; `greenroom config` lists them"
         )));

@@ -22,7 +22,7 @@ pub(super) fn plain(message: &str) -> String {
 fn in_general(message: &str) -> String {
     match message.split_once("data did not match any variant of untagged enum ") {
         Some((key, "UnknownWindowText")) => format!("{key}must be a number of tokens, or `disable`"),
-        Some((key, _)) => format!("{key}is none of the forms that it may have"),
+        Some((key, _)) => format!("{key}has none of its possible forms"),
         None if message.contains("duplicate entry with key ") => {
             message.replace("duplicate entry with key ", "twice there: ").replace('"', "")
         }
@@ -48,7 +48,7 @@ fn wanted(wanted: &str) -> String {
         "any YAML value" => "a smaller number",
         "socket address" => "an address with a port, such as 127.0.0.1:7878",
         _ if wanted.starts_with("struct ") => "a section with keys of its own",
-        _ if wanted.starts_with("enum ") => "one of the words that it may be",
+        _ if wanted.starts_with("enum ") => "one of its possible values",
         other => other,
     };
     words.to_owned()

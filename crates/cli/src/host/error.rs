@@ -74,7 +74,7 @@ pub(super) fn other_users(path: &Path) -> CliError {
     let text = match path.symlink_metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             let folder = path.parent().unwrap_or(path).display();
-            format!("the store in {folder} is closed to you; name another one with --data-dir")
+            format!("the store in {folder} is not accessible to you; name another one with --data-dir")
         }
         Ok(_) | Err(_) => format!(
             "{} is another user's socket; remove it, or name another store with --data-dir",

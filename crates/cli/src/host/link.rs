@@ -173,7 +173,7 @@ impl Link {
         let known = self.client.call(GetSession { session_id: session_id.to_owned() }).await.ok()?;
         let here = self.folder.display().to_string();
         let begun = known.session.labels.get(FOLDER).filter(|begun| **begun != here)?;
-        Some(format!("session {session_id} was begun in {begun}; its tools work in {here} now"))
+        Some(format!("session {session_id} was started in {begun}; its tools work in {here} now"))
     }
 
     /// Prints [`Self::other_folder`] to standard error.

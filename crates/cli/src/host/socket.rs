@@ -247,7 +247,7 @@ pub(super) async fn connect(data_dir: &Path, path: &Path) -> Result<Connected> {
             Err(other) => return Ok(other),
         };
         let refused = |reason: &dyn std::fmt::Display| {
-            let reason = format!("what answers at {} is not spoken with: {reason}", path.display());
+            let reason = format!("the process that answers at {} is not trusted: {reason}", path.display());
             Unreached::refused(error::STORE, &reason).into()
         };
         if origin::is_of_command() {

@@ -84,7 +84,9 @@ pub(crate) fn resolve_known(store: &Store, given: &str) -> Result<String> {
 
 /// Creates the error that no session was started in a folder.
 pub(crate) fn none_begun(here: &str) -> anyhow::Error {
-    usage(format!("no session was begun in {here} yet; `greenroom sessions` lists the others, for --session"))
+    usage(format!(
+        "no session was started in {here} yet; `greenroom sessions` lists the others, for --session"
+    ))
 }
 
 /// Prints the store's notices, and a warning if others could have changed it.

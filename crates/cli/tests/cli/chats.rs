@@ -564,7 +564,7 @@ async fn a_session_of_another_folder_says_where_its_tools_work_when_a_chat_turns
         assert!(run.current_dir(folder).output().unwrap().status.success());
     }
     let said =
-        format!("session away was begun in {}; its tools work in {} now", other.display(), here.display());
+        format!("session away was started in {}; its tools work in {} now", other.display(), here.display());
     for (flags, is_said) in [(&[][..], true), (&["--no-tools"], false)] {
         let chat = [&["chat", "--session", "new", "--window", "100000"], flags].concat();
         let terminal = Terminal::of(&hosted.place, SIZE, &hosted.command(&chat));
@@ -579,7 +579,7 @@ async fn a_session_of_another_folder_says_where_its_tools_work_when_a_chat_turns
         }
         let screen = words(&terminal.all());
         assert_eq!(screen.matches(&said).count(), usize::from(is_said), "{screen}");
-        assert_eq!(screen.matches("was begun in").count(), usize::from(is_said), "{screen}");
+        assert_eq!(screen.matches("was started in").count(), usize::from(is_said), "{screen}");
         terminal.press("C-d");
         terminal.shows("ended with 0");
     }

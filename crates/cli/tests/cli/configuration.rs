@@ -823,7 +823,7 @@ fn a_folders_model_stays_within_the_limit_of_cost() {
         ("1", "model: no-such-model\n", &[], 2, "no-such-model"),
         ("1", "compaction: { summary_model: no-such-model }\n", &[], 2, "no-such-model"),
         ("1", "model: no-such-model\n", &["--model", "gpt-5"], 0, ""),
-        ("null", "model: no-such-model\n", &[], 0, "nothing knows the window of no-such-model"),
+        ("null", "model: no-such-model\n", &[], 0, "the window of no-such-model"),
         ("null", "model: gpt-5-nano\n", &[], 0, ""),
         ("null", "model: gpt-5\n", &[], 0, "cost_usd_max"),
         ("null", "model: gpt-5\nlimits: { cost_usd_max: 1 }\n", &[], 0, ""),

@@ -51,7 +51,7 @@ fn a_session_is_named_by_the_beginning_of_its_id() {
 fn run_goes_on_with_the_newest_session_of_the_folder() {
     let (place, model) = (Place::new(), talker());
     let nothing = say(&place, &model, "hi", &["-c"]);
-    assert!(nothing.code == Some(2) && nothing.stderr.contains("no session was begun in"), "{nothing:?}");
+    assert!(nothing.code == Some(2) && nothing.stderr.contains("no session was started in"), "{nothing:?}");
     assert_eq!(say(&place, &model, "one", &["--session", "first"]).code, Some(0));
     assert_eq!(say(&place, &model, "two", &["--session", "second"]).code, Some(0));
     assert_eq!(say(&place, &model, "three", &["-c"]).code, Some(0));
@@ -75,7 +75,7 @@ fn a_session_of_another_folder_says_where_its_tools_work_now() {
     let other = begun.join("other");
     std::fs::create_dir(&other).unwrap();
     let said = format!(
-        "greenroom: session mine was begun in {}; its tools work in {} now",
+        "greenroom: session mine was started in {}; its tools work in {} now",
         begun.display(),
         other.display()
     );
@@ -222,8 +222,7 @@ fn a_short_beginning_deletes_nothing_without_a_yes() {
     for short in ["a", "al", "alp"] {
         let ran = place.run(&["delete", short]);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
-        let said =
-            format!("{short} is only the beginning of alpha; give at least 4 characters of it, or --yes");
+        let said = format!("{short} is only a prefix of alpha; give at least 4 characters of it, or --yes");
         assert!(ran.stderr.contains(&said), "{ran:?}");
     }
     assert_eq!(count(), 4);

@@ -65,7 +65,7 @@ impl Talk {
                     // The line of figures follows the answer and what was told with it.
                     let line = chat.wait_for("");
                     said.compactions += usize::from(line.starts_with("  compacted "));
-                    if line.contains("still hold") || line.contains("for the next start") {
+                    if line.contains("remain in effect") || line.contains("for the next start") {
                         said.warnings.push(line.trim().to_owned());
                     }
                     if line.starts_with(&answer) {
@@ -204,7 +204,7 @@ fn a_bad_edit_keeps_what_held_and_is_said_once() {
             let before = compactions;
             let first = talk.say(3 + round * 3);
             let warning = talk.warning(&first);
-            for word in words.iter().chain(&["still hold", own.to_str().unwrap()]) {
+            for word in words.iter().chain(&["remain in effect", own.to_str().unwrap()]) {
                 assert!(warning.contains(word), "{name}: {word} in {warning}");
             }
             compactions += first.compactions;

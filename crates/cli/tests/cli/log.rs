@@ -9,7 +9,7 @@ use super::support::{Model, Place, Ran};
 const SECRETS: [&str; 6] = ["xyzzy", "plugh", "frobozz", "quux", "sk-secret", "hidden"];
 /// What happens.
 const STORY: [&str; 6] = [
-    "a run begins",
+    "a run starts",
     "the model answered",
     "a tool ended",
     "a compaction begins",

@@ -214,7 +214,7 @@ fn a_server_that_reports_no_usage_gets_no_further_than_the_limit() {
 #[test]
 fn a_limit_of_money_that_cannot_be_kept_is_said() {
     let place = Place::new();
-    let said = "greenroom: warning: nothing knows the price of my-own at ";
+    let said = "greenroom: warning: the price of my-own at ";
     let check = |more: &[&str], is_said: bool| {
         let model = Model::new(Says(Answer::text("Bergen.")), |_| {});
         let ran = ask(&place, &model, &[&["--window", "100000"], more].concat());

@@ -46,7 +46,7 @@ fn the_list_of_sessions_is_limited_and_filtered() {
         (Some("About e\u{301}"), &false.into())
     );
     let none = place.run(&["sessions", "--unfinished", "--label", "tenant=42"]);
-    assert!(none.code == Some(0) && none.stdout.contains("No session is like that"), "{none:?}");
+    assert!(none.code == Some(0) && none.stdout.contains("No session matches"), "{none:?}");
     let wrong = place.run(&["sessions", "--label", "tenant"]);
     assert!(wrong.code == Some(2) && wrong.stderr.contains("NAME=VALUE"), "{wrong:?}");
     for id in ["a\u{1b}[31m", "..", "a\nb"] {
@@ -317,7 +317,7 @@ fn prompts_that_wait_are_shown_and_an_export_says_that_it_lacks_them() {
     assert!(shown.stdout.contains("you, waiting › Do this later."), "{shown:?}");
     let exported = place.run(&["export", "mine"]);
     assert!(
-        exported.code == Some(0) && exported.stderr.contains("1 prompt waits and is not in the file"),
+        exported.code == Some(0) && exported.stderr.contains("1 queued prompt is not in the file"),
         "{exported:?}"
     );
 }

@@ -131,7 +131,7 @@ impl Drop for Flight {
 pub(crate) fn warn_of_no_price(deps: &Deps, shared: &Arc<SessionShared>, lane: &Lane, model: &str) {
     for session in deps.ledger.not_told(shared, model, deps.purse.is_limited()) {
         let message = format!(
-            "nothing knows the price of {model} at {}: its calls do not count towards the cost limit",
+            "the price of {model} at {} is unknown: its calls do not count towards the cost limit",
             lane.origin()
         );
         tracing::warn!(session = %session.id, "{message}");

@@ -136,11 +136,11 @@ fn with_settings(mut request: Request, settings: ModelSettings) -> Result<Reques
     let merged = request.settings.clone().merged(settings);
     merged
         .check()
-        .map_err(|error| format!("a before_model hook gave settings that no model takes: {error}"))?;
+        .map_err(|error| format!("a before_model hook returned settings that no model accepts: {error}"))?;
     if let Some(ToolChoice::Tool(name)) = &merged.tool_choice
         && !request.tools.iter().any(|tool| tool.name == *name)
     {
-        return Err(format!("a before_model hook chose a tool that is not there: {name:?}"));
+        return Err(format!("a before_model hook chose an unknown tool: {name:?}"));
     }
     request.settings = merged;
     // A limit that was lowered to fit the window is kept.
@@ -155,7 +155,7 @@ fn with_settings(mut request: Request, settings: ModelSettings) -> Result<Reques
 fn with_messages(mut request: Request, messages: Vec<Arc<Message>>) -> Result<Request, String> {
     let (before, now) = (request.messages.len(), messages.len());
     if before != now {
-        return Err(format!("a before_model hook gave {now} messages in the place of {before}"));
+        return Err(format!("a before_model hook returned {now} messages instead of {before}"));
     }
     let is_same = |(before, now): (&Arc<Message>, &Arc<Message>)| match (&**before, &**now) {
         (Message::User(_), Message::User(now)) => !now.is_empty(),

@@ -211,7 +211,7 @@ impl SupervisorState {
             return;
         }
         if let Some(suspended) = place.take(&shared) {
-            tracing::error!(session = %id, %error, "a session that slept in its run cannot be woken");
+            tracing::error!(session = %id, %error, "a session that slept during its run cannot be woken");
             suspended.give_up(error);
         }
     }

@@ -64,7 +64,7 @@ impl TrackerState {
             Trust::Unusable | Trust::Suspended => {}
             Trust::Contradicted { reported, counted, is_first } => {
                 let session = &self.shared.id;
-                tracing::debug!(%session, reported, counted, "a report of usage was not believed");
+                tracing::debug!(%session, reported, counted, "a usage report is not plausible");
                 if is_first {
                     self.warn(reported, counted);
                 }

@@ -93,7 +93,7 @@ pub(crate) async fn finish(store: &Store) -> Result<()> {
     let Some(id) = store.learned_get(DELETING)?.filter(|id| !id.is_empty()) else { return Ok(()) };
     let id = String::from_utf8_lossy(&id).into_owned();
     match delete_stored(store, &id).await {
-        Ok(_) => tracing::info!(session = %id, "a deletion that was cut off is finished"),
+        Ok(_) => tracing::info!(session = %id, "an interrupted deletion was finished"),
         Err(Error::NoSession { .. }) => {
             // The session itself was the last one to delete, unless another was created below it at that
             // moment.

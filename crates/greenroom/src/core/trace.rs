@@ -102,7 +102,7 @@ pub(crate) fn run(
     if let Some(caller) = &caller {
         span.follows_from(if from.is_late { caller } else { session });
     }
-    info!(parent: &span, session = id, run = run.0, provider, model, "a run begins");
+    info!(parent: &span, session = id, run = run.0, provider, model, "a run starts");
     span
 }
 

@@ -86,7 +86,7 @@ impl Learned {
             LimitEvidence { sent, accepted: *accepted, named_before: named.replace(limit) }
         };
         if !(is_known || is_believable_limit(limit, evidence)) {
-            tracing::warn!(origin, model, limit, ?evidence, "a limit that the server named is not believed");
+            tracing::warn!(origin, model, limit, ?evidence, "a limit that the server named is not plausible");
             return false;
         }
         self.seen.lock().entry(key.clone()).or_default().reconnected = false;
@@ -192,7 +192,7 @@ impl Learned {
             let now = facts.lock().get(&key).cloned().flatten();
             let value = now.unwrap_or_default();
             if let Err(error) = store.learned_put(&key, &value).await {
-                tracing::warn!(%error, key, "what was learned could not be stored; it will be learned again");
+                tracing::warn!(%error, key, "learned facts could not be stored; they will be learned again");
             }
         });
     }

@@ -185,7 +185,7 @@ impl Purse {
 async fn write(store: &Store, all: &[Spent]) {
     for spent in all {
         if let Err(error) = store.learned_put(spent.period.key(), &spent.to_bytes()).await {
-            tracing::warn!(%error, "what was spent could not be stored; after a restart it is not known");
+            tracing::warn!(%error, "the spending could not be stored; a restart would lose it");
         }
     }
 }

@@ -73,18 +73,18 @@ fn what_is_no_skill_is_not_offered_and_nothing_beside_it_is_read() {
     let warnings = skills.warnings();
     let reasons = [
         ("bad-name", "its name \"a b\""),
-        ("bad-yaml", "its head: "),
+        ("bad-yaml", "its front matter: "),
         ("folder", "not a file"),
-        ("no-description", "its head has no description"),
+        ("no-description", "its front matter has no description"),
         ("no-head", "does not begin with a head"),
     ];
     for ((name, reason), warning) in reasons.into_iter().zip(&warnings) {
         assert!(
-            warning.contains(&format!("own/{name}/SKILL.md is not offered")) && warning.contains(reason),
+            warning.contains(&format!("own/{name}/SKILL.md is not listed")) && warning.contains(reason),
             "{warning}"
         );
     }
-    assert_eq!(warnings[5..], ["2 more skills are not offered"]);
+    assert_eq!(warnings[5..], ["2 more skills are not listed"]);
     write(&root.join("own/good/SKILL.md"), "---\ndescription: x\n---\nGOOD");
     write(&root.join("secret"), "SECRET");
     symlink(root.join("secret"), root.join("own/good/link")).expect("a link");
@@ -121,10 +121,10 @@ fn a_projects_skills_are_in_the_project() {
     assert!(skills.offer().ends_with("\n- all: all\n- inside: inside\n- mine: x"), "{}", skills.offer());
     let warnings = skills.warnings().join("\n");
     assert!(
-        warnings.contains("skills/out/SKILL.md is not offered: it is a link out of the project"),
+        warnings.contains("skills/out/SKILL.md is not listed: it is a link out of the project"),
         "{warnings}"
     );
-    assert!(warnings.contains("skills/git/SKILL.md is not offered: it is a link into"), "{warnings}");
+    assert!(warnings.contains("skills/git/SKILL.md is not listed: it is a link into"), "{warnings}");
     assert!(skills.read("inside", None).expect("its text").starts_with("INSIDE"));
     assert!(skills.read("mine", None).expect("its text").starts_with("SECRET"));
     let refused = skills.read("all", Some(".git/config")).expect_err("it is not the project's");

@@ -239,7 +239,7 @@ impl Close {
     #[expect(clippy::wildcard_enum_match_arm, reason = "what else happens is seen in the list")]
     fn heard(&mut self, kind: &EventKind) {
         let (text, look) = match kind {
-            EventKind::RunStart => ("a run begins".to_owned(), Look::BOLD),
+            EventKind::RunStart => ("a run starts".to_owned(), Look::BOLD),
             EventKind::RunEnd { outcome, .. } => (format!("the run ended: {}", outcome.as_str()), Look::BOLD),
             EventKind::StepStart { step, model } => (format!("step {step}, {model}"), Look::DIM),
             EventKind::MessageStart | EventKind::MessageDiscarded => return self.text.clear(),

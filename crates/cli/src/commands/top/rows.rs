@@ -79,7 +79,7 @@ pub(crate) fn table(model: &Model, width: usize) -> Vec<Row> {
 fn list(model: &Model, size: Size) -> Vec<Row> {
     let mut rows = vec![summary(model), Row::default()];
     if model.sessions().is_empty() {
-        rows.push(Row::new("No session is live. What is begun elsewhere appears here.", Look::DIM));
+        rows.push(Row::new("No session is live. Sessions that start elsewhere appear here.", Look::DIM));
         return rows;
     }
     let mut table = table(model, size.width().saturating_sub(2)).into_iter();

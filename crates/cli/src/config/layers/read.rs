@@ -55,7 +55,7 @@ pub(super) fn own_source(path: &Path) -> Result<Option<Source>> {
     if metadata.mode() & 0o002 != 0 {
         let path = path.display();
         return Err(usage(format!(
-            "{path} is not read: everybody may write it, and it says where your keys go; look at it, then run \
+            "{path} is not read: everybody may write it, and it says where your keys go; check it, then run \
              `chmod o-w {path}`"
         )));
     }
@@ -100,7 +100,7 @@ pub(super) fn project_source(
     }
     if metadata.mode() & 0o022 != 0 {
         warnings.push(format!(
-            "./{FILE_NAME} is not read: others may write it; look at it, then run `chmod go-w {FILE_NAME}`"
+            "./{FILE_NAME} is not read: others may write it; check it, then run `chmod go-w {FILE_NAME}`"
         ));
         return Ok(None);
     }
@@ -149,7 +149,7 @@ pub(super) fn read_prompt(source: &Source, name: &str) -> Result<String, String>
         Author::Project => {
             if !path.starts_with(folder.canonicalize().map_err(shown)?) {
                 return Err(
-                    "it lies outside the project, and a project's file may name none there".to_owned()
+                    "it is outside the project, and a project's file may not name such files".to_owned()
                 );
             }
             files::open(&path, false)
@@ -164,7 +164,7 @@ pub(super) fn read_prompt(source: &Source, name: &str) -> Result<String, String>
             }
         };
         if by_others {
-            let reason = "others may write it; look at it, and take that right away (chmod go-w)";
+            let reason = "others may write it; check it, and revoke that permission (chmod go-w)";
             return Err(FileError::Io(std::io::Error::new(std::io::ErrorKind::PermissionDenied, reason)));
         }
         text_within(file, COMPACT_PROMPT_BYTES_MAX as u64)

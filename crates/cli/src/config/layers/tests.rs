@@ -413,7 +413,7 @@ fn what_was_held_is_put_together_as_files_are() {
     };
     let loaded = read(None, &held);
     assert_eq!((loaded.config.model.as_str(), loaded.config.limits.steps_max), ("p", 3));
-    assert_eq!(loaded.warnings, ["the settings before the newest edit still hold: it is broken"]);
+    assert_eq!(loaded.warnings, ["the settings before the newest edit remain in effect: it is broken"]);
     assert_eq!(loaded.notes.len(), 1, "the project's file is no user's");
     assert_eq!(loaded.texts(), held);
     let loaded = read(Some(&place.own()), &[held[1].clone(), None]);
@@ -487,8 +487,8 @@ fn a_prompts_file_is_read_where_its_author_may_name_it() {
         (Author::User, "large.md", Err("it has more than")),
         (Author::Project, "p.md", Ok("Yours.")),
         (Author::Project, "../project/p.md", Ok("Yours.")),
-        (Author::Project, outside, Err("it lies outside the project")),
-        (Author::Project, "../beside.md", Err("it lies outside the project")),
+        (Author::Project, outside, Err("it is outside the project")),
+        (Author::Project, "../beside.md", Err("it is outside the project")),
         (Author::Project, "open.md", Err("others may write it")),
     ] {
         let path = if author == Author::User { &own } else { &project };

@@ -74,7 +74,7 @@ async fn a_chat_goes_on_with_what_held_where_its_host_dies_after_a_bad_edit() {
     for text in ["limitz: 3\n", "limits: { steps_max: x }\n"] {
         hosted.place.own_file(text);
         hosted.kill_host();
-        chat.wait_for("the settings before the newest edit still hold");
+        chat.wait_for("the settings before the newest edit remain in effect");
         chat.say("two");
         chat.wait_for("word");
         chat.wait_for("tokens in all");
@@ -109,7 +109,7 @@ async fn a_chat_at_a_terminal_goes_on_too_and_says_how_to_come_back_where_it_can
     terminal.shows("word");
     hosted.place.own_file("limitz: 3\n");
     hosted.kill_host();
-    terminal.shows("still hold");
+    terminal.shows("remain in effect");
     terminal.says("two");
     terminal.until("it is answered", |screen| screen.matches("word").count() == 2);
     // A program that answers nobody takes the store before the next host can.

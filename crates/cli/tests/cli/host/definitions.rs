@@ -186,7 +186,7 @@ async fn an_edit_holds_for_the_next_run_and_a_bad_one_is_told_to_whom_it_concern
         }
     };
     let (hers_says, same_says) = (warning(&mut she_hears).await, warning(&mut so_does).await);
-    assert!(hers_says.contains("greenroom.yaml") && hers_says.contains("still hold"), "{hers_says}");
+    assert!(hers_says.contains("greenroom.yaml") && hers_says.contains("remain in effect"), "{hers_says}");
     assert_eq!(same_says, hers_says);
     assert!(system(&hers, "hers").await.starts_with("Second."), "what held goes on");
     assert!(!system(&his, "his").await.starts_with("Second."));

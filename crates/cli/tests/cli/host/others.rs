@@ -98,7 +98,7 @@ async fn whoever_names_the_store_of_another_user_is_told_that_it_is_closed() {
         }
         let refused = ran(command.uid(OTHER).output().unwrap());
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(3), ""), "{refused:?}");
-        let said = format!("the store in {} is closed to you", store.display());
+        let said = format!("the store in {} is not accessible to you", store.display());
         assert!(refused.stderr.contains(&said), "{refused:?}");
     }
 }

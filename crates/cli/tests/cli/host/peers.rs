@@ -35,7 +35,7 @@ const STORE: &str = "ATTACK_STORE";
 /// What no attacker must hear.
 const KEY: &str = "sk-VICTIM";
 /// What a command says that is refused.
-const NOT_SPOKEN_WITH: &str = "is not spoken with";
+const NOT_TRUSTED: &str = "is not trusted";
 /// An attacker that nobody ends.
 const ATTACK_MAX: Duration = Duration::from_secs(600);
 
@@ -289,7 +289,7 @@ impl Attacked {
         });
         let all = all.into_inner().unwrap();
         let is_refused = |ended: &Ran| {
-            let said = [NOT_SPOKEN_WITH, "is in use", "does not answer"];
+            let said = [NOT_TRUSTED, "is in use", "does not answer"];
             ended.code == Some(3) && said.iter().any(|words| ended.stderr.contains(words))
         };
         for ended in &all {

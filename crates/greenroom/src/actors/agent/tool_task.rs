@@ -215,7 +215,7 @@ impl ToolTask {
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => Ok(()),
-            started = started => started.map_err(|error| format!("its beginning could not be recorded: {error}")),
+            started = started => started.map_err(|error| format!("its start could not be recorded: {error}")),
         }
     }
 

@@ -85,8 +85,8 @@ fn nothing_may_be_moved_added_left_out_or_turned_into_something_else() {
     };
     type Change<'a> = &'a dyn Fn(&mut Vec<Arc<Message>>);
     let cases: [(Change<'_>, Option<String>); 9] = [
-        (&|it| drop(it.pop()), Some("a before_model hook gave 3 messages in the place of 4".into())),
-        (&|it| it.push(user("more")), Some("a before_model hook gave 5 messages in the place of 4".into())),
+        (&|it| drop(it.pop()), Some("a before_model hook returned 3 messages instead of 4".into())),
+        (&|it| it.push(user("more")), Some("a before_model hook returned 5 messages instead of 4".into())),
         (&|it| it[0] = result("a", "5"), at(0)),
         (&|it| it[0] = Arc::new(Message::User(Vec::new())), at(0)),
         (&|it| it.swap(2, 3), at(2)),
@@ -108,8 +108,8 @@ fn settings_are_merged_checked_and_never_raise_the_output_limit() {
     let higher = with(ModelSettings::new().output_tokens_max(9_000)).expect("good settings").settings;
     assert_eq!(higher.output_tokens_max, Some(1_000));
     let hot = with(ModelSettings::new().temperature(f64::NAN)).expect_err("no temperature");
-    assert!(hot.starts_with("a before_model hook gave settings that no model takes: "), "{hot}");
+    assert!(hot.starts_with("a before_model hook returned settings that no model accepts: "), "{hot}");
     assert!(with(ModelSettings::new().tool_choice(ToolChoice::Tool("look".into()))).is_ok());
     let absent = with(ModelSettings::new().tool_choice(ToolChoice::Tool("dig".into()))).expect_err("no tool");
-    assert_eq!(absent, "a before_model hook chose a tool that is not there: \"dig\"");
+    assert_eq!(absent, "a before_model hook chose an unknown tool: \"dig\"");
 }

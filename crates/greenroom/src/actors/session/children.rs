@@ -42,7 +42,7 @@ impl SessionState {
         if !draft.is_empty()
             && let Err(error) = self.append(draft, None).await
         {
-            self.warn(format!("the end of an agent that was called could not be recorded: {error}"));
+            self.warn(format!("the end of a sub-agent could not be recorded: {error}"));
         }
     }
 
@@ -62,13 +62,13 @@ impl SessionState {
                 Ok((outcome, spent)) => draft.end_child(started, &child, outcome, spent),
                 // This is retried after the next message.
                 Err(error) => {
-                    self.warn(format!("how {} ended could not be read: {error}", child.name));
+                    self.warn(format!("the end of {} could not be read: {error}", child.name));
                     return;
                 }
             }
         }
         if let Err(error) = self.append(draft, None).await {
-            self.warn(format!("the end of an agent that was called could not be recorded: {error}"));
+            self.warn(format!("the end of a sub-agent could not be recorded: {error}"));
         }
     }
 
@@ -83,7 +83,7 @@ impl SessionState {
                 let shared = SessionShared::new(session.into(), parent, None, None);
                 let handle = Door::new(Arc::new(shared), Arc::clone(&deps));
                 if let Err(error) = handle.withdraw_questions().await {
-                    tracing::warn!(session = handle.id(), "what it asked could not be withdrawn: {error}");
+                    tracing::warn!(session = handle.id(), "its questions could not be withdrawn: {error}");
                 }
             }
         });

@@ -302,7 +302,7 @@ impl SessionState {
         match blocking(&self.deps, move || Ok(debt::read(&store, &id, &owed, tokens_max)?)).await {
             Ok(read) => read,
             Err(error) => {
-                self.warn(format!("what was cut without a summary could not be read: {error}"));
+                self.warn(format!("messages that were cut without a summary could not be read: {error}"));
                 (Vec::new(), debt)
             }
         }

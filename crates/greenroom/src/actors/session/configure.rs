@@ -78,7 +78,7 @@ impl SessionState {
             trace::settings_changed(&self.shared.id, version);
             let agent = self.shared.agent().unwrap_or_else(|| Arc::clone(&self.definition.agent));
             if let Err(error) = self.configure(agent) {
-                self.warn(format!("what changed is not used in this session: {error}"));
+                self.warn(format!("the changed settings are not used in this session: {error}"));
             }
         }
     }

@@ -290,12 +290,12 @@ impl Definition {
     /// Returns the warning that a server named a limit when it refused a request, and whether this changes
     /// the window: a configured one stays.
     pub(super) fn limit_warning(&self, deps: &Deps, lane: &Lane, model: &str, limit: u64) -> String {
-        let says = format!("{} says that {model} takes {limit} tokens", lane.origin());
+        let says = format!("{} says that {model} accepts {limit} tokens", lane.origin());
         let window = deps.window(&self.agent, lane, model, &self.settings, 0);
         match (window.source, window.tokens) {
             (WindowSource::Setting | WindowSource::CompactionSetting, Some(set)) if set != limit => {
                 format!(
-                    "{says}; this is not used, since its window is set to {set}: set it to {limit}, or do not set it"
+                    "{says}; this is not used, because its window is set to {set}: set it to {limit}, or do not set it"
                 )
             }
             _ => format!("{says}; this is remembered"),
@@ -308,11 +308,11 @@ impl Definition {
         let mut warnings = Vec::new();
         match (self.window.source, self.window.tokens) {
             (WindowSource::Assumed, Some(tokens)) => warnings.push(format!(
-                "nothing knows the window of {model} at {origin}: {tokens} tokens are assumed; set context_window to \
+                "the window of {model} at {origin} is unknown: {tokens} tokens are assumed; set context_window to \
                  what it takes"
             )),
             (WindowSource::Unknown, _) | (WindowSource::Assumed, None) => warnings.push(format!(
-                "nothing knows the window of {model} at {origin}: nothing is compacted before the provider refuses; \
+                "the window of {model} at {origin} is unknown: nothing is compacted before the provider refuses; \
                  set context_window to what it takes"
             )),
             (WindowSource::Trained, tokens) => warnings.push(format!(

@@ -109,7 +109,7 @@ impl SessionState {
             Ok(()) => self.go_on_with_other_agent(),
             Err(Error::Store(error)) => self.run_broken(&Error::Store(error)),
             Err(error) => {
-                self.warn(format!("the conversation stays where it is: {error}"));
+                self.warn(format!("the conversation stays with its agent: {error}"));
                 let answer = self.log.newest_answer();
                 let delivered = pending.delivered;
                 let recorded = AgentMessage::Recorded { stamp, delivered, answer, is_measuring: false };

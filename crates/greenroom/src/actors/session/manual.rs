@@ -224,7 +224,7 @@ impl SessionState {
         let (to, duration_ms) = (request.branch_to, request.duration_ms());
         let BranchRecord { summary, files, usage } = record;
         let (Ok(mut path), Some(from)) = (self.branch_path(to).await, self.log.head().leaf) else {
-            let reason = "the branch that was left cannot be read".to_owned();
+            let reason = "the abandoned branch cannot be read".to_owned();
             let spending = Spending { usage, cost_microdollars };
             self.end_compaction(id, CompactionOutcome::Failed { reason }, None, spending).await;
             return;

@@ -176,7 +176,7 @@ impl SessionState {
             let agent = self.inbox.agent(item.id).cloned();
             let Err(error) = self.adopt(agent.as_ref()) else { break item };
             // The item's agent or the session has changed in the meantime, so the item can never start.
-            self.warn(format!("input that waits could not begin with its agent: {error}"));
+            self.warn(format!("queued input could not start with its agent: {error}"));
             self.inbox.refuse(item.id);
             let caller = self.inbox.take_caller(item.id).map(|caller| caller.reply);
             let waiting = caller.into_iter().chain(self.inbox.take_followers(item.id)).collect();
@@ -192,7 +192,7 @@ impl SessionState {
         };
         let taken_over = item.terms.as_ref().map_or(Ok(()), |terms| options.take_over(terms));
         if let Err(error) = taken_over.and_then(|()| options.judges(&self.definition.agent).map(drop)) {
-            self.warn(format!("input that waits is held back: {error}"));
+            self.warn(format!("queued input is held back: {error}"));
             self.inbox.hold_back(item.id);
             let waiting = reply.into_iter().chain(self.inbox.take_followers(item.id)).collect();
             tell_all(waiting, || Err(error.clone()));
@@ -206,7 +206,7 @@ impl SessionState {
             self.inbox.delivered();
             return;
         };
-        self.warn(format!("input that waits could not be delivered: {error}"));
+        self.warn(format!("queued input could not be delivered: {error}"));
         if is_awaited {
             self.inbox.refuse(item.id);
         }
@@ -314,7 +314,7 @@ impl SessionState {
             let terms = self.log.run_terms().map(|(_, terms)| Arc::clone(terms));
             let options = self.options_without_caller(terms.as_deref());
             if let Err(error) = self.begin_resumed(options, Waiting::default()).await {
-                self.warn(format!("the run that was interrupted could not be resumed: {error}"));
+                self.warn(format!("the interrupted run could not be resumed: {error}"));
             }
         }
     }

@@ -189,7 +189,7 @@ impl SessionState {
         if !draft.is_empty()
             && let Err(error) = self.append(draft, None).await
         {
-            self.warn(format!("that a question has expired could not be recorded: {error}"));
+            self.warn(format!("a question's expiry could not be recorded: {error}"));
             return self.arm_expiry_after(RECORD_AGAIN_AFTER);
         }
         self.arm_expiry();

@@ -124,7 +124,7 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::Spent(Spent { by: Spender::Calls, usage, cost_microdollars }));
         if let Err(error) = self.append(draft, None).await {
-            return self.warn(format!("what a model call cost could not be recorded: {error}"));
+            return self.warn(format!("the cost of a model call could not be recorded: {error}"));
         }
         if let Some(run) = stamp.and_then(|stamp| self.current(stamp)) {
             run.note_usage(&usage);
@@ -278,7 +278,7 @@ impl SessionState {
         } else {
             closing.cancel();
             self.repeats.run_broken();
-            self.warn(format!("the run was given up: {error}"));
+            self.warn(format!("the run was ended: {error}"));
             self.tracker.tell(TrackerMessage::Billed(self.log.bill()));
             self.context_rewritten();
         }
@@ -295,7 +295,7 @@ impl SessionState {
         self.shared.end_run();
         self.deps.ledger.release(&self.shared);
         self.repeats.run_broken();
-        self.warn(format!("the run was given up: {error}"));
+        self.warn(format!("the run was ended: {error}"));
         self.take_next_definition();
         if let Some(mut run) = self.runs.take() {
             tell_all(run.take_callers(), || Err(error.clone()));

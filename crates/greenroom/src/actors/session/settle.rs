@@ -139,7 +139,7 @@ impl SessionState {
             && let Err(error) = self.append(draft, None).await
         {
             // This is retried with the next prompt.
-            self.warn(format!("what a crash left open could not be closed: {error}"));
+            self.warn(format!("work that a crash left open could not be closed: {error}"));
         }
     }
 

@@ -19,7 +19,7 @@ async fn only_the_wait_for_one_piece_counts() {
     let waits = Instant::now();
     let late = silence.unless_silent(std::future::pending::<()>()).await.expect_err("nothing comes");
     assert_eq!((late.class, waits.elapsed()), (FailureClass::Timeout, 10 * SECOND));
-    assert_eq!(late.message, "the model said nothing for 10 s");
+    assert_eq!(late.message, "the model was silent for 10 s");
 }
 
 #[tokio::test(start_paused = true)]

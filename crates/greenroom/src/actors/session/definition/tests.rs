@@ -158,7 +158,7 @@ async fn the_window_is_what_is_known_and_a_session_is_warned_of_a_guess() {
     let of_settings = known.clone().compaction(set(|settings| settings.context_window = Some(7_000)));
     check_window(&resolved(&of_settings), Some(7_000), WindowSource::CompactionSetting, "");
     let unknown = Agent::new("unheard-of");
-    let warning = "nothing knows the window of unheard-of at openai: 128000 tokens are assumed";
+    let warning = "the window of unheard-of at openai is unknown: 128000 tokens are assumed";
     check_window(&resolved(&unknown), Some(128_000), WindowSource::Assumed, warning);
     let off = unknown.compaction(set(|settings| settings.unknown_window = UnknownWindow::Disable));
     let warning = "nothing is compacted before the provider refuses";
