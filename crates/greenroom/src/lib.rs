@@ -53,8 +53,7 @@
 //!
 //! # Questions to people
 //!
-//! A tool asks a [`Question`], and [`SessionHandle::answer`] records the [`Answer`]. [`PendingQuestion`] is
-//! an open question.
+//! A tool asks a [`Question`], and [`SessionHandle::answer`] takes the [`GivenAnswer`]. [`PendingQuestion`] is one that is open.
 //!
 //! # Compaction
 //!

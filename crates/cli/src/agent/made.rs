@@ -43,9 +43,9 @@ pub(crate) struct Made {
     pub(crate) agent: Agent,
     /// The configuration, and its overrides.
     pub(crate) settings: Arc<Settings>,
-    /// The provider.
+    /// The server that is asked.
     pub(crate) provider: Arc<HttpProvider>,
-    /// The provider's configuration.
+    /// Its limits.
     pub(crate) provider_config: ProviderConfig,
     /// The limits for all sessions together.
     pub(crate) limits: LimitsConfig,

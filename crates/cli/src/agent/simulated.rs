@@ -45,7 +45,7 @@ impl Simulated {
         Ok(Self { simulator, server })
     }
 
-    /// Creates a provider that talks to it over HTTP.
+    /// A provider that talks to it over HTTP.
     pub(crate) fn provider(&self) -> Result<Arc<HttpProvider>> {
         let options = ServerOptions {
             name: "simulator".to_owned(),

@@ -202,8 +202,8 @@ pub(crate) enum SessionMessage {
     /// From outside: change the session without starting work.
     Amend { amendment: Amendment, reply: ReplyTo<usize> },
     /// From outside: a person answers a question.
-    Answer { question: EntryId, answer: PersonsAnswer, reply: ReplyTo<()> },
-    /// From a tool or a hook: ask a person. The reply says how the question ended.
+    Answer { question: EntryId, answer: GivenAnswer, reply: ReplyTo<()> },
+    /// From a tool or a hook: ask a person. Told how the question ended.
     Ask(Box<AskRequest>),
     /// From the tool task: reply with this call's questions when all of them have ended.
     AwaitQuestions { stamp: RunAttempt, call_id: String, reply: ReplyTo<Vec<KnownQuestion>> },

@@ -24,8 +24,8 @@ pub enum Amendment {
     Answer {
         /// The question's entry.
         question: EntryId,
-        /// The person's answer.
-        answer: Answer,
+        /// What the person answers.
+        answer: GivenAnswer,
     },
 }
 

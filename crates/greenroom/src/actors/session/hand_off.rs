@@ -5,8 +5,9 @@
 //! is to see one; then the hand-off is recorded, and the run continues with the other agent from the log, as
 //! after a restart.
 //!
-//! Invariants: the log says which agent answers before it is called; a failed hand-off leaves the
-//! conversation with its agent; messages that the other agent does not see stay in the log.
+//! Invariants: who answers is in the log before it is asked; a transfer that is in the log is followed by its hand-off before
+//! a model is asked, also after a crash; a hand-off that cannot be made leaves the conversation where it is; what the other
+//! agent does not see stays in the log.
 
 use std::sync::Arc;
 
@@ -39,8 +40,8 @@ pub(super) struct PendingHandOff {
     sees: Sees,
     /// How much input joined at the boundary, for the current agent if the hand-off fails.
     delivered: u32,
-    /// The end of the log when the summary was requested.
-    asked_at: u64,
+    /// The result of the call that asks for it: a summary that was installed after it is the one for the other agent.
+    transfer: EntryId,
 }
 
 impl SessionState {
@@ -51,28 +52,19 @@ impl SessionState {
         self.record_hand_off(to, sees, true).await
     }
 
-    /// Returns the agent to which these messages of the run hand the conversation: the first one counts.
-    pub(super) fn handed_to(&self, messages: &[Message]) -> Option<(String, Sees)> {
-        let to = messages.iter().find_map(|message| match message {
-            Message::ToolResult(result) => self.definition.agent.handed_to(result),
-            Message::User(_) | Message::Assistant(_) => None,
-        })?;
-        Some((to.name.clone(), to.sees))
+    /// The hand-off that the newest results ask for: the first one counts.
+    fn requested_hand_off(&self) -> Option<PendingHandOff> {
+        self.log.newest_results().into_iter().find_map(|(transfer, result)| {
+            let to = self.definition.agent.handed_to(result)?;
+            Some(PendingHandOff { to: to.name.clone(), sees: to.sees, delivered: 0, transfer })
+        })
     }
 
-    /// Lets the run wait if the conversation is to be handed over before its next step. Returns whether it
-    /// waits.
-    pub(super) fn wait_for_hand_off(
-        &mut self,
-        handed: Option<(String, Sees)>,
-        boundary: Boundary,
-        delivered: u32,
-    ) -> bool {
-        let is_between_steps = boundary != Boundary::None && open_calls(self.log.path()).is_empty();
-        let asked_at = self.log.head().entries;
-        let Some(run) = self.runs.open_mut() else { return false };
-        if let Some((to, sees)) = handed {
-            run.hand_off_mut().get_or_insert(PendingHandOff { to, sees, delivered: 0, asked_at });
+    /// Lets the run, which stands between two steps unless calls are open, wait where the conversation is to be handed on
+    /// before its next step. `delivered` is how much input joined. Gives whether it waits.
+    pub(super) fn wait_for_hand_off(&mut self, delivered: u32) -> bool {
+        if !open_calls(self.log.path()).is_empty() {
+            return false;
         }
         let requested = self.requested_hand_off();
         let Some(run) = self.runs.open_mut() else { return false };
@@ -95,7 +87,7 @@ impl SessionState {
         self.runs.open_mut().is_some_and(|run| run.hand_off_mut().is_some())
     }
 
-    /// Hands over the conversation as soon as the run is between two steps and no summary is being made.
+    /// Hands the conversation on as soon as nothing is being summarised.
     pub(super) async fn hand_off_if_ready(&mut self) {
         let is_ready = self.compaction.is_idle() && !self.runs.is_closing();
         let Some(run) = self.runs.open_mut().filter(|_| is_ready) else { return };
