@@ -195,7 +195,11 @@ fn the_context_is_announced_once_at_75_and_at_90_percent() {
         chat.model.context(context);
         said.extend(chat.above());
     }
-    let wanted = ["76 % full; at 95k it", "91 % full; at 95k it", "77 % full; at 95k it"];
+    let wanted = [
+        "76 % full; compaction starts at 95k",
+        "91 % full; compaction starts at 95k",
+        "77 % full; compaction starts at 95k",
+    ];
     assert_eq!(said.len(), 3, "{said:?}");
     for (said, wanted) in said.iter().zip(wanted) {
         assert!(said.contains(wanted), "{said:?}");

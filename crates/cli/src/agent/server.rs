@@ -176,7 +176,7 @@ pub(crate) fn confirm(
     check_variable(variable).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
     let key = surroundings.variable(variable);
     let key =
-        key.ok_or_else(|| usage(format!("the variable {variable}, which should have the key, is not set")))?;
+        key.ok_or_else(|| usage(format!("the variable {variable} is not set; it must have the key")))?;
     trust::confirm(data_dir, &key, base_url)?;
     Ok((variable.to_owned(), base_url.clone()))
 }

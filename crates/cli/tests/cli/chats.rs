@@ -256,7 +256,7 @@ fn what_a_branch_leaves_is_summarised_where_that_is_asked_for_and_esc_ends_it() 
     assert!(!terminal.screen().contains("the next prompt continues"), "{}", terminal.screen());
     terminal.says("/branch 1 --summary");
     let screen = terminal.shows("the next prompt continues after entry 1");
-    let line = screen.lines().find(|line| line.contains("summarised what was left: ")).unwrap();
+    let line = screen.lines().find(|line| line.contains("summarised the abandoned branch: ")).unwrap();
     assert!(!line.contains("undo"), "{line}");
     terminal.says("four");
     terminal.shows("heard four: true");
@@ -382,7 +382,7 @@ fn a_question_is_answered_in_place_also_after_the_program_was_killed() {
     terminal.says("free");
     terminal.shows("Enter answers");
     terminal.press("Escape");
-    terminal.shows("Ctrl-Q comes back to it");
+    terminal.shows("Ctrl-Q returns to it");
     terminal.press("C-q");
     terminal.shows("Enter answers");
     terminal.says("Ada Lovelace");
@@ -462,7 +462,7 @@ fn a_session_with_ten_thousand_entries_opens_at_once() {
     // much longer if each were drawn.
     assert!(took < Duration::from_secs(20), "{took:?}");
     let all = terminal.all();
-    assert!(all.contains("the end of it, 10,0") && all.contains("/export"), "{all}");
+    assert!(all.contains("only the end is shown, of 10,0") && all.contains("/export"), "{all}");
     // Some hundred messages can be scrolled to, and no more were looked at.
     assert!(all.contains("number 9700 of") && !all.contains("number 9500 of"), "{all}");
     terminal.says("hello there");
@@ -497,7 +497,7 @@ fn custom_commands_files_and_own_commands_reach_the_model() {
     assert!(told.contains("<file path=\"src/part_1.rs\">") && told.contains("count_1_59"), "{told}");
     terminal.says("!echo from-the-shell");
     terminal.shows("    from-the-shell");
-    terminal.shows("the next prompt tells it");
+    terminal.shows("the next prompt passes the output");
     terminal.says("what was it");
     terminal.shows("heard what");
     let told = model.simulator.requests().last().unwrap().request.last_user_text().to_owned();

@@ -64,7 +64,7 @@ fn a_learned_limit_is_shown_and_forgotten() {
     let ran = place.run(&forget);
     assert!(ran.code == Some(0) && ran.stdout.starts_with("Forgot"), "{ran:?}");
     assert!(place.json(&list)["models"][0]["learned"].is_null());
-    assert!(place.run(&forget).stdout.starts_with("No limit of simulated"));
+    assert!(place.run(&forget).stdout.starts_with("No learned limit of simulated"));
     // Nobody is asked, so it wants no key: neither of OpenAI nor of a server of one's own.
     place.own_file(
         "providers: { corp: { base_url: \"https://gateway.example/v1\", api_key_env: CORP_KEY } }\n",

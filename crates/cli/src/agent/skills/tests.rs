@@ -76,7 +76,7 @@ fn what_is_no_skill_is_not_offered_and_nothing_beside_it_is_read() {
         ("bad-yaml", "its front matter: "),
         ("folder", "not a file"),
         ("no-description", "its front matter has no description"),
-        ("no-head", "does not begin with a head"),
+        ("no-head", "does not begin with front matter"),
     ];
     for ((name, reason), warning) in reasons.into_iter().zip(&warnings) {
         assert!(
