@@ -584,7 +584,7 @@ fn tags_are_told_from_exclamation_marks() {
         assert_eq!(has_core_tag(text), is_tagged, "{text}");
     }
     for text in ["model: !x y", "model: !!str y"] {
-        assert!(Place::with(text, "").error().contains("it holds a YAML tag"), "{text}");
+        assert!(Place::with(text, "").error().contains("it contains a YAML tag"), "{text}");
     }
 }
 
