@@ -1,8 +1,8 @@
-//! Room: what an agent is, before it runs: its model, its instructions, its tools, its limits, its hooks, its team.
+//! Room: the definition of an agent: its model, instructions, tools, limits, hooks and team.
 //!
-//! May touch `lane` (an agent may bring a provider of its own), `limits` and `values`.
+//! May use `lane` (an agent may have a provider of its own), `limits` and `values`.
 //!
-//! Invariants: a definition holds no conversation and no connection; the same one serves any number of
+//! Invariants: a definition holds no conversation and no connection; one definition serves any number of
 //! sessions at the same time.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub(crate) mod sub_agent;
 pub(crate) mod team;
 pub(crate) mod validate;
 
-/// How many agents one run may call as tools, where nothing else is said.
+/// The default limit of sub-agents that one run may call.
 const SUB_AGENTS_MAX: u32 = 64;
 
 /// The definition of an agent.
@@ -45,24 +45,24 @@ const SUB_AGENTS_MAX: u32 = 64;
 pub struct Agent {
     pub(crate) model: String,
     pub(crate) provider: Option<String>,
-    /// The provider that it brings with it, in place of one of the runtime's.
+    /// Its own provider, in place of one of the runtime's.
     pub(crate) own_provider: Option<SharedProvider>,
-    /// What it is made of, for what waits longer than its process lives.
+    /// Identifies the definition for work that outlives its process.
     pub(crate) fingerprint: Option<String>,
-    /// Where its settings come from that change while sessions are open, in place of the runtime's.
+    /// The source of its settings that change while sessions are open, in place of the runtime's.
     pub(crate) live: Option<Arc<Live>>,
     pub(crate) fallbacks: Vec<Fallback>,
     pub(crate) fallback_on: Arc<[FailureClass]>,
     pub(crate) instructions: Instructions,
     pub(crate) validators: Validators,
-    /// What judges the answers to prompts that ask for it.
+    /// Validators of the answers to prompts that name them.
     pub(crate) named_validators: BTreeMap<String, Validators>,
     pub(crate) hooks: AgentHooks,
     pub(crate) tools: Registry,
     pub(crate) state: AppState,
     pub(crate) sub_agents: Vec<SubAgent>,
     pub(crate) sub_agents_max: u32,
-    /// To whom it may hand the conversation.
+    /// The agents to which it may hand the conversation.
     pub(crate) hand_offs: Vec<HandOffTo>,
     /// Its name in its team, and the team.
     pub(crate) team: Option<(String, Arc<Members>)>,
@@ -72,12 +72,12 @@ pub struct Agent {
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
     pub(crate) compaction: Option<CompactionSettings>,
     pub(crate) limits: RunLimits,
-    /// In micro-dollars: of a session in all, and of one run.
+    /// In micro-dollars: for a whole session, and for one run.
     pub(crate) cost_limit: Option<u64>,
     pub(crate) run_cost_limit: Option<u64>,
     pub(crate) tool_timeout: Option<Duration>,
     pub(crate) run_timeout: Option<Duration>,
-    /// What is wrong with the definition; told when a session is opened with it.
+    /// The errors in the definition, which are returned when a session is opened with it.
     pub(crate) problems: Vec<ConfigError>,
 }
 
@@ -88,10 +88,10 @@ impl From<&Agent> for Arc<Agent> {
 }
 
 impl Agent {
-    /// How long a run may take where nothing else is said: four hours.
+    /// The default time limit of a run: four hours.
     pub const RUN_TIMEOUT: Duration = Duration::from_secs(4 * 60 * 60);
 
-    /// An agent that answers with this model, without instructions or tools.
+    /// Creates an agent with this model, without instructions or tools.
     pub fn new(model: impl Into<String>) -> Self {
         Self {
             model: model.into(),
@@ -125,7 +125,7 @@ impl Agent {
         }
     }
 
-    /// The same agent, answering with another model.
+    /// Sets the model.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -139,17 +139,18 @@ impl Agent {
         self
     }
 
-    /// Its instructions: the system prompt. They go with every request and are never part of the log.
+    /// Sets the instructions: the system prompt. They are part of every request, and never part of the log.
     #[must_use]
     pub fn instructions(mut self, text: impl Into<String>) -> Self {
         self.instructions = Instructions::Text(text.into().into());
         self
     }
 
-    /// Instructions that a function writes when a run begins. Within the run they stay the same to the byte, so that a
-    /// provider's cache holds; where they differ from those of the session's run before, the event
-    /// `instructions_changed` says so. Their size counts with the fixed part of every request. The function must not
-    /// block: no session's other work goes on meanwhile. Where it panics, the run is refused.
+    /// Sets a function that writes the instructions when a run starts. Within the run they are identical in
+    /// every request, so a provider's cache remains valid; if they differ from those of the session's
+    /// previous run, the event `instructions_changed` reports them. Their size is part of the fixed part of
+    /// every request. The function must not block, because the session's other work waits for it. If it
+    /// panics, the run is refused.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -165,15 +166,15 @@ impl Agent {
         self
     }
 
-    /// The provider that serves its model, by name, where the runtime has several.
+    /// Sets the provider of its model, by name, if the runtime has several.
     #[must_use]
     pub fn provider(mut self, name: impl Into<String>) -> Self {
         (self.provider, self.own_provider) = (Some(name.into()), None);
         self
     }
 
-    /// A provider that the agent brings with it, whatever the runtime has: for programs whose users each have a server or
-    /// a key of their own. The agents that it calls as tools have their own, too, or one of the runtime's.
+    /// Sets a provider that belongs to the agent instead of the runtime, for programs whose users each have
+    /// their own server or key. Its sub-agents have their own, too, or one of the runtime's.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -193,13 +194,14 @@ impl Agent {
         self
     }
 
-    /// A short text that stands for what this agent is made of: its tools, folder, server and key. It is stored with what is
-    /// said to the agent and waits, and must not tell a secret.
+    /// Sets a short text that identifies the agent's capabilities: its tools, folder, server and key. It is
+    /// stored with queued input for the agent, and must not contain secrets.
     ///
-    /// In sessions that an agent with a fingerprint opens, what an earlier process left waiting is *held back*: it begins
-    /// when somebody resumes the session with an agent of the same fingerprint, and never with another one, so that no
-    /// words reach tools that they were not meant for, and none are acted on unasked. Without a fingerprint, it begins as
-    /// the session is opened, unless it was said to an agent that had one.
+    /// If an agent with a fingerprint opens a session, input that an earlier process left in its inbox is
+    /// *held back*: it starts only when the session is resumed with an agent with the same fingerprint. So no
+    /// input reaches tools for which it was not meant, and none is handled without a request. Without a
+    /// fingerprint, the input starts when the session is opened, unless it was meant for an agent with a
+    /// fingerprint.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -220,8 +222,9 @@ impl Agent {
         self
     }
 
-    /// Settings of this agent that change while sessions are open, in place of the runtime's: see
-    /// [`RuntimeBuilder::live_settings`](crate::RuntimeBuilder::live_settings). Copies of the agent share the source.
+    /// Sets the source of this agent's settings that change while sessions are open, in place of the
+    /// runtime's: see [`RuntimeBuilder::live_settings`](crate::RuntimeBuilder::live_settings). Copies of the
+    /// agent share the source.
     #[must_use]
     pub fn live_settings(
         mut self,
@@ -231,10 +234,11 @@ impl Agent {
         self
     }
 
-    /// Another model that answers when this one fails, and then the next, in the order in which they are named. What waiting
-    /// may heal is tried again first ([`RunLimits::retries_max`]), a timeout once; not at all where the provider asks for more
-    /// than ten seconds or loads its model. The run goes on where it was, with the event `fallback`, and is compacted first where the other's window is
-    /// smaller; the next run begins with the agent's own model again.
+    /// Adds a model that answers when the previous one fails; fallbacks are used in order. Temporary failures
+    /// are retried first ([`RunLimits::retries_max`]), a timeout once; there are no retries if the provider
+    /// asks for a wait of more than ten seconds or is loading its model. The run continues with the event
+    /// `fallback`, after a compaction if the other window requires it; the next run starts with the agent's
+    /// own model again.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -246,16 +250,17 @@ impl Agent {
         self
     }
 
-    /// The failures for which the fallbacks are asked, in place of all but a filter's refusal and a context that does not fit.
+    /// Sets the failures after which the fallbacks are used. The default is all, except a filter's refusal
+    /// and a context that does not fit.
     #[must_use]
     pub fn fallback_on(mut self, classes: impl IntoIterator<Item = FailureClass>) -> Self {
         self.fallback_on = classes.into_iter().collect();
         self
     }
 
-    /// A tool made of an `async` function of one struct of arguments: [`tool`](greenroom_tools::tool) says what a
-    /// function may take and return. Its description and its arguments' schema come from the argument type: its doc
-    /// comment and its fields. Use [`Self::add_tool`] to say more of the tool.
+    /// Adds a tool from an `async` function with one struct of arguments; [`tool`](greenroom_tools::tool)
+    /// describes the permitted arguments and results. The description and the schema come from the argument
+    /// type's doc comment and fields. [`Self::add_tool`] has more options.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -281,9 +286,10 @@ impl Agent {
         self.add_tool(greenroom_tools::tool(name, function))
     }
 
-    /// A tool of any kind: one that [`tool`](greenroom_tools::tool) makes of a function, or a type of one's own. A second
-    /// tool of the same name, and a tool that cannot be called, are refused when a session is opened; a built-in tool is
-    /// replaced in its [`Registry`] with [`Registry::insert`], before [`Self::tools`].
+    /// Adds a tool of any kind: one that [`tool`](greenroom_tools::tool) makes from a function, or a type of
+    /// your own. Opening a session refuses a second tool with the same name, and a tool that cannot be
+    /// called. To replace a built-in tool, use [`Registry::insert`] on its [`Registry`], before
+    /// [`Self::tools`].
     ///
     /// ```
     /// use std::time::Duration;
@@ -308,8 +314,8 @@ impl Agent {
         self
     }
 
-    /// A value that all tools of this agent can use, found by its type: a connection pool, a client, a configuration.
-    /// One of the same type is replaced. Agents that this one calls as tools have their own.
+    /// Adds a value for all tools of this agent, which they find by its type: a connection pool, a client, or
+    /// a configuration, for example. A value of the same type is replaced. Sub-agents have their own values.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -330,7 +336,7 @@ impl Agent {
         self
     }
 
-    /// Its tools, by name, as the model is told of them. Sub-agents are not among them.
+    /// Returns the specifications of its tools as the model gets them, by name, without sub-agents.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -341,8 +347,8 @@ impl Agent {
         self.tools.specs()
     }
 
-    /// All tools of a registry, besides those it has. A name that both have is refused when a session is opened, unless it
-    /// is the same tool.
+    /// Adds all tools of a registry. Opening a session refuses a name that both have, unless it is the same
+    /// tool.
     #[must_use]
     pub fn tools(mut self, tools: &Registry) -> Self {
         let is_other = |name: &String| match (self.tools.get(name), tools.get(name)) {
@@ -356,10 +362,10 @@ impl Agent {
         self
     }
 
-    /// Another agent, as a tool: it works on each call in a session of its own, and its last answer is the result. It is
-    /// cancelled with the call, and its events carry this session's id as their parent. [`sub_agent`](crate::sub_agent)
-    /// makes one, and says what can be said of it. What it spends counts towards this agent's limits, and its run ends
-    /// with this one's.
+    /// Adds another agent as a tool. It handles each call in a session of its own, and its last answer is the
+    /// result. It is cancelled with the call, and its events have this session's id as their parent.
+    /// [`sub_agent`](crate::sub_agent) creates one, and describes its options. Its spending counts towards
+    /// this agent's limits, and its run ends with this one's.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -372,9 +378,10 @@ impl Agent {
         self
     }
 
-    /// Another agent of its [`Team`](crate::Team) to whom it may hand the conversation: its model is offered a tool
-    /// `transfer_to_<name>`. `description` says what the other one is for, and `sees` how much of the conversation that one
-    /// sees. The run goes on with the other agent's model, instructions and tools, and the session with it.
+    /// Adds another agent of its [`Team`](crate::Team) to which it may hand the conversation: its model gets
+    /// a tool `transfer_to_<name>`. `description` says what the other agent is for, and `sees` how much of
+    /// the conversation it sees. The run continues with the other agent's model, instructions and tools, and
+    /// so does the session.
     #[must_use]
     pub fn hand_off_to(
         mut self,
@@ -386,23 +393,23 @@ impl Agent {
         self
     }
 
-    /// The most agents that one run may call as tools in all, those that they call themselves included; 64 where this is
-    /// not called. The model that asks for another one reads that there are no more.
+    /// Sets how many sub-agents one run may call in all, including theirs; the default is 64. A model that
+    /// calls another one gets the result that there are no more.
     #[must_use]
     pub fn sub_agents_max(mut self, calls: u32) -> Self {
         self.sub_agents_max = calls;
         self
     }
 
-    /// The model's window in tokens, where the catalogue does not know it or is wrong.
+    /// Sets the model's window in tokens, if the catalogue is missing it or wrong.
     #[must_use]
     pub fn context_window(mut self, tokens: u64) -> Self {
         self.context_window = Some(tokens);
         self
     }
 
-    /// The window of one model in tokens, wherever this agent asks it: as its own model (unless
-    /// [`Self::context_window`] says otherwise), as a fallback, or for summaries.
+    /// Sets the window of one model in tokens, wherever this agent uses it: as its own model (unless
+    /// [`Self::context_window`] sets another window), as a fallback, or for summaries.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -415,15 +422,15 @@ impl Agent {
         self
     }
 
-    /// What is set for the window of a model that this agent asks, in tokens.
+    /// Returns the configured window of a model that this agent uses, in tokens.
     pub(crate) fn window_of(&self, model: &str) -> Option<u64> {
         let own = self.context_window.filter(|_| model == self.model);
         own.or_else(|| self.windows_by_model.get(model).copied())
     }
 
-    /// How its model is to answer. What is said for one model ([`Self::settings_for`]) wins over this, and what is said
-    /// with a prompt over both. The calls that write summaries take of these what does not break them: neither stop
-    /// texts, nor tool choices, nor the seed; and they ask for no more output than the output limit allows.
+    /// Sets the model settings. Those for one model ([`Self::settings_for`]) take precedence, and those of a
+    /// prompt over both. Calls for summaries use these settings without stop texts, tool choice and seed,
+    /// which would break them; the output limit applies to them, too.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -435,7 +442,7 @@ impl Agent {
         self
     }
 
-    /// How one model is to answer, where this agent asks it.
+    /// Sets the model settings for one model, wherever this agent uses it.
     #[must_use]
     pub fn settings_for(mut self, model: impl Into<String>, settings: ModelSettings) -> Self {
         let known = self.settings_by_model.entry(model.into()).or_default();
@@ -443,33 +450,34 @@ impl Agent {
         self
     }
 
-    /// The most output one answer may have, in tokens. A summary has no more either.
+    /// Sets the output limit of one answer, in tokens. It applies to summaries, too.
     #[must_use]
     pub fn output_tokens_max(mut self, tokens: u64) -> Self {
         self.settings.output_tokens_max = Some(tokens);
         self
     }
 
-    /// How its sessions are compacted; the runtime's settings where this is not called.
+    /// Sets the compaction settings of its sessions; the default is the runtime's.
     #[must_use]
     pub fn compaction(mut self, settings: CompactionSettings) -> Self {
         self.compaction = Some(settings);
         self
     }
 
-    /// What one run may take.
+    /// Sets the limits of a run.
     #[must_use]
     pub fn limits(mut self, limits: RunLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// The most that one session may cost in all, in US dollars, its sub-agents included. Limits are looked at before each
-    /// model call: what a call may cost at most must be left. Where little is left, its output limit is lowered to what is
-    /// paid for; a call whose input alone may cost more is not made, and the run ends as stopped. What our own count says of
-    /// the input is taken with a margin of a quarter, so a limit is passed only where a server counts more than that, or
-    /// gives more output than it was asked for. Calls of a model without a known price count nothing, with a warning; those of
-    /// which the server reports no usage, or one that cannot be, count by our own estimate.
+    /// Sets the most that one session may cost in total, in US dollars, including its sub-agents. Limits are
+    /// checked before each model call: the call's maximum cost must be left. If little is left, the call's
+    /// output limit is lowered accordingly; if its input alone may cost more, the call is not made, and the
+    /// run ends as stopped. Our own count of the input gets a margin of a quarter, so a limit is exceeded
+    /// only if a server counts more than that, or produces more output than requested. Calls of a model
+    /// without a known price count as 0, with a warning; calls without a plausible usage report count by our
+    /// own estimate.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -481,8 +489,9 @@ impl Agent {
         self
     }
 
-    /// The most that one run may cost, in US dollars, its sub-agents included; see [`Self::cost_limit_usd`]. A prompt may have
-    /// a lower one ([`RunRequest::cost_limit_usd`](crate::RunRequest::cost_limit_usd)).
+    /// Sets the most that one run may cost, in US dollars, including its sub-agents; see
+    /// [`Self::cost_limit_usd`]. A prompt may have a lower limit
+    /// ([`RunRequest::cost_limit_usd`](crate::RunRequest::cost_limit_usd)).
     #[must_use]
     pub fn run_cost_limit_usd(mut self, usd: f64) -> Self {
         self.run_cost_limit = self.checked_limit(usd);
@@ -499,15 +508,17 @@ impl Agent {
         }
     }
 
-    /// How long one tool call may take, where the tool has no limit of its own; without either, as long as its run.
+    /// Sets the time limit of a tool call, for tools without their own. Without either, the limit is that of
+    /// the run.
     #[must_use]
     pub fn tool_timeout(mut self, timeout: Duration) -> Self {
         self.tool_timeout = Some(timeout);
         self
     }
 
-    /// How long one run may take, its model calls, tools and compactions together; `None`: as long as it wants.
-    /// [`Self::RUN_TIMEOUT`] where this is not called. A run that takes longer ends as stopped; what had come is kept.
+    /// Sets the time limit of a run, including its model calls, tools and compactions; `None` means no limit.
+    /// The default is [`Self::RUN_TIMEOUT`]. A run that takes longer ends as stopped, and its partial output
+    /// is kept.
     #[must_use]
     pub fn run_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.run_timeout = timeout;

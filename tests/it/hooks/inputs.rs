@@ -26,7 +26,7 @@ fn guarded() -> Agent {
 }
 
 fn refusal(reason: &str) -> String {
-    format!("session s does not take this: {reason}")
+    format!("session s refused the input: {reason}")
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,6 +152,6 @@ async fn an_agent_that_is_called_guards_its_task() {
     let context = session.context().await.unwrap();
     told.lock().unwrap().extend(context.iter().filter(|it| it.role() == "tool").map(|it| it.text()));
     let told = told.lock().unwrap();
-    assert!(told[0].ends_with("does not take this: this prompt has a no"), "{told:?}");
+    assert!(told[0].ends_with("refused the input: this prompt has a no"), "{told:?}");
     assert_eq!(model.calls(), 2);
 }

@@ -21,7 +21,7 @@ type Action = fn(SessionHandle) -> BoxFuture<'static, Result<String>>;
 
 fn deadlock(session: &str) -> String {
     format!(
-        "session {session} waits for this call to end, so a reply of it would never come; use `steer` or `follow_up`, \
+        "session {session} waits for this call to end, so its reply would never arrive; use `steer` or `follow_up`, \
          which do not wait, or prompt another session"
     )
 }

@@ -1,4 +1,4 @@
-//! The runtime: a store, providers and a supervisor; where programs open their sessions.
+//! The runtime: a store, providers and a supervisor, with which programs open their sessions.
 //!
 //! Invariants: a runtime is one value, with no globals and no named actors, so a process may have several;
 //! dropping the last clone of it without [`Runtime::shutdown`] loses nothing that was acknowledged.
@@ -36,7 +36,7 @@ pub(crate) mod builder;
 /// How long a shutdown waits for sessions to end in order.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// A running runtime. Cheap to clone.
+/// A running runtime. Cloning is cheap.
 #[derive(Clone)]
 pub struct Runtime {
     deps: Arc<Deps>,
@@ -45,7 +45,7 @@ pub struct Runtime {
     _stop: Arc<StopOnDrop>,
 }
 
-/// Stops the actors when the last clone of a runtime is gone: actors do not end by themselves.
+/// Stops the actors when the last clone of a runtime is dropped, because actors do not end by themselves.
 struct StopOnDrop {
     deps: Arc<Deps>,
     supervisor: ActorRef<SupervisorMessage>,
@@ -65,27 +65,28 @@ impl std::fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// A runtime that is put together by hand.
+    /// Returns a builder for a runtime.
     pub fn builder() -> RuntimeBuilder {
         RuntimeBuilder::default()
     }
 
-    /// Creates or resumes a session. If it is live already, this reaches the same one, with this agent from its
-    /// next run on; with an agent that cannot work, this is an error and the session goes on as it was.
+    /// Creates or resumes a session. If it is already live, returns a handle of the same one, which uses this
+    /// agent from its next run on; if the agent is unusable, returns an error and leaves the session
+    /// unchanged.
     ///
     /// The agent is an `&Agent`, which is copied, an [`Agent`], or an `Arc<Agent>` that many sessions share.
     ///
     /// # Errors
-    /// [`Error::Config`] when the agent, its provider or its settings cannot work; [`Error::Store`] when the id is
-    /// not usable or the log cannot be read.
+    /// [`Error::Config`] if the agent, its provider or its settings are unusable; [`Error::Store`] if the id
+    /// is invalid or the log cannot be read.
     pub async fn open(&self, id: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
         let shared = open(&self.deps, Arc::from(id), agent.into(), None, OpenReason::Open).await?;
         Ok(SessionHandle::new(shared, Arc::clone(&self.deps)))
     }
 
-    /// As [`Self::open`], where others may be at work in the session: a run in progress and what waits keep their agents,
-    /// and this agent is taken at once only where the session does nothing. What is asked of the handle is done with this
-    /// agent, as with [`SessionHandle::with_agent`].
+    /// Like [`Self::open`], for a session in which others may be working: a run in progress and queued input
+    /// keep their agents, and the session adopts this agent at once only if it is idle. Requests through the
+    /// handle use this agent, as with [`SessionHandle::with_agent`].
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -101,20 +102,21 @@ impl Runtime {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Those of [`Self::open`].
     pub async fn join(&self, id: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
         let agent = agent.into();
         let shared = open(&self.deps, Arc::from(id), Arc::clone(&agent), None, OpenReason::Join).await?;
         Ok(SessionHandle::new(shared, Arc::clone(&self.deps)).with_agent(agent))
     }
 
-    /// A session that is there already, live or stored. Nothing is started, and no agent is replaced.
+    /// Returns a handle of an existing session, live or stored. This starts nothing, and replaces no agent.
     ///
-    /// What needs no agent works at once: looking at it, aborting it, clearing its inbox. A prompt in a session that no
-    /// program gave an agent to in this process is [`Error::NoAgent`]: see [`SessionHandle::set_agent`].
+    /// Operations without an agent work at once: reading the session, aborting it, clearing its inbox. A
+    /// prompt fails with [`Error::NoAgent`] if no program has given the session an agent in this process: see
+    /// [`SessionHandle::set_agent`].
     ///
     /// # Errors
-    /// [`Error::NoSession`] where nothing was ever said in it and nobody holds it; [`Error::Store`].
+    /// [`Error::NoSession`] if the session has no messages and no handle; [`Error::Store`].
     pub async fn session(&self, id: &str) -> Result<SessionHandle> {
         if let Some(known) = self.held(id).await? {
             return Ok(known);
@@ -125,25 +127,26 @@ impl Runtime {
         Ok(SessionHandle::new(shared, Arc::clone(&self.deps)))
     }
 
-    /// A session that is live, or that somebody holds.
+    /// Returns a handle of a session that is live, or that has other handles.
     pub(crate) async fn held(&self, id: &str) -> Result<Option<SessionHandle>> {
         let known = self.ask(|reply| SupervisorMessage::Find { id: Arc::from(id), reply }).await?;
         Ok(known.map(|shared| SessionHandle::new(shared, Arc::clone(&self.deps))))
     }
 
-    /// A copy of a session under another id: its active context goes on there; the original stays as it is.
+    /// Copies a session under another id: its active context continues there; the original is unchanged.
     ///
     /// # Errors
-    /// [`Error::NoSession`]; [`Error::NotEmpty`] when the new id is taken: then nothing is changed.
+    /// [`Error::NoSession`]; [`Error::NotEmpty`] if the new id is in use: then nothing is changed.
     pub async fn fork(&self, from: &str, to: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
         let head = self.head(from).await?.ok_or_else(|| no_session(from))?;
         self.fork_to_leaf(from, to, head.leaf, agent.into()).await
     }
 
-    /// As [`Self::fork`], with the path that ends at an entry: also of a session whose log cannot be opened.
+    /// Like [`Self::fork`], with the path that ends at an entry; this also works for a session whose log
+    /// cannot be opened.
     ///
     /// # Errors
-    /// As [`Self::fork`]; [`Error::BranchPoint`] when no path ends at that entry.
+    /// Those of [`Self::fork`]; [`Error::BranchPoint`] if no path ends at that entry.
     pub async fn fork_at(
         &self,
         from: &str,
@@ -177,48 +180,49 @@ impl Runtime {
         Ok(session)
     }
 
-    /// Events, from now on.
+    /// Subscribes to events from now on.
     pub fn subscribe(&self, filter: Filter) -> Subscription {
         self.deps.bus.subscribe(filter)
     }
 
-    /// A session's durable events from a position on, from its log.
+    /// Returns a session's durable events from a position on, from its log.
     ///
     /// # Errors
-    /// [`Error::NoSession`] where nothing was ever said in it and nobody holds it; [`Error::Store`].
+    /// [`Error::NoSession`] if the session has no messages and no handle; [`Error::Store`].
     pub async fn replay(&self, id: &str, from_seq: u64) -> Result<Vec<Event>> {
         let session: Arc<str> = Arc::from(id);
         let Some(head) = self.head(id).await? else { return self.none_of_empty(id).await };
         let mut entries = self.entries(id, EntryId(from_seq)).await?;
-        // What was appended since the head was read belongs to the next replay.
+        // Entries that were appended after the head was read belong to the next replay.
         entries.retain(|entry| entry.id.0 < head.entries);
         let parent = head.parent_session.map(Arc::from);
         Ok(entry_events::of_entries(&session, parent.as_ref(), head.created_at_ms, &entries, head.open_run)
             .collect())
     }
 
-    /// The sessions in the store: all of them, in the order of their ids, where nothing else is asked for. No log is read,
-    /// and none is woken.
+    /// Returns a query for the sessions in the store; by default all of them, in the order of their ids. It
+    /// reads no logs and wakes no sessions.
     ///
-    /// Its errors: [`Error::Store`].
+    /// Errors of the query: [`Error::Store`].
     pub fn sessions(&self) -> SessionQuery {
         SessionQuery::new(self.clone())
     }
 
-    /// The sessions with work that was taken on and is not done, by their heads: after a crash or a shutdown, what
-    /// [`Self::resume_all`] would finish. The oldest comes first. Nothing is opened.
+    /// Returns a query for the sessions with unfinished work, by their heads: after a crash or a shutdown,
+    /// those that [`Self::resume_all`] would finish. The oldest comes first. Nothing is opened.
     ///
-    /// Its errors: [`Error::Store`].
+    /// Errors of the query: [`Error::Store`].
     pub fn unfinished(&self) -> SessionQuery {
         self.sessions().unfinished().order(Order::Oldest)
     }
 
-    /// Finishes what the end of a process left, as soon as it is awaited: in every unfinished session the run that was
-    /// interrupted goes on, and then what waits behind it begins. `agent` says who does it; `None` leaves a session as it
-    /// is. 16 sessions at a time, see [`ResumeAll::at_once`].
+    /// Finishes the work that was interrupted when a process ended, once it is awaited: in every unfinished
+    /// session, the interrupted run continues, and then the input behind it starts. `agent` chooses the agent
+    /// of each session; `None` leaves a session unchanged. 16 sessions are resumed concurrently, see
+    /// [`ResumeAll::at_once`].
     ///
-    /// A prompt is answered once. A tool call that was under way when the process ended is told to the model as
-    /// interrupted; whether to call it again is the model's decision.
+    /// A prompt is answered once. The model is told that a tool call in progress at the end of the process
+    /// was interrupted, and decides whether to repeat it.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -236,7 +240,7 @@ impl Runtime {
     /// # Ok(()) }
     /// ```
     ///
-    /// Its errors: [`Error::Store`] when the store cannot be read. What a session failed with is in its
+    /// Errors of the request: [`Error::Store`] if the store cannot be read. A session's own error is in its
     /// [`Resumed::result`](crate::Resumed::result).
     pub fn resume_all<A: Into<Arc<Agent>>>(
         &self,
@@ -245,8 +249,9 @@ impl Runtime {
         ResumeAll::new(self.clone(), Box::new(move |session| agent(session).map(Into::into)))
     }
 
-    /// The questions that wait for a person's answer, in all sessions: those of a session together, oldest first. Only
-    /// heads and the questions themselves are read; nothing is opened. [`SessionHandle::answer`] answers them.
+    /// Returns the questions that wait for a person's answer, in all sessions, grouped by session, oldest
+    /// first. Only heads and the questions themselves are read; nothing is opened. [`SessionHandle::answer`]
+    /// answers them.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -258,7 +263,7 @@ impl Runtime {
         Ok(pending)
     }
 
-    /// What the store knows of one session; `None` where nothing was ever said in it. No log is read.
+    /// Returns the stored summary of one session; `None` if it has no messages. No log is read.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -266,10 +271,10 @@ impl Runtime {
         Ok(self.head(id).await?.map(|head| SessionSummary::new(id.to_owned(), head)))
     }
 
-    /// A session's entries from a position on.
+    /// Returns a session's entries from a position on.
     ///
     /// # Errors
-    /// [`Error::NoSession`] where nothing was ever said in it and nobody holds it; [`Error::Store`].
+    /// [`Error::NoSession`] if the session has no messages and no handle; [`Error::Store`].
     pub async fn entries(&self, id: &str, from: EntryId) -> Result<Vec<Entry>> {
         let stored = id.to_owned();
         match self.read(move |store| store.load(&stored, from)).await {
@@ -280,13 +285,13 @@ impl Runtime {
         }
     }
 
-    /// Nothing, of a session that somebody holds and in which nothing was said yet.
+    /// Returns an empty list for a session with a handle and without messages.
     async fn none_of_empty<T>(&self, id: &str) -> Result<Vec<T>> {
         self.session(id).await.map(|_| Vec::new())
     }
 
-    /// A session's compactions, oldest first: each is an entry of that kind. Undone ones and those of branches that
-    /// were left are among them.
+    /// Returns a session's compactions, oldest first: each is an entry of that kind. Undone ones and those of
+    /// abandoned branches are included.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -297,7 +302,7 @@ impl Runtime {
             let mut next = store.head(&id)?.and_then(|head| head.last_compaction);
             while let Some(at) = next {
                 let Some(entry) = store.get(&id, &[at])?.pop() else { break };
-                // Each points to an earlier one; a damaged log must not make a circle.
+                // Each points to an earlier one; a damaged log must not cause an endless loop.
                 let previous = entry.kind.as_compaction().and_then(|compaction| compaction.previous);
                 next = previous.filter(|previous| *previous < at);
                 chain.push(entry);
@@ -308,17 +313,17 @@ impl Runtime {
         .await
     }
 
-    /// Deletes a session and all its entries, and the sessions below it: those of the agents that its agent called as
-    /// tools, and of those that they called. They are closed first. What a crash cuts off is finished when the store is
-    /// opened again. A handle that is still held gets [`Error::Deleted`]
-    /// from then on, whatever becomes of the id. Its bytes stay in the store's files until more than half
-    /// of a file is deleted; `runtime.store().reclaim()` removes them at once.
+    /// Deletes a session and all its entries, and the sessions of its sub-agents on all levels. They are
+    /// closed first. If a crash interrupts this, it is finished when the store is opened again. Remaining
+    /// handles get [`Error::Deleted`] from then on, even if the id is used again. The session's bytes remain
+    /// in the store's files until more than half of a file is deleted; `runtime.store().reclaim()` removes
+    /// them at once.
     ///
     /// # Errors
     /// [`Error::NoSession`]; [`Error::Store`].
     pub async fn delete(&self, id: &str) -> Result<()> {
         let (runtime, id) = (self.clone(), id.to_owned());
-        // Half of it is not done where the caller goes away.
+        // The deletion completes even if the caller is dropped.
         let deleted = tokio::spawn(async move { deletion::delete(&runtime, &id).await });
         deleted.await.unwrap_or_else(|panic| Err(Error::internal("deleting a session", &panic)))
     }
@@ -328,7 +333,7 @@ impl Runtime {
         self.ask(|reply| SupervisorMessage::Delete { id: Arc::from(id), reply }).await?
     }
 
-    /// The ids of the sessions below one, callers before those whom they called.
+    /// Returns the ids of the sessions below one, callers before their sub-agents.
     pub(crate) async fn stored_tree(&self, id: &str) -> Result<Vec<String>> {
         let (store, id) = (self.deps.store.clone(), id.to_owned());
         let read = move || Ok(sessions::tree(&store, &id)?.into_iter().map(|(id, _)| id).collect());
@@ -347,7 +352,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// The ids of the sessions whose actors are live.
+    /// Returns the ids of the live sessions.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -356,8 +361,8 @@ impl Runtime {
         Ok(live.iter().map(ToString::to_string).collect())
     }
 
-    /// The sessions that are live, or sleep in the middle of a run, by id: how each stands and what it does. Nothing is
-    /// opened or woken by looking.
+    /// Returns the sessions that are live, or that sleep during a run, in the order of their ids, with their
+    /// states and activities. Nothing is opened or woken.
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -382,7 +387,7 @@ impl Runtime {
             let session = match self.session(&id).await {
                 Ok(session) => session,
                 Err(Error::Closed) => return Err(Error::Closed),
-                // It was deleted meanwhile, or nothing was said in it and it is closed.
+                // The session was deleted in the meantime, or has no messages and is closed.
                 Err(_) => continue,
             };
             let Ok(state) = session.state().await else { continue };
@@ -401,21 +406,21 @@ impl Runtime {
         Ok(sessions)
     }
 
-    /// The ids of the sessions that are live, or sleep in the middle of a run.
+    /// Returns the ids of the sessions that are live, or that sleep during a run.
     pub(crate) async fn at_work(&self) -> Result<HashSet<String>> {
         let suspended = self.ask(SupervisorMessage::Suspended).await?;
         let live = self.ask(SupervisorMessage::Live).await?;
         Ok(suspended.iter().chain(&live).map(ToString::to_string).collect())
     }
 
-    /// The sessions in which something is under way or waits and may begin, awake or asleep.
+    /// Returns the sessions with work in progress, or with queued input that may start, awake or asleep.
     pub(crate) async fn awaited(&self) -> Result<HashSet<String>> {
         let awaited = self.ask(SupervisorMessage::Awaited).await?;
         Ok(awaited.iter().map(ToString::to_string).collect())
     }
 
-    /// The ids of the sessions in which a run or a compaction goes on. One that waits for a person's answer is not among
-    /// them: its questions are in its log.
+    /// Returns the ids of the sessions in which a run or a compaction is in progress, without those that wait
+    /// for a person's answer: their questions are in their logs.
     ///
     /// # Errors
     /// [`Error::Closed`]; [`Error::Store`].
@@ -429,7 +434,7 @@ impl Runtime {
             match status {
                 Ok(Status::Working | Status::Compacting) => working.push(id),
                 Ok(Status::Idle | Status::Waiting | Status::Unknown) => {}
-                // It was deleted meanwhile, or cannot be read, and then nothing goes on in it.
+                // The session was deleted in the meantime, or cannot be read, so it does no work.
                 Err(Error::Closed) => return Err(Error::Closed),
                 Err(_) => {}
             }
@@ -438,10 +443,10 @@ impl Runtime {
         Ok(working)
     }
 
-    /// Changes how sessions are compacted, where their agent does not say; at the next check of each.
+    /// Changes the compaction settings for agents without their own, from the next check of each session on.
     ///
     /// # Errors
-    /// [`Error::Config`] with settings that cannot work; the old ones stay.
+    /// [`Error::Config`] for unusable settings; the old ones remain.
     pub async fn set_compaction(&self, settings: CompactionSettings) -> Result<()> {
         settings.check()?;
         let settings = Arc::new(settings);
@@ -449,7 +454,7 @@ impl Runtime {
         let check = SupervisorMessage::CheckSettings { settings: Arc::clone(&settings), reply };
         self.supervisor.cast(check).map_err(|_| Error::Closed)?;
         for answer in answers.await.map_err(|_| Error::Closed)? {
-            // A session that is gone by now has no objection.
+            // A session that is gone has no objection.
             answer.await.unwrap_or(Ok(()))?;
         }
         *self.deps.compaction.write() = settings;
@@ -458,8 +463,8 @@ impl Runtime {
         done.await.map_err(|_| Error::Closed)
     }
 
-    /// The models of an agent's provider, with their windows, output limits and prices, and where each comes from. The
-    /// server is asked for its list; no model is.
+    /// Returns the models of an agent's provider, with their windows, output limits and prices, and the
+    /// source of each. The server is asked for its list; no model is called.
     ///
     /// # Errors
     /// [`Error::Config`] for an unknown provider; [`Error::Store`].
@@ -476,19 +481,19 @@ impl Runtime {
         Ok(self.deps.learned.forget_limit(lane.origin(), model).await?)
     }
 
-    /// What the store had to say when it was opened: repairs and losses.
+    /// Returns the store's notices from when it was opened: repairs and losses.
     pub fn notices(&self) -> &[Notice] {
         &self.notices
     }
 
-    /// The store, for tools that look into it.
+    /// The store, for tools that inspect it.
     pub fn store(&self) -> &Store {
         &self.deps.store
     }
 
-    /// Takes on no more input, and waits until all that was taken on is done, what waits in inboxes with it: but no longer
-    /// than `at_most`. Gives how many inputs are left; [`Self::shutdown`] interrupts them, and [`Self::resume_all`] finishes
-    /// them after the next start. What is said from now on is [`Error::Closed`].
+    /// Stops accepting input, and waits up to `at_most` until all accepted input is done, including queued
+    /// input. Returns how many inputs are left; [`Self::shutdown`] interrupts them, and [`Self::resume_all`]
+    /// finishes them after the next start. Further input fails with [`Error::Closed`].
     ///
     /// ```
     /// # use greenroom::prelude::*;
@@ -507,10 +512,11 @@ impl Runtime {
         self.deps.admission.drain(at_most).await
     }
 
-    /// Ends everything in order: runs are interrupted with what had come, logs are whole, the store is closed.
+    /// Ends everything in order: runs are interrupted with their partial output, logs are complete, the store
+    /// is closed.
     ///
     /// # Errors
-    /// [`Error::Store`] when the store cannot be closed properly; nothing acknowledged is lost even then.
+    /// [`Error::Store`] if the store cannot be closed properly; even then, nothing acknowledged is lost.
     pub async fn shutdown(self) -> Result<()> {
         let (done, ended) = oneshot::channel();
         if self.supervisor.cast(SupervisorMessage::Shutdown(done)).is_ok() {

@@ -16,8 +16,8 @@ use crate::values::compaction::Compacted;
 #[cfg(test)]
 mod tests;
 
-/// The events of entries that follow one another in a log, up to its end: every entry has exactly one. `open_run` is
-/// the run that is going on after the last of them.
+/// Returns the events of consecutive entries of a log, up to its end: every entry has exactly one. `open_run`
+/// is the run in progress after the last of them.
 pub fn of_entries<'a, E: Borrow<Entry>>(
     session: &'a Arc<str>,
     parent: Option<&'a Arc<str>>,
@@ -32,12 +32,12 @@ pub fn of_entries<'a, E: Borrow<Entry>>(
     })
 }
 
-/// The kind of the note with which a run begins that goes on with an unanswered message; its data is that message's id.
-/// The run's id is the note's: each run has one end.
+/// The kind of the note that starts a run which continues an unanswered message; its data is that message's
+/// id. The run's id is the note's, because each run has one end.
 pub(crate) const RUN_RESUMED: &str = "run_resumed";
 
-/// The run of each entry. A run ends with its end's entry, and begins with the entry whose id it has: a prompt, or the
-/// note that an unanswered one is taken up again.
+/// Returns the run of each entry. A run ends with the entry of its end, and starts with the entry whose id it
+/// has: a prompt, or the note that an unanswered one is resumed.
 fn runs_of<E: Borrow<Entry>>(entries: &[E], open_run: Option<RunId>) -> Vec<Option<RunId>> {
     let mut run = open_run;
     let mut runs: Vec<Option<RunId>> = entries
@@ -48,7 +48,7 @@ fn runs_of<E: Borrow<Entry>>(entries: &[E], open_run: Option<RunId>) -> Vec<Opti
             if let EntryKind::RunEnded { run: ended, .. } = &entry.kind {
                 run = Some(*ended);
             }
-            // An imported end may name what is not in this log.
+            // An imported end may name a run that is not in this log.
             run = run.filter(|run| *run <= entry.id);
             let its_run = run;
             if run == Some(entry.id) {

@@ -1,9 +1,9 @@
-//! What the agents broadcast: the public events.
+//! The public events.
 //!
-//! Invariants: an event that comes from the log (a *durable* one) is published only after its entry is
-//! durable, has the entry's position as its `seq` and no `n`; all others are best effort and have the `seq` of
-//! the durable event before them and an `n` that counts up. A durable event is made of its log alone, so that it is the
-//! same whenever it is read. Enums here are open-ended: match with a wildcard.
+//! Invariants: an event from the log (a *durable* one) is published only after its entry is durable, and has
+//! the entry's position as its `seq` and no `n`; all others are best effort, and have the `seq` of the
+//! durable event before them and an `n` that counts from there. A durable event depends only on its log, so
+//! it is the same whenever it is read. Enums here are open-ended: match with a wildcard.
 
 use std::sync::Arc;
 
@@ -30,19 +30,19 @@ pub struct Event {
     /// The session.
     #[serde(rename = "session_id")]
     pub session: Arc<str>,
-    /// When the session was created, in unix milliseconds: later than any other that had its id and was deleted. So a
-    /// program that keeps positions knows whether one is of this session, or of the one before it.
+    /// When the session was created, in unix milliseconds: later than any deleted session with its id. So a
+    /// program that keeps positions can tell which of these sessions they belong to.
     #[serde(default)]
     pub session_created_at_ms: u64,
-    /// The position in the session's log: of this event's entry, or of the newest one before it.
+    /// The position in the session's log: of this event's entry, or of the newest entry before it.
     pub seq: u64,
-    /// For events beside the log: which one since that entry, from 1. `None` for durable ones.
+    /// For transient events: the number since that entry, from 1. `None` for durable ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
-    /// When it happened, in unix milliseconds by the runtime's clock. A durable one has the time of its entry, which an
-    /// import keeps.
+    /// When the event happened, in unix milliseconds by the runtime's clock. A durable one has the time of
+    /// its entry, which an import keeps.
     pub at_ms: u64,
-    /// The run that it belongs to: the one that was going on. `None` between runs.
+    /// The run that was in progress; `None` between runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
     /// The session whose agent called this one as a tool.
@@ -54,14 +54,14 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event of the log, at 0 of the clock and of no run: for tests of programs that read events. Its other fields can
-    /// be set.
+    /// Creates an event of the log, at time 0 and without a run: for tests of programs that read events. Its
+    /// other fields can be set.
     pub fn new(session: impl Into<Arc<str>>, seq: u64, kind: EventKind) -> Self {
         let session = session.into();
         Self { session, session_created_at_ms: 0, seq, n: None, at_ms: 0, run: None, parent: None, kind }
     }
 
-    /// Whether it is in the log, and so can be replayed.
+    /// Whether the event is in the log, and so can be replayed.
     pub fn is_durable(&self) -> bool {
         self.n.is_none()
     }
@@ -72,298 +72,301 @@ impl Event {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventKind {
-    /// The agent begins to work on a prompt, or goes on with one that was resumed. Ends with `run_end`.
+    /// The agent starts to work on a prompt, or continues a resumed one. Ends with `run_end`.
     RunStart,
-    /// The agent's instructions are not those of the session's run before. They hold for this whole run.
+    /// The agent's instructions differ from those of the session's previous run. They apply to this whole
+    /// run.
     InstructionsChanged {
-        /// The text.
+        /// The instructions.
         text: String,
-        /// Its size, in estimated tokens.
+        /// Their size, in estimated tokens.
         tokens: u64,
     },
-    /// A step begins: one model call with its tools. What is tried again, after a failure or an overflow, belongs to
-    /// the same step.
+    /// A step starts: one model call with its tools. Retries, after a failure or an overflow, belong to the
+    /// same step.
     StepStart {
-        /// Which step of the run, from 1.
+        /// The number of the step in the run, from 1.
         step: u32,
-        /// The model that is asked.
+        /// The model that is called.
         model: String,
     },
-    /// A step is over: its answer and the results of its calls are in the log, or its run ends inside it. A step whose
-    /// agent crashes has no end.
+    /// A step is over: its answer and the results of its calls are in the log, or its run ends during it. If
+    /// its agent crashes, a step has no end.
     StepEnd {
-        /// Which step of the run, from 1.
+        /// The number of the step in the run, from 1.
         step: u32,
     },
-    /// The model begins to answer.
+    /// The model starts to answer.
     MessageStart,
-    /// The model said more.
+    /// More of the model's answer.
     MessageDelta {
         /// The new piece of the answer.
         delta: Delta,
     },
-    /// The model call failed while the model was answering: what it said since `message_start` is void, joins no
+    /// The model call failed during the answer: its output since `message_start` is void, joins no
     /// conversation, and is not sent back.
     MessageDiscarded,
     /// A message joined the conversation. Durable.
     MessageEnd {
-        /// Its entry.
+        /// The message's entry.
         entry_id: EntryId,
         /// The message.
         message: MessageView,
-        /// The entry of its `input_queued`, where it had waited.
+        /// The entry of its `input_queued`, if it was queued.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         queued: Option<EntryId>,
     },
-    /// A tool call begins.
+    /// A tool call starts.
     ToolStart {
-        /// The call.
+        /// The call's id.
         call_id: String,
-        /// The tool.
+        /// The tool's name.
         name: String,
-        /// Its arguments, JSON text as the model wrote it.
+        /// The arguments, as JSON text from the model.
         arguments: String,
     },
     /// A tool reports progress.
     ToolUpdate {
-        /// The call.
+        /// The call's id.
         call_id: String,
-        /// The tool.
+        /// The tool's name.
         name: String,
-        /// One line.
+        /// The progress, in one line.
         line: String,
     },
-    /// A tool call ended. Its result follows as a message.
+    /// A tool call has ended. Its result follows as a message.
     ToolEnd {
-        /// The call.
+        /// The call's id.
         call_id: String,
-        /// The tool.
+        /// The tool's name.
         name: String,
         /// How the call ended.
         status: ToolStatus,
-        /// How long it took, in milliseconds.
+        /// The call's duration, in milliseconds.
         duration_ms: u64,
     },
-    /// An agent that was called as a tool begins to work, in a session of its own. Durable.
+    /// A sub-agent starts to work, in a session of its own. Durable.
     ChildStart {
-        /// Its entry: what the end names as `started`.
+        /// The event's entry, which the end names as `started`.
         entry_id: EntryId,
-        /// The call.
+        /// The call's id.
         call_id: String,
-        /// The tool, which is the name that the caller has for the agent.
+        /// The tool's name, which is the caller's name for the sub-agent.
         name: String,
-        /// The agent's session, whose events have this one as their `parent`.
+        /// The sub-agent's session, whose events have this one as their `parent`.
         child: String,
     },
-    /// An agent that was called as a tool has ended; exactly one for every start. Durable.
+    /// A sub-agent has ended; there is exactly one end for every start. Durable.
     ChildEnd {
         /// The entry of its start.
         started: EntryId,
-        /// The call.
+        /// The call's id.
         call_id: String,
-        /// The tool, which is the name that the caller has for the agent.
+        /// The tool's name, which is the caller's name for the sub-agent.
         name: String,
-        /// The agent's session.
+        /// The sub-agent's session.
         child: String,
-        /// How its work ended: in JSON `outcome`, with `reason` and `failure` where there is one.
+        /// The result of its work: in JSON `outcome`, with `reason` and `failure` if there is one.
         #[serde(flatten)]
         outcome: RunOutcome,
     },
-    /// The conversation goes on with another agent of the session's team. Durable.
+    /// The conversation continues with another agent of the session's team. Durable.
     HandOff {
-        /// The name of the agent that answered before.
+        /// The agent that answered before.
         from: String,
-        /// The name of the agent that answers from here on.
+        /// The agent that answers from here on.
         to: String,
-        /// How much of the conversation before it sees.
+        /// How much of the earlier conversation the new agent sees.
         sees: Sees,
     },
     /// The context's size and the bill, after a model call.
     UsageUpdate {
         /// The context's size, which decides about compaction.
         context: ContextUsage,
-        /// The model's window in tokens; absent where nothing knows it.
+        /// The model's window in tokens; absent if it is unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         context_window: Option<u64>,
-        /// All tokens of all calls of this session so far: what is billed.
+        /// All billed tokens of all calls of this session so far.
         total_tokens: u64,
-        /// What they cost so far, in micro-dollars, as far as prices are known.
+        /// The cost of these tokens so far, in micro-dollars, as far as prices are known.
         cost_microdollars: u64,
-        /// The part of `total_tokens` that is our own estimate, since the provider reported nothing, or something that cannot
-        /// be. Where it is not 0, the cost is partly an estimate too.
+        /// The part of `total_tokens` that we estimated, because the provider reported no usage or an
+        /// impossible one. If it is not 0, the cost is partly an estimate too.
         #[serde(default, skip_serializing_if = "is_no_count")]
         estimated_tokens: u64,
     },
-    /// The run ended: the agent has nothing more to do for this prompt. Durable.
+    /// The run has ended: the agent has nothing more to do for this prompt. Durable.
     RunEnd {
-        /// How it ended: in JSON `outcome`, with `reason` and `failure` where there is one.
+        /// The outcome: in JSON `outcome`, with `reason` and `failure` if there is one.
         #[serde(flatten)]
         outcome: RunOutcome,
-        /// The context's size then, and the model's window.
+        /// The context's size at the end, and the model's window.
         context: ContextUsage,
     },
-    /// A compaction began. Durable.
+    /// A compaction has started. Durable.
     CompactionStart {
-        /// Its number: what the end names as `started`.
+        /// The event's entry, which the end names as `started`.
         entry_id: EntryId,
-        /// Why the compaction began.
+        /// Why the compaction started.
         trigger: Trigger,
-        /// The context then, in tokens.
+        /// The context's size at the start, in tokens.
         tokens_before: u64,
-        /// How many messages it had.
+        /// The number of its messages.
         messages_before: u64,
     },
-    /// A compaction ended; exactly one for every start. Durable.
+    /// A compaction has ended; there is exactly one end for every start. Durable.
     CompactionEnd(Compacted),
     /// A summary was installed. Durable.
     SessionCompacted {
         /// The compaction's entry.
         entry_id: EntryId,
-        /// How many tokens the context lost.
+        /// How many tokens smaller the context is.
         tokens_saved: u64,
     },
-    /// Tool results are sent shorter from here on. Durable.
+    /// Tool results are shortened in the model's view from here on. Durable.
     ResultsPruned {
         /// The prune's entry.
         entry_id: EntryId,
-        /// How many results are sent shorter.
+        /// The number of shortened results.
         results: u64,
-        /// How many tokens the context lost.
+        /// How many tokens smaller the context is.
         tokens_saved: u64,
     },
-    /// A compaction, or a pruning of results, no longer counts. Durable.
+    /// A compaction, or a pruning of results, was undone. Durable.
     CompactionUndone {
         /// The entry of the compaction or of the prune.
         compaction: EntryId,
     },
     /// Input waits for the current run. Durable.
     InputQueued {
-        /// Its entry.
+        /// The input's entry.
         entry_id: EntryId,
         /// When the input will join the conversation.
         delivery: Delivery,
     },
-    /// A tool, or a hook before its call, asks a person, and waits for the answer:
+    /// A tool, or a hook before its call, has asked a person, and waits for the answer:
     /// [`SessionHandle::answer`](crate::SessionHandle::answer). Durable.
     QuestionAsked {
         /// The question's id: its entry.
         entry_id: EntryId,
-        /// The call.
+        /// The call's id.
         call_id: String,
-        /// The name of the tool that is called.
+        /// The name of the called tool.
         tool: String,
         /// Who asks.
         asker: Asker,
         /// The question: in JSON `text`, `details`, and `kind` with its fields.
         #[serde(flatten)]
         question: Question,
-        /// When it expires, in unix milliseconds; absent where it stays open as long as its call.
+        /// When the question expires, in unix milliseconds; absent if it stays open as long as its call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expires_at_ms: Option<u64>,
     },
-    /// A question was answered, expired or was withdrawn; exactly one for every question. Durable.
+    /// A question was answered, expired or was withdrawn; there is exactly one end for every question.
+    /// Durable.
     QuestionEnded {
         /// The question's id.
         question: EntryId,
-        /// How it ended: in JSON `outcome`, and of an answer `value` and `by`.
+        /// The question's end: in JSON `outcome`, and for an answer `value` and `by`.
         #[serde(flatten)]
         end: QuestionEnd,
     },
-    /// A record that has no event of its own. Durable.
+    /// A record without an event of its own. Durable.
     Recorded {
-        /// Its entry.
+        /// The record's entry.
         entry_id: EntryId,
-        /// What was recorded: in JSON `kind`, and the fields of that kind.
+        /// The record: in JSON `kind`, and the fields of that kind.
         #[serde(flatten)]
         record: Record,
     },
-    /// A model call failed and is tried again.
+    /// A model call failed and will be retried.
     Retry {
         /// For a summary: the `entry_id` of its compaction's `compaction_start`. `None` for a step of the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         compaction: Option<EntryId>,
         /// The number of the retry, from 1.
         attempt: u32,
-        /// How long it waits first, in milliseconds.
+        /// The wait before the retry, in milliseconds.
         delay_ms: u64,
         /// The failure that caused the retry.
         failure: Failure,
     },
-    /// A model call waits, or need not wait any more. Told when the wait begins, when its reason changes, and when it is
-    /// over; not at all where there is no wait.
+    /// A model call waits, or its wait is over. Reported when the wait starts, when its reason changes, and
+    /// when it ends; not at all without a wait.
     QueueUpdate {
-        /// The provider that is to be asked.
+        /// The provider to be called.
         provider: String,
-        /// For a summary: `true`. Else it is a step of the run.
+        /// `true` for a summary, `false` for a step of the run.
         is_summary: bool,
-        /// What it waits for; with position 0, what it waited for last.
+        /// The reason for the wait; with position 0, the last one.
         reason: QueueReason,
-        /// The call's place among those that wait: 1 is next, and 0 says that the wait is over.
+        /// The call's position in the queue: 1 is next, and 0 means that the wait is over.
         position: u64,
         /// How long the call has waited so far, in milliseconds.
         waited_ms: u64,
     },
-    /// Nothing more could be had of the model that was asked, and the run goes on with another: see
+    /// The current model has finally failed, and the run continues with another one: see
     /// [`Agent::fallback`](crate::Agent::fallback).
     Fallback {
-        /// The provider that is asked from now on.
+        /// The provider that is used from now on.
         provider: String,
-        /// The model that is asked from now on.
+        /// The model that is used from now on.
         model: String,
-        /// The last failure of the one before.
+        /// The last failure of the previous model.
         failure: Failure,
     },
-    /// A hook of the agent changed, refused, answered or replaced something. A hook that only looks is not told.
+    /// A hook of the agent changed, refused, answered or replaced something. Hooks that only observe are not
+    /// reported.
     Hook {
-        /// Where the hook took part.
+        /// The point at which the hook was called.
         hook: HookPoint,
-        /// What it did.
+        /// The hook's action.
         action: HookAction,
-        /// The tool call, where it is about one.
+        /// The id of the tool call, if it concerns one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         call_id: Option<String>,
-        /// The tool, where it is about one.
+        /// The name of the tool, if it concerns one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
-        /// The changed arguments, JSON text; or why something was refused or withheld.
+        /// The changed arguments as JSON text, or why something was refused or withheld.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         detail: Option<String>,
     },
-    /// The provider cut the context without a word.
+    /// The provider truncated the context silently.
     OverflowDetected,
-    /// Something that the user should know.
+    /// A warning for the user.
     Warning {
         /// The warning, in one line.
         message: String,
     },
-    /// The session's actor died and was restarted from the log.
+    /// The session's actor crashed and was restarted from the log.
     SessionRestarted {
-        /// What the actor's failure was.
+        /// The actor's failure.
         reason: String,
     },
-    /// The session died too often and was given up. Open it again to resume it.
+    /// The session crashed too often. Opening it again resumes it.
     SessionFailed {
-        /// What its last failure was.
+        /// The last failure.
         reason: String,
     },
-    /// The session was deleted, and this is the last that is told of it. Opening its id begins another one.
+    /// The session was deleted; this is its last event. Opening its id creates a new session.
     SessionDeleted,
-    /// An event that this version cannot read: its type is one of a newer program's, or something in it is. It is written
-    /// as it was read.
+    /// An event that this version cannot read, because its type or a part of it is from a newer program. It
+    /// is written as it was read.
     #[serde(untagged)]
     #[schemars(skip)]
     Unknown {
-        /// The event's type.
+        /// Returns the event's type.
         #[serde(rename = "type")]
         name: String,
-        /// Its other fields, as they came.
+        /// Its other fields, unchanged.
         #[serde(flatten)]
         fields: serde_json::Map<String, Value>,
     },
 }
 
 impl EventKind {
-    /// The event's type.
+    /// Returns the event's type.
     pub fn event_type(&self) -> EventType {
         match self {
             Self::RunStart => EventType::RunStart,
@@ -404,12 +407,12 @@ impl EventKind {
         }
     }
 
-    /// The event's name: its type, as in its JSON form; `unknown` for [`EventKind::Unknown`].
+    /// Returns the event's name: its type, as in JSON; `unknown` for [`EventKind::Unknown`].
     pub fn name(&self) -> &'static str {
         self.event_type().as_str()
     }
 
-    /// About how many bytes it holds, for bounded queues.
+    /// Returns the approximate size in bytes, for bounded queues.
     pub(crate) fn weight(&self) -> usize {
         const FRAME: usize = 256;
         let held = match self {
@@ -458,7 +461,7 @@ impl EventKind {
 }
 
 names! {
-    /// The types of events: what a filter names.
+    /// The types of events, for filters.
     pub enum EventType ("event") {
         /// See [`EventKind::RunStart`].
         RunStart = "run_start",
@@ -537,36 +540,36 @@ names! {
 names! {
     /// Why a model call waits: see [`EventKind::QueueUpdate`].
     pub enum QueueReason ("reason to wait") {
-        /// As many calls as the provider may have are in flight.
+        /// The provider has the maximum number of concurrent calls.
         Places = "places",
-        /// The limit of tokens a minute is reached.
+        /// The limit of tokens per minute is reached.
         Tokens = "tokens",
         /// The provider asked to wait.
         Paused = "paused",
     }
-    /// A name that this version does not know: a newer program wrote it.
+    /// A name unknown to this version: a newer program wrote it.
     #[serde(rename = "unknown", other)]
     else Unknown
 }
 
-/// What an entry records that has no event of its own: see [`EventKind::Recorded`].
+/// The record of an entry without an event of its own: see [`EventKind::Recorded`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Record {
-    /// Input was taken out of the inbox before it was delivered.
+    /// Input was withdrawn from the inbox before it was delivered.
     InboxCleared {
         /// The entries of the input, as their `input_queued` named them.
         items: Vec<EntryId>,
     },
-    /// An entry was pinned or released.
+    /// An entry was pinned or unpinned.
     Pin {
         /// The entry.
         entry: EntryId,
         /// Whether every compaction keeps the entry verbatim from now on.
         pinned: bool,
     },
-    /// From here on another model answers.
+    /// Another model answers from here on.
     ModelChange {
         /// The provider's name.
         provider: String,
@@ -577,73 +580,73 @@ pub enum Record {
     Label {
         /// The entry.
         target: EntryId,
-        /// The entry's name; `None` takes it away.
+        /// The entry's name; `None` removes it.
         label: Option<String>,
     },
     /// A program's own record.
     Note {
-        /// What the program calls this kind of record.
+        /// The program's name for this kind of record.
         name: String,
-        /// The record's data, JSON text.
+        /// The record's data, as JSON text.
         data: String,
     },
-    /// The next entry begins a branch.
+    /// The next entry starts a branch.
     LeafMoved {
-        /// The entry after which the branch begins; `None` is the beginning of the conversation.
+        /// The entry after which the branch starts; `None` is the start of the conversation.
         to: Option<EntryId>,
     },
-    /// Tokens were spent by calls that are not the session's own answers.
+    /// Tokens were spent by calls other than the session's own answers.
     Spent {
-        /// For an agent that was called as a tool: its session. `None` for the summary of a branch, and for model calls of
-        /// the session whose answer is not recorded, or came without a report that can be true.
+        /// For a sub-agent: its session. `None` for the summary of a branch, and for model calls of the
+        /// session whose answer is not recorded, or had no plausible usage report.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sub_agent: Option<String>,
-        /// What the calls used.
+        /// The usage of the calls.
         usage: Usage,
-        /// What they cost, in micro-dollars; `None` where the price is not known.
+        /// The cost of the calls, in micro-dollars; `None` if the price is unknown.
         cost_microdollars: Option<u64>,
     },
-    /// The whole of a tool result that was too large for the context was kept.
+    /// The full text of a tool result that was too large for the context was kept.
     WholeResult {
-        /// The call that it answers.
+        /// The id of the call.
         call_id: String,
     },
-    /// The tool of a call begins, after a hook before the call had asked a person.
+    /// The tool of a call starts, after a hook before the call had asked a person.
     CallStarted {
-        /// The call.
+        /// The call's id.
         call_id: String,
     },
-    /// What the run that begins is held to besides its prompt's words.
+    /// The terms of the new run, besides its prompt's text.
     Terms {
-        /// The name of the schema that the answer must fit.
+        /// The name of the schema for the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<String>,
-        /// How the model is to answer, as far as the prompt says.
+        /// The model settings of the prompt.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         settings: Option<Value>,
-        /// The most that the run may cost, in micro-dollars.
+        /// The limit of the run's cost, in micro-dollars.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost_limit_microdollars: Option<u64>,
-        /// How long the reply may take, in milliseconds.
+        /// The time limit of the reply, in milliseconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_ms: Option<u64>,
-        /// The agent's validators that judge the answer.
+        /// The agent's validators for this prompt.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         validators: Vec<String>,
-        /// The first entry of the prompt that is said again, under its idempotency key.
+        /// The first entry of the prompt that is repeated by its idempotency key.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         again: Option<EntryId>,
     },
     /// The session's title was set.
     Title {
-        /// The title; `None` takes it away.
+        /// The title; `None` removes it.
         title: Option<String>,
     },
     /// One of the session's labels was set.
     SessionLabel {
         /// The label's name.
         name: String,
-        /// The label's value; `None` takes it away.
+        /// The label's value; `None` removes it.
         value: Option<String>,
     },
     /// A record that this version cannot read: a newer program wrote it. It is written as it was read.
@@ -653,7 +656,7 @@ pub enum Record {
         /// The record's kind.
         #[serde(rename = "kind")]
         name: String,
-        /// Its other fields, as they came.
+        /// Its other fields, unchanged.
         #[serde(flatten)]
         fields: serde_json::Map<String, Value>,
     },
@@ -668,11 +671,11 @@ pub enum Delta {
     Text(String),
     /// Reasoning.
     Reasoning(String),
-    /// A tool call being written.
+    /// A tool call as it is streamed.
     ToolArguments {
-        /// Which of the answer's calls, from 0.
+        /// The index of the call in the answer, from 0.
         index: usize,
-        /// The tool's name, where this piece carries it.
+        /// The tool's name, if this piece has it.
         name: Option<String>,
         /// More of the arguments' JSON text.
         text: String,

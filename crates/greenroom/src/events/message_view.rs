@@ -9,7 +9,7 @@ use crate::values::names::names;
 use crate::values::prompt::CallView;
 
 names! {
-    /// Who says a message.
+    /// The author of a message.
     pub enum Role ("role") {
         /// The user, or the program in the user's place.
         User = "user",
@@ -19,12 +19,12 @@ names! {
         Tool = "tool",
         /// A command that the user ran.
         Shell = "shell",
-        /// A message that a program put in.
+        /// A message that a program added.
         Custom = "custom",
-        /// What happened on a branch that was left.
+        /// The summary of an abandoned branch.
         BranchSummary = "branch_summary",
     }
-    /// A name that this version does not know: a newer program wrote it.
+    /// A name unknown to this version: a newer program wrote it.
     #[serde(rename = "unknown", other)]
     else Unknown
 }
@@ -33,32 +33,32 @@ names! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct MessageView {
-    /// Who the message is from.
+    /// The author of the message.
     pub role: Role,
     /// The message's text.
     pub text: String,
-    /// The tools it calls: id, name, arguments.
+    /// The tool calls in it: id, name, arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<CallView>,
-    /// For an answer: the model that gave it.
+    /// For an answer: the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// For a tool's result: the call it answers.
+    /// For a tool's result: the id of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
-    /// For a tool's result: the tool.
+    /// For a tool's result: the tool's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// For a tool's result: how it went.
+    /// For a tool's result: how the call ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<ToolStatus>,
     /// For an answer: why it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopReason>,
-    /// For an answer: what the provider reported.
+    /// For an answer: the provider's usage report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// How many images it holds.
+    /// The number of images.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub images: usize,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong for a program that uses the runtime.
+//! The errors of the runtime for programs.
 
 use std::sync::Arc;
 
@@ -21,63 +21,65 @@ mod reasons;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The model call failed, and recovery did not help. The session stays usable.
+    /// The model call failed, and recovery did not help. The session remains usable.
     #[error("{0}")]
     Model(Failure),
-    /// The run was interrupted. What had come is kept.
+    /// The run was aborted. Partial output is kept.
     #[error("the run was aborted")]
     Aborted,
-    /// The branch that was to be left could not be summarised. Nothing was changed.
+    /// The abandoned branch could not be summarised. Nothing was changed.
     #[error("the branch was not summarised, so nothing was changed: {reason}")]
     BranchSummary {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A guard, a hook or a budget ended the run.
     #[error("the run was stopped: {reason}")]
     Stopped {
-        /// Which, and its limit.
+        /// The guard, hook or budget, and its limit.
         reason: String,
     },
-    /// The reply did not come in the time that was set. The run was aborted; what had come is kept.
+    /// The reply did not arrive within the time limit. The run was aborted; partial output is kept.
     #[error("no reply came within {timeout:?}; the run was aborted")]
     TimedOut {
-        /// The time that was set.
+        /// The time limit.
         timeout: std::time::Duration,
     },
-    /// The agent or the session died while it worked; it can be resumed.
+    /// The agent or the session crashed or was closed during the work, which can be resumed.
     #[error("session {session} was interrupted; prompt it again to continue")]
     Interrupted {
         /// The session's id.
         session: String,
     },
-    /// Too much input waits for this session already.
+    /// Too much input is waiting for this session.
     #[error("session {session} is busy: {waiting} inputs are already waiting")]
     Busy {
         /// The session's id.
         session: String,
-        /// How many inputs wait already.
+        /// The number of waiting inputs.
         waiting: usize,
     },
-    /// The runtime has taken on as much input as it may (`RuntimeBuilder::inputs_max`): try again when some of it is done.
+    /// The runtime has accepted as much input as it may (`RuntimeBuilder::inputs_max`): try again when some
+    /// of it is done.
     #[error("the runtime is busy: {waiting} inputs are in progress or waiting; try again later")]
     RuntimeBusy {
-        /// How many inputs are under way or wait already, in all sessions together.
+        /// The number of inputs in progress or waiting, in all sessions together.
         waiting: usize,
     },
-    /// What was asked for needs an idle session.
+    /// The request needs an idle session.
     #[error(
         "session {session} is at work; wait until its run or its compaction has ended, or abort it, before you {what}"
     )]
     NotIdle {
         /// The session's id.
         session: String,
-        /// What was asked for.
+        /// The request.
         what: &'static str,
     },
-    /// A tool or a hook was about to wait for a run of a session that itself waits for it. Nothing was changed.
+    /// A tool or a hook was about to wait for a run of a session that itself waits for the tool or hook.
+    /// Nothing was changed.
     #[error(
-        "session {session} waits for this call to end, so a reply of it would never come; use `steer` or `follow_up`, \
+        "session {session} waits for this call to end, so its reply would never arrive; use `steer` or `follow_up`, \
          which do not wait, or prompt another session"
     )]
     Deadlock {
@@ -94,41 +96,42 @@ pub enum Error {
         /// The first entry that was recorded for the prompt with this key.
         first: EntryId,
     },
-    /// A guard of the agent refused the input. Nothing of it is kept.
-    #[error("session {session} does not take this: {reason}")]
+    /// A guard of the agent refused the input, which was not recorded.
+    #[error("session {session} refused the input: {reason}")]
     InputRefused {
         /// The session's id.
         session: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A prompt without text and without an image.
+    /// The prompt has neither text nor an image.
     #[error("a prompt must not be empty")]
     EmptyPrompt,
-    /// The newest prompt was answered.
+    /// The newest prompt was already answered.
     #[error("there is nothing to resume in session {session}: its newest prompt was answered")]
     NothingToResume {
         /// The session's id.
         session: String,
     },
-    /// What was cut off, and all that waits in the session, is of an earlier process, and was said to an agent of another
-    /// [fingerprint](crate::Agent::fingerprint).
+    /// The interrupted run and the queued input of the session are from an earlier process, for an agent with
+    /// another [fingerprint](crate::Agent::fingerprint).
     #[error("{}", held_back(session, *waiting))]
     HeldBack {
         /// The session's id.
         session: String,
-        /// How many inputs are held back; 0 where it is the run alone.
+        /// The number of inputs that are held back; 0 if it is only the run.
         waiting: usize,
     },
-    /// The answer to a prompt that was left is to be judged by validators that are not there. Nothing was changed, and the
+    /// Required validators for the answer to an interrupted prompt are missing. Nothing was changed, and the
     /// prompt still waits.
     #[error("{}", no_validator(session, names, *unnamed))]
     NoValidator {
         /// The session's id.
         session: String,
-        /// The names of those that the agent lacks.
+        /// The names of those that the agent does not have.
         names: Vec<String>,
-        /// How many have no name: those that were given to [`RunRequest::validate`](crate::RunRequest::validate).
+        /// The number of unnamed ones: those that were passed to
+        /// [`RunRequest::validate`](crate::RunRequest::validate).
         unnamed: u32,
     },
     /// A compaction would change nothing.
@@ -140,10 +143,10 @@ pub enum Error {
         /// The session's id.
         session: String,
     },
-    /// Without its newest compaction the context would be larger than the window.
+    /// Without its newest compaction, the context would be larger than the window.
     #[error("the context would have {tokens} tokens without this compaction, and the window has {window}")]
     UndoTooLarge {
-        /// The context then, in tokens.
+        /// The context's size without it, in tokens.
         tokens: u64,
         /// The model's window, in tokens.
         window: u64,
@@ -151,19 +154,19 @@ pub enum Error {
     /// The log has no such entry.
     #[error("there is no entry {entry}; the session has {entries}")]
     NoEntry {
-        /// The id that was asked for.
+        /// The requested id.
         entry: EntryId,
-        /// How many there are; their ids count from 0.
+        /// The number of entries; their ids count from 0.
         entries: u64,
     },
-    /// No branch can begin at this entry.
+    /// No branch can start at this entry.
     #[error("{0}")]
     BranchPoint(BranchPointError),
     /// This entry cannot be pinned.
     #[error("{0}")]
     Pin(PinError),
-    /// Only an empty session can take over another's entries.
-    #[error("session {session} has entries of its own; only an empty one can take over another's")]
+    /// Only an empty session can import another one's entries.
+    #[error("session {session} has entries of its own; only an empty one can import another one's")]
     NotEmpty {
         /// The session's id.
         session: String,
@@ -174,20 +177,20 @@ pub enum Error {
         /// The session's id.
         session: String,
     },
-    /// The session was deleted. A handle of it does not make it again; opening it begins another one of the same id.
-    #[error("session {session} was deleted; open it to begin it anew")]
+    /// The session was deleted. Its handles do not recreate it; opening its id creates a new session.
+    #[error("session {session} was deleted; open it to create a new one")]
     Deleted {
         /// The session's id.
         session: String,
     },
-    /// No program said yet which agent answers in this session.
+    /// No program has given this session an agent in this process.
     #[error("session {session} has no agent in this process; give it one with `set_agent`, or `open` it")]
     NoAgent {
         /// The session's id.
         session: String,
     },
-    /// The input was taken out of the session's inbox before its run began.
-    #[error("the input was taken out of the inbox of session {session} before it began")]
+    /// The input was withdrawn from the session's inbox before its run started.
+    #[error("the input was withdrawn from the inbox of session {session} before its run started")]
     Withdrawn {
         /// The session's id.
         session: String,
@@ -195,56 +198,56 @@ pub enum Error {
     /// This title or label cannot be set.
     #[error("{0}")]
     Metadata(#[from] MetadataError),
-    /// A run called as many agents as it may.
-    #[error("one run may call {max} agents in all, those that they call included, and has called them")]
+    /// The run has called as many sub-agents as it may.
+    #[error("the run has called {max} agents, theirs included, which is the most that one run may call")]
     TooManySubAgents {
-        /// The most that one run may call.
+        /// The limit for one run.
         max: u32,
     },
-    /// The session's team has no agent of this name.
+    /// The session's team has no agent with this name.
     #[error("the session's team has no agent named {name:?}")]
     NoMember {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
-    /// The conversation was not handed on: the summary that the other agent was to see could not be made.
-    #[error("the conversation was not handed to {to:?}, since no summary of it could be made: {reason}")]
+    /// The conversation was not handed over, because the summary for the other agent could not be made.
+    #[error("the conversation was not handed to {to:?}, because it could not be summarised: {reason}")]
     NotSummarised {
-        /// The agent that was to get it.
+        /// The other agent.
         to: String,
         /// Why there is no summary.
         reason: String,
     },
-    /// An agent that was called as a tool has ended its work.
+    /// The sub-agent's work has ended.
     #[error("the work in session {session} is over")]
     ChildEnded {
-        /// The agent's session.
+        /// The sub-agent's session.
         session: String,
     },
-    /// The session's run waits for a person's answer. It goes on when the question is answered, or expires; after the
-    /// program was started again, as soon as the session is open.
+    /// The session's run waits for a person's answer. It continues when the question is answered or expires;
+    /// after a restart of the program, once the session is open.
     #[error("session {session} waits for the answer to a question; `questions` lists it")]
     Waiting {
         /// The session's id.
         session: String,
     },
-    /// The session asks nothing under this id.
+    /// The session has no question with this id.
     #[error("session {session} has no question {question}; `questions` lists the open ones")]
     NoQuestion {
         /// The session's id.
         session: String,
-        /// The id that was named.
+        /// The requested id.
         question: EntryId,
     },
-    /// The question has ended: it was answered, expired or was withdrawn. Nothing was changed. A question is answered
-    /// once: the same answer, given again, gets this too, with the answer that counts.
+    /// The question has ended: it was answered, expired or was withdrawn. Nothing was changed. A question is
+    /// answered once: repeating the same answer gives this error too, with the recorded answer.
     #[error("question {question} of session {session} is closed: {}", how_ended(.end.as_deref()))]
     QuestionClosed {
         /// The session's id.
         session: String,
         /// The question's id.
         question: EntryId,
-        /// How it ended; `None` where the log has lost that.
+        /// The question's end; `None` if the log has lost it.
         end: Option<Box<QuestionEnd>>,
     },
     /// The answer does not fit the question, which stays open.
@@ -257,13 +260,13 @@ pub enum Error {
         /// What is wrong with the answer, and what would fit.
         reason: String,
     },
-    /// Agents called agents too deep.
+    /// Sub-agents would be nested too deeply.
     #[error("agents may call agents at most {depth_max} deep")]
     TooDeep {
-        /// The deepest level at which an agent may call another.
+        /// The maximum depth.
         depth_max: usize,
     },
-    /// The answer does not have the form that was asked for.
+    /// The answer does not have the required form.
     #[error("the answer does not fit the schema {wanted:?}: {reason}")]
     Output {
         /// The type's name.
@@ -273,34 +276,35 @@ pub enum Error {
         /// The answer's text.
         text: String,
     },
-    /// The program's validators accepted no answer, or one ended the run. The answers are in the conversation.
+    /// Validators rejected all answers, or one ended the run. The answers are in the conversation.
     #[error("no answer was accepted: {reason}")]
     Rejected {
-        /// What is wrong with the last one.
+        /// Why the last answer was rejected.
         reason: String,
         /// The last answer's text.
         text: String,
     },
-    /// The session crashed too often and was given up.
+    /// The session crashed too often.
     #[error("session {session} failed and was stopped: {reason}; open it again to resume it")]
     SessionFailed {
         /// The session's id.
         session: String,
-        /// What the failure was.
+        /// The last failure.
         reason: String,
     },
     /// Reading or writing the store failed.
     #[error("{0}")]
     Store(Arc<StoreError>),
-    /// The runtime, the agent or a setting is not usable as it is.
+    /// The runtime, the agent or a setting is invalid.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// The runtime itself failed: a bug, or a machine without threads or memory. Nothing acknowledged is lost.
+    /// The runtime itself failed: because of a bug, or because the machine is out of threads or memory.
+    /// Nothing acknowledged is lost.
     #[error("{what} failed inside the runtime: {reason}")]
     Internal {
         /// The part that failed.
         what: &'static str,
-        /// What the failure was.
+        /// The failure.
         reason: String,
     },
     /// The runtime was shut down.
@@ -308,14 +312,14 @@ pub enum Error {
     Closed,
 }
 
-/// What is wrong with a runtime's parts, an agent's definition or a setting.
+/// An error in a runtime's parts, an agent's definition or a setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// No provider was given.
     #[error("a runtime needs a provider: call `provider(…)`, or use `from_env`")]
     NoProvider,
-    /// Two providers have the same name, so that an agent could not choose.
+    /// Two providers have the same name.
     #[error("two providers are named {name:?}; give one of them another name")]
     DuplicateProvider {
         /// The name.
@@ -324,26 +328,26 @@ pub enum ConfigError {
     /// An agent names a provider that the runtime does not have.
     #[error("the runtime has no provider named {wanted:?}; it has {}", .known.join(", "))]
     UnknownProvider {
-        /// The name that was asked for.
+        /// The requested name.
         wanted: String,
-        /// The names of those it has.
+        /// The names of the runtime's providers.
         known: Vec<String>,
     },
-    /// A team in which a conversation could not be handed on.
+    /// A team's agents cannot hand over the conversation as defined.
     #[error("the team: {reason}")]
     Team {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// An agent that another one calls, and that could not work.
+    /// A sub-agent is unusable.
     #[error("the sub-agent {name}: {reason}")]
     SubAgent {
         /// The name of its tool.
         name: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A schema of an answer that is no JSON schema, or refers to something outside of it.
+    /// An answer's schema is not a valid JSON schema, or refers to anything outside it.
     #[error("the output schema: {reason}")]
     OutputSchema {
         /// What is wrong with it and where.
@@ -352,23 +356,23 @@ pub enum ConfigError {
     /// A prompt names a validator that the agent does not have.
     #[error("the agent has no validator named {wanted:?}; {}", known_validators(.known))]
     UnknownValidator {
-        /// The name that was asked for.
+        /// The requested name.
         wanted: String,
-        /// The names of those it has.
+        /// The names of the agent's validators.
         known: Vec<String>,
     },
-    /// A limit of costs that is no sum.
+    /// A cost limit is negative or not a number.
     #[error("a cost limit of {usd} dollars: it must be a number of at least 0")]
     CostLimit {
-        /// What was given.
+        /// The given value.
         usd: String,
     },
-    /// A model that an agent falls back to, with which the session could not go on.
+    /// A fallback is unusable.
     #[error("the fallback {model}: {reason}")]
     Fallback {
         /// The model.
         model: String,
-        /// Why it could not.
+        /// The reason.
         reason: String,
     },
     /// No store was chosen.
@@ -376,7 +380,7 @@ pub enum ConfigError {
         "a runtime needs a store: call `data_dir(…)`, or `in_memory()` for sessions that end with the process"
     )]
     NoStore,
-    /// A variable of the environment that cannot be used as it is.
+    /// An environment variable is invalid.
     #[error("{name}: {reason}")]
     Variable {
         /// The variable's name.
@@ -384,10 +388,10 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Nothing says where the user's data is.
+    /// The user's data directory is unknown.
     #[error("there is no home directory: set GREENROOM_DATA_DIR to the folder for sessions")]
     NoDataDir,
-    /// A tool that no provider would take.
+    /// A tool that no provider would accept.
     #[error("{reason}")]
     Tool {
         /// What is wrong with it.
@@ -396,25 +400,25 @@ pub enum ConfigError {
     /// An agent's model has no name.
     #[error("the agent has no model: give `Agent::new` the name of one")]
     NoModel,
-    /// Two tools of an agent have the same name, so that the model could not choose.
+    /// Two tools of an agent have the same name.
     #[error("the agent has two tools named {name:?}; give one of them another name")]
     DuplicateTool {
         /// The name.
         name: String,
     },
-    /// Settings of compactions that cannot work.
+    /// Invalid compaction settings.
     #[error("{0}")]
     Compaction(SettingsError),
-    /// Settings of a model that no server takes, or that name a tool which the agent does not have.
+    /// Model settings that no server accepts, or that name an unknown tool.
     #[error("model settings: {0}")]
     ModelSettings(SettingError),
     /// The function that writes an agent's instructions panicked.
     #[error("the agent's instructions could not be written: {reason}")]
     Instructions {
-        /// What the panic said.
+        /// The panic's message.
         reason: String,
     },
-    /// Options that no provider can be made with.
+    /// Invalid options of a provider.
     #[cfg(feature = "http")]
     #[error("{0}")]
     Provider(OptionsError),
@@ -435,8 +439,8 @@ impl ConfigError {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whether the same request may succeed later, unchanged. With a key ([`once`](crate::RunRequest::once)) it goes on with
-    /// what it began, whichever way that ended.
+    /// Whether the same request may succeed later, unchanged. With a key ([`once`](crate::RunRequest::once)),
+    /// it continues the work that it started, however that ended.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Model(failure) => failure.class.is_retryable(),
@@ -486,7 +490,7 @@ impl Error {
         }
     }
 
-    /// Whether the request itself is at fault: it can never succeed as it is, and nothing was changed by it.
+    /// Whether the request itself is invalid: it can never succeed unchanged, and had no effect.
     pub fn is_invalid_request(&self) -> bool {
         match self {
             Self::EmptyPrompt
@@ -553,11 +557,11 @@ fn held_back(session: &str, waiting: usize) -> String {
     let others = "an agent with other tools, another folder or another key";
     match waiting {
         0 => format!(
-            "the run that was left in session {session} was begun by {others}: it goes on with such an agent only; a new \
+            "the unfinished run of session {session} was started by {others}: only such an agent continues it; a new \
              prompt is answered with yours"
         ),
         waiting => format!(
-            "{waiting} inputs that wait in session {session} were said to {others}: they begin with such an agent only, or \
+            "{waiting} queued inputs of session {session} were sent to {others}: they start only with such an agent, or \
              can be withdrawn"
         ),
     }
@@ -573,10 +577,10 @@ fn no_validator(session: &str, names: &[String], unnamed: u32) -> String {
     }
     if unnamed > 0 {
         lacking.push(format!(
-            "{unnamed} validators without a name (say the prompt again with its key, or `resume`, and `validate`)"
+            "{unnamed} validators without a name (repeat the prompt with its key, or `resume` it, with `validate`)"
         ));
     }
-    format!("a prompt that was left in session {session} is not answered without {}", lacking.join(" and "))
+    format!("an unfinished prompt in session {session} requires {}", lacking.join(" and "))
 }
 
 fn known_validators(known: &[String]) -> String {

@@ -520,7 +520,7 @@ async fn aborted_and_repeated_prompts_have_their_results_in_order() {
     for result in results {
         assert_eq!(result["params"]["error"]["kind"], "no_session", "{result}");
         assert_eq!(
-            result["params"]["error"]["message"], "session a was deleted; open it to begin it anew",
+            result["params"]["error"]["message"], "session a was deleted; open it to create a new one",
             "{result}"
         );
     }

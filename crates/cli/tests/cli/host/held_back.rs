@@ -254,7 +254,7 @@ async fn a_run_that_waits_for_a_person_goes_on_with_its_own_tools_only() {
     let value = json!(format!("echo crossed >> {}", crossed.display()));
     bob.call(AnswerQuestion { session_id: "s".to_owned(), question_id, value, by: None }).await.unwrap();
     let refused = resumed(&bob).await.unwrap_err();
-    assert!(refused.to_string().contains("was begun by an agent with other tools"), "{refused}");
+    assert!(refused.to_string().contains("was started by an agent with other tools"), "{refused}");
     let calls = hosted.simulator.calls();
     // A prompt of his waits for her run, and is his own.
     let mine = bob.work(PromptSession::new("s", "mine")).await.unwrap();

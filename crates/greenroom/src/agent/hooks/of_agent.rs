@@ -1,6 +1,6 @@
-//! How a program gives an agent its validators, guards and hooks.
+//! The registration of an agent's validators, guards and hooks.
 //!
-//! Invariants: each call adds one more, and those of the same kind run in the order in which they were added.
+//! Invariants: each call adds one, and those of one kind run in the order of registration.
 
 use std::time::Duration;
 
@@ -12,11 +12,13 @@ use crate::agent::Agent;
 use crate::agent::validate::{ProposedAnswer, Rejection, Validators};
 
 impl Agent {
-    /// Judges every answer that calls no tool, before it counts. An `Err` with a text sends it back to the model with that
-    /// reason, both as messages of the conversation; [`Rejection::end_run`] ends the run at once.
-    /// `RunLimits::rejections_max` answers are sent back (2); the next rejection ends the run, too, in both cases with
-    /// [`Error::Rejected`](crate::Error::Rejected). Several validators are asked in order. One that panics or takes longer
-    /// than [`Self::hook_timeout`] fails the run: nothing counts that was not judged.
+    /// Adds a validator, which judges every answer without tool calls before it counts. An `Err` with a text
+    /// sends the answer back to the model with this reason, both as messages of the conversation;
+    /// [`Rejection::end_run`] ends the run at once. At most
+    /// [`rejections_max`](crate::RunLimits::rejections_max) answers (2 by default) are sent back; the next
+    /// rejection ends the run, too. In both cases the error is [`Error::Rejected`](crate::Error::Rejected).
+    /// Several validators are called in order. One that panics or takes longer than [`Self::hook_timeout`]
+    /// fails the run, because no answer counts that was not judged.
     ///
     /// ```
     /// use greenroom::{Rejection, prelude::*};
@@ -45,9 +47,10 @@ impl Agent {
         self
     }
 
-    /// A validator, as by [`Self::validate`], for prompts that ask for it by its name:
-    /// [`RunRequest::validated_by`](crate::RunRequest::validated_by). The name is recorded with the prompt, so that whoever
-    /// answers it after a restart is judged by the same. Another one of the same name takes the place of the first.
+    /// Adds a validator like [`Self::validate`], but only for prompts that name it:
+    /// [`RunRequest::validated_by`](crate::RunRequest::validated_by). The name is recorded with the prompt,
+    /// so the same validator judges its answers after a restart. A second validator with the same name
+    /// replaces the first.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -68,10 +71,11 @@ impl Agent {
         self
     }
 
-    /// Judges what is said to it before it is recorded: prompts, steers, follow-ups, and the tasks of agents that call it.
-    /// What is refused is recorded nowhere, and who said it gets [`Error::InputRefused`](crate::Error::InputRefused).
-    /// Several guards are asked in order, each about what the one before left. One that panics or takes longer than
-    /// [`Self::hook_timeout`] has refused. A guard runs where its caller waits.
+    /// Adds a guard, which judges input before it is recorded: prompts, steers, follow-ups, and the tasks
+    /// from agents that call this one. Refused input is not recorded, and its sender gets
+    /// [`Error::InputRefused`](crate::Error::InputRefused). Several guards are called in order, each with the
+    /// result of the previous one. One that panics or takes longer than [`Self::hook_timeout`] has refused
+    /// the input. A guard runs in the caller's task.
     ///
     /// ```
     /// use greenroom::{InputVerdict, prelude::*};
@@ -98,10 +102,11 @@ impl Agent {
         self
     }
 
-    /// A hook before every model call: it may refuse the call, change its settings or its messages' text, or answer in the
-    /// model's place. It sees each attempt of a step, and the calls that write summaries, which
-    /// [`Request::purpose`](crate::provider::Request) tells apart: so nothing is sent that it did not see. Several are asked in
-    /// order. One that panics or takes longer than [`Self::hook_timeout`] has refused, which ends the run.
+    /// Adds a hook before every model call. It may refuse the call, change its settings or its messages'
+    /// text, or answer in the model's place. It sees every request before it is sent: each attempt of a step,
+    /// and the calls for summaries, which [`Request::purpose`](crate::provider::Request) distinguishes.
+    /// Several hooks are called in order. One that panics or takes longer than [`Self::hook_timeout`] has
+    /// refused the call, which ends the run.
     ///
     /// ```
     /// use greenroom::{BeforeModel, prelude::*};
@@ -124,8 +129,9 @@ impl Agent {
         self
     }
 
-    /// A hook after every model call that was answered or failed: it sees the answer, the usage and the time. The run goes
-    /// on when it has ended. One that panics or takes longer than [`Self::hook_timeout`] is reported and skipped.
+    /// Adds a hook after every model call that was answered or failed. It sees the answer, the usage and the
+    /// duration. The run waits for it. One that panics or takes longer than [`Self::hook_timeout`] is
+    /// reported and skipped.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -145,9 +151,10 @@ impl Agent {
         self
     }
 
-    /// A hook before every tool call: it may refuse it, with a reason that the model reads, change its arguments, or
-    /// answer in the tool's place. Its time does not count towards the tool's. Several are asked in order, each about what
-    /// the one before left. One that panics or takes longer than [`Self::hook_timeout`] has refused.
+    /// Adds a hook before every tool call. It may refuse the call, with a reason for the model, change its
+    /// arguments, or answer in the tool's place. Its time does not count towards the tool's time limit.
+    /// Several hooks are called in order, each with the result of the previous one. One that panics or takes
+    /// longer than [`Self::hook_timeout`] has refused the call.
     ///
     /// ```
     /// use greenroom::{BeforeTool, prelude::*};
@@ -168,9 +175,9 @@ impl Agent {
         self
     }
 
-    /// A hook after every tool call, before its result is recorded: it sees what the model is to read, and may replace it.
-    /// Several are asked in order. One that panics or takes longer than [`Self::hook_timeout`] has withheld the output: it
-    /// may have been about to take something out.
+    /// Adds a hook after every tool call, before its result is recorded. It sees the output for the model,
+    /// and may replace it. Several hooks are called in order. One that panics or takes longer than
+    /// [`Self::hook_timeout`] has withheld the output, because it might have removed something.
     ///
     /// ```
     /// use greenroom::{AfterTool, prelude::*};
@@ -191,8 +198,9 @@ impl Agent {
         self
     }
 
-    /// How long each of its hooks, guards and validators may take; one minute where this is not called. A hook that asks a
-    /// person needs more.
+    /// Sets the time limit of each of its hooks, guards and validators; the default is one minute. The time
+    /// in which a `before_tool` hook asks a person ([`ToolCallProposal::ask`](crate::ToolCallProposal::ask))
+    /// does not count.
     #[must_use]
     pub fn hook_timeout(mut self, timeout: Duration) -> Self {
         self.hooks.timeout = timeout;

@@ -1,4 +1,4 @@
-//! How a runtime is put together: its providers, its store, its limits and its hooks.
+//! The configuration of a runtime: its providers, its store, its limits and its hooks.
 //!
 //! Invariants: nothing is started or opened before [`RuntimeBuilder::start`], and settings that cannot work are refused
 //! there before the store is opened.
@@ -33,12 +33,12 @@ use crate::values::clock::Clock;
 use crate::values::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
 use crate::values::error::{ConfigError, Error, Result};
 
-/// How long a session may be idle before it gives its actors back, by default.
+/// The default idle time after which a session sleeps.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
-/// How deep agents may call agents, by default.
+/// The default maximum depth of sub-agents.
 const SUB_AGENT_DEPTH_MAX: usize = 4;
 
-/// How a runtime is put together.
+/// Configures a runtime.
 #[derive(Default)]
 pub struct RuntimeBuilder {
     providers: Vec<(Arc<dyn Provider>, Option<usize>)>,
@@ -75,33 +75,34 @@ impl std::fmt::Debug for RuntimeBuilder {
 }
 
 impl RuntimeBuilder {
-    /// How many inputs a runtime takes on at the same time where [`Self::inputs_max`] says nothing else.
+    /// The default of [`Self::inputs_max`].
     pub const INPUTS_MAX: usize = 16_384;
 
-    /// A provider. The first one serves the agents that name none.
+    /// Adds a provider. The first one serves agents that name none.
     #[must_use]
     pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
         self.providers.push((provider, None));
         self
     }
 
-    /// A provider with its own limit of calls in flight.
+    /// Adds a provider with its own limit on concurrent calls.
     #[must_use]
     pub fn provider_with(mut self, provider: Arc<dyn Provider>, in_flight_max: usize) -> Self {
         self.providers.push((provider, Some(in_flight_max)));
         self
     }
 
-    /// How many model calls each provider gets at a time; 16 where this is not called. 0 counts as 1.
+    /// Sets how many model calls each provider gets concurrently; the default is 16. 0 counts as 1.
     #[must_use]
     pub fn in_flight_max(mut self, calls: usize) -> Self {
         self.in_flight_max = Some(calls);
         self
     }
 
-    /// The most tokens a minute that each provider is sent and gives back, summaries with the rest; 0, the default: no
-    /// limit. A call begins when the limit leaves room for what it is expected to take, which is its context and its
-    /// output limit, and counts for what it used once it is answered. Calls that wait for that are told in `queue_update`.
+    /// Sets the limit of tokens per minute for each provider, input and output together, including summaries;
+    /// the default, 0, means no limit. A call starts when the limit leaves room for its expected tokens,
+    /// which are its context and its output limit; after the answer, its actual usage counts. `queue_update`
+    /// events report calls that wait for this.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -113,69 +114,70 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How many inputs the runtime takes on at the same time, over all its sessions; 0: no limit. 16,384 by default. What
-    /// is under way and what waits in live sessions counts; one more prompt, steer or follow-up is
-    /// [`Error::RuntimeBusy`]. Agents that an agent calls as tools count too, and are never refused.
+    /// Sets how many inputs the runtime accepts at the same time, over all its sessions; 0 means no limit,
+    /// and the default is 16,384. Work in progress and queued input of live sessions count; further prompts,
+    /// steers and follow-ups fail with [`Error::RuntimeBusy`]. Sub-agents count too, and are never refused.
     #[must_use]
     pub fn inputs_max(mut self, inputs: usize) -> Self {
         self.inputs_max = Some(inputs);
         self
     }
 
-    /// How many sessions may be live, which means have actors in memory; 0, the default: no limit. Where there are more,
-    /// those with nothing to do that were used least recently fall asleep, before they have been idle for
-    /// [`Self::idle_after`]. Sessions at work stay, so there may be more as long as they work.
+    /// Sets how many sessions may be live, with actors in memory; the default, 0, means no limit. Above the
+    /// limit, the least recently used idle sessions sleep before they have been idle for
+    /// [`Self::idle_after`]. Working sessions stay live, so the limit may be exceeded while they work.
     #[must_use]
     pub fn live_sessions_max(mut self, sessions: usize) -> Self {
         self.live_sessions_max = Some(sessions).filter(|sessions| *sessions > 0);
         self
     }
 
-    /// The directory of the store; it is created where it is missing.
+    /// Sets the directory of the store, which is created if it is missing.
     #[must_use]
     pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.store = Some(StoreChoice::Dir(dir.into()));
         self
     }
 
-    /// A store with options of its own.
+    /// Sets the options of the store.
     #[must_use]
     pub fn store_options(mut self, options: StoreOptions) -> Self {
         self.store = Some(StoreChoice::Options(Box::new(options)));
         self
     }
 
-    /// A store that is open already.
+    /// Sets a store that is already open.
     #[must_use]
     pub fn store(mut self, store: Store) -> Self {
         self.store = Some(StoreChoice::Open(store));
         self
     }
 
-    /// Sessions that live in memory and end with the process.
+    /// Keeps sessions in memory; they end with the process.
     #[must_use]
     pub fn in_memory(mut self) -> Self {
         self.store = Some(StoreChoice::Memory);
         self
     }
 
-    /// How long a store that another process or another runtime has open is waited for; zero, the default: not at all.
-    /// Whoever has it may be about to end, as in a rolling deployment, or be a runtime of this process that was dropped a
-    /// moment ago. After that [`Self::start`] is [`StoreError::InUse`], as it is at once without this.
+    /// Sets how long to wait for a store that another process or runtime has open; the default is zero. The
+    /// other one may be about to end, as in a rolling deployment, or be a runtime of this process that was
+    /// just dropped. After this time, [`Self::start`] fails with [`StoreError::InUse`].
     #[must_use]
     pub fn wait_for_store(mut self, wait: Duration) -> Self {
         self.wait_for_store = wait;
         self
     }
 
-    /// How sessions are compacted, where their agent does not say.
+    /// Sets the compaction settings for agents without their own.
     #[must_use]
     pub fn compaction(mut self, settings: CompactionSettings) -> Self {
         self.compaction = settings;
         self
     }
 
-    /// How one model is to answer, whichever agent asks it. An agent's own [`Agent::settings_for`] wins over this.
+    /// Sets the model settings for one model, for every agent. An agent's own [`Agent::settings_for`] takes
+    /// precedence.
     #[must_use]
     pub fn settings_for(mut self, model: impl Into<String>, settings: ModelSettings) -> Self {
         let known = self.settings_by_model.entry(model.into()).or_default();
@@ -183,12 +185,12 @@ impl RuntimeBuilder {
         self
     }
 
-    /// The most that all sessions together may spend within an hour or a day, in US dollars, as far as prices are known.
-    /// Several limits hold side by side. What was spent is kept in the store, so a restart is no new allowance. Runs end as
-    /// stopped while a limit is used up. It is looked at before each step, and again when a call has its place at the
-    /// provider, which then gets no more output than what is left pays for, and is not made where its input alone may cost
-    /// more. Calls of several sessions that are under way at the same time do not know of each other, so that these may go
-    /// beyond the limit together.
+    /// Adds a limit on the spending of all sessions together within an hour or a day, in US dollars, as far
+    /// as prices are known. Several limits apply together. The spending is kept in the store, so a restart
+    /// does not reset it. While a limit is used up, runs end as stopped. Limits are checked before each step,
+    /// and again when a call gets its slot at the provider: its output is then limited to what the rest
+    /// covers, and it is not made if its input alone may cost more. Concurrent calls of several sessions do
+    /// not know of each other, so together they may exceed the limit.
     ///
     /// ```
     /// use greenroom::{Period, prelude::*};
@@ -201,15 +203,16 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How deep agents may call agents as tools: 1 for agents that call none themselves, 0 for none at all; 4 where this is
-    /// not called. It holds for a session whoever opens it. The model that asks for another level reads that there is none.
+    /// Sets the maximum depth of sub-agents; the default is 4. With 1, sub-agents have none of their own;
+    /// with 0, there are none at all. The depth applies to a session whoever opens it. A model that calls a
+    /// sub-agent beyond it gets the result that there is none.
     #[must_use]
     pub fn sub_agent_depth_max(mut self, levels: usize) -> Self {
         self.sub_agent_depth_max = Some(levels);
         self
     }
 
-    /// A hook before every compaction: it may cancel it or supply the summary.
+    /// Adds a hook before every compaction, which may cancel it or supply the summary.
     #[must_use]
     pub fn before_compact<F, Fut>(mut self, hook: F) -> Self
     where
@@ -220,7 +223,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// A hook after every installed compaction.
+    /// Adds a hook after every installed compaction.
     #[must_use]
     pub fn after_compact<F, Fut>(mut self, hook: F) -> Self
     where
@@ -231,7 +234,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// A hook after every compaction that was not installed.
+    /// Adds a hook after every compaction that was not installed.
     #[must_use]
     pub fn compact_failed<F, Fut>(mut self, hook: F) -> Self
     where
@@ -242,33 +245,36 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Time that begins here, in unix milliseconds, and goes on with tokio's clock: for repeatable runs.
+    /// Sets the start time, in unix milliseconds; from there, the clock advances with tokio's. For
+    /// reproducible runs.
     #[must_use]
     pub fn clock_from(mut self, base_ms: u64) -> Self {
         self.clock_base_ms = Some(base_ms);
         self
     }
 
-    /// For tests of what must survive: a function that is called with the session's id and a name whenever one of
-    /// its actors starts (`agent/starts` …), takes up a message (`session/record`, `agent/model_over` …) or comes to
-    /// a step of an installation (`install/1_accepted` …). It may panic, which is then that actor's panic, or end the process.
+    /// Sets a function for crash tests. It is called with the session's id and a name whenever one of its
+    /// actors starts (`agent/starts` …), handles a message (`session/record`, `agent/model_over` …) or
+    /// reaches a step of an installation (`install/1_accepted` …). It may panic, which is then the actor's
+    /// panic, or end the process.
     #[must_use]
     pub fn probe(mut self, probe: impl Fn(&str, &'static str) + Send + Sync + 'static) -> Self {
         self.probe = Some(Arc::new(probe));
         self
     }
 
-    /// How long a session may be idle before it gives its actors back; zero: never. 10 minutes by default.
+    /// Sets the idle time after which a session sleeps, without actors; zero means never. The default is 10
+    /// minutes.
     #[must_use]
     pub fn idle_after(mut self, idle: Duration) -> Self {
         self.idle_after = Some(idle);
         self
     }
 
-    /// Settings that change while sessions are open, such as a file that its user edits. `source` says what changed since
-    /// it was asked last, `None` for nothing; it is asked before each check of each session, so it must be quick: a look
-    /// at a file's date, not its contents. What it says first, when the runtime starts, stands over
-    /// [`Self::compaction`].
+    /// Sets the source of settings that change while sessions are open, such as a file that the user edits.
+    /// `source` returns the changes since its previous call, or `None`. It is called before each check of
+    /// each session, so it must be fast: it may check a file's date, for example, but not read the file. Its
+    /// first answer, when the runtime starts, takes precedence over [`Self::compaction`].
     #[must_use]
     pub fn live_settings(
         mut self,
@@ -278,17 +284,18 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Whether a compaction that is due when a run has ended begins at once, so that the next prompt need not wait for
-    /// it. `true` by default. With `false` it begins with the next run, before its first model call: for programs that
-    /// end with the reply, and would interrupt it.
+    /// Sets whether a compaction that is due after a run starts at once, so that the next prompt need not
+    /// wait for it. The default is `true`. With `false`, it starts with the next run, before its first model
+    /// call: for programs that end after the reply, which would interrupt it.
     #[must_use]
     pub fn compact_between_runs(mut self, at_once: bool) -> Self {
         self.leaves_compactions_to_runs = !at_once;
         self
     }
 
-    /// How long a model may say nothing, in a run or a summary, before its call is given up as timed out and tried
-    /// again; zero: for ever. 5 minutes by default. Providers may have stricter limits of their own.
+    /// Sets how long a model may be silent, in a run or a summary, before its call fails as timed out and is
+    /// retried; zero means no limit. The default is 5 minutes. Providers may have stricter limits of their
+    /// own.
     #[must_use]
     pub fn silence_max(mut self, silence: Duration) -> Self {
         self.silence_max = Some(silence);
@@ -298,8 +305,8 @@ impl RuntimeBuilder {
     /// Opens the store and starts the supervisor.
     ///
     /// # Errors
-    /// [`Error::Config`] without a provider or a store, or with settings that cannot work; [`Error::Store`] when
-    /// the store cannot be opened.
+    /// [`Error::Config`] without a provider or a store, or with unusable settings; [`Error::Store`] if the
+    /// store cannot be opened.
     pub async fn start(self) -> Result<Runtime> {
         if self.providers.is_empty() {
             return Err(ConfigError::NoProvider.into());
@@ -377,10 +384,10 @@ impl RuntimeBuilder {
     }
 }
 
-/// How long it takes before a store that is in use is looked at again.
+/// The pause before a store that is in use is tried again.
 const STORE_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// Opens a store, for which this waits so long at most while it is in use.
+/// Opens a store, waiting up to this time while it is in use.
 async fn open_store(options: StoreOptions, wait: Duration) -> Result<(Store, Vec<Notice>)> {
     let (options, until) = (Arc::new(options), tokio::time::Instant::now().checked_add(wait));
     loop {

@@ -1,4 +1,4 @@
-//! To which run the events of a log belong.
+//! The runs of a log's events.
 
 use greenroom_kernel::{Message, RunOutcome};
 

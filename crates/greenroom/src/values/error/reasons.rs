@@ -1,27 +1,27 @@
-//! The reasons that errors carry: why an entry, a pin, metadata or a name is refused.
+//! The reasons in errors: why an entry, a pin, metadata or a name is refused.
 //!
-//! Invariants: each reason completes the text of the error that carries it.
+//! Invariants: each reason is the text of the error that contains it.
 
 use greenroom_kernel::entry::EntryId;
 
-/// Why no branch can begin at an entry.
+/// Why no branch can start at an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BranchPointError {
-    /// It stands beside the path, as inbox items and ends of runs do.
-    #[error("a branch must begin at an entry of a path; entry {entry} stands beside it")]
+    /// The entry is beside the path, like inbox items and ends of runs.
+    #[error("a branch must start at an entry of a path; entry {entry} is beside it")]
     BesidePath {
         /// The entry's id.
         entry: EntryId,
     },
-    /// The path needs an entry that is not there.
+    /// The path needs an entry that is missing.
     #[error("the path has no entry {entry}; end it before that entry")]
     MissingParent {
         /// The id of the missing entry.
         entry: EntryId,
     },
     /// A tool call would lose its result.
-    #[error("a branch cannot begin between a tool call and its result; take the entry before or after")]
+    #[error("a branch cannot start between a tool call and its result; choose the entry before or after")]
     InsideCall,
 }
 
@@ -29,13 +29,13 @@ pub enum BranchPointError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinError {
-    /// It was compacted away, left with a branch, or never was.
+    /// The entry was compacted away, is on an abandoned branch, or does not exist.
     #[error("entry {entry} is not in the active context, so it cannot be pinned")]
     NotActive {
         /// The entry's id.
         entry: EntryId,
     },
-    /// It is a tool call, a tool's result, or no message.
+    /// The entry is a tool call, a tool's result, or not a message.
     #[error(
         "entry {entry} is not a message that can stand alone: only words can be pinned, not tool calls or their results"
     )]
@@ -46,7 +46,7 @@ pub enum PinError {
     /// Too much would be pinned.
     #[error("pins would take {tokens} tokens, and at most {tokens_max} may be pinned in this window")]
     TooLarge {
-        /// All pins with this one, in tokens.
+        /// The size of all pinned messages with this one, in tokens.
         tokens: u64,
         /// The most that may be pinned, in tokens.
         tokens_max: u64,
@@ -57,42 +57,42 @@ pub enum PinError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
-    /// It says nothing.
+    /// The value is empty.
     #[error("a session's {what} must not be empty")]
     Empty {
-        /// What was to be set.
+        /// The kind of value.
         what: &'static str,
     },
-    /// It is too long.
+    /// The value is too long.
     #[error("a session's {what} may have at most {bytes_max} bytes, and this one has {bytes}")]
     TooLong {
-        /// What was to be set.
+        /// The kind of value.
         what: &'static str,
-        /// How many bytes it has.
+        /// Its size in bytes.
         bytes: usize,
-        /// The most that it may have.
+        /// The limit in bytes.
         bytes_max: usize,
     },
-    /// It has a control character, or another one that cannot be seen in a line.
+    /// The value has a control character, or another one that is not visible in one line.
     #[error("a session's {what} must be one line of printable characters")]
     Unprintable {
-        /// What was to be set.
+        /// The kind of value.
         what: &'static str,
     },
-    /// The session has as many labels as it may have.
+    /// The session has the maximum number of labels.
     #[error("a session may have at most {labels_max} labels")]
     TooManyLabels {
-        /// The most labels.
+        /// The maximum.
         labels_max: usize,
     },
 }
 
-/// A name that is none of its kind.
+/// A name that is not one of its kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no {what} named {name:?}")]
 #[non_exhaustive]
 pub struct UnknownName {
-    /// What was looked for.
+    /// The kind of name.
     pub what: &'static str,
     /// The name.
     pub name: String,
