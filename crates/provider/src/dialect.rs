@@ -5,17 +5,19 @@
 //! encoder writes for a stored message does not depend on the messages after it, except for marks of cache
 //! breakpoints, because providers cache, and some sign, the beginning of a request.
 
+mod anthropic;
 pub(crate) mod chat;
-mod ids;
+pub(crate) mod ids;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use greenroom_kernel::{AssistantMessage, FailureClass, Message};
+use greenroom_kernel::{AssistantMessage, FailureClass, Message, Part, StopReason};
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 pub(crate) use self::ids::Ids;
 use crate::classify::{classify, one_line};
@@ -33,6 +35,8 @@ pub enum Api {
     /// OpenAI's chat completions, which most gateways and local servers offer.
     #[default]
     Chat,
+    /// Anthropic's Messages, at Anthropic, Bedrock, Vertex or Foundry.
+    Anthropic,
 }
 
 impl Api {
@@ -40,6 +44,7 @@ impl Api {
     pub(crate) fn dialect(self, options: &ServerOptions) -> Box<dyn Dialect> {
         match self {
             Self::Chat => Box::new(chat::Chat::new(options)),
+            Self::Anthropic => Box::new(anthropic::Anthropic::new(options)),
         }
     }
 }
@@ -189,4 +194,26 @@ pub(crate) fn error_in_stream(body: &str) -> ProviderError {
             format!("the provider sent an error in the middle of the answer: {}", one_line(&failure.message));
     }
     ProviderError::new(failure, body)
+}
+
+/// Returns why an answer with these parts ended: whether it calls tools overrules what the server says.
+pub(crate) fn with_calls(stop: StopReason, content: &[Part]) -> StopReason {
+    let calls_tools = content.iter().any(|part| part.as_tool_call().is_some());
+    match stop {
+        StopReason::Stop if calls_tools => StopReason::ToolCalls,
+        StopReason::ToolCalls if !calls_tools => StopReason::Stop,
+        _ => stop,
+    }
+}
+
+/// Adds the user's own fields to a body. Objects are merged, and otherwise the user's value replaces ours.
+pub(crate) fn merge(body: &mut Map<String, Value>, own: &Map<String, Value>) {
+    for (name, value) in own {
+        match (body.get_mut(name), value) {
+            (Some(Value::Object(ours)), Value::Object(own)) => merge(ours, own),
+            _ => {
+                body.insert(name.clone(), value.clone());
+            }
+        }
+    }
 }

@@ -208,6 +208,11 @@ impl SettingError {
 const OWN_FIELDS: &[(&str, &str)] = &[
     ("model", "the agent names its model"),
     ("messages", "the session sends its own conversation"),
+    ("input", "the session sends its own conversation"),
+    ("contents", "the session sends its own conversation"),
+    ("system", "the agent names its instructions"),
+    ("instructions", "the agent names its instructions"),
+    ("systemInstruction", "the agent names its instructions"),
     ("stream", "the provider's option `stream` controls streaming"),
     ("stream_options", "a streamed answer always comes with its usage"),
     ("tools", "the agent names its tools"),

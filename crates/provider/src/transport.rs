@@ -20,7 +20,9 @@ use futures_util::future::{BoxFuture, FutureExt};
 use http::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 
-pub use self::options::{ApiKey, MaxTokensField, OPENAI_BASE_URL, OptionsError, Proxies, ServerOptions};
+pub use self::options::{
+    ANTHROPIC_BASE_URL, ApiKey, MaxTokensField, OPENAI_BASE_URL, OptionsError, Proxies, ServerOptions,
+};
 use self::send::Template;
 use crate::dialect::Dialect;
 use crate::{ModelSettings, Provider, ProviderError, ReplyStream, Request, ResentReasoning, Served};

@@ -9,6 +9,8 @@ use crate::{Api, BaseUrl, ResendReasoning};
 
 /// The base URL of OpenAI's own API.
 pub const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
+/// The base URL of Anthropic's own API.
+pub const ANTHROPIC_BASE_URL: &str = "https://api.anthropic.com/v1";
 
 /// An API key that cannot be printed by accident: its `Debug` output is `"***"`, and it has no `Display`.
 #[derive(Clone, PartialEq, Eq)]
@@ -150,6 +152,19 @@ impl Default for ServerOptions {
             resend_reasoning: ResendReasoning::Never,
             prompt_cache_key: None,
             response_bytes_max: 64 * 1024 * 1024,
+        }
+    }
+}
+
+impl ServerOptions {
+    /// Creates the options of Anthropic's own server, with this key.
+    pub fn anthropic(key: impl Into<ApiKey>) -> Self {
+        Self {
+            name: "anthropic".to_owned(),
+            api: Api::Anthropic,
+            base_url: ANTHROPIC_BASE_URL.parse().expect("it is a constant, and a test parses it"),
+            api_key: Some(key.into()),
+            ..Self::default()
         }
     }
 }

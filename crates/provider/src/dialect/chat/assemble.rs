@@ -10,7 +10,7 @@ use greenroom_kernel::{AssistantMessage, Part, StopReason, ToolCall, Usage};
 use super::chunk::{CallDelta, Choice, Chunk, WireUsage};
 use super::think::{Split, Think};
 use crate::ReplyEvent;
-use crate::dialect::Ids;
+use crate::dialect::{Ids, with_calls};
 
 /// An answer that is still arriving.
 #[derive(Debug, Default)]
@@ -267,19 +267,7 @@ impl Assembler {
                 }
             }
         }
-        let calls_tools = content.iter().any(|part| part.as_tool_call().is_some());
-        let stop = match stop {
-            StopReason::Stop if calls_tools => StopReason::ToolCalls,
-            StopReason::ToolCalls if !calls_tools => StopReason::Stop,
-            StopReason::Stop
-            | StopReason::ToolCalls
-            | StopReason::Length
-            | StopReason::ContentFilter
-            | StopReason::Aborted
-            | StopReason::Error
-            | StopReason::Unknown
-            | _ => stop,
-        };
+        let stop = with_calls(stop, &content);
         AssistantMessage {
             content,
             provider: provider.to_owned(),

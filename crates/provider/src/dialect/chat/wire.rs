@@ -10,14 +10,13 @@ use greenroom_kernel::{AssistantMessage, Block, Image, Message, Part, ToolCall, 
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::dialect::ids::{sendable_id, sendable_tool_name};
 use crate::settings::ResendReasoning;
 use crate::transport::MaxTokensField;
 use crate::{ReasoningEffort, Request, ResentReasoning, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that servers accept, in bytes.
 const CALL_ID_BYTES_MAX: usize = 40;
-/// The longest name of a tool that servers accept, in bytes.
-const TOOL_NAME_BYTES_MAX: usize = 64;
 
 /// How to write a request for one server.
 #[derive(Debug, Clone, Copy)]
@@ -370,7 +369,7 @@ fn wire_call(call: &ToolCall) -> WireCall<'_> {
         id: wire_call_id(&call.id),
         kind: "function",
         function: WireFunction {
-            name: wire_tool_name(&call.name),
+            name: sendable_tool_name(&call.name),
             arguments: sendable_arguments(&call.arguments),
         },
     }
@@ -415,30 +414,9 @@ fn wire_tool(tool: &ToolSpec) -> WireTool<'_> {
     }
 }
 
-/// A name that the model invented may hold characters that a server refuses in the history.
-fn wire_tool_name(name: &str) -> Cow<'_, str> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if name.is_empty() {
-        return Cow::Borrowed("unknown_tool");
-    }
-    if name.len() <= TOOL_NAME_BYTES_MAX && name.bytes().all(allowed) {
-        return Cow::Borrowed(name);
-    }
-    let replaced = |c: char| if u8::try_from(c).is_ok_and(allowed) { c } else { '_' };
-    Cow::Owned(name.chars().take(TOOL_NAME_BYTES_MAX).map(replaced).collect())
-}
-
 /// An id that is too long for some servers is shortened the same way for the call and for its result.
 fn wire_call_id(id: &str) -> Cow<'_, str> {
-    if id.len() <= CALL_ID_BYTES_MAX {
-        return Cow::Borrowed(id);
-    }
-    // FNV-1a: it must only be stable and spread well, within one conversation.
-    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    let head: String = id.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
-    Cow::Owned(format!("{head}_{hash:016x}"))
+    sendable_id(id, CALL_ID_BYTES_MAX, |_| true)
 }
 
 #[cfg(test)]

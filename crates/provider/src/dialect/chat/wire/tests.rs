@@ -7,7 +7,8 @@ use greenroom_kernel::{
 };
 use serde_json::{Value, json};
 
-use super::{WireStyle, size_hint, wire_call_id, wire_request, wire_tool_name};
+use super::{WireStyle, size_hint, wire_call_id, wire_request};
+use crate::dialect::ids::sendable_tool_name;
 use crate::settings::ResendReasoning;
 use crate::transport::MaxTokensField;
 use crate::{OutputSchema, Purpose, Request};
@@ -233,9 +234,9 @@ fn arguments_are_always_an_object() {
 
 #[test]
 fn names_and_ids_that_servers_refuse() {
-    assert_eq!(wire_tool_name("functions.read"), "functions_read");
-    assert_eq!(wire_tool_name(""), "unknown_tool");
-    assert_eq!(wire_tool_name(&"é".repeat(100)), "_".repeat(64));
+    assert_eq!(sendable_tool_name("functions.read"), "functions_read");
+    assert_eq!(sendable_tool_name(""), "unknown_tool");
+    assert_eq!(sendable_tool_name(&"é".repeat(100)), "_".repeat(64));
     let long = "call_".repeat(20);
     assert_eq!(wire_call_id(&long), wire_call_id(&long), "call and result must agree");
     assert!(wire_call_id(&long).len() <= 40);

@@ -1,0 +1,99 @@
+//! Anthropic's Messages API, at Anthropic and, by address, at Bedrock, Vertex and Foundry.
+//!
+//! Invariants: a block of an answer is kept whole only if its end came; a thinking block is sent back with exactly the
+//! signature it came with, or not at all.
+
+mod decode;
+mod encode;
+mod fields;
+
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+
+use super::{Decoder, Dialect, Encoded};
+use crate::transport::ServerOptions;
+use crate::{ModelSettings, Request, ResentReasoning};
+
+/// The name of the dialect in stored parts.
+const DIALECT: &str = "anthropic";
+/// The version of the API that requests are written for.
+const VERSION: &str = "2023-06-01";
+/// The version that Vertex takes in the body.
+const VERTEX_VERSION: &str = "vertex-2023-10-16";
+/// The output limit of requests that name none, in tokens: the API requires a limit.
+const OUTPUT_TOKENS_MAX: u64 = 32_000;
+
+/// The dialect of one server.
+#[derive(Debug)]
+pub(crate) struct Anthropic {
+    place: Place,
+}
+
+/// Where the API is offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Anthropic, Foundry, and other servers of the same form.
+    Anthropic,
+    /// Bedrock takes the key as a bearer token.
+    Bedrock,
+    /// Vertex takes the key as a bearer token, and the model in the path.
+    Vertex,
+}
+
+impl Anthropic {
+    /// Creates the dialect of a server with these options.
+    pub(crate) fn new(options: &ServerOptions) -> Self {
+        let host = options.base_url.host();
+        let place = if host.ends_with("aiplatform.googleapis.com") {
+            Place::Vertex
+        } else if host.ends_with(".amazonaws.com") {
+            Place::Bedrock
+        } else {
+            Place::Anthropic
+        };
+        Self { place }
+    }
+}
+
+impl Dialect for Anthropic {
+    fn encode(&self, request: &Request, options: &ServerOptions) -> Result<Encoded, String> {
+        let is_vertex = self.place == Place::Vertex;
+        let output_tokens_max = self.output_tokens_max(options).unwrap_or(OUTPUT_TOKENS_MAX);
+        let style = encode::Style { is_vertex, stream: options.stream, output_tokens_max };
+        let body = encode::body(request, &style).map_err(|error| error.to_string())?;
+        let path = match (is_vertex, options.stream) {
+            (false, _) => "messages".to_owned(),
+            (true, true) => format!("{}:streamRawPredict", request.model),
+            (true, false) => format!("{}:rawPredict", request.model),
+        };
+        Ok(Encoded { path, headers: HeaderMap::new(), body })
+    }
+
+    fn decoder(&self) -> Box<dyn Decoder> {
+        Box::<decode::AnthropicDecoder>::default()
+    }
+
+    fn resent_reasoning(&self, _: &ModelSettings, _: &ServerOptions) -> ResentReasoning {
+        ResentReasoning { readable_of: None, dialect: Some(DIALECT.to_owned()) }
+    }
+
+    fn output_tokens_max(&self, options: &ServerOptions) -> Option<u64> {
+        Some(options.output_tokens_max.unwrap_or(OUTPUT_TOKENS_MAX))
+    }
+
+    fn key_header(&self, key: &str) -> (HeaderName, String) {
+        match self.place {
+            Place::Anthropic => (HeaderName::from_static("x-api-key"), key.to_owned()),
+            Place::Bedrock | Place::Vertex => (AUTHORIZATION, format!("Bearer {key}")),
+        }
+    }
+
+    fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert("anthropic-version", HeaderValue::from_static(VERSION));
+        headers
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,418 @@
+//! Reads answers: the events of a stream, or a whole message.
+//!
+//! Invariants: kinds of block, delta and event that are unknown today are kept or ignored, and never fail an answer.
+
+use std::collections::{HashSet, VecDeque};
+
+use greenroom_kernel::{AssistantMessage, Part, StopReason, ToolCall, Usage};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::DIALECT;
+use super::fields::Fields;
+use crate::dialect::{Asked, Decoder, Ids, Progress, Taken, error_in_stream, with_calls};
+use crate::{ProviderError, ReplyEvent};
+
+/// The decoder of one answer.
+#[derive(Debug, Default)]
+pub(super) struct AnthropicDecoder {
+    blocks: Vec<Block>,
+    calls: usize,
+    usage: Reported,
+    stop_raw: Option<String>,
+    is_over: bool,
+    output_bytes: usize,
+}
+
+/// A block of the answer.
+#[derive(Debug)]
+struct Block {
+    index: u64,
+    kind: Kind,
+    /// The readable text: text, thinking, or the input of a tool as JSON text.
+    text: String,
+    /// All other fields.
+    fields: Fields,
+    has_ended: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Thinking,
+    /// A call of one of our tools, with its position among the answer's calls.
+    Call(usize),
+    /// Thinking that cannot be read.
+    Redacted,
+    /// A block without a readable form, or of an unknown kind.
+    Other,
+}
+
+impl Kind {
+    /// Returns the field that holds the readable text.
+    fn field(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Thinking => "thinking",
+            Self::Call(_) | Self::Redacted | Self::Other => "input",
+        }
+    }
+}
+
+/// The data of an event, or a whole message.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Event {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    index: Option<u64>,
+    message: Option<Box<WholeMessage>>,
+    content_block: Option<Fields>,
+    delta: Option<Fields>,
+    usage: Option<WireUsage>,
+    error: Option<Box<RawValue>>,
+    content: Option<Vec<Fields>>,
+    stop_reason: Option<String>,
+}
+
+/// The message of `message_start`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct WholeMessage {
+    usage: Option<WireUsage>,
+    content: Option<Vec<Fields>>,
+}
+
+/// Token counts as sent.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct WireUsage {
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    cache_read_input_tokens: Option<u64>,
+    cache_creation_input_tokens: Option<u64>,
+    cache_creation: Option<WireCacheCreation>,
+    output_tokens_details: Option<WireOutputDetails>,
+    iterations: Option<Vec<WireUsage>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct WireCacheCreation {
+    ephemeral_5m_input_tokens: Option<u64>,
+    ephemeral_1h_input_tokens: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct WireOutputDetails {
+    #[serde(alias = "reasoning_tokens")]
+    thinking_tokens: Option<u64>,
+}
+
+/// The newest value of each count. A later event repeats some of them, and leaves out or nulls the others.
+#[derive(Debug, Default)]
+struct Reported {
+    has_any: bool,
+    input: u64,
+    output: u64,
+    cache_read: u64,
+    cache_write: u64,
+    cache_write_hour: u64,
+    thinking: u64,
+    /// The sum of the model's turns within the answer, if the report lists them.
+    iterations: Option<Usage>,
+}
+
+impl Reported {
+    fn add(&mut self, wire: &WireUsage) {
+        self.has_any = true;
+        let set = |own: &mut u64, count: Option<u64>| *own = count.unwrap_or(*own);
+        set(&mut self.input, wire.input_tokens);
+        set(&mut self.output, wire.output_tokens);
+        set(&mut self.cache_read, wire.cache_read_input_tokens);
+        set(&mut self.cache_write, wire.cache_creation_input_tokens);
+        if let Some(created) = &wire.cache_creation {
+            set(&mut self.cache_write_hour, created.ephemeral_1h_input_tokens);
+            let both = created.ephemeral_5m_input_tokens.unwrap_or_default() + self.cache_write_hour;
+            self.cache_write = self.cache_write.max(both);
+        }
+        let details = wire.output_tokens_details.as_ref();
+        set(&mut self.thinking, details.and_then(|details| details.thinking_tokens));
+        if let Some(iterations) = &wire.iterations {
+            let mut sum = Usage::default();
+            for iteration in iterations {
+                let mut one = Self::default();
+                one.add(iteration);
+                sum.add(&one.top());
+            }
+            self.iterations = Some(sum);
+        }
+    }
+
+    /// Returns the counts of the report itself.
+    fn top(&self) -> Usage {
+        let cached = self.cache_read.saturating_add(self.cache_write);
+        Usage {
+            input_tokens: self.input.saturating_add(cached),
+            cached_tokens: self.cache_read,
+            cache_write_tokens: self.cache_write,
+            cache_write_hour_tokens: self.cache_write_hour.min(self.cache_write),
+            output_tokens: self.output,
+            reasoning_tokens: self.thinking.min(self.output),
+            ..Usage::default()
+        }
+    }
+
+    /// Returns the usage: what the turns within the answer sum up to, where the report itself has less. The tokens of a
+    /// compaction by the provider, for example, are only there.
+    fn usage(&self) -> Option<Usage> {
+        let top = self.top();
+        let usage = match self.iterations {
+            Some(sum) if sum.total_tokens() > top.total_tokens() => sum,
+            Some(_) | None => top,
+        };
+        (self.has_any && usage.total_tokens() > 0).then_some(usage)
+    }
+}
+
+impl AnthropicDecoder {
+    /// Begins a block.
+    fn begin(&mut self, index: u64, mut fields: Fields, events: &mut VecDeque<ReplyEvent>) {
+        let kind = match fields.text("type").as_deref() {
+            Some("text") => Kind::Text,
+            Some("thinking") => Kind::Thinking,
+            Some("redacted_thinking") => Kind::Redacted,
+            Some("tool_use") => {
+                self.calls += 1;
+                Kind::Call(self.calls - 1)
+            }
+            Some(_) | None => Kind::Other,
+        };
+        self.output_bytes += fields.iter().map(|(_, value)| value.get().len()).sum::<usize>();
+        let text = match kind {
+            Kind::Text | Kind::Thinking => fields.take_text(kind.field()).unwrap_or_default(),
+            // A stream begins with an empty object, and the input follows in pieces.
+            Kind::Call(_) => fields.take_raw("input").filter(|input| input != "{}").unwrap_or_default(),
+            Kind::Redacted | Kind::Other => String::new(),
+        };
+        let piece = text.clone();
+        let name = fields.text("name");
+        self.blocks.push(Block { index, kind, text, fields, has_ended: false });
+        match kind {
+            Kind::Text | Kind::Thinking => show(kind, piece, events),
+            Kind::Call(index) => events.push_back(ReplyEvent::ToolCall { index, name, arguments: piece }),
+            Kind::Redacted | Kind::Other => {}
+        }
+    }
+
+    /// Adds a delta to its block. Returns whether the block is known.
+    fn add(&mut self, index: u64, delta: &Fields, events: &mut VecDeque<ReplyEvent>) -> bool {
+        let Some(block) = self.blocks.iter_mut().rev().find(|block| block.index == index) else {
+            return false;
+        };
+        for (name, value) in delta.iter() {
+            let text = || serde_json::from_str::<String>(value.get()).unwrap_or_default();
+            let is_input = name == "partial_json";
+            self.output_bytes += match (block.kind, name) {
+                (_, "type") => 0,
+                (_, "citation") => block.fields.push("citations", value),
+                (kind @ (Kind::Text | Kind::Thinking), _) if name == kind.field() => {
+                    let piece = text();
+                    block.text.push_str(&piece);
+                    let bytes = piece.len();
+                    show(kind, piece, events);
+                    bytes
+                }
+                (Kind::Call(index), _) if is_input => {
+                    let arguments = text();
+                    block.text.push_str(&arguments);
+                    let bytes = arguments.len();
+                    events.push_back(ReplyEvent::ToolCall { index, name: None, arguments });
+                    bytes
+                }
+                (Kind::Redacted | Kind::Other, _) if is_input => {
+                    let piece = text();
+                    block.text.push_str(&piece);
+                    piece.len()
+                }
+                (Kind::Text | Kind::Thinking | Kind::Call(_) | Kind::Redacted | Kind::Other, _) => {
+                    block.fields.append(name, value)
+                }
+            };
+        }
+        true
+    }
+
+    /// Ends a block.
+    fn end(&mut self, index: u64) {
+        if let Some(block) = self.blocks.iter_mut().rev().find(|block| block.index == index) {
+            block.has_ended = true;
+        }
+    }
+
+    /// Takes a message that came whole.
+    fn take_whole(&mut self, content: Vec<Fields>, events: &mut VecDeque<ReplyEvent>) {
+        for (index, fields) in (0..).zip(content) {
+            self.begin(index, fields, events);
+            self.end(index);
+        }
+    }
+}
+
+/// Shows a piece of text.
+fn show(kind: Kind, piece: String, events: &mut VecDeque<ReplyEvent>) {
+    if !piece.is_empty() {
+        events.push_back(if kind == Kind::Thinking {
+            ReplyEvent::Reasoning(piece)
+        } else {
+            ReplyEvent::Text(piece)
+        });
+    }
+}
+
+impl Decoder for AnthropicDecoder {
+    fn take(&mut self, data: &str, events: &mut VecDeque<ReplyEvent>) -> Taken {
+        let Ok(event) = serde_json::from_str::<Event>(data) else { return Taken::Unreadable };
+        let Event { kind, index, message, content_block, delta, usage, error, content, stop_reason } = event;
+        if error.is_some() {
+            return Taken::Error(data.to_owned());
+        }
+        let index = index.unwrap_or_default();
+        let mut progress = true;
+        if let Some(usage) = usage.as_ref().or(message.as_ref().and_then(|message| message.usage.as_ref())) {
+            self.usage.add(usage);
+        }
+        match kind.as_deref() {
+            Some("message_start") => {
+                let content = message.and_then(|message| message.content).unwrap_or_default();
+                self.take_whole(content, events);
+            }
+            Some("content_block_start") => self.begin(index, content_block.unwrap_or_default(), events),
+            Some("content_block_delta") => {
+                progress = self.add(index, &delta.unwrap_or_default(), events);
+            }
+            Some("content_block_stop") => self.end(index),
+            Some("message_delta") => {
+                if let Some(reason) = delta.and_then(|delta| delta.text("stop_reason")) {
+                    self.stop_raw = Some(reason);
+                }
+            }
+            Some("message_stop") => self.is_over = true,
+            Some("message") => {
+                self.take_whole(content.unwrap_or_default(), events);
+                self.stop_raw = stop_reason;
+                self.is_over = true;
+            }
+            Some("error") => return Taken::Error(data.to_owned()),
+            // Pings, and what a later version adds.
+            Some(_) => progress = false,
+            None => return Taken::Unreadable,
+        }
+        if progress { Taken::Progress } else { Taken::Nothing }
+    }
+
+    fn progress(&self) -> Progress {
+        match (self.is_over, &self.stop_raw) {
+            (true, _) => Progress::Over,
+            (false, Some(_)) => Progress::Ended,
+            (false, None) => Progress::Open,
+        }
+    }
+
+    fn may_be_whole(&self) -> bool {
+        self.has_output() && self.blocks.iter().all(|block| block.has_ended)
+    }
+
+    fn has_output(&self) -> bool {
+        !self.blocks.is_empty()
+    }
+
+    fn output_bytes(&self) -> usize {
+        self.output_bytes
+    }
+
+    fn output_chars(&self) -> usize {
+        self.blocks.iter().map(|block| block.text.chars().count()).sum()
+    }
+
+    fn finish(
+        self: Box<Self>,
+        asked: &Asked<'_>,
+        _: &mut VecDeque<ReplyEvent>,
+    ) -> Result<AssistantMessage, ProviderError> {
+        let reason = self.stop_raw.as_deref().unwrap_or_default();
+        let stop = match reason {
+            "max_tokens" => StopReason::Length,
+            "tool_use" => StopReason::ToolCalls,
+            "pause_turn" | "compaction" => StopReason::Paused,
+            "refusal" => StopReason::ContentFilter,
+            "model_context_window_exceeded" if self.has_output() => StopReason::Length,
+            "model_context_window_exceeded" => {
+                return Err(error_in_stream(
+                    r#"{"error":{"type":"invalid_request_error","code":"context_length_exceeded","message":"the answer ended with model_context_window_exceeded"}}"#,
+                ));
+            }
+            // `end_turn`, `stop_sequence`, and reasons that are unknown today.
+            _ => StopReason::Stop,
+        };
+        let used_ids = if self.calls > 0 { asked.call_ids() } else { HashSet::new() };
+        let mut ids = Ids::new(used_ids);
+        let content: Vec<Part> = self.blocks.into_iter().flat_map(|block| block.parts(&mut ids)).collect();
+        Ok(AssistantMessage {
+            stop: with_calls(stop, &content),
+            content,
+            provider: asked.provider.to_owned(),
+            model: asked.model.to_owned(),
+            usage: self.usage.usage(),
+            stop_raw: self.stop_raw,
+            error: None,
+        })
+    }
+}
+
+impl Block {
+    /// Returns the parts that keep the block: a readable one, and what has to be sent back with it.
+    fn parts(self, ids: &mut Ids<'_>) -> Vec<Part> {
+        let Self { kind, text, mut fields, has_ended, .. } = self;
+        let opaque =
+            |fields: &Fields| Part::OpaqueReasoning { dialect: DIALECT.to_owned(), data: fields.json() };
+        let mut parts = Vec::with_capacity(2);
+        match kind {
+            Kind::Text if text.is_empty() => return parts,
+            Kind::Text => parts.push(Part::Text(text)),
+            // Without readable text, the signature is the thinking.
+            Kind::Thinking if text.is_empty() => {
+                if has_ended && fields.raw("signature").is_some() {
+                    if let Ok(empty) = RawValue::from_string("\"\"".to_owned()) {
+                        fields.set("thinking", empty);
+                    }
+                    parts.push(opaque(&fields));
+                }
+                return parts;
+            }
+            Kind::Thinking => parts.push(Part::Reasoning(text)),
+            Kind::Call(_) => {
+                let id = ids.unique(fields.take_text("id").unwrap_or_default());
+                let name = fields.take_text("name").unwrap_or_default();
+                if name.is_empty() && text.is_empty() {
+                    return parts;
+                }
+                parts.push(Part::ToolCall(ToolCall { id, name, arguments: text }));
+            }
+            Kind::Redacted if has_ended => return vec![opaque(&fields)],
+            Kind::Other if has_ended => {
+                if let Ok(input) = RawValue::from_string(text) {
+                    fields.set("input", input);
+                }
+                return vec![Part::OpaqueBlock { dialect: DIALECT.to_owned(), data: fields.json() }];
+            }
+            Kind::Redacted | Kind::Other => return parts,
+        }
+        let fields = fields.without_blanks();
+        if has_ended && fields.iter().any(|(name, _)| name != "type") {
+            parts.push(opaque(&fields));
+        }
+        parts
+    }
+}

@@ -1,0 +1,117 @@
+//! The fields of a block, each with its value as it came.
+//!
+//! Invariants: order and bytes of the values are kept, so that what is sent back is what came.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// An object whose values are not parsed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Fields(Vec<(String, Box<RawValue>)>);
+
+impl Fields {
+    /// Returns the value of a field as it came.
+    pub(super) fn raw(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| value.get())
+    }
+
+    /// Returns a field's text; `None` if it has none.
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        serde_json::from_str(self.raw(name)?).ok()
+    }
+
+    /// Removes a field and returns its text.
+    pub(super) fn take_text(&mut self, name: &str) -> Option<String> {
+        let text = self.text(name);
+        self.0.retain(|(own, _)| own != name);
+        text
+    }
+
+    /// Removes a field and returns its value as it came.
+    pub(super) fn take_raw(&mut self, name: &str) -> Option<String> {
+        let at = self.0.iter().position(|(own, _)| own == name)?;
+        Some(self.0.remove(at).1.get().to_owned())
+    }
+
+    /// Sets a field to a value.
+    pub(super) fn set(&mut self, name: &str, value: Box<RawValue>) {
+        match self.0.iter_mut().find(|(own, _)| own == name) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((name.to_owned(), value)),
+        }
+    }
+
+    /// Adds a delta's field: text is appended to text, and anything else replaces what was there. Returns how many bytes
+    /// came.
+    pub(super) fn append(&mut self, name: &str, value: &RawValue) -> usize {
+        let both = self.text(name).zip(serde_json::from_str::<String>(value.get()).ok());
+        match both.and_then(|(old, new)| serde_json::value::to_raw_value(&(old + &new)).ok()) {
+            Some(joined) => self.set(name, joined),
+            None => self.set(name, value.to_owned()),
+        }
+        value.get().len()
+    }
+
+    /// Adds an item to a field's list. Returns how many bytes came.
+    pub(super) fn push(&mut self, name: &str, item: &RawValue) -> usize {
+        let old = self.raw(name).map(str::trim).filter(|list| list.starts_with('[')).unwrap_or("[]");
+        let inside = old[1..old.len() - 1].trim();
+        let comma = if inside.is_empty() { "" } else { "," };
+        if let Ok(list) = RawValue::from_string(format!("[{inside}{comma}{}]", item.get())) {
+            self.set(name, list);
+        }
+        item.get().len()
+    }
+
+    /// Yields each field, with its value as it came.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), &**value))
+    }
+
+    /// Removes the fields whose values say nothing.
+    pub(super) fn without_blanks(mut self) -> Self {
+        self.0.retain(|(_, value)| !matches!(value.get(), "null" | "[]"));
+        self
+    }
+
+    /// Returns the object as JSON text.
+    pub(super) fn json(&self) -> String {
+        let mut json = String::from("{");
+        for (at, (name, value)) in self.0.iter().enumerate() {
+            if at > 0 {
+                json.push(',');
+            }
+            json.push_str(&serde_json::Value::from(name.as_str()).to_string());
+            json.push(':');
+            json.push_str(value.get());
+        }
+        json.push('}');
+        json
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FieldsVisitor;
+
+        impl<'de> Visitor<'de> for FieldsVisitor {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Fields::default();
+                while let Some((name, value)) = map.next_entry::<String, Box<RawValue>>()? {
+                    fields.set(&name, value);
+                }
+                Ok(fields)
+            }
+        }
+
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
