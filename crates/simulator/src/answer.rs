@@ -10,8 +10,8 @@ use greenroom_kernel::{StopReason, Usage};
 use crate::fault::{Fault, Point, WrongUsage};
 use crate::model::Answer;
 use crate::overflow::Refusal;
+use crate::protocol::chat as wire;
 use crate::tokens;
-use crate::wire;
 
 /// The answer to one request: an error status or a stream of steps.
 #[derive(Debug)]

@@ -71,6 +71,8 @@ pub enum Rule {
     OutputLimit,
     /// A setting that servers reject: a value outside its range, or a tool that is not offered.
     Setting,
+    /// A block that must come back as it was sent, and was changed or moved.
+    AlteredBlock,
 }
 
 impl Rule {
@@ -100,6 +102,7 @@ impl Rule {
             Self::ToolParameters => "tool parameters that are not an object schema",
             Self::OutputLimit => "an output limit of zero",
             Self::Setting => "a setting that servers refuse",
+            Self::AlteredBlock => "a block that was changed",
         }
     }
 }

@@ -24,9 +24,9 @@ use hyper::header::{HeaderName, HeaderValue};
 use tokio::time::sleep;
 
 use crate::answer::{Piece, Raw, SERVER_ERROR, Step, Transmission};
+use crate::protocol::chat as wire;
 use crate::seen::SeenRequest;
 use crate::simulator::{InFlight, Simulator};
-use crate::wire;
 
 pub(crate) struct InProcess {
     simulator: Simulator,
@@ -289,6 +289,7 @@ impl Gathered {
         let mut content = Vec::new();
         content.extend(Some(self.reasoning).filter(|text| !text.is_empty()).map(Part::Reasoning));
         content.extend(Some(self.text).filter(|text| !text.is_empty()).map(Part::Text));
+        let stop_raw = Some(wire::finish_reason(stop).to_owned());
         // The content decides, not the server's finish reason.
         let stop = match (stop, self.calls.is_empty()) {
             (StopReason::Stop, false) => StopReason::ToolCalls,
@@ -297,7 +298,7 @@ impl Gathered {
         };
         content.extend(self.calls.into_iter().map(Part::ToolCall));
         let (provider, model, usage) = (self.provider, self.model, self.usage);
-        let message = AssistantMessage { content, provider, model, usage, stop, stop_raw: None, error: None };
+        let message = AssistantMessage { content, provider, model, usage, stop, stop_raw, error: None };
         Ok(ReplyEvent::Done(Box::new(message)))
     }
 }

@@ -32,6 +32,7 @@ mod in_process;
 mod list;
 pub mod model;
 pub mod overflow;
+mod protocol;
 mod scripted;
 pub mod scripts;
 pub mod seen;
@@ -39,7 +40,6 @@ pub mod server;
 pub mod simulator;
 pub mod summariser;
 pub mod tokens;
-mod wire;
 
 pub use cassette::{Cassette, CassetteError};
 pub use check::{Rule, Violation};

@@ -5,14 +5,14 @@
 
 use serde_json::json;
 
-use crate::wire;
+use crate::protocol::chat as wire;
 
 /// The provider whose wording is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ErrorDialect {
     /// OpenAI: 400, code `context_length_exceeded`.
     #[default]
-    HttpProvider,
+    OpenAi,
     /// llama.cpp's server: 400, a numeric code, `exceed_context_size_error`.
     LlamaServer,
     /// vLLM: 400, a numeric code, `input_tokens`.
@@ -63,7 +63,7 @@ impl ErrorDialect {
             "request ({tokens} tokens) exceeds the available context size ({window} tokens), try increasing it"
         );
         match self {
-            Self::HttpProvider => {
+            Self::OpenAi => {
                 let message = format!(
                     "This model's maximum context length is {window} tokens. However, your messages resulted \
                      in {tokens} tokens. Please reduce the length of the messages."

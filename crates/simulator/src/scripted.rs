@@ -17,11 +17,11 @@ use crate::SimulatorError;
 use crate::expect::quoted;
 use crate::fault::Fault;
 use crate::model::{Answer, CallInfo, Script};
+use crate::protocol::chat as wire;
 use crate::seen::SeenRequest;
 use crate::server::SimulatorServer;
 use crate::simulator::{LoggedRequest, Simulator, SimulatorOptions};
 use crate::summariser::Summariser;
-use crate::wire;
 
 #[cfg(test)]
 mod tests;

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use greenroom_provider::{BaseUrl, Purpose};
+use greenroom_provider::BaseUrl;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
+use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -25,11 +25,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::SimulatorError;
 use crate::answer::{Piece, Raw, SERVER_ERROR, Step, Transmission};
-use crate::check::Rule;
+use crate::protocol::{Parsed, Protocol, Writer, chat};
 use crate::simulator::{InFlight, Simulator};
-use crate::wire::{
-    self, AnswerForm, FromHeaders, WireChoice, WireChunk, WireDelta, WireDeltaCall, WireRequest,
-};
 
 /// The largest request that is read: more than any simulated window.
 const BODY_BYTES_MAX: usize = 64 << 20;
@@ -149,55 +146,52 @@ fn notifying(body: Body, over: Arc<Notify>) -> Body {
 }
 
 async fn handle(simulator: Simulator, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
-    if let Some(key) = &simulator.options().require_key {
-        let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        if given.and_then(|value| value.strip_prefix("Bearer ")) != Some(key) {
-            let message = "Incorrect API key provided. Check the key that this simulator was started with.";
-            let body = wire::error_body(message, "invalid_request_error", Some("invalid_api_key"));
-            return Ok(json(401, body));
-        }
+    let protocol = Protocol::of(request.uri().path());
+    if let Some(key) = &simulator.options().require_key
+        && protocol.unwrap_or(Protocol::Chat).key(request.headers()) != Some(key)
+        && Protocol::Chat.key(request.headers()) != Some(key)
+    {
+        let message = "Incorrect API key provided. Check the key that this simulator was started with.";
+        let body = chat::error_body(message, "invalid_request_error", Some("invalid_api_key"));
+        return Ok(json(401, protocol.unwrap_or(Protocol::Chat).error(401, body)));
     }
-    match (request.method(), request.uri().path()) {
-        (&Method::POST, "/v1/chat/completions") => complete(simulator, request).await,
-        (&Method::GET, "/v1/models") => {
+    match (request.method(), protocol) {
+        (&Method::POST, Some(protocol)) => complete(simulator, protocol, request).await,
+        (&Method::GET, None) if request.uri().path() == "/v1/models" => {
             let options = simulator.options();
             Ok(match options.list.list(&options.model, options.window) {
                 Some(list) => json(200, list.to_string()),
-                None => json(404, wire::error_body("Not Found", "invalid_request_error", None)),
+                None => json(404, chat::error_body("Not Found", "invalid_request_error", None)),
             })
         }
-        (method, path) => {
-            let options = simulator.options();
+        (method, _) => {
+            let (options, path) = (simulator.options(), request.uri().path());
             if let Some(page) = options.list.page(path, &options.model, options.window) {
                 return Ok(json(200, page.to_string()));
             }
             let message = format!("Unknown request URL: {method} {path}.");
-            Ok(json(404, wire::error_body(&message, "invalid_request_error", Some("unknown_url"))))
+            Ok(json(404, chat::error_body(&message, "invalid_request_error", Some("unknown_url"))))
         }
     }
 }
 
-async fn complete(simulator: Simulator, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
-    let from_headers = from_headers(request.headers());
-    let Ok(body) = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await else {
-        return Ok(json(413, wire::error_body("The request is too large.", "invalid_request_error", None)));
+async fn complete(
+    simulator: Simulator,
+    protocol: Protocol,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Broken> {
+    let (head, body) = request.into_parts();
+    let Ok(body) = Limited::new(body, BODY_BYTES_MAX).collect().await else {
+        let body = chat::error_body("The request is too large.", "invalid_request_error", None);
+        return Ok(json(413, protocol.error(413, body)));
     };
-    let body = body.to_bytes();
-    let bytes = body.len() as u64;
-    let (wire, not_json) = match serde_json::from_slice::<WireRequest>(&body) {
-        Ok(wire) => (wire, None),
-        Err(error) => (WireRequest::default(), Some((Rule::NotJson, error.to_string()))),
-    };
-    let extra = serde_json::from_slice(&body).unwrap_or_default();
-    drop(body);
-    let (seen, form, mut broken) = wire.into_seen(from_headers, extra, bytes);
-    broken.extend(not_json);
-    let (model, streamed) = (seen.model.clone(), seen.streamed);
+    let Parsed { seen, broken, mut writer } = protocol.parse(&head.headers, &body.to_bytes());
+    let streamed = seen.streamed;
     let (answer, flight) = simulator.begin(seen, broken);
     let steps = match answer {
         Transmission::Status(status) => {
             flight.wait_and_fire(&status).await;
-            let mut response = json(status.status, status.body);
+            let mut response = json(status.status, protocol.error(status.status, status.body));
             for (name, value) in status.headers {
                 if let (Ok(name), Ok(value)) =
                     (header::HeaderName::try_from(name), header::HeaderValue::try_from(value))
@@ -209,8 +203,8 @@ async fn complete(simulator: Simulator, request: Request<Incoming>) -> Result<Re
         }
         Transmission::Stream(steps) => steps,
     };
-    let id = format!("chatcmpl-{:08}", flight.call());
-    let mut performance = Performance { steps, writer: Writer { id, model, form }, flight, pinged_ms: 0 };
+    writer.begin(flight.call());
+    let mut performance = Performance { steps, protocol, writer, flight, pinged_ms: 0 };
     performance.until_headers().await?;
     if streamed {
         let frames = futures_util::stream::unfold(performance, |mut performance| async move {
@@ -224,18 +218,6 @@ async fn complete(simulator: Simulator, request: Request<Incoming>) -> Result<Re
         Ok(response.expect("fixed headers are valid"))
     } else {
         performance.whole().await
-    }
-}
-
-fn from_headers(headers: &HeaderMap) -> FromHeaders {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    FromHeaders {
-        session: text("x-greenroom-session").map(str::to_owned),
-        purpose: match text("x-greenroom-purpose") {
-            Some("summary") => Some(Purpose::Summary),
-            Some("run") => Some(Purpose::Step),
-            Some(_) | None => None,
-        },
     }
 }
 
@@ -253,7 +235,8 @@ fn full(body: impl Into<Bytes>) -> Body {
 /// An answer in progress.
 struct Performance {
     steps: VecDeque<Step>,
-    writer: Writer,
+    protocol: Protocol,
+    writer: Box<dyn Writer>,
     flight: InFlight,
     /// How much of the initial stall has passed.
     pinged_ms: u64,
@@ -323,7 +306,7 @@ impl Performance {
 
     /// Returns the whole answer as one JSON object, for a client that does not request a stream.
     async fn whole(mut self) -> Result<Response<Body>, Broken> {
-        let mut message = WholeMessage::default();
+        let (mut pieces, mut is_broken, mut has_bad_utf8) = (Vec::new(), false, false);
         while let Some(step) = self.steps.pop_front() {
             match step {
                 Step::Wait(ms) | Step::Stall { for_ms: Some(ms), .. } => {
@@ -333,169 +316,28 @@ impl Performance {
                 Step::Reset | Step::Refuse => return Err(Broken),
                 Step::Fired(fault) => self.flight.fired(fault),
                 Step::Headers => {}
-                Step::Piece(piece) => message.add(piece),
+                Step::Piece(piece) => pieces.push(piece),
                 Step::Raw(Raw::ErrorEvent) => {
-                    return Ok(json(200, wire::error_body(SERVER_ERROR, "server_error", None)));
+                    let body = chat::error_body(SERVER_ERROR, "server_error", None);
+                    return Ok(json(200, self.protocol.error(500, body)));
                 }
-                Step::Raw(Raw::BrokenJson) => message.is_broken = true,
-                Step::Raw(Raw::BadUtf8) => message.has_bad_utf8 = true,
+                Step::Raw(Raw::BrokenJson) => is_broken = true,
+                Step::Raw(Raw::BadUtf8) => has_bad_utf8 = true,
                 Step::Raw(Raw::PlainText(text)) => return Ok(json(200, text)),
             }
         }
-        let body = message.body(&self.writer.id, &self.writer.model);
-        let mut response = json(200, String::new());
-        *response.body_mut() = full(body);
-        Ok(response)
-    }
-}
-
-/// A whole answer, gathered from its pieces.
-#[derive(Default)]
-struct WholeMessage {
-    text: String,
-    reasoning: String,
-    calls: Vec<serde_json::Value>,
-    finish: Option<&'static str>,
-    usage: Option<wire::WireUsage>,
-    is_broken: bool,
-    has_bad_utf8: bool,
-}
-
-impl WholeMessage {
-    fn add(&mut self, piece: Piece) {
-        match piece {
-            Piece::Role | Piece::Done => {}
-            Piece::Reasoning(text) => self.reasoning.push_str(&text),
-            Piece::Text(text) => self.text.push_str(&text),
-            Piece::CallStart { id, name, .. } => {
-                let function = serde_json::json!({ "name": name, "arguments": "" });
-                self.calls.push(match id {
-                    Some(id) => serde_json::json!({ "id": id, "type": "function", "function": function }),
-                    None => serde_json::json!({ "type": "function", "function": function }),
-                });
-            }
-            Piece::CallArguments { index, arguments } => {
-                if let Some(serde_json::Value::String(text)) =
-                    self.calls.get_mut(index).and_then(|call| call.pointer_mut("/function/arguments"))
-                {
-                    text.push_str(&arguments);
-                }
-            }
-            Piece::Finish(stop) => self.finish = Some(wire::finish_reason(stop)),
-            Piece::Usage(usage) => self.usage = Some(usage.into()),
-        }
-    }
-
-    fn body(self, id: &str, model: &str) -> Vec<u8> {
-        let mut message = serde_json::json!({ "role": "assistant", "content": self.text });
-        if !self.reasoning.is_empty() {
-            message["reasoning_content"] = self.reasoning.into();
-        }
-        if !self.calls.is_empty() {
-            message["tool_calls"] = self.calls.into();
-        }
-        let choice = serde_json::json!({ "index": 0, "message": message, "finish_reason": self.finish });
-        let body = serde_json::json!({
-            "id": id, "object": "chat.completion", "created": 0, "model": model,
-            "choices": [choice], "usage": self.usage,
-        });
-        let mut bytes = body.to_string().into_bytes();
         // A stream that ends early has no counterpart here but a body that ends early.
-        if self.is_broken || self.finish.is_none() {
+        is_broken |= !pieces.iter().any(|piece| matches!(piece, Piece::Finish(_)));
+        let mut bytes = self.writer.whole(pieces).to_string().into_bytes();
+        if is_broken {
             bytes.truncate(bytes.len() / 2);
         }
-        if self.has_bad_utf8 {
+        if has_bad_utf8 {
             bytes.insert(bytes.len() / 2, 0xff);
         }
-        bytes
-    }
-}
-
-/// Writes the events of a stream in the protocol's form.
-struct Writer {
-    id: String,
-    model: String,
-    form: AnswerForm,
-}
-
-impl Writer {
-    fn piece(&self, piece: &Piece, out: &mut Vec<u8>) {
-        let delta = |delta: WireDelta<'_>, out: &mut Vec<u8>| self.chunk(Some((delta, None)), None, out);
-        let call = |call: WireDeltaCall<'_>, out: &mut Vec<u8>| {
-            self.chunk(Some((WireDelta { tool_calls: vec![call], ..WireDelta::default() }, None)), None, out);
-        };
-        match piece {
-            Piece::Role => {
-                let role =
-                    WireDelta { role: Some("assistant"), content: Some("".into()), ..WireDelta::default() };
-                delta(role, out);
-            }
-            Piece::Reasoning(text) => {
-                delta(WireDelta { reasoning_content: Some(text.into()), ..WireDelta::default() }, out);
-            }
-            Piece::Text(text) => delta(WireDelta { content: Some(text.into()), ..WireDelta::default() }, out),
-            Piece::CallStart { index, id, name } => {
-                let function = wire::WireDeltaFunction { name: Some(name), arguments: "" };
-                call(
-                    WireDeltaCall { index: *index, id: id.as_deref(), kind: Some("function"), function },
-                    out,
-                );
-            }
-            Piece::CallArguments { index, arguments } => {
-                let function = wire::WireDeltaFunction { name: None, arguments };
-                call(WireDeltaCall { index: *index, id: None, kind: None, function }, out);
-            }
-            Piece::Finish(stop) => {
-                self.chunk(Some((WireDelta::default(), Some(wire::finish_reason(*stop)))), None, out);
-            }
-            Piece::Usage(usage) => {
-                if self.form.includes_usage {
-                    self.chunk(None, Some((*usage).into()), out);
-                }
-            }
-            Piece::Done => out.extend_from_slice(b"data: [DONE]\n\n"),
-        }
-    }
-
-    fn raw(&self, raw: &Raw, out: &mut Vec<u8>) {
-        match raw {
-            Raw::BrokenJson => {
-                out.extend_from_slice(b"data: {\"id\":\"chatcmpl-broken\",\"choices\":[{\"ind\n\n")
-            }
-            Raw::BadUtf8 => {
-                out.extend_from_slice(b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"");
-                out.extend_from_slice(&[0xff, 0xfe, 0xc3]);
-                out.extend_from_slice(b"\"},\"finish_reason\":null}]}\n\n");
-            }
-            Raw::ErrorEvent => {
-                let body = wire::error_body(SERVER_ERROR, "server_error", Some("500"));
-                out.extend_from_slice(format!("data: {body}\n\n").as_bytes());
-            }
-            Raw::PlainText(text) => out.extend_from_slice(format!("data: {text}\n\n").as_bytes()),
-        }
-    }
-
-    fn chunk(
-        &self,
-        choice: Option<(WireDelta<'_>, Option<&'static str>)>,
-        usage: Option<wire::WireUsage>,
-        out: &mut Vec<u8>,
-    ) {
-        let choices = choice
-            .into_iter()
-            .map(|(delta, finish_reason)| WireChoice { index: 0, delta, finish_reason })
-            .collect();
-        let chunk = WireChunk {
-            id: &self.id,
-            object: "chat.completion.chunk",
-            created: 0,
-            model: &self.model,
-            choices,
-            usage,
-        };
-        out.extend_from_slice(b"data: ");
-        serde_json::to_writer(&mut *out, &chunk).expect("a chunk of strings and numbers is JSON");
-        out.extend_from_slice(b"\n\n");
+        let mut response = json(200, String::new());
+        *response.body_mut() = full(bytes);
+        Ok(response)
     }
 }
 

@@ -21,9 +21,10 @@ use crate::in_process::InProcess;
 use crate::list::ListForm;
 use crate::model::{Answer, CallInfo, Script};
 use crate::overflow::{ErrorDialect, Refusal};
+use crate::protocol::chat as wire;
 use crate::seen::SeenRequest;
 use crate::server::SimulatorServer;
-use crate::{SimulatorError, tokens, wire};
+use crate::{SimulatorError, tokens};
 
 /// The most violations that are kept; further ones are only counted.
 const VIOLATIONS_KEPT_MAX: usize = 1_000;

@@ -283,7 +283,7 @@ async fn a_history_of_three_million_tokens_is_compacted_in_chunks() {
 #[tokio::test(start_paused = true)]
 async fn a_summary_call_that_is_refused_for_its_size_is_asked_in_smaller_parts() {
     for (dialect, refusals_max) in
-        [(ErrorDialect::HttpProvider, 4), (ErrorDialect::EmptyBody, 12), (ErrorDialect::LlamaCppPython, 12)]
+        [(ErrorDialect::OpenAi, 4), (ErrorDialect::EmptyBody, 12), (ErrorDialect::LlamaCppPython, 12)]
     {
         smaller_parts(dialect, refusals_max).await;
     }

@@ -56,7 +56,7 @@ fn harms() -> Vec<(&'static str, Said)> {
                 r#"{"error":{"message":"max_tokens is too large: 1600. This model supports at most 16 completion tokens"}}"#,
             ),
         ),
-        ("overflow", Said::fault(Fault::Overflow(ErrorDialect::HttpProvider))),
+        ("overflow", Said::fault(Fault::Overflow(ErrorDialect::OpenAi))),
         ("500", Said::fault(Fault::ServerError(500))),
         ("cut stream", Said::fault(Fault::EofBeforeFinish)),
         ("empty stream", Said::fault(Fault::EmptyStream)),

@@ -154,7 +154,7 @@ fn script(strike: Strike, orders: Orders) -> impl Script {
             return Said::fault(Fault::Http { status: 401, headers: Vec::new(), body: body.into() });
         }
         if once(&orders.overflow) {
-            return Said::fault(Fault::Overflow(ErrorDialect::HttpProvider));
+            return Said::fault(Fault::Overflow(ErrorDialect::OpenAi));
         }
         let has_result = request.messages.last().is_some_and(|message| message.role() == "tool");
         let asked = request.last_user_text();

@@ -40,7 +40,7 @@ fn count(events: &[std::sync::Arc<Event>], name: &str) -> usize {
 #[tokio::test(start_paused = true)]
 async fn an_overflow_in_any_words_is_recovered_at_once() {
     for (dialect, believed) in [
-        (ErrorDialect::HttpProvider, 128_000),
+        (ErrorDialect::OpenAi, 128_000),
         (ErrorDialect::LlamaServer, 128_000),
         (ErrorDialect::Vllm, 128_000),
         (ErrorDialect::LiteLlm, 128_000),
@@ -195,7 +195,7 @@ async fn a_length_without_a_word_is_an_overflow_and_with_reasoning_only_near_the
 #[tokio::test(start_paused = true)]
 async fn a_learned_limit_is_kept_and_shown() {
     let store = Store::memory();
-    let model = speaking(ErrorDialect::HttpProvider);
+    let model = speaking(ErrorDialect::OpenAi);
     let window = |runtime: Runtime| async move {
         let session = runtime.open("learned", &Agent::new("simulated")).await.unwrap();
         let context = session.state().await.unwrap().context;
@@ -337,7 +337,7 @@ fn asked_output(model: &Simulator) -> Vec<u64> {
 
 #[tokio::test(start_paused = true)]
 async fn where_compaction_is_off_the_caller_gets_the_error() {
-    let model = speaking(ErrorDialect::HttpProvider);
+    let model = speaking(ErrorDialect::OpenAi);
     let settings = CompactionSettings { enabled: false, ..CompactionSettings::default() };
     let runtime = runtime(&model).await;
     let session = runtime.open("off", &agent(WINDOW).compaction(settings)).await.unwrap();

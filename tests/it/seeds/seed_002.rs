@@ -290,7 +290,7 @@ fn the_overflow_texts_of_many_providers_are_recognised_and_what_only_quotes_them
 #[tokio::test(start_paused = true)]
 async fn every_dialect_s_overflow_is_recovered_from_with_a_fifth_kept_and_at_once() {
     for dialect in [
-        ErrorDialect::HttpProvider,
+        ErrorDialect::OpenAi,
         ErrorDialect::LlamaServer,
         ErrorDialect::Vllm,
         ErrorDialect::VllmCharacters,

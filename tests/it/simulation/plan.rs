@@ -75,7 +75,7 @@ impl Plan {
         let dialect = pick(
             random,
             &[
-                ErrorDialect::HttpProvider,
+                ErrorDialect::OpenAi,
                 ErrorDialect::LlamaServer,
                 ErrorDialect::Vllm,
                 ErrorDialect::VllmCharacters,

@@ -59,7 +59,8 @@ impl Dialect for Anthropic {
     fn encode(&self, request: &Request, options: &ServerOptions) -> Result<Encoded, String> {
         let is_vertex = self.place == Place::Vertex;
         let output_tokens_max = self.output_tokens_max(options).unwrap_or(OUTPUT_TOKENS_MAX);
-        let style = encode::Style { is_vertex, stream: options.stream, output_tokens_max };
+        let names_session = options.prompt_cache_key == Some(true) && !request.session.is_empty();
+        let style = encode::Style { is_vertex, stream: options.stream, names_session, output_tokens_max };
         let body = encode::body(request, &style).map_err(|error| error.to_string())?;
         let path = match (is_vertex, options.stream) {
             (false, _) => "messages".to_owned(),

@@ -126,8 +126,8 @@ pub struct ServerOptions {
     /// Whether the reasoning of earlier answers is sent back, where the settings of a model do not say so
     /// ([`ModelSettings::resend_reasoning`](crate::ModelSettings)).
     pub resend_reasoning: ResendReasoning,
-    /// Whether the session's id is sent as `prompt_cache_key`; `None` means at OpenAI and Azure only, because strict
-    /// servers refuse unknown fields.
+    /// Whether the session's id is sent, as `prompt_cache_key` or as the API's own field for it (Anthropic:
+    /// `metadata.user_id`); `None` means at OpenAI and Azure only, because strict servers refuse unknown fields.
     pub prompt_cache_key: Option<bool>,
     /// The largest answer on the wire, in bytes. Each token takes a few hundred bytes there. Apart from that, the
     /// answer's text is limited to 4 MiB and a line to 8 MiB. An answer that is larger is given up and not retried.

@@ -26,6 +26,8 @@ pub(super) struct Style {
     /// Whether the model is named in the path, and the version in the body.
     pub(super) is_vertex: bool,
     pub(super) stream: bool,
+    /// Whether the session's id is sent as the user's.
+    pub(super) names_session: bool,
     /// The output limit of requests that name none, in tokens.
     pub(super) output_tokens_max: u64,
 }
@@ -42,10 +44,17 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     system: Option<[Content<'a>; 1]>,
     messages: Vec<WireMessage<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<Metadata<'a>>,
     stream: bool,
     /// The settings, and what the user adds to them.
     #[serde(flatten)]
     settings: Map<String, Value>,
+}
+
+#[derive(Serialize)]
+struct Metadata<'a> {
+    user_id: &'a str,
 }
 
 #[derive(Serialize)]
@@ -156,6 +165,7 @@ pub(super) fn body(request: &Request, style: &Style) -> serde_json::Result<Vec<u
         messages: messages(request)?,
         stream: style.stream,
         settings: wire_settings(request, limit),
+        metadata: style.names_session.then(|| Metadata { user_id: &request.session }),
     };
     let mut bytes = Vec::with_capacity(size_hint(request));
     serde_json::to_writer(&mut bytes, &body)?;

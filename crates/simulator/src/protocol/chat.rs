@@ -16,6 +16,8 @@ use greenroom_provider::{ModelSettings, OutputSchema, Purpose, ToolChoice};
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::{Parsed, Writer};
+use crate::answer::{Piece, Raw, SERVER_ERROR};
 use crate::check::{Broken, Rule};
 use crate::seen::{SeenRequest, TRANSCRIPT_TAG};
 
@@ -222,6 +224,19 @@ impl<'de> Deserialize<'de> for Content {
     }
 }
 
+/// Reads a request.
+pub(super) fn parse(headers: FromHeaders, body: &[u8]) -> Parsed {
+    let (wire, not_json) = match serde_json::from_slice::<WireRequest>(body) {
+        Ok(wire) => (wire, None),
+        Err(error) => (WireRequest::default(), Some((Rule::NotJson, error.to_string()))),
+    };
+    let extra = serde_json::from_slice(body).unwrap_or_default();
+    let (seen, form, mut broken) = wire.into_seen(headers, extra, body.len() as u64);
+    broken.extend(not_json);
+    let writer = ChatWriter { id: String::new(), model: seen.model.clone(), form };
+    Parsed { seen, broken, writer: Box::new(writer) }
+}
+
 /// Information about a request from its headers.
 #[derive(Debug, Default)]
 pub(crate) struct FromHeaders {
@@ -403,7 +418,7 @@ fn image_of(url: &str) -> Image {
     }
 }
 
-fn purpose_of(tools: &[ToolSpec], messages: &[Arc<Message>]) -> Purpose {
+pub(super) fn purpose_of(tools: &[ToolSpec], messages: &[Arc<Message>]) -> Purpose {
     let is_summary = tools.is_empty()
         && messages
             .last()
@@ -427,7 +442,7 @@ pub(crate) fn finish_reason(stop: StopReason) -> &'static str {
         StopReason::ContentFilter => "content_filter",
         StopReason::Aborted => "aborted",
         StopReason::Error => "error",
-        StopReason::Stop | StopReason::Unknown | _ => "stop",
+        StopReason::Stop | StopReason::Paused | StopReason::Unknown | _ => "stop",
     }
 }
 
@@ -514,4 +529,157 @@ impl From<Usage> for WireUsage {
 pub(crate) fn error_body(message: &str, kind: &str, code: Option<&str>) -> String {
     serde_json::json!({ "error": { "message": message, "type": kind, "param": null, "code": code } })
         .to_string()
+}
+
+/// A whole answer, gathered from its pieces.
+#[derive(Default)]
+struct WholeMessage {
+    text: String,
+    reasoning: String,
+    calls: Vec<serde_json::Value>,
+    finish: Option<&'static str>,
+    usage: Option<WireUsage>,
+}
+
+impl WholeMessage {
+    fn add(&mut self, piece: Piece) {
+        match piece {
+            Piece::Role | Piece::Done => {}
+            Piece::Reasoning(text) => self.reasoning.push_str(&text),
+            Piece::Text(text) => self.text.push_str(&text),
+            Piece::CallStart { id, name, .. } => {
+                let function = serde_json::json!({ "name": name, "arguments": "" });
+                self.calls.push(match id {
+                    Some(id) => serde_json::json!({ "id": id, "type": "function", "function": function }),
+                    None => serde_json::json!({ "type": "function", "function": function }),
+                });
+            }
+            Piece::CallArguments { index, arguments } => {
+                if let Some(serde_json::Value::String(text)) =
+                    self.calls.get_mut(index).and_then(|call| call.pointer_mut("/function/arguments"))
+                {
+                    text.push_str(&arguments);
+                }
+            }
+            Piece::Finish(stop) => self.finish = Some(finish_reason(stop)),
+            Piece::Usage(usage) => self.usage = Some(usage.into()),
+        }
+    }
+
+    fn body(self, id: &str, model: &str) -> serde_json::Value {
+        let mut message = serde_json::json!({ "role": "assistant", "content": self.text });
+        if !self.reasoning.is_empty() {
+            message["reasoning_content"] = self.reasoning.into();
+        }
+        if !self.calls.is_empty() {
+            message["tool_calls"] = self.calls.into();
+        }
+        let choice = serde_json::json!({ "index": 0, "message": message, "finish_reason": self.finish });
+        serde_json::json!({
+            "id": id, "object": "chat.completion", "created": 0, "model": model,
+            "choices": [choice], "usage": self.usage,
+        })
+    }
+}
+
+/// Writes one answer.
+struct ChatWriter {
+    id: String,
+    model: String,
+    form: AnswerForm,
+}
+
+impl Writer for ChatWriter {
+    fn begin(&mut self, call: u64) {
+        self.id = format!("chatcmpl-{call:08}");
+    }
+
+    fn piece(&mut self, piece: &Piece, out: &mut Vec<u8>) {
+        let delta = |delta: WireDelta<'_>, out: &mut Vec<u8>| self.chunk(Some((delta, None)), None, out);
+        let call = |call: WireDeltaCall<'_>, out: &mut Vec<u8>| {
+            self.chunk(Some((WireDelta { tool_calls: vec![call], ..WireDelta::default() }, None)), None, out);
+        };
+        match piece {
+            Piece::Role => {
+                let role =
+                    WireDelta { role: Some("assistant"), content: Some("".into()), ..WireDelta::default() };
+                delta(role, out);
+            }
+            Piece::Reasoning(text) => {
+                delta(WireDelta { reasoning_content: Some(text.into()), ..WireDelta::default() }, out);
+            }
+            Piece::Text(text) => delta(WireDelta { content: Some(text.into()), ..WireDelta::default() }, out),
+            Piece::CallStart { index, id, name } => {
+                let function = WireDeltaFunction { name: Some(name), arguments: "" };
+                call(
+                    WireDeltaCall { index: *index, id: id.as_deref(), kind: Some("function"), function },
+                    out,
+                );
+            }
+            Piece::CallArguments { index, arguments } => {
+                let function = WireDeltaFunction { name: None, arguments };
+                call(WireDeltaCall { index: *index, id: None, kind: None, function }, out);
+            }
+            Piece::Finish(stop) => {
+                self.chunk(Some((WireDelta::default(), Some(finish_reason(*stop)))), None, out);
+            }
+            Piece::Usage(usage) => {
+                if self.form.includes_usage {
+                    self.chunk(None, Some((*usage).into()), out);
+                }
+            }
+            Piece::Done => out.extend_from_slice(b"data: [DONE]\n\n"),
+        }
+    }
+
+    fn raw(&mut self, raw: &Raw, out: &mut Vec<u8>) {
+        match raw {
+            Raw::BrokenJson => {
+                out.extend_from_slice(b"data: {\"id\":\"chatcmpl-broken\",\"choices\":[{\"ind\n\n")
+            }
+            Raw::BadUtf8 => {
+                out.extend_from_slice(b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"");
+                out.extend_from_slice(&[0xff, 0xfe, 0xc3]);
+                out.extend_from_slice(b"\"},\"finish_reason\":null}]}\n\n");
+            }
+            Raw::ErrorEvent => {
+                let body = error_body(SERVER_ERROR, "server_error", Some("500"));
+                out.extend_from_slice(format!("data: {body}\n\n").as_bytes());
+            }
+            Raw::PlainText(text) => out.extend_from_slice(format!("data: {text}\n\n").as_bytes()),
+        }
+    }
+
+    fn whole(&mut self, pieces: Vec<Piece>) -> serde_json::Value {
+        let mut message = WholeMessage::default();
+        for piece in pieces {
+            message.add(piece);
+        }
+        message.body(&self.id, &self.model)
+    }
+}
+
+impl ChatWriter {
+    fn chunk(
+        &self,
+        choice: Option<(WireDelta<'_>, Option<&'static str>)>,
+        usage: Option<WireUsage>,
+        out: &mut Vec<u8>,
+    ) {
+        let choices = choice
+            .into_iter()
+            .map(|(delta, finish_reason)| WireChoice { index: 0, delta, finish_reason })
+            .collect();
+        let chunk = WireChunk {
+            id: &self.id,
+            object: "chat.completion.chunk",
+            created: 0,
+            model: &self.model,
+            choices,
+            usage,
+        };
+        out.extend_from_slice(b"data: ");
+        serde_json::to_writer(&mut *out, &chunk).expect("a chunk of strings and numbers is JSON");
+        out.extend_from_slice(b"\n\n");
+    }
 }

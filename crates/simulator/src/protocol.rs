@@ -1,0 +1,96 @@
+//! The protocols that the simulated server speaks: for each, a reader of requests and a writer of answers.
+//!
+//! Invariants: a reader reports everything that the real API refuses as a broken rule; a protocol changes the form of an
+//! answer, and nothing else.
+
+pub(crate) mod anthropic;
+pub(crate) mod chat;
+
+use greenroom_provider::Purpose;
+use hyper::{HeaderMap, header};
+
+use self::chat::FromHeaders;
+use crate::answer::{Piece, Raw};
+use crate::check::Broken;
+use crate::seen::SeenRequest;
+
+/// A protocol, by the path of its requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// OpenAI's chat completions.
+    Chat,
+    /// Anthropic's Messages.
+    Anthropic,
+}
+
+/// A request that was read.
+pub(crate) struct Parsed {
+    pub(crate) seen: SeenRequest,
+    /// What the real API refuses about its form.
+    pub(crate) broken: Vec<Broken>,
+    /// Writes the answer.
+    pub(crate) writer: Box<dyn Writer>,
+}
+
+/// Writes one answer in a protocol's form.
+pub(crate) trait Writer: Send {
+    /// Takes the number of the call, before anything is written.
+    fn begin(&mut self, call: u64);
+
+    /// Writes a piece of a streamed answer.
+    fn piece(&mut self, piece: &Piece, out: &mut Vec<u8>);
+
+    /// Writes something outside the protocol into a stream.
+    fn raw(&mut self, raw: &Raw, out: &mut Vec<u8>);
+
+    /// Returns a whole answer.
+    fn whole(&mut self, pieces: Vec<Piece>) -> serde_json::Value;
+}
+
+impl Protocol {
+    /// Returns the protocol of requests to this path.
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        match path {
+            "/v1/chat/completions" => Some(Self::Chat),
+            "/v1/messages" => Some(Self::Anthropic),
+            _ => None,
+        }
+    }
+
+    /// Returns the API key that a request presents.
+    pub(crate) fn key(self, headers: &HeaderMap) -> Option<&str> {
+        match self {
+            Self::Chat => text(headers, header::AUTHORIZATION.as_str())?.strip_prefix("Bearer "),
+            Self::Anthropic => text(headers, "x-api-key"),
+        }
+    }
+
+    /// Reads a request.
+    pub(crate) fn parse(self, headers: &HeaderMap, body: &[u8]) -> Parsed {
+        let from_headers = FromHeaders {
+            session: text(headers, "x-greenroom-session").map(str::to_owned),
+            purpose: match text(headers, "x-greenroom-purpose") {
+                Some("summary") => Some(Purpose::Summary),
+                Some("run") => Some(Purpose::Step),
+                Some(_) | None => None,
+            },
+        };
+        match self {
+            Self::Chat => chat::parse(from_headers, body),
+            Self::Anthropic => anthropic::parse(headers, from_headers, body),
+        }
+    }
+
+    /// Returns the body of an error, given in OpenAI's form, in the protocol's own form. A body that has another form
+    /// stays as it is.
+    pub(crate) fn error(self, status: u16, body: String) -> String {
+        match self {
+            Self::Chat => body,
+            Self::Anthropic => anthropic::error(status, &body).unwrap_or(body),
+        }
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}

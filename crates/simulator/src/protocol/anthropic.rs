@@ -1,0 +1,572 @@
+//! Anthropic's Messages.
+//!
+//! Every thinking block of an answer is signed: the signature names the text, and everything that came before the
+//! answer.
+//!
+//! Invariants: a request is refused for what the real API refuses: a signature that is not that of its block, blank
+//! text, results that are not first in their message, sampling settings beside thinking, a missing version or limit.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use greenroom_kernel::{
+    AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
+    Usage,
+};
+use greenroom_provider::{ModelSettings, OutputSchema, ReasoningEffort, ToolChoice};
+use hyper::HeaderMap;
+use serde_json::{Map, Value, json};
+
+use super::chat::{FromHeaders, purpose_of};
+use super::{Parsed, Writer};
+use crate::answer::{Piece, Raw, SERVER_ERROR};
+use crate::check::{Broken, Rule};
+use crate::fault::hash;
+use crate::seen::SeenRequest;
+
+/// The models that check what came before a thinking block, by the beginning of their names.
+const BINDING_MODELS: &[&str] = &["claude-opus-5-5", "claude-fable-5-1"];
+
+/// The fields of a body that are read. All others are extra.
+const FIELDS: &[&str] = &[
+    "model",
+    "max_tokens",
+    "messages",
+    "system",
+    "tools",
+    "tool_choice",
+    "stream",
+    "thinking",
+    "output_config",
+    "temperature",
+    "top_p",
+    "stop_sequences",
+    "metadata",
+    "anthropic_version",
+];
+
+/// Reads a request.
+pub(super) fn parse(headers: &HeaderMap, from: FromHeaders, body: &[u8]) -> Parsed {
+    let mut reader = Reader::default();
+    let body_bytes = body.len() as u64;
+    let body: Map<String, Value> = match serde_json::from_slice(body) {
+        Ok(body) => body,
+        Err(error) => {
+            reader.broken.push((Rule::NotJson, error.to_string()));
+            Map::new()
+        }
+    };
+    if super::text(headers, "anthropic-version").is_none() {
+        reader.breaks(Rule::Setting, "the header anthropic-version is missing");
+    }
+    let model = body.get("model").and_then(Value::as_str).unwrap_or_default().to_owned();
+    reader.is_binding = BINDING_MODELS.iter().any(|binding| model.starts_with(binding));
+    let system = reader.system(body.get("system"));
+    let tools = reader.tools(body.get("tools"));
+    for (index, message) in list(body.get("messages")).iter().enumerate() {
+        reader.message(index, message, &model);
+    }
+    if reader.first_role.as_deref() != Some("user") {
+        reader.breaks(Rule::NoUserMessage, "the first message must be the user's");
+    }
+    let settings = reader.settings(&body);
+    let schema = body.get("output_config").and_then(|config| config.pointer("/format/schema"));
+    let output_schema =
+        schema.map(|schema| Arc::new(OutputSchema { name: String::new(), schema: schema.clone() }));
+    let session = body.get("metadata").and_then(|metadata| metadata.get("user_id")).and_then(Value::as_str);
+    let purpose = from.purpose.unwrap_or_else(|| purpose_of(&tools, &reader.messages));
+    let writer = AnthropicWriter {
+        id: String::new(),
+        model: model.clone(),
+        before: reader.before,
+        open: None,
+        next: 0,
+        thought: String::new(),
+        stop: None,
+        usage: None,
+    };
+    let seen = SeenRequest {
+        model,
+        system,
+        messages: reader.messages,
+        tools,
+        settings,
+        output_schema,
+        session: from.session.or(session.map(str::to_owned)),
+        purpose,
+        streamed: body.get("stream").and_then(Value::as_bool).unwrap_or(false),
+        bytes: body_bytes,
+        tokens: 0,
+        cached_tokens: 0,
+    };
+    Parsed { seen, broken: reader.broken, writer: Box::new(writer) }
+}
+
+/// Returns an error in this protocol's form, if the body is one in OpenAI's.
+pub(super) fn error(status: u16, body: &str) -> Option<String> {
+    let body: Value = serde_json::from_str(body).ok()?;
+    let message = body.pointer("/error/message")?.as_str()?;
+    if body.get("type").is_some() {
+        return None;
+    }
+    let kind = match status {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 | 529 => "overloaded_error",
+        200 | 500.. => "api_error",
+        _ => "invalid_request_error",
+    };
+    Some(json!({ "type": "error", "error": { "type": kind, "message": message } }).to_string())
+}
+
+fn list(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn string(value: &Value, field: &str) -> String {
+    value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// Returns the signature of a thinking block with this text, in an answer to what has this hash.
+fn signature(thinking: &str, before: u64) -> String {
+    format!("Sim{:016x}{before:016x}==", hash(&[thinking.as_bytes()]))
+}
+
+/// Reads a request, and gathers what is wrong with it.
+#[derive(Default)]
+struct Reader {
+    messages: Vec<Arc<Message>>,
+    broken: Vec<Broken>,
+    call_names: HashMap<String, String>,
+    first_role: Option<String>,
+    /// The hash of everything read so far, and what it was at the blocks of the current run of answers.
+    before: u64,
+    is_binding: bool,
+}
+
+impl Reader {
+    fn breaks(&mut self, rule: Rule, detail: impl Into<String>) {
+        self.broken.push((rule, detail.into()));
+    }
+
+    /// Adds a value to the hash, without the marks of cache breakpoints.
+    fn pass(&mut self, role: &str, value: &Value) {
+        let mut value = value.clone();
+        if let Some(fields) = value.as_object_mut() {
+            fields.remove("cache_control");
+        }
+        self.before = hash(&[&self.before.to_le_bytes(), role.as_bytes(), value.to_string().as_bytes()]);
+    }
+
+    fn system(&mut self, value: Option<&Value>) -> Option<String> {
+        let system = match value? {
+            Value::String(text) => text.clone(),
+            blocks => {
+                let texts: Vec<String> =
+                    list(Some(blocks)).iter().map(|block| string(block, "text")).collect();
+                texts.join("\n")
+            }
+        };
+        self.pass("system", &json!(system));
+        Some(system)
+    }
+
+    fn tools(&mut self, value: Option<&Value>) -> Arc<[ToolSpec]> {
+        let mut specs = Vec::new();
+        for tool in list(value) {
+            self.pass("tool", tool);
+            specs.push(ToolSpec {
+                name: string(tool, "name"),
+                description: string(tool, "description"),
+                parameters: tool.get("input_schema").cloned().unwrap_or_default(),
+            });
+        }
+        specs.into()
+    }
+
+    fn message(&mut self, index: usize, message: &Value, model: &str) {
+        let role = string(message, "role");
+        self.first_role.get_or_insert_with(|| role.clone());
+        let text_block;
+        let content = match message.get("content") {
+            Some(Value::String(text)) => {
+                text_block = [json!({ "type": "text", "text": text })];
+                &text_block[..]
+            }
+            content => list(content),
+        };
+        if content.is_empty() {
+            self.breaks(Rule::EmptyMessage, format!("message {index}"));
+        }
+        match role.as_str() {
+            "user" => self.user(index, content),
+            "assistant" => self.assistant(index, content, model),
+            _ => self.breaks(Rule::UnknownRole, format!("message {index}: {role:?}")),
+        }
+    }
+
+    fn user(&mut self, index: usize, content: &[Value]) {
+        let mut blocks = Vec::new();
+        for block in content {
+            self.pass("user", block);
+            if block.get("type").and_then(Value::as_str) == Some("tool_result") {
+                if !blocks.is_empty() {
+                    self.breaks(
+                        Rule::MisplacedResult,
+                        format!("message {index}: a result after other content"),
+                    );
+                }
+                let call_id = string(block, "tool_use_id");
+                let mut inner = Vec::new();
+                for part in list(block.get("content")) {
+                    inner.extend(self.block(index, part));
+                }
+                if let Some(Value::String(text)) = block.get("content") {
+                    inner.push(Block::Text(text.clone()));
+                }
+                let is_error = block.get("is_error").and_then(Value::as_bool) == Some(true);
+                self.messages.push(Arc::new(Message::ToolResult(ToolResult {
+                    tool_name: self.call_names.get(&call_id).cloned().unwrap_or_default(),
+                    call_id,
+                    content: inner,
+                    status: if is_error { ToolStatus::Error } else { ToolStatus::Ok },
+                    touched: Vec::new(),
+                })));
+            } else {
+                blocks.extend(self.block(index, block));
+            }
+        }
+        if !blocks.is_empty() {
+            self.messages.push(Arc::new(Message::User(blocks)));
+        }
+    }
+
+    /// Reads a text or an image.
+    fn block(&mut self, index: usize, block: &Value) -> Option<Block> {
+        match block.get("type").and_then(Value::as_str) {
+            Some("text") => {
+                let text = string(block, "text");
+                if text.trim().is_empty() {
+                    self.breaks(Rule::EmptyMessage, format!("message {index}: blank text"));
+                }
+                Some(Block::Text(text))
+            }
+            Some("image") => {
+                let source = block.get("source").cloned().unwrap_or_default();
+                let image =
+                    Image { media_type: string(&source, "media_type"), data: string(&source, "data") };
+                Some(Block::Image(image))
+            }
+            kind => {
+                self.breaks(Rule::UnknownContent, format!("message {index}: a block of type {kind:?}"));
+                None
+            }
+        }
+    }
+
+    fn assistant(&mut self, index: usize, content: &[Value], model: &str) {
+        let mut parts = Vec::new();
+        // An answer begins at the message, or after the blocks of an answer that was paused.
+        let mut starts = vec![self.before];
+        for block in content {
+            match block.get("type").and_then(Value::as_str) {
+                Some("text") => {
+                    let text = string(block, "text");
+                    if text.trim().is_empty() {
+                        self.breaks(Rule::EmptyMessage, format!("message {index}: blank text"));
+                    }
+                    parts.push(Part::Text(text));
+                }
+                Some("thinking") => {
+                    let (thinking, signed) = (string(block, "thinking"), string(block, "signature"));
+                    self.check_signature(index, &thinking, &signed, &starts);
+                    parts.push(Part::Reasoning(thinking));
+                }
+                Some("redacted_thinking" | "server_tool_use" | "web_search_tool_result" | "compaction") => {}
+                Some("tool_use") => {
+                    let (id, name) = (string(block, "id"), string(block, "name"));
+                    let is_clean =
+                        |id: &str| id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+                    if !is_clean(&id) {
+                        self.breaks(Rule::CallId, format!("message {index}: {id:?}"));
+                    }
+                    let input = block.get("input").filter(|input| input.is_object());
+                    if input.is_none() {
+                        self.breaks(
+                            Rule::ArgumentsNotJson,
+                            format!("message {index}: the input is no object"),
+                        );
+                    }
+                    self.call_names.insert(id.clone(), name.clone());
+                    let arguments = input.map(Value::to_string).unwrap_or_default();
+                    parts.push(Part::ToolCall(ToolCall { id, name, arguments }));
+                }
+                kind => {
+                    self.breaks(Rule::UnknownContent, format!("message {index}: a block of type {kind:?}"))
+                }
+            }
+            self.pass("assistant", block);
+            starts.push(self.before);
+        }
+        self.messages.push(Arc::new(Message::Assistant(AssistantMessage {
+            content: parts,
+            provider: String::new(),
+            model: model.to_owned(),
+            usage: None,
+            stop: StopReason::Stop,
+            stop_raw: None,
+            error: None,
+        })));
+    }
+
+    fn check_signature(&mut self, index: usize, thinking: &str, signed: &str, starts: &[u64]) {
+        let of_text = signature(thinking, 0);
+        if signed.len() != of_text.len() || signed.get(..19) != of_text.get(..19) {
+            let detail = format!("message {index}: invalid `signature` in `thinking` block");
+            self.breaks(Rule::AlteredBlock, detail);
+        } else if self.is_binding && !starts.iter().any(|start| signed == signature(thinking, *start)) {
+            let detail = format!("message {index}: the thinking block is bound to a different conversation");
+            self.breaks(Rule::AlteredBlock, detail);
+        }
+    }
+
+    fn settings(&mut self, body: &Map<String, Value>) -> ModelSettings {
+        let limit = body.get("max_tokens").and_then(Value::as_u64);
+        if limit.is_none() {
+            self.breaks(Rule::OutputLimit, "max_tokens is missing");
+        }
+        let thinking = body.get("thinking").cloned().unwrap_or_default();
+        let thinks = matches!(string(&thinking, "type").as_str(), "enabled" | "adaptive");
+        let number = |field: &str| body.get(field).and_then(Value::as_f64);
+        if thinks && (number("temperature").is_some_and(|value| value < 1.0) || number("top_p").is_some()) {
+            self.breaks(Rule::Setting, "temperature or top_p beside thinking");
+        }
+        let budget = thinking.get("budget_tokens").and_then(Value::as_u64);
+        if budget.is_some_and(|budget| budget < 1_024 || limit.is_some_and(|limit| budget >= limit)) {
+            self.breaks(Rule::Setting, "budget_tokens must be 1,024 or more, and less than max_tokens");
+        }
+        let choice = body.get("tool_choice").cloned().unwrap_or_default();
+        let tool_choice: Option<ToolChoice> = match string(&choice, "type").as_str() {
+            "any" => Some(ToolChoice::Required),
+            "tool" => Some(ToolChoice::Tool(string(&choice, "name"))),
+            "none" => Some(ToolChoice::None),
+            _ => None,
+        };
+        if thinks && tool_choice.as_ref().is_some_and(ToolChoice::is_forced) {
+            self.breaks(Rule::Setting, "a forced tool beside thinking");
+        }
+        let effort = body.get("output_config").map(|config| string(config, "effort"));
+        let is_single = choice.get("disable_parallel_tool_use").and_then(Value::as_bool) == Some(true);
+        let stop = body
+            .get("stop_sequences")
+            .map(|texts| list(Some(texts)).iter().filter_map(Value::as_str).map(str::to_owned).collect());
+        ModelSettings {
+            temperature: number("temperature"),
+            top_p: number("top_p"),
+            reasoning_effort: effort.and_then(|effort| effort.parse::<ReasoningEffort>().ok()),
+            tool_choice,
+            parallel_tool_calls: is_single.then_some(false),
+            stop,
+            output_tokens_max: limit,
+            extra: body
+                .iter()
+                .filter(|(name, _)| !FIELDS.contains(&name.as_str()))
+                .map(|(n, v)| (n.clone(), v.clone()))
+                .collect(),
+            ..ModelSettings::default()
+        }
+    }
+}
+
+/// Writes one answer.
+struct AnthropicWriter {
+    id: String,
+    model: String,
+    /// The hash of everything that is answered.
+    before: u64,
+    /// The type of the block that has begun.
+    open: Option<&'static str>,
+    /// The index of the next block.
+    next: u64,
+    /// The thinking of the block that has begun.
+    thought: String,
+    stop: Option<&'static str>,
+    usage: Option<Value>,
+}
+
+impl AnthropicWriter {
+    fn event(kind: &str, mut data: Value, out: &mut Vec<u8>) {
+        data["type"] = kind.into();
+        out.extend_from_slice(format!("event: {kind}\ndata: {data}\n\n").as_bytes());
+    }
+
+    fn delta(&self, delta: &Value, out: &mut Vec<u8>) {
+        Self::event("content_block_delta", json!({ "index": self.next - 1, "delta": delta }), out);
+    }
+
+    /// Begins a block of this type, unless it has begun.
+    fn begin_block(&mut self, kind: &'static str, block: Value, out: &mut Vec<u8>) {
+        if self.open == Some(kind) && kind != "tool_use" {
+            return;
+        }
+        self.end_block(out);
+        self.open = Some(kind);
+        self.next += 1;
+        let data = json!({ "index": self.next - 1, "content_block": block });
+        Self::event("content_block_start", data, out);
+    }
+
+    fn end_block(&mut self, out: &mut Vec<u8>) {
+        let Some(kind) = self.open.take() else { return };
+        if kind == "thinking" {
+            let signature = signature(&std::mem::take(&mut self.thought), self.before);
+            self.delta(&json!({ "type": "signature_delta", "signature": signature }), out);
+        }
+        Self::event("content_block_stop", json!({ "index": self.next - 1 }), out);
+    }
+}
+
+fn stop_reason(stop: StopReason) -> &'static str {
+    match stop {
+        StopReason::Length => "max_tokens",
+        StopReason::ToolCalls => "tool_use",
+        StopReason::ContentFilter => "refusal",
+        StopReason::Paused => "pause_turn",
+        _ => "end_turn",
+    }
+}
+
+fn usage(usage: Usage) -> Value {
+    let fresh = usage.input_tokens.saturating_sub(usage.cached_tokens);
+    json!({
+        "input_tokens": fresh, "cache_read_input_tokens": usage.cached_tokens, "cache_creation_input_tokens": 0,
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": { "thinking_tokens": usage.reasoning_tokens },
+    })
+}
+
+impl Writer for AnthropicWriter {
+    fn begin(&mut self, call: u64) {
+        self.id = format!("msg_{call:08}");
+    }
+
+    fn piece(&mut self, piece: &Piece, out: &mut Vec<u8>) {
+        match piece {
+            Piece::Role => {
+                let message = json!({
+                    "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": [],
+                    "stop_reason": null, "usage": { "input_tokens": 0, "output_tokens": 0 },
+                });
+                Self::event("message_start", json!({ "message": message }), out);
+                Self::event("ping", json!({}), out);
+            }
+            Piece::Reasoning(text) => {
+                self.begin_block(
+                    "thinking",
+                    json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                    out,
+                );
+                self.thought.push_str(text);
+                self.delta(&json!({ "type": "thinking_delta", "thinking": text }), out);
+            }
+            Piece::Text(text) => {
+                self.begin_block("text", json!({ "type": "text", "text": "" }), out);
+                self.delta(&json!({ "type": "text_delta", "text": text }), out);
+            }
+            Piece::CallStart { id, name, .. } => {
+                let mut block = json!({ "type": "tool_use", "name": name, "input": {} });
+                if let Some(id) = id {
+                    block["id"] = id.as_str().into();
+                }
+                self.begin_block("tool_use", block, out);
+            }
+            Piece::CallArguments { arguments, .. } => {
+                self.delta(&json!({ "type": "input_json_delta", "partial_json": arguments }), out);
+            }
+            Piece::Finish(stop) => {
+                self.end_block(out);
+                self.stop = Some(stop_reason(*stop));
+            }
+            Piece::Usage(counts) => self.usage = Some(usage(*counts)),
+            Piece::Done => {
+                if let Some(stop) = self.stop {
+                    let mut data = json!({ "delta": { "stop_reason": stop, "stop_sequence": null } });
+                    if let Some(usage) = self.usage.take() {
+                        data["usage"] = usage;
+                    }
+                    Self::event("message_delta", data, out);
+                    Self::event("message_stop", json!({}), out);
+                }
+            }
+        }
+    }
+
+    fn raw(&mut self, raw: &Raw, out: &mut Vec<u8>) {
+        match raw {
+            Raw::BrokenJson => out.extend_from_slice(b"data: {\"type\":\"content_block_delta\",\"ind\n\n"),
+            Raw::BadUtf8 => {
+                self.begin_block("text", json!({ "type": "text", "text": "" }), out);
+                let head = format!(
+                    "data: {{\"type\":\"content_block_delta\",\"index\":{},\"delta\":",
+                    self.next - 1
+                );
+                out.extend_from_slice(head.as_bytes());
+                out.extend_from_slice(b"{\"type\":\"text_delta\",\"text\":\"");
+                out.extend_from_slice(&[0xff, 0xfe, 0xc3]);
+                out.extend_from_slice(b"\"}}\n\n");
+            }
+            Raw::ErrorEvent => {
+                let error = json!({ "error": { "type": "api_error", "message": SERVER_ERROR } });
+                Self::event("error", error, out);
+            }
+            Raw::PlainText(text) => out.extend_from_slice(format!("data: {text}\n\n").as_bytes()),
+        }
+    }
+
+    fn whole(&mut self, pieces: Vec<Piece>) -> Value {
+        let mut content: Vec<Value> = Vec::new();
+        let mut body = json!({ "id": self.id, "type": "message", "role": "assistant", "model": self.model });
+        let mut inputs: Vec<(usize, String)> = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Role | Piece::Done => {}
+                Piece::Reasoning(text) => append(&mut content, "thinking", "thinking", &text),
+                Piece::Text(text) => append(&mut content, "text", "text", &text),
+                Piece::CallStart { id, name, .. } => {
+                    inputs.push((content.len(), String::new()));
+                    content.push(json!({ "type": "tool_use", "id": id, "name": name, "input": {} }));
+                }
+                Piece::CallArguments { index, arguments } => {
+                    if let Some((_, input)) = inputs.get_mut(index) {
+                        input.push_str(&arguments);
+                    }
+                }
+                Piece::Finish(stop) => body["stop_reason"] = stop_reason(stop).into(),
+                Piece::Usage(counts) => body["usage"] = usage(counts),
+            }
+        }
+        for (at, input) in inputs {
+            content[at]["input"] = serde_json::from_str(&input).unwrap_or_else(|_| json!({}));
+        }
+        for block in content.iter_mut().filter(|block| block["type"] == "thinking") {
+            block["signature"] = signature(&string(block, "thinking"), self.before).into();
+        }
+        body["content"] = content.into();
+        body
+    }
+}
+
+/// Appends text to the last block of this type, or begins one.
+fn append(content: &mut Vec<Value>, kind: &str, field: &str, text: &str) {
+    match content.last_mut().filter(|last| last["type"] == kind) {
+        Some(last) => last[field] = (string(last, field) + text).into(),
+        None => {
+            let mut block = json!({ "type": kind });
+            block[field] = text.into();
+            content.push(block);
+        }
+    }
+}
