@@ -57,14 +57,19 @@ async fn start(model: Arc<dyn Provider>, dir: &Path, files: &FaultyFiles) -> Run
     Runtime::builder().provider(model).store_options(options).start().await.unwrap()
 }
 
-/// How often a user's message with this text is recorded.
-async fn said(runtime: &Runtime, text: &str) -> usize {
+/// The user's messages with this text.
+async fn said_as(runtime: &Runtime, text: &str) -> Vec<EntryId> {
     let entries = runtime.entries("waiting", EntryId(0)).await.unwrap();
     let is_it = |entry: &&greenroom_kernel::Entry| {
         let message = entry.kind.as_message();
         message.is_some_and(|message| message.role() == "user" && message.text() == text)
     };
-    entries.iter().filter(is_it).count()
+    entries.iter().filter(is_it).map(|entry| entry.id).collect()
+}
+
+/// How often a user's message with this text is recorded.
+async fn said(runtime: &Runtime, text: &str) -> usize {
+    said_as(runtime, text).await.len()
 }
 
 /// Makes the disk fail in some way during a run, while two prompts and a follow-up wait and a compaction may be
@@ -144,6 +149,36 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
     runtime.shutdown().await.unwrap();
     model.assert_clean();
     failed.len()
+}
+
+/// While the disk fails, whoever repeated a prompt that waits hears so like its first caller.
+#[tokio::test]
+async fn whoever_repeats_a_prompt_that_the_disk_refuses_is_answered() {
+    let model = talk();
+    let files = FaultyFiles::new(Arc::new(MemoryFiles::new()));
+    let dir = tempfile::tempdir().unwrap();
+    let (gate, gated) = watch::channel(false);
+    let runtime = start(Arc::new(Gated { model: model.provider(), gate: gated }), dir.path(), &files).await;
+    let session = runtime.open("waiting", &agent(WINDOW)).await.unwrap();
+    let running = session.prompt("running").start().await.unwrap();
+    let mut prompts = Vec::new();
+    for _ in 0..2 {
+        let mut prompt = session.prompt("said twice").once("k").start().await.unwrap();
+        prompt.recorded().await.unwrap();
+        prompts.push(prompt);
+    }
+    files.set(Fault::FailFrom { at: 1, errno: ENOSPC });
+    gate.send_replace(true);
+    for prompt in prompts {
+        let answer = tokio::time::timeout(PATIENCE, prompt.reply()).await.expect("it is answered");
+        assert!(matches!(answer, Err(Error::Store(_))), "{answer:?}");
+    }
+    assert!(running.reply().await.is_err());
+    files.set(Fault::None);
+    session.prompt("said twice").once("k").await.unwrap();
+    assert_eq!(said(&runtime, "said twice").await, 1);
+    runtime.shutdown().await.unwrap();
+    model.assert_clean();
 }
 
 /// Waits until the session has the expected state.

@@ -294,3 +294,29 @@ async fn a_withdrawn_prompt_that_is_still_in_the_inbox_is_said_under_its_key() {
     }
     assert!(left.iter().all(|left| *left > 0), "{left:?}");
 }
+
+/// A prompt that an earlier process left is repeated while it waits, and is then held back because the run before it cannot
+/// reach its model.
+#[tokio::test(start_paused = true)]
+async fn whoever_repeats_a_prompt_that_is_held_back_meanwhile_hears_so() {
+    let stuck = simulator(Function(|_: &_, _| Said::text("late").after_ms(3_600_000)), 100_000);
+    let store = Store::memory();
+    let first = builder(&stuck).store(store.clone()).start().await.unwrap();
+    let session = first.open("once", &agent(100_000)).await.unwrap();
+    for text in ["before", "middle", "one"] {
+        let mut run = session.prompt(text).once(text).start().await.unwrap();
+        run.recorded().await.unwrap();
+        run.detach();
+    }
+    first.close("once").await.unwrap();
+    drop((session, first));
+
+    let model = simulator(Sequence(vec![refused().after_ms(10_000), Said::text("one")]), 100_000);
+    let runtime = builder(&model).store(store).start().await.unwrap();
+    let session = runtime.open("once", &agent(100_000)).await.unwrap();
+    let answer = soon("repeated", session.prompt("one").once("one")).await;
+    assert!(matches!(answer, Err(Error::Model(_))), "{answer:?}");
+    assert_eq!(session.state().await.unwrap().held_back, 1);
+    assert_eq!(soon("again", session.prompt("one").once("one")).await.unwrap().text, "one");
+    model.assert_clean();
+}

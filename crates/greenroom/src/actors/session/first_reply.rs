@@ -33,9 +33,18 @@ mod tests;
 /// The callers that repeated a prompt, and wait for its first reply.
 #[derive(Default)]
 pub(super) struct Repeats {
-    callers: Vec<(EntryId, ReplyTo<Reply>)>,
+    callers: Vec<Repeat>,
     /// Whether a run has ended, or an item has left the inbox, since the last check.
     is_due: bool,
+}
+
+/// A caller that repeated a prompt.
+struct Repeat {
+    /// The first entry of the batch that used its key.
+    first: EntryId,
+    /// The prompt: its message, or its item in the inbox.
+    prompt: EntryId,
+    reply: ReplyTo<Reply>,
 }
 
 impl Repeats {
@@ -53,9 +62,19 @@ impl Repeats {
         self.is_due = true;
     }
 
-    /// Adds a caller that waits for the first reply to the prompt whose key this entry used.
-    fn wait(&mut self, first: EntryId, reply: ReplyTo<Reply>) {
-        self.callers.push((first, reply));
+    /// Adds a caller that waits for the first reply to its prompt.
+    fn wait(&mut self, repeat: Repeat) {
+        self.callers.push(repeat);
+    }
+
+    /// Takes the callers that wait for this prompt.
+    pub(super) fn take_waiting(&mut self, prompt: EntryId) -> Vec<ReplyTo<Reply>> {
+        self.callers.extract_if(.., |caller| caller.prompt == prompt).map(|caller| caller.reply).collect()
+    }
+
+    /// The callers that wait for any prompt.
+    pub(super) fn into_waiting(self) -> Vec<ReplyTo<Reply>> {
+        self.callers.into_iter().map(|caller| caller.reply).collect()
     }
 
     /// Whether callers wait, and something relevant was recorded since the last check. Resets the flag.
@@ -64,7 +83,7 @@ impl Repeats {
     }
 
     /// Takes the waiting callers.
-    fn take_callers(&mut self) -> Vec<(EntryId, ReplyTo<Reply>)> {
+    fn take_callers(&mut self) -> Vec<Repeat> {
         std::mem::take(&mut self.callers)
     }
 }
@@ -110,7 +129,7 @@ impl SessionState {
         }
         if self.is_to_come(&told) {
             let _ = options.recorded.set(prompt);
-            return self.repeats.wait(first, reply);
+            return self.repeats.wait(Repeat { first, prompt, reply });
         }
         if self.runs.is_left_waiting() && self.log.head().open_run == told.run {
             return self.take_up(options, reply).await;
@@ -155,17 +174,17 @@ impl SessionState {
 
     /// Answers the callers of repeated prompts whose runs have ended.
     pub(super) async fn answer_repeats(&mut self) {
-        for (first, to) in self.repeats.take_callers() {
-            let reply = match self.first_run(first).await {
+        for repeat in self.repeats.take_callers() {
+            let reply = match self.first_run(repeat.first).await {
                 Ok(told) if self.is_to_come(&told) => {
-                    self.repeats.wait(first, to);
+                    self.repeats.wait(repeat);
                     continue;
                 }
                 Ok(told) => told.reply(self.shared.gone()),
                 Err(error) => Err(error),
             };
             // Like every reply, it comes after the events of its run.
-            let answer = RunCompletion::new(Box::new(Answer { to: vec![to], reply }));
+            let answer = RunCompletion::new(Box::new(Answer { to: vec![repeat.reply], reply }));
             self.agent.tell(AgentMessage::Broadcast { events: Vec::new(), then: Some(answer) });
         }
     }

@@ -13,7 +13,6 @@ use greenroom_kernel::{EntryId, ToolCall};
 
 use super::SessionState;
 use crate::agent::{Agent, team};
-use crate::core::message::tell_all;
 use crate::core::terms::lacking;
 use crate::values::error::Error;
 
@@ -106,7 +105,7 @@ impl SessionState {
         let left: Vec<EntryId> = self.inbox.ready(&self.log).map(|item| item.id).filter(is_left).collect();
         for item in left {
             self.inbox.hold_back(item);
-            tell_all(self.inbox.take_followers(item), || Err(why.clone()));
+            self.tell_waiting(item, why);
         }
     }
 }

@@ -162,32 +162,32 @@ impl Inbox {
         self.from.remove(&item).unwrap_or_default()
     }
 
-    /// Takes the callers that wait for items which left the inbox without joining a run.
-    pub(super) fn take_withdrawn(&mut self, log: &Log) -> Vec<ReplyTo<Reply>> {
-        let is_gone = |item: &EntryId| !log.inbox().iter().any(|waiting| waiting.id == *item);
-        let callers = self.callers.extract_if(|item, _| is_gone(item)).map(|(_, caller)| caller.reply);
-        let followers = self.followers.extract_if(|item, _| is_gone(item)).flat_map(|(_, replies)| replies);
-        callers.chain(followers).collect()
+    /// The item for which the caller with this ticket waits.
+    pub(super) fn of_ticket(&self, ticket: u64) -> Option<EntryId> {
+        let (item, _) = self.callers.iter().find(|(_, caller)| caller.options.ticket == ticket)?;
+        Some(*item)
     }
 
-    /// Refuses the item of the caller with this ticket, which has gone or withdraws its prompt. Returns the
-    /// caller, if one waits.
-    pub(super) fn withdraw(&mut self, ticket: u64) -> Option<Caller> {
-        let (item, caller) = self.callers.extract_if(|_, caller| caller.options.ticket == ticket).next()?;
-        self.refused.push(item);
-        Some(caller)
+    /// The items for which callers wait.
+    pub(super) fn awaited(&self) -> Vec<EntryId> {
+        self.callers.keys().copied().collect()
+    }
+
+    /// Takes the caller and the followers of this item.
+    pub(super) fn take_waiting(&mut self, item: EntryId) -> Vec<ReplyTo<Reply>> {
+        let caller = self.take_caller(item).map(|caller| caller.reply);
+        caller.into_iter().chain(self.take_followers(item)).collect()
+    }
+
+    /// The callers and followers of all items.
+    pub(super) fn into_waiting(self) -> Vec<ReplyTo<Reply>> {
+        let callers = self.callers.into_values().map(|caller| caller.reply);
+        callers.chain(self.followers.into_values().flatten()).collect()
     }
 
     /// Refuses an item, which then never starts.
     pub(super) fn refuse(&mut self, item: EntryId) {
         self.refused.push(item);
-    }
-
-    /// Refuses every item for which a caller waits. Returns the callers, which must get the error.
-    pub(super) fn refuse_all_callers(&mut self) -> Vec<ReplyTo<Reply>> {
-        let callers = std::mem::take(&mut self.callers);
-        self.refused.extend(callers.keys());
-        callers.into_values().map(|caller| caller.reply).collect()
     }
 
     /// Adds the removal of the refused items from the inbox to a draft.

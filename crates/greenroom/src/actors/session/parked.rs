@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use greenroom_kernel::entry::EntryId;
-use greenroom_kernel::log::Log;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::first_reply::Repeats;
@@ -38,12 +37,17 @@ impl Suspended {
         if let Some(run) = self.runs.open_mut() {
             tell_all(run.take_callers(), || Err(error.clone()));
         }
-        tell_all(self.inbox.refuse_all_callers(), || Err(error.clone()));
+        tell_all(self.inbox.into_waiting(), || Err(error.clone()));
+        tell_all(self.repeats.into_waiting(), || Err(error.clone()));
     }
 
-    /// Answers callers whose input has left the log.
-    pub(crate) fn tell_withdrawn(&mut self, session: &str, log: &Log) {
-        tell_all(self.inbox.take_withdrawn(log), || Err(Error::Withdrawn { session: session.to_owned() }));
+    /// Tells the callers of these items that they were withdrawn.
+    fn tell_withdrawn(&mut self, session: &str, items: &[EntryId]) {
+        for item in items {
+            let mut waiting = self.inbox.take_waiting(*item);
+            waiting.extend(self.repeats.take_waiting(*item));
+            tell_all(waiting, || Err(Error::Withdrawn { session: session.to_owned() }));
+        }
     }
 }
 
@@ -70,10 +74,10 @@ impl ParkingPlace {
         run
     }
 
-    /// Answers callers whose input was withdrawn from the log of a sleeping session.
-    pub(super) fn tell_withdrawn(&self, session: &str, log: &Log) {
+    /// Tells the callers of these items that they were withdrawn from the log of a sleeping session.
+    pub(super) fn tell_withdrawn(&self, session: &str, items: &[EntryId]) {
         if let Some(suspended) = self.lock().as_mut() {
-            suspended.tell_withdrawn(session, log);
+            suspended.tell_withdrawn(session, items);
         }
     }
 }

@@ -90,16 +90,18 @@ impl SessionState {
     pub(super) async fn amend(&mut self, amendment: Amendment) -> Result<usize> {
         let mut draft = self.log.draft(self.deps.now_ms());
         self.inbox.clear_refused(&mut draft);
-        let waiting = self.inbox.waiting(&self.log).map(|item| item.id).collect();
-        let withdrawn = match draft.amend(amendment, waiting, greenroom_tools::fits) {
+        let waiting: Vec<EntryId> = self.inbox.waiting(&self.log).map(|item| item.id).collect();
+        let withdrawn = match draft.amend(amendment, waiting.clone(), greenroom_tools::fits) {
             Ok(withdrawn) => withdrawn,
             Err(error) => return Err(questions::refused(&self.deps, &self.shared.id, error).await),
         };
         if !draft.is_empty() {
             self.append(draft, None).await?;
         }
-        let session = self.shared.id.to_string();
-        tell_all(self.inbox.take_withdrawn(&self.log), || Err(Error::Withdrawn { session: session.clone() }));
+        if withdrawn > 0 {
+            let error = Error::Withdrawn { session: self.shared.id.to_string() };
+            waiting.into_iter().for_each(|item| self.tell_waiting(item, &error));
+        }
         Ok(withdrawn)
     }
 
@@ -157,15 +159,28 @@ impl SessionState {
             self.shared.cancel_run();
             return;
         }
-        if let Some(caller) = self.inbox.withdraw(ticket) {
+        if let Some(item) = self.inbox.of_ticket(ticket) {
+            self.inbox.refuse(item);
             let mut draft = self.log.draft(self.deps.now_ms());
             self.inbox.clear_refused(&mut draft);
             if let Err(error) = self.append(draft, None).await {
                 self.warn(format!("a withdrawn prompt leaves the inbox later: {error}"));
             }
             // If the caller has gone, the reply is dropped.
-            let _ = caller.reply.send(Err(Error::Aborted));
+            self.tell_waiting(item, &Error::Aborted);
         }
+    }
+
+    /// Refuses an item, which then never starts. Everybody who waits for it gets the error.
+    fn refuse(&mut self, item: EntryId, error: &Error) {
+        self.inbox.refuse(item);
+        self.tell_waiting(item, error);
+    }
+
+    /// Gives the error to everybody who waits for an item that does not start.
+    pub(super) fn tell_waiting(&mut self, item: EntryId, error: &Error) {
+        tell_all(self.inbox.take_waiting(item), || Err(error.clone()));
+        tell_all(self.repeats.take_waiting(item), || Err(error.clone()));
     }
 
     /// Starts the first queued item. If the store refuses, all callers get the error, and items without a
@@ -177,10 +192,7 @@ impl SessionState {
             let Err(error) = self.adopt(agent.as_ref()) else { break item };
             // The item's agent or the session has changed in the meantime, so the item can never start.
             self.warn(format!("queued input could not start with its agent: {error}"));
-            self.inbox.refuse(item.id);
-            let caller = self.inbox.take_caller(item.id).map(|caller| caller.reply);
-            let waiting = caller.into_iter().chain(self.inbox.take_followers(item.id)).collect();
-            tell_all(waiting, || Err(error.clone()));
+            self.refuse(item.id, &error);
         };
         let (mut options, reply) = match self.inbox.take_caller(item.id) {
             Some(Caller { options, reply }) => (options, Some(reply)),
@@ -194,8 +206,8 @@ impl SessionState {
         if let Err(error) = taken_over.and_then(|()| options.judges(&self.definition.agent).map(drop)) {
             self.warn(format!("queued input is held back: {error}"));
             self.inbox.hold_back(item.id);
-            let waiting = reply.into_iter().chain(self.inbox.take_followers(item.id)).collect();
-            tell_all(waiting, || Err(error.clone()));
+            tell_all(reply.into_iter().collect(), || Err(error.clone()));
+            self.tell_waiting(item.id, &error);
             return Box::pin(self.next_prompt()).await;
         }
         options.agent = self.inbox.agent(item.id).cloned();
@@ -207,10 +219,9 @@ impl SessionState {
             return;
         };
         self.warn(format!("queued input could not be delivered: {error}"));
-        if is_awaited {
-            self.inbox.refuse(item.id);
+        for refused in is_awaited.then_some(item.id).into_iter().chain(self.inbox.awaited()) {
+            self.refuse(refused, &error);
         }
-        tell_all(self.inbox.refuse_all_callers(), || Err(error.clone()));
         self.try_again_later();
     }
 

@@ -10,10 +10,9 @@ use std::time::Duration;
 use super::SessionState;
 use super::open_compaction::OpenCompaction;
 use super::parked::Suspended;
-use crate::core::message::{AgentMessage, RunAttempt, SessionMessage, SupervisorMessage, tell_all};
+use crate::core::message::{AgentMessage, RunAttempt, SessionMessage, SupervisorMessage};
 use crate::core::running::Running;
 use crate::core::shared::Published;
-use crate::values::error::Error;
 
 impl SessionState {
     /// Stops in order: the run is interrupted, and the log is complete.
@@ -139,10 +138,8 @@ impl SessionState {
     pub(super) fn go_on(&mut self) -> bool {
         let Some(running) = self.runs.take_back() else { return false };
         self.agent.tell(AgentMessage::Continue { running, tracker: self.tracker.actor().clone() });
-        // Answers, withdrawals and settings from the time of its sleep.
+        // Answers and settings from the time of its sleep.
         self.tell_askers_again();
-        let session = self.shared.id.to_string();
-        tell_all(self.inbox.take_withdrawn(&self.log), || Err(Error::Withdrawn { session: session.clone() }));
         if let Some(agent) = self.shared.agent().filter(|agent| !Arc::ptr_eq(agent, &self.definition.agent))
             && let Err(error) = self.configure(agent)
         {

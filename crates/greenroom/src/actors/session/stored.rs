@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::Message;
 use greenroom_kernel::log::Amendment;
 use greenroom_kernel::usage::{ContextUsage, Measured, Tracker};
+use greenroom_kernel::{EntryId, Message};
 use greenroom_store::Batch;
 
 use super::definition::Definition;
@@ -100,8 +100,8 @@ pub(crate) async fn amend(
 ) -> Result<usize> {
     let log = read_log(deps, &shared.id).await?;
     let mut draft = log.draft(deps.now_ms());
-    let waiting = log.inbox().iter().map(|item| item.id).collect();
-    let withdrawn = match draft.amend(amendment, waiting, greenroom_tools::fits) {
+    let waiting: Vec<EntryId> = log.inbox().iter().map(|item| item.id).collect();
+    let withdrawn = match draft.amend(amendment, waiting.clone(), greenroom_tools::fits) {
         Ok(withdrawn) => withdrawn,
         Err(error) => return Err(questions::refused(deps, &shared.id, error).await),
     };
@@ -129,7 +129,7 @@ pub(crate) async fn amend(
     let batch = Batch { entries: draft.entries().to_vec(), head: draft.take_head(), key: None };
     deps.store.append(&shared.id, batch).await?;
     if withdrawn > 0 && shared.is_suspended() {
-        parking.tell_withdrawn(&shared.id, &read_log(deps, &shared.id).await?);
+        parking.tell_withdrawn(&shared.id, &waiting);
     }
     // If earlier events are due, the next actor publishes them all in order.
     if shared.start_broadcast(log.head().entries, created_at_ms).is_none() {

@@ -43,9 +43,11 @@ fn a_withdrawn_item_never_begins_and_leaves_the_log_with_the_next_append() {
     let (mut log, mut inbox) = (log(2), Inbox::default());
     let (first, _answer) = caller(7);
     inbox.wait_for(EntryId(0), first);
-    assert!(inbox.withdraw(8).is_none(), "nobody has this ticket");
-    assert!(inbox.withdraw(7).is_some());
-    assert!(inbox.withdraw(7).is_none(), "it is gone");
+    assert_eq!(inbox.of_ticket(8), None, "nobody has this ticket");
+    assert_eq!(inbox.of_ticket(7), Some(EntryId(0)));
+    inbox.refuse(EntryId(0));
+    assert_eq!(inbox.take_waiting(EntryId(0)).len(), 1);
+    assert_eq!(inbox.of_ticket(7), None, "it is gone");
     assert_eq!(waiting(&inbox, &log), [1]);
     assert_eq!(inbox.next(&log).unwrap().id, EntryId(1));
 
@@ -61,16 +63,27 @@ fn a_withdrawn_item_never_begins_and_leaves_the_log_with_the_next_append() {
 }
 
 #[test]
-fn all_callers_are_told_and_items_without_a_caller_stay() {
-    let (log, mut inbox) = (log(3), Inbox::default());
-    let (one, mut first) = caller(1);
+fn the_callers_and_followers_of_an_item_are_told_once() {
+    let mut inbox = Inbox::default();
+    let (one, first) = caller(1);
     let (two, mut second) = caller(2);
+    let (follower, follows) = oneshot::channel();
+    let (other, mut follows_other) = oneshot::channel();
     inbox.wait_for(EntryId(0), one);
+    inbox.follow(EntryId(0), follower);
     inbox.wait_for(EntryId(2), two);
-    tell_all(inbox.refuse_all_callers(), || Err(Error::Aborted));
-    assert!(first.try_recv().unwrap().is_err() && second.try_recv().unwrap().is_err());
-    assert_eq!(waiting(&inbox, &log), [1]);
-    assert!(inbox.take_caller(EntryId(0)).is_none());
+    inbox.follow(EntryId(1), other);
+    let mut awaited = inbox.awaited();
+    awaited.sort();
+    assert_eq!(awaited, [EntryId(0), EntryId(2)]);
+    tell_all(inbox.take_waiting(EntryId(0)), || Err(Error::Aborted));
+    for mut answer in [first, follows] {
+        assert!(answer.try_recv().unwrap().is_err());
+    }
+    assert!(second.try_recv().is_err() && follows_other.try_recv().is_err(), "they still wait");
+    assert!(inbox.take_caller(EntryId(0)).is_none() && inbox.take_waiting(EntryId(0)).is_empty());
+    tell_all(inbox.into_waiting(), || Err(Error::Aborted));
+    assert!(second.try_recv().unwrap().is_err() && follows_other.try_recv().unwrap().is_err());
 }
 
 #[test]
