@@ -156,11 +156,12 @@ fn seeds_150_to_299_keep_their_promises() {
     assert_rich(&run_all(150..300));
 }
 
-/// Seeds outside these ranges that showed a defect: an answer to a session that died as it was closed, and a
-/// session that was given up while it slept in its run.
+/// Seeds outside these ranges that showed a defect: an answer to a session that died as it was closed, a
+/// session that was given up while it slept in its run, and a prompt that the disk refused while
+/// `resume_all` waited for it.
 #[test]
 fn seeds_that_showed_a_defect_keep_their_promises() {
-    for seed in [797, 4972] {
+    for seed in [797, 4972, 117_182] {
         run_all(seed..seed + 1);
     }
 }

@@ -1,6 +1,7 @@
 //! A disk that fails while input waits: every waiting caller is answered, accepted input is recorded exactly
 //! once, and nothing stays in the inbox of an idle session.
 
+use std::future::IntoFuture;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,9 @@ use greenroom_provider::{Provider, ProviderError, ReplyStream, Request};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, Summariser,
 };
-use greenroom_store::StoreOptions;
 use greenroom_store::faults::{EIO, ENOSPC, Fault, FaultyFiles, MemoryFiles};
+use greenroom_store::files::{Files, OpenMode};
+use greenroom_store::{Store, StoreOptions};
 
 use tokio::sync::watch;
 
@@ -151,7 +153,113 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
     failed.len()
 }
 
-/// While the disk fails, whoever repeated a prompt that waits hears so like its first caller.
+/// How another caller's prompt ends while `resume_all` waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum End {
+    Aborted,
+    RefusedByTheDisk,
+}
+
+/// `resume_all` waits for the work of an earlier process, while another caller's prompt is queued behind that work and
+/// never starts.
+async fn resume_beside(end: End) {
+    let (model, other) = (talk(), talk());
+    let files = FaultyFiles::new(Arc::new(MemoryFiles::new()));
+    let store = Store::memory_on(files.open(Path::new("disk"), OpenMode::Create).unwrap());
+    let (gate, gated) = watch::channel(false);
+    let stuck = Gated { model: model.provider(), gate: gated.clone() };
+    let before = Runtime::builder().provider(Arc::new(stuck)).store(store.clone()).start().await.unwrap();
+    for (id, prompts) in [("first", 1), ("waiting", 3)] {
+        let session = before.open(id, &agent(WINDOW)).await.unwrap();
+        for number in 0..prompts {
+            let mut run = session.prompt(format!("left {number}")).start().await.unwrap();
+            run.recorded().await.unwrap();
+            run.detach();
+        }
+        before.close(id).await.unwrap();
+    }
+    drop(before);
+
+    let (heard, mut hears) = watch::channel(false);
+    let probe = move |id: &str, point: &'static str| {
+        heard.send_if_modified(|heard| {
+            let is_it = (id, point) == ("waiting", "session/finish");
+            is_it && !std::mem::replace(heard, true)
+        });
+    };
+    let (first_gate, first_gated) = watch::channel(false);
+    let first = Named("first", Gated { model: other.provider(), gate: first_gated });
+    let runtime = Runtime::builder().provider(Arc::new(Gated { model: model.provider(), gate: gated }));
+    let runtime = runtime.provider(Arc::new(first)).store(store).probe(probe).start().await.unwrap();
+    let resuming = runtime.resume_all(|summary| {
+        let agent = agent(WINDOW);
+        Some(if summary.id == "first" { agent.provider("first") } else { agent })
+    });
+    let resuming = tokio::spawn(resuming.at_once(1).into_future());
+    // It is at the first session while the other one is opened.
+    while runtime.live().await.unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let session = runtime.open("waiting", &agent(WINDOW)).await.unwrap();
+    let mut mine = session.prompt("mine").start().await.unwrap();
+    mine.recorded().await.unwrap();
+    until(&session, |state| state.status == Status::Working && state.waiting == 2).await;
+    first_gate.send_replace(true);
+    tokio::time::timeout(PATIENCE, hears.wait_for(|heard| *heard)).await.unwrap().unwrap();
+    until(&session, |state| state.waiting == 2).await;
+
+    match end {
+        End::Aborted => mine.abort(),
+        End::RefusedByTheDisk => {
+            files.set(Fault::FailFrom { at: 1, errno: ENOSPC });
+            gate.send_replace(true);
+        }
+    }
+    let refused = mine.reply().await;
+    match end {
+        End::Aborted => assert!(matches!(refused, Err(Error::Aborted)), "{refused:?}"),
+        End::RefusedByTheDisk => assert!(matches!(refused, Err(Error::Store(_))), "{refused:?}"),
+    }
+    files.set(Fault::None);
+    gate.send_replace(true);
+    // The store is tried again with the next request.
+    session.prompt("last").await.unwrap();
+    let resumed = tokio::time::timeout(PATIENCE, resuming).await;
+    let resumed = resumed.unwrap_or_else(|_| panic!("{end:?}: `resume_all` was never answered"));
+    let left = said_as(&runtime, "left 2").await;
+    let replies: Vec<EntryId> =
+        resumed.unwrap().unwrap().into_iter().map(|resumed| resumed.result.unwrap().run).collect();
+    assert_eq!(replies[1..], left, "{end:?}: the last prompt that was left");
+    assert_eq!(said(&runtime, "mine").await, 0, "{end:?}");
+    runtime.shutdown().await.unwrap();
+    model.assert_clean();
+    other.assert_clean();
+}
+
+/// A provider with another name.
+struct Named(&'static str, Gated);
+
+impl Provider for Named {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
+        self.1.stream(request)
+    }
+}
+
+#[tokio::test]
+async fn resume_all_does_not_wait_for_a_prompt_that_its_caller_takes_back() {
+    resume_beside(End::Aborted).await;
+}
+
+#[tokio::test]
+async fn resume_all_does_not_wait_for_a_prompt_that_the_disk_refuses() {
+    resume_beside(End::RefusedByTheDisk).await;
+}
+
+/// While the disk fails, a caller that repeated a queued prompt gets the error like its first caller.
 #[tokio::test]
 async fn whoever_repeats_a_prompt_that_the_disk_refuses_is_answered() {
     let model = talk();

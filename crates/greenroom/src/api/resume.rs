@@ -48,6 +48,7 @@ pub struct Resumed {
     /// The session.
     pub session: SessionHandle,
     /// The reply of the last run: the interrupted one, or the run of the last prompt that waited behind it.
+    /// Prompts for which other callers wait do not count.
     /// [`Error::NothingToResume`] if the answer was complete and only the record of the run's end was
     /// missing. [`Error::Waiting`] if the run waits for a person's answer: the session is open and continues
     /// with the answer. The `run_end` event then reports the result, and so does the prompt if it is repeated

@@ -342,7 +342,10 @@ impl SessionState {
         }
         self.let_go(None, 0, |_| true);
         self.finish_interrupted().await;
-        let last = self.inbox.ready(&self.log).last().map(|item| item.id);
+        // A prompt with a caller belongs to that caller, which may withdraw it.
+        let left =
+            self.inbox.ready(&self.log).map(|item| item.id).filter(|item| !self.inbox.has_caller(*item));
+        let last = left.last();
         match (last, self.runs.open_mut()) {
             (Some(item), _) => self.inbox.follow(item, reply),
             (None, Some(run)) => run.join([reply]),
