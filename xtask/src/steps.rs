@@ -31,7 +31,11 @@ pub(crate) enum Outcome {
 pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", about: "the code is formatted", run: fmt },
     Step { name: "clippy", about: "no warnings in any target", run: clippy },
-    Step { name: "features", about: "the library builds without its optional parts", run: features },
+    Step {
+        name: "features",
+        about: "the library builds without its optional parts, and with each alone",
+        run: features,
+    },
     Step { name: "test", about: "unit and integration tests", run: test },
     Step { name: "doctest", about: "the examples in the documentation", run: doctest },
     Step { name: "doc", about: "the documentation builds without warnings", run: doc },
@@ -50,7 +54,14 @@ fn fmt() -> Result<Outcome> {
 }
 
 fn features() -> Result<Outcome> {
-    Cargo::new(&["clippy", "-p", "greenroom", "--no-default-features", "--", "-D", "warnings"]).run()?;
+    for features in ["", "command-tools", "disk", "http"] {
+        println!("-- features {features:?}");
+        let choice = ["--no-default-features", "--features", features];
+        Cargo::new(
+            &[&["clippy", "--locked", "-p", "greenroom"], &choice[..], &["--", "-D", "warnings"]].concat(),
+        )
+        .run()?;
+    }
     passed()
 }
 

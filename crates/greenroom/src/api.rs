@@ -6,6 +6,7 @@
 
 pub(crate) mod children;
 pub(crate) mod deletion;
+#[cfg(feature = "disk")]
 pub(crate) mod env;
 pub(crate) mod models;
 pub(crate) mod questions;

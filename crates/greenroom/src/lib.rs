@@ -66,11 +66,16 @@
 //!
 //! # Features
 //!
-//! | feature | on by default | what it adds |
-//! |---|---|---|
-//! | `openai` | yes | the provider for OpenAI-compatible servers, and `Runtime::from_env` |
+//! All features are on by default.
 //!
-//! A program with a provider of its own (see [`provider`]) does not need this feature.
+//! | feature | what it adds |
+//! |---|---|
+//! | `http` | the provider for servers reached by HTTP; with `disk`, also `Runtime::from_env` |
+//! | `disk` | the store in a directory: `RuntimeBuilder::data_dir`, `store_options` and `wait_for_store` |
+//! | `command-tools` | the built-in tools, which read and write files and run commands: `prelude::builtin` |
+//!
+//! A program with a provider of its own (see [`provider`]), tools of its own and
+//! [`RuntimeBuilder::in_memory`] needs none of them.
 
 // The rooms, from the top: each may use only those below it (`tests/it/structure.rs` checks this).
 mod api;
@@ -132,7 +137,9 @@ pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FailureClass, Image, ImageError, RunId, RunOutcome};
 pub use greenroom_provider::{ModelSettings, ReasoningEffort, ToolChoice};
 
-pub use greenroom_store::{Notice, Store, StoreError, StoreOptions};
+#[cfg(feature = "disk")]
+pub use greenroom_store::StoreOptions;
+pub use greenroom_store::{Notice, Store, StoreError};
 pub use greenroom_tools::{
     AppState, AskError, FunctionTool, MissingState, Registry, Tool, ToolContext, ToolError, ToolOutput, tool,
 };
@@ -179,6 +186,7 @@ pub mod provider {
 #[doc(hidden)]
 pub mod internal {
     pub use crate::api::deletion::delete_stored;
+    #[cfg(feature = "disk")]
     pub use crate::api::env::data_dir;
     pub use crate::api::questions::list_stored;
     pub use crate::events::entry_events::of_entries;
@@ -192,7 +200,9 @@ pub mod prelude {
         Role, Run, RunItem, RunLimits, RunOutcome, Runtime, Sees, SessionHandle, Status, Team, ToolChoice,
         Typed, sub_agent,
     };
-    pub use greenroom_tools::{ToolContext, ToolError, ToolOutput, builtin, tool};
+    #[cfg(feature = "command-tools")]
+    pub use greenroom_tools::builtin;
+    pub use greenroom_tools::{ToolContext, ToolError, ToolOutput, tool};
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};
 }

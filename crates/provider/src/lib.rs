@@ -34,7 +34,6 @@ pub use self::catalog::{Catalog, ModelInfo};
 pub use self::classify::classify;
 #[cfg(feature = "http")]
 pub use self::dialect::Api;
-#[cfg(feature = "http")]
 pub use self::output_schema::OutputSchema;
 pub use self::served::{Served, ServedModel};
 pub use self::settings::{ModelSettings, ReasoningEffort, ResendReasoning, SettingError, ToolChoice};

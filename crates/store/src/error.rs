@@ -195,6 +195,7 @@ impl StoreError {
     }
 
     /// Returns [`Self::Invariant`] unless the condition holds. `invariant` is the condition in words.
+    #[cfg(feature = "disk")]
     pub(crate) fn ensure(holds: bool, invariant: &'static str) -> Result<(), Self> {
         if holds { Ok(()) } else { Err(Self::Invariant { invariant }) }
     }

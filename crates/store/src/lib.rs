@@ -24,49 +24,62 @@
 //! [`files`], and [`faults`] makes those fail in tests.
 
 pub mod faults;
+#[cfg_attr(not(feature = "disk"), expect(dead_code, reason = "a store in memory writes to at most one file"))]
 pub mod files;
 
+#[cfg(feature = "disk")]
 mod bytes;
 mod copy;
+#[cfg(feature = "disk")]
+mod disk;
 mod error;
+#[cfg(feature = "disk")]
 mod index;
+#[cfg(feature = "disk")]
 mod indexer;
+#[cfg(feature = "disk")]
 mod journal;
+#[cfg(feature = "disk")]
 mod lock;
+mod loss;
 mod memory;
+#[cfg(feature = "disk")]
 mod overlay;
+#[cfg(feature = "disk")]
 mod parts;
+#[cfg(feature = "disk")]
 mod read_only;
+#[cfg(feature = "disk")]
 mod reader;
+#[cfg(feature = "disk")]
 mod reclaim;
+#[cfg(feature = "disk")]
 mod record;
+#[cfg(feature = "disk")]
 mod recovery;
+#[cfg(feature = "disk")]
 mod writer;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "disk"))]
 mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use greenroom_kernel::Head;
 use greenroom_kernel::{Entry, EntryId, session_id};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{mpsc, oneshot};
 
 pub use copy::SessionCopy;
 pub use error::{Notice, StoreError};
-pub use reader::{Loss, Salvaged};
+pub use loss::{Loss, Salvaged};
 
+#[cfg(feature = "disk")]
+use disk::Disk;
 use files::{Files, RealFiles};
-use index::Index;
-use journal::manifest::UnknownLoss;
-use journal::segments::Segments;
 use memory::Memory;
-use parts::{Part, PartKind};
-use record::StoredRecord;
-use writer::{AppendCommand, Command};
+#[cfg(feature = "disk")]
+use writer::Command;
 
 /// The most encoded bytes in a batch (32 MiB).
 pub const BATCH_BYTES_MAX: u64 = 32 << 20;
@@ -76,8 +89,6 @@ pub const BATCH_ENTRIES_MAX: u64 = 16_384;
 pub const KEY_BYTES_MAX: u64 = 512;
 /// The most bytes in a learned fact (1 MiB).
 pub const LEARNED_BYTES_MAX: u64 = 1 << 20;
-/// The length of the writer's queue. When it is full, callers wait until there is room.
-const QUEUE_COMMANDS: usize = 1_024;
 
 /// The location and settings of a store.
 #[derive(Debug, Clone)]
@@ -152,31 +163,9 @@ pub struct Store {
 
 #[derive(Debug)]
 enum Inner {
+    #[cfg(feature = "disk")]
     Disk(Disk),
     Memory(Mutex<Memory>),
-}
-
-#[derive(Debug)]
-struct Disk {
-    commands: Option<mpsc::Sender<Command>>,
-    index: Arc<Index>,
-    segments: Arc<Segments>,
-    unknown: Arc<Mutex<Vec<UnknownLoss>>>,
-    thread: Option<JoinHandle<()>>,
-    /// The store's directory, if it is only read.
-    read_only: Option<PathBuf>,
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // This ends the queue. The writer finishes what is in it, closes the index and releases the lock.
-        self.commands = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the store's writer panicked");
-        }
-    }
 }
 
 impl Store {
@@ -190,26 +179,9 @@ impl Store {
     /// [`StoreOptions::is_read_only`]); [`StoreError::Version`] if a newer version has written to the store;
     /// [`StoreError::Full`], [`StoreError::NotPermitted`] (which [`StoreOptions::is_read_only`] may avoid) or
     /// [`StoreError::Io`].
+    #[cfg(feature = "disk")]
     pub fn open(options: &StoreOptions) -> Result<(Self, Vec<Notice>), StoreError> {
-        let (writer, notices) = if options.is_read_only {
-            read_only::read(options)?
-        } else {
-            let created = RealFiles.create_dir(&options.dir);
-            created.map_err(|error| StoreError::io("create", &options.dir, error))?;
-            recovery::recover(options, lock::DirectoryLock::take(&options.dir)?)?
-        };
-        for notice in &notices {
-            tracing::warn!(dir = %options.dir.display(), "{notice}");
-        }
-        let (index, segments) = (Arc::clone(&writer.index), Arc::clone(&writer.segments));
-        let unknown = Arc::clone(&writer.unknown);
-        let (commands, queue) = mpsc::channel(QUEUE_COMMANDS);
-        let thread = std::thread::Builder::new().name("greenroom-store".to_owned());
-        let thread = thread.spawn(move || writer::run(writer, queue));
-        let thread = thread.map_err(|error| StoreError::io("start a thread for", &options.dir, error))?;
-        let read_only = options.is_read_only.then(|| options.dir.clone());
-        let disk =
-            Disk { commands: Some(commands), index, segments, unknown, thread: Some(thread), read_only };
+        let (disk, notices) = Disk::open(options)?;
         Ok((Self { inner: Arc::new(Inner::Disk(disk)) }, notices))
     }
 
@@ -239,18 +211,11 @@ impl Store {
     /// [`StoreError::Invariant`] if it could not be written, in which case nothing of it remains.
     pub async fn append(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
         let first = check_batch(session, &batch)?;
+        let batch = Batch { head: without_loss(batch.head), ..batch };
         match self.inner.as_ref() {
-            Inner::Memory(memory) => {
-                open_memory(memory)?.append(session, first, Batch { head: without_loss(batch.head), ..batch })
-            }
-            Inner::Disk(disk) => {
-                let Batch { entries, head, key } = batch;
-                let (count, head) = (entries.len(), without_loss(head));
-                let record = StoredRecord::Append { key: key.clone(), entries, head: Arc::clone(&head) };
-                let payload = record::encode(&record)?;
-                let part = Part { kind: PartKind::Whole, count, head, payload };
-                disk.append_part(session, first, &key, part).await
-            }
+            Inner::Memory(memory) => open_memory(memory)?.append(session, first, batch),
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.append(session, first, batch).await,
         }
     }
 
@@ -263,33 +228,11 @@ impl Store {
     /// by itself.
     pub async fn append_of_any_size(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
         let first = check_order(session, &batch)?;
-        let Batch { entries, head, key } = batch;
-        let head = without_loss(head);
-        let disk = match self.inner.as_ref() {
-            Inner::Disk(disk) => disk,
-            Inner::Memory(memory) => {
-                return open_memory(memory)?.append(session, first, Batch { entries, head, key });
-            }
-        };
-        let number = journal::segments::random_number();
-        let (mut sequence, mut rest, mut is_begun) = (first, entries.as_slice(), false);
-        loop {
-            let part = Part::first_of(rest, is_begun, number, &key, &head)?;
-            rest = &rest[part.count..];
-            let appended = disk.append_part(session, sequence, &key, part).await;
-            match appended {
-                Ok(Appended::Written { next, .. }) if !rest.is_empty() => (sequence, is_begun) = (next, true),
-                Ok(Appended::Written { next, .. }) => return Ok(Appended::Written { first, next }),
-                Ok(duplicate @ Appended::Duplicate { .. }) => return Ok(duplicate),
-                Err(error) => {
-                    if is_begun && let Some(commands) = disk.commands.as_ref() {
-                        // If this message is not received, the next append or the next start discards the
-                        // parts.
-                        drop(commands.send(Command::DropParts { session: session.to_owned() }).await);
-                    }
-                    return Err(error);
-                }
-            }
+        let batch = Batch { head: without_loss(batch.head), ..batch };
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => open_memory(memory)?.append(session, first, batch),
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.append_in_parts(session, first, batch).await,
         }
     }
 
@@ -301,7 +244,8 @@ impl Store {
         check_session(session)?;
         match self.inner.as_ref() {
             Inner::Memory(memory) => Ok(open_memory(memory)?.head(session)),
-            Inner::Disk(disk) => Ok(disk.index.row(session)?.map(|row| row.head)),
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.head(session),
         }
     }
 
@@ -314,7 +258,8 @@ impl Store {
         check_session(session)?;
         match self.inner.as_ref() {
             Inner::Memory(memory) => Ok(open_memory(memory)?.used_key(session, key)),
-            Inner::Disk(disk) => Ok(disk.index.used_key(session, key)?.map(|(first, _)| first)),
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.used_key(session, key),
         }
     }
 
@@ -327,10 +272,8 @@ impl Store {
         check_session(session)?;
         match self.inner.as_ref() {
             Inner::Memory(memory) => open_memory(memory)?.load(session, from),
-            Inner::Disk(disk) => {
-                let head = disk.head(session)?;
-                reader::load(&disk.index, &disk.segments, session, from.0, head.entries)
-            }
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.load(session, from, None),
         }
     }
 
@@ -343,9 +286,10 @@ impl Store {
         let one = |entry: &EntryId| {
             let found = match self.inner.as_ref() {
                 Inner::Memory(memory) => open_memory(memory)?.load(session, *entry)?.into_iter().next(),
+                #[cfg(feature = "disk")]
                 Inner::Disk(disk) => {
-                    let until = disk.head(session)?.entries.min(entry.0.saturating_add(1));
-                    reader::load(&disk.index, &disk.segments, session, entry.0, until)?.into_iter().next()
+                    let until = EntryId(entry.0.saturating_add(1));
+                    disk.load(session, *entry, Some(until))?.into_iter().next()
                 }
             };
             found.ok_or_else(|| StoreError::Damaged { session: session.to_owned(), entry: *entry })
@@ -365,10 +309,8 @@ impl Store {
                 let entries = open_memory(memory)?.load(session, EntryId(0))?;
                 Ok(Salvaged { entries, lost: Vec::new() })
             }
-            Inner::Disk(disk) => {
-                let head = disk.head(session)?;
-                reader::salvage(&disk.index, &disk.segments, session, 0, head.entries)
-            }
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.salvage(session),
         }
     }
 
@@ -380,7 +322,8 @@ impl Store {
     pub fn page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, Head)>, StoreError> {
         match self.inner.as_ref() {
             Inner::Memory(memory) => Ok(open_memory(memory)?.page(after, limit)),
-            Inner::Disk(disk) => disk.index.heads(after, limit),
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.page(after, limit),
         }
     }
 
@@ -391,10 +334,8 @@ impl Store {
     pub fn list(&self) -> Result<Vec<(String, Head)>, StoreError> {
         match self.inner.as_ref() {
             Inner::Memory(memory) => Ok(open_memory(memory)?.list()),
-            Inner::Disk(disk) => {
-                let (rows, _) = disk.index.rows()?;
-                Ok(rows.into_iter().map(|(session, row)| (session, row.head)).collect())
-            }
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.list(),
         }
     }
 
@@ -408,9 +349,9 @@ impl Store {
         check_session(session)?;
         match self.inner.as_ref() {
             Inner::Memory(memory) => open_memory(memory)?.delete(session),
+            #[cfg(feature = "disk")]
             Inner::Disk(disk) => {
-                let (reply, answer) = oneshot::channel();
-                disk.ask(Command::Delete { session: session.to_owned(), reply }, answer).await
+                disk.ask(|reply| Command::Delete { session: session.to_owned(), reply }).await
             }
         }
     }
@@ -429,9 +370,9 @@ impl Store {
                 let head = open_memory(memory)?.head(session);
                 head.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })
             }
+            #[cfg(feature = "disk")]
             Inner::Disk(disk) => {
-                let (reply, answer) = oneshot::channel();
-                disk.ask(Command::AcceptLoss { session: session.to_owned(), reply }, answer).await
+                disk.ask(|reply| Command::AcceptLoss { session: session.to_owned(), reply }).await
             }
         }
     }
@@ -444,12 +385,8 @@ impl Store {
     pub fn check(&self) -> Result<Vec<Loss>, StoreError> {
         match self.inner.as_ref() {
             Inner::Memory(memory) => open_memory(memory).map(|_| Vec::new()),
-            Inner::Disk(disk) => {
-                let check = |(session, row): (String, _)| {
-                    reader::check(&disk.index, &disk.segments, &session, &row).transpose()
-                };
-                disk.index.rows()?.0.into_iter().filter_map(check).collect()
-            }
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.check(),
         }
     }
 
@@ -459,29 +396,24 @@ impl Store {
     /// [`StoreError::NotFound`], and those of [`Store::check`].
     pub fn check_session(&self, session: &str) -> Result<Option<Loss>, StoreError> {
         check_session(session)?;
-        let not_found = || StoreError::NotFound { session: session.to_owned() };
         match self.inner.as_ref() {
-            Inner::Memory(memory) => open_memory(memory)?.head(session).map(|_| None).ok_or_else(not_found),
-            Inner::Disk(disk) => {
-                let row = disk.index.row(session)?.ok_or_else(not_found)?;
-                reader::check(&disk.index, &disk.segments, session, &row)
+            Inner::Memory(memory) => {
+                let head = open_memory(memory)?.head(session);
+                head.map(|_| None).ok_or_else(|| StoreError::NotFound { session: session.to_owned() })
             }
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.check_session(session),
         }
     }
 
     /// Returns the losses that cannot be attributed to sessions and that nobody has accepted yet: the numbers of the
     /// damaged segments. While there is one, any session may lack its newest entries, and whole sessions may be missing.
+    #[cfg(feature = "disk")]
     pub fn unknown_losses(&self) -> Vec<u64> {
         match self.inner.as_ref() {
             Inner::Memory(_) => Vec::new(),
-            Inner::Disk(disk) => {
-                let unknown = disk.unknown.lock();
-                let mut open: Vec<u64> =
-                    unknown.iter().filter(|loss| !loss.is_accepted).map(|loss| loss.segment).collect();
-                open.sort_unstable();
-                open.dedup();
-                open
-            }
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.unknown_losses(),
         }
     }
 
@@ -490,13 +422,12 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
+    #[cfg(feature = "disk")]
     pub async fn accept_unknown_loss(&self, segment: u64) -> Result<bool, StoreError> {
         match self.inner.as_ref() {
             Inner::Memory(memory) => open_memory(memory).map(|_| false),
-            Inner::Disk(disk) => {
-                let (reply, answer) = oneshot::channel();
-                disk.ask(Command::AcceptUnknown { segment, reply }, answer).await
-            }
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.ask(|reply| Command::AcceptUnknown { segment, reply }).await,
         }
     }
 
@@ -509,10 +440,8 @@ impl Store {
     pub async fn reclaim(&self) -> Result<u64, StoreError> {
         match self.inner.as_ref() {
             Inner::Memory(memory) => open_memory(memory).map(|_| 0),
-            Inner::Disk(disk) => {
-                let (reply, answer) = oneshot::channel();
-                disk.ask(Command::Reclaim { reply }, answer).await
-            }
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.ask(|reply| Command::Reclaim { reply }).await,
         }
     }
 
@@ -524,7 +453,8 @@ impl Store {
     pub fn learned_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         match self.inner.as_ref() {
             Inner::Memory(memory) => Ok(open_memory(memory)?.learned_get(key)),
-            Inner::Disk(disk) => Ok(disk.index.learned(key)?.map(|(_, value)| value)),
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.learned_get(key),
         }
     }
 
@@ -536,7 +466,8 @@ impl Store {
     pub fn learned_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         match self.inner.as_ref() {
             Inner::Memory(memory) => Ok(open_memory(memory)?.learned_keys(prefix)),
-            Inner::Disk(disk) => disk.index.learned_keys(prefix),
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.learned_keys(prefix),
         }
     }
 
@@ -553,10 +484,8 @@ impl Store {
                 open_memory(memory)?.learned_put(key, value);
                 Ok(())
             }
-            Inner::Disk(disk) => {
-                let (reply, answer) = oneshot::channel();
-                disk.ask(Command::LearnedPut { key, value, reply }, answer).await
-            }
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.ask(|reply| Command::LearnedPut { key, value, reply }).await,
         }
     }
 
@@ -570,55 +499,9 @@ impl Store {
                 open_memory(memory)?.is_closed = true;
                 Ok(())
             }
-            Inner::Disk(disk) => {
-                let (reply, answer) = oneshot::channel();
-                disk.ask(Command::Close { reply }, answer).await
-            }
+            #[cfg(feature = "disk")]
+            Inner::Disk(disk) => disk.close().await,
         }
-    }
-}
-
-impl Disk {
-    /// Sends one frame's entries to the writer and waits until they are durable.
-    async fn append_part(
-        &self,
-        session: &str,
-        sequence: EntryId,
-        key: &Option<String>,
-        part: Part,
-    ) -> Result<Appended, StoreError> {
-        let Part { kind, count, head, payload } = part;
-        check_size("bytes", payload.len(), BATCH_BYTES_MAX)?;
-        let count = u32::try_from(count).expect("a frame has at most 16,384 entries");
-        let (reply, answer) = oneshot::channel();
-        let (session, sequence, key) = (session.into(), sequence.0, key.clone());
-        let part = Box::new(AppendCommand { session, sequence, count, key, head, payload, reply });
-        let command = match kind {
-            PartKind::Whole => Command::Append(part),
-            PartKind::Part(batch) => Command::Part { batch, part },
-            PartKind::Last(batch) => Command::Commit { batch, part },
-        };
-        self.ask(command, answer).await
-    }
-
-    /// Sends a command to the writer and waits for its answer.
-    async fn ask<T>(
-        &self,
-        command: Command,
-        answer: oneshot::Receiver<Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let is_close = matches!(command, Command::Close { .. });
-        if let Some(dir) = self.read_only.as_ref().filter(|_| !is_close) {
-            return Err(StoreError::NotPermitted { action: "change the store in", path: dir.clone() });
-        }
-        let commands = self.commands.as_ref().expect("only dropping takes the queue away");
-        commands.send(command).await.map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
-    }
-
-    fn head(&self, session: &str) -> Result<Head, StoreError> {
-        let row = self.index.row(session)?;
-        row.map(|row| row.head).ok_or_else(|| StoreError::NotFound { session: session.to_owned() })
     }
 }
 

@@ -11,31 +11,8 @@ use greenroom_kernel::{Entry, EntryId};
 use crate::error::StoreError;
 use crate::index::{Index, Location, Row};
 use crate::journal::segments::Segments;
+use crate::loss::{Loss, Salvaged};
 use crate::record::{self, StoredRecord};
-
-/// The readable entries of a session, and the ids of the others.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Salvaged {
-    /// The readable entries, in order.
-    pub entries: Vec<Entry>,
-    /// The ranges of lost entries: the id of the first, and the id after the last.
-    pub lost: Vec<(EntryId, EntryId)>,
-}
-
-/// The losses of a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Loss {
-    /// The session.
-    pub session: String,
-    /// The ranges of entries that cannot be read: the id of the first, and the id after the last.
-    pub lost: Vec<(EntryId, EntryId)>,
-    /// The first lost entry, while the session is quarantined. It may be the entry after the last known one:
-    /// then the number of lost entries is unknown.
-    pub quarantined_from: Option<EntryId>,
-    /// Whether a person accepted a loss of the session, so that it takes entries again.
-    pub is_accepted: bool,
-}
 
 /// Reads the whole session, and returns its losses; `None` if there are none.
 pub(crate) fn check(

@@ -98,6 +98,7 @@ impl ToolsError {
         false
     }
 
+    #[cfg(feature = "command-tools")]
     pub(crate) fn io(path: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         Self::Io { path: path.into(), source: source.into() }
     }

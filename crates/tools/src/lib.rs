@@ -4,16 +4,22 @@
 //! is the one to audit. File tools are confined to a workspace; every output is capped; every tool declares
 //! which files it touched. What is absent: models, sessions, actors.
 
+#[cfg(feature = "command-tools")]
 pub mod background;
+#[cfg(feature = "command-tools")]
 pub mod builtin;
 mod context;
 mod error;
 mod function;
+#[cfg(feature = "command-tools")]
 pub mod helper;
+#[cfg(feature = "command-tools")]
 pub mod origin;
 mod output;
 mod pauses;
+#[cfg(feature = "command-tools")]
 pub mod privacy;
+#[cfg(feature = "command-tools")]
 mod process;
 mod questions;
 mod registry;
@@ -21,6 +27,7 @@ mod schema;
 mod similar;
 mod state;
 mod value_schema;
+#[cfg(feature = "command-tools")]
 mod workspace;
 
 pub use context::{CompactionRequests, Progress, ToolContext};
@@ -34,6 +41,7 @@ pub use questions::{AskError, Questions, fits};
 pub use registry::{Registry, WeakRegistry, parse_arguments};
 pub use state::{AppState, MissingState};
 pub use value_schema::ValueSchema;
+#[cfg(feature = "command-tools")]
 pub use workspace::Workspace;
 
 /// Returns the JSON schema of a type, in the form sent to models.

@@ -14,8 +14,10 @@ pub(crate) const RESULT_BYTES_MAX: usize = 1024 * 1024;
 pub(crate) const RESULT_LINES_MAX: usize = 100_000;
 /// The most text a built-in tool collects, in bytes: less than a context takes of one result, to leave room
 /// for remarks.
+#[cfg(feature = "command-tools")]
 pub(crate) const BODY_BYTES_MAX: usize = 48 * 1024;
 /// The most lines a built-in tool collects.
+#[cfg(feature = "command-tools")]
 pub(crate) const BODY_LINES_MAX: usize = 1_900;
 
 /// Keeps the head and the tail of a stream of text.

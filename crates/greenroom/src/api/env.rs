@@ -9,6 +9,7 @@ use greenroom_provider::{HttpProvider, ServerOptions};
 
 #[cfg(feature = "http")]
 use crate::api::runtime::Runtime;
+#[cfg(feature = "http")]
 use crate::api::runtime::builder::RuntimeBuilder;
 use crate::values::error::{ConfigError, Result};
 
@@ -58,6 +59,13 @@ pub fn data_dir() -> Result<PathBuf> {
 }
 
 fn variable(name: &str) -> Option<String> {
-    let value = greenroom_tools::privacy::variable(name)?.into_string().ok();
-    value.filter(|value| !value.trim().is_empty())
+    #[cfg(feature = "command-tools")]
+    let value = greenroom_tools::privacy::variable(name)?;
+    #[cfg(not(feature = "command-tools"))]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "without tools that start processes, no variable is hidden"
+    )]
+    let value = std::env::var_os(name)?;
+    value.into_string().ok().filter(|value| !value.trim().is_empty())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use greenroom_kernel::EntryId;
 
 use crate::faults::{EIO, ENOSPC, Fault, Random};
-use crate::parts::PART_ENTRIES_MAX;
+use crate::parts::{PART_ENTRIES_MAX, Part};
 use crate::{Appended, Batch, Notice, Store, StoreError};
 
 use super::deletion::bytes;
@@ -166,7 +166,7 @@ fn an_index_from_the_middle_of_a_batch_catches_up() {
     let batch = of(&expected, 1);
     let (mut rest, mut sequence) = (batch.entries.as_slice(), EntryId(1));
     for is_begun in [false, true, true] {
-        let part = crate::Part::first_of(rest, is_begun, 77, &None, &batch.head).unwrap();
+        let part = Part::first_of(rest, is_begun, 77, &None, &batch.head).unwrap();
         let count = part.count;
         wait(disk.append_part("one", sequence, &None, part)).unwrap();
         (rest, sequence) = (&rest[count..], EntryId(sequence.0 + count as u64));
@@ -190,11 +190,11 @@ fn another_append_in_the_middle_makes_the_batch_fail() {
     let store = world.open_quiet();
     let crate::Inner::Disk(disk) = store.inner.as_ref() else { panic!("it is on a disk") };
     let large = of(&expected, 0);
-    let first = crate::Part::first_of(&large.entries, false, 77, &None, &large.head).unwrap();
+    let first = Part::first_of(&large.entries, false, 77, &None, &large.head).unwrap();
     let next = EntryId(first.count as u64);
     wait(disk.append_part("one", EntryId(0), &None, first)).unwrap();
     append(&store, "one", batch(0, &["mine"])).unwrap();
-    let second = crate::Part::first_of(&large.entries[8..], true, 77, &None, &large.head).unwrap();
+    let second = Part::first_of(&large.entries[8..], true, 77, &None, &large.head).unwrap();
     let refused = wait(disk.append_part("one", next, &None, second));
     assert!(matches!(refused, Err(StoreError::Sequence { .. })), "{refused:?}");
     drop(store);
@@ -306,7 +306,7 @@ fn begin<'a>(
     let crate::Inner::Disk(disk) = store.inner.as_ref() else { panic!("it is on a disk") };
     let (mut rest, mut sequence) = (batch.entries.as_slice(), 0);
     for number in 0..parts {
-        let part = crate::Part::first_of(rest, number > 0, 77, &None, &batch.head).unwrap();
+        let part = Part::first_of(rest, number > 0, 77, &None, &batch.head).unwrap();
         let count = part.count;
         wait(disk.append_part(session, EntryId(sequence), &None, part)).unwrap();
         (rest, sequence) = (&rest[count..], sequence + count as u64);
@@ -337,7 +337,7 @@ fn a_batch_goes_on_after_the_segment_of_its_first_parts_was_rewritten() {
     }
     let crate::Inner::Disk(disk) = store.inner.as_ref() else { panic!("it is on a disk") };
     while !rest.is_empty() {
-        let part = crate::Part::first_of(rest, true, 77, &None, &batch.head).unwrap();
+        let part = Part::first_of(rest, true, 77, &None, &batch.head).unwrap();
         let count = part.count;
         wait(disk.append_part("one", EntryId(sequence), &None, part)).unwrap();
         (rest, sequence) = (&rest[count..], sequence + count as u64);

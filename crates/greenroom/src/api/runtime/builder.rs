@@ -4,6 +4,7 @@
 //! there before the store is opened.
 
 use std::collections::{BTreeMap, HashMap};
+#[cfg(feature = "disk")]
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -11,7 +12,9 @@ use std::time::Duration;
 
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_provider::{ModelSettings, Provider};
-use greenroom_store::{Notice, Store, StoreError, StoreOptions};
+use greenroom_store::Store;
+#[cfg(feature = "disk")]
+use greenroom_store::{Notice, StoreError, StoreOptions};
 use parking_lot::RwLock;
 use ractor::Actor;
 
@@ -47,6 +50,7 @@ pub struct RuntimeBuilder {
     inputs_max: Option<usize>,
     live_sessions_max: Option<usize>,
     store: Option<StoreChoice>,
+    #[cfg(feature = "disk")]
     wait_for_store: Duration,
     compaction: CompactionSettings,
     settings_by_model: BTreeMap<String, ModelSettings>,
@@ -63,7 +67,9 @@ pub struct RuntimeBuilder {
 
 enum StoreChoice {
     Memory,
+    #[cfg(feature = "disk")]
     Dir(PathBuf),
+    #[cfg(feature = "disk")]
     Options(Box<StoreOptions>),
     Open(Store),
 }
@@ -133,6 +139,7 @@ impl RuntimeBuilder {
     }
 
     /// Sets the directory of the store, which is created if it is missing.
+    #[cfg(feature = "disk")]
     #[must_use]
     pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.store = Some(StoreChoice::Dir(dir.into()));
@@ -140,6 +147,7 @@ impl RuntimeBuilder {
     }
 
     /// Sets the options of the store.
+    #[cfg(feature = "disk")]
     #[must_use]
     pub fn store_options(mut self, options: StoreOptions) -> Self {
         self.store = Some(StoreChoice::Options(Box::new(options)));
@@ -163,6 +171,7 @@ impl RuntimeBuilder {
     /// Sets how long to wait for a store that another process or runtime has open; the default is zero. The
     /// other one may be about to end, as in a rolling deployment, or be a runtime of this process that was
     /// just dropped. After this time, [`Self::start`] fails with [`StoreError::InUse`].
+    #[cfg(feature = "disk")]
     #[must_use]
     pub fn wait_for_store(mut self, wait: Duration) -> Self {
         self.wait_for_store = wait;
@@ -321,7 +330,9 @@ impl RuntimeBuilder {
             None => return Err(ConfigError::NoStore.into()),
             Some(StoreChoice::Memory) => (Store::memory(), Vec::new()),
             Some(StoreChoice::Open(store)) => (store, Vec::new()),
+            #[cfg(feature = "disk")]
             Some(StoreChoice::Dir(dir)) => open_store(StoreOptions::new(dir), self.wait_for_store).await?,
+            #[cfg(feature = "disk")]
             Some(StoreChoice::Options(options)) => open_store(*options, self.wait_for_store).await?,
         };
         for notice in &notices {
@@ -385,9 +396,11 @@ impl RuntimeBuilder {
 }
 
 /// The pause before a store that is in use is tried again.
+#[cfg(feature = "disk")]
 const STORE_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Opens a store, waiting up to this time while it is in use.
+#[cfg(feature = "disk")]
 async fn open_store(options: StoreOptions, wait: Duration) -> Result<(Store, Vec<Notice>)> {
     let (options, until) = (Arc::new(options), tokio::time::Instant::now().checked_add(wait));
     loop {
