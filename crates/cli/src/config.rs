@@ -12,6 +12,7 @@ mod live;
 mod model;
 pub(crate) mod overrides;
 pub(crate) mod place;
+pub(crate) mod stamp;
 pub(crate) mod surroundings;
 mod words;
 

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use greenroom_terminal::files::{self, FileError};
 use parking_lot::Mutex;
 
+use crate::config::stamp::Stamp;
+
 /// The names of the files, in order of preference; a folder's first existing one is used.
 const NAMES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 /// The names that mark a project's root.
@@ -30,7 +32,7 @@ pub(crate) struct ProjectFiles {
     root: PathBuf,
     /// The folders, from the root to the working folder.
     folders: Vec<PathBuf>,
-    known: Mutex<Option<(Vec<Stamp>, Instructions)>>,
+    known: Mutex<Option<(Vec<Option<Stamp>>, Instructions)>>,
 }
 
 /// The content of the files.
@@ -41,9 +43,6 @@ pub(crate) struct Instructions {
     /// Why a file was not read, or not completely: one line each.
     pub(crate) warnings: Vec<String>,
 }
-
-/// File metadata used to detect changes.
-type Stamp = Option<(u64, u64, u64, (i64, i64), (i64, i64))>;
 
 /// Returns the root of the project that contains this folder, an absolute path without links: the folder
 /// itself if nothing marks a root.
@@ -78,8 +77,8 @@ impl ProjectFiles {
 
     /// Reads the current content.
     pub(crate) fn read(&self) -> Instructions {
-        let stamps: Vec<Stamp> =
-            self.folders.iter().flat_map(|folder| NAMES.map(|name| stamp(&folder.join(name)))).collect();
+        let stamps: Vec<Option<Stamp>> =
+            self.folders.iter().flat_map(|folder| NAMES.map(|name| Stamp::of(&folder.join(name)))).collect();
         let mut known = self.known.lock();
         if let Some((_, instructions)) = known.as_ref().filter(|(before, _)| *before == stamps) {
             return instructions.clone();
@@ -158,17 +157,6 @@ fn cut(text: &str, room: usize) -> &str {
     }
     let start = &text[..text.floor_char_boundary(room)];
     start.rfind('\n').map_or(start, |end| &start[..end])
-}
-
-fn stamp(path: &Path) -> Stamp {
-    let metadata = path.metadata().ok()?;
-    Some((
-        metadata.dev(),
-        metadata.ino(),
-        metadata.len(),
-        (metadata.mtime(), metadata.mtime_nsec()),
-        (metadata.ctime(), metadata.ctime_nsec()),
-    ))
 }
 
 #[cfg(test)]

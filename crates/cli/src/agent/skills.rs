@@ -17,6 +17,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::agent::project;
+use crate::config::stamp::Stamp;
 
 /// The file that makes a folder a skill.
 const FILE: &str = "SKILL.md";
@@ -51,7 +52,7 @@ struct Place {
 
 /// The skills that were found with the files in this state.
 struct Known {
-    stamps: Vec<Stamp>,
+    stamps: Vec<Possible>,
     skills: BTreeMap<String, Skill>,
     /// Skills that are not in the list, and why, a line each.
     warnings: Vec<String>,
@@ -59,10 +60,10 @@ struct Known {
 
 /// A possible file of a skill, the root of its project, and its state.
 #[derive(Clone, PartialEq, Eq)]
-struct Stamp {
+struct Possible {
     path: PathBuf,
     project: Option<PathBuf>,
-    state: Option<(u64, i64, i64)>,
+    stamp: Option<Stamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,7 +184,7 @@ impl Skills {
             return take(known);
         }
         let (mut skills, mut warnings) = (BTreeMap::new(), Vec::new());
-        for Stamp { path, project, .. } in &stamps {
+        for Possible { path, project, .. } in &stamps {
             match skill(path, project.as_deref()) {
                 Ok(Some((name, skill))) => {
                     skills.entry(name).or_insert(skill);
@@ -196,7 +197,7 @@ impl Skills {
     }
 
     /// Returns the possible folders of skills with the state of their files, in a fixed order.
-    fn stamps(&self) -> Vec<Stamp> {
+    fn stamps(&self) -> Vec<Possible> {
         let mut stamps = Vec::new();
         for Place { folder, project } in &self.0.folders {
             let Ok(entries) = std::fs::read_dir(folder) else { continue };
@@ -207,9 +208,8 @@ impl Skills {
             paths.sort();
             stamps.extend(paths.into_iter().map(|path| {
                 let stamp = path.metadata().ok().filter(std::fs::Metadata::is_file);
-                let stamp = stamp.filter(is_trustworthy);
-                let stamp = stamp.map(|stamp| (stamp.len(), stamp.mtime(), stamp.mtime_nsec()));
-                Stamp { path, project: project.clone(), state: stamp }
+                let stamp = stamp.filter(is_trustworthy).as_ref().map(Stamp::from);
+                Possible { path, project: project.clone(), stamp }
             }));
         }
         stamps

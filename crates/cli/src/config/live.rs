@@ -4,7 +4,6 @@
 //! user's prompts; an invalid edit changes nothing, and is reported once, with file, line and key; an edit of
 //! a project's file tightens settings, or waits for the next start.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,6 +16,7 @@ use super::layers::{
     Files, Loaded, Source, Tighter, assemble, prompt_files, set, setting, settings_of, tighter,
 };
 use super::place::line_of;
+use super::stamp::Stamp;
 use super::{Config, Overrides};
 
 /// A file that was changed more recently than this is read again with each check: timestamps of file systems
@@ -62,37 +62,6 @@ struct State {
     unreadable: Option<([Option<Stamp>; 2], String)>,
 }
 
-/// File metadata used to detect changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    place: (u64, u64),
-    length: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(path: &Path, follows: bool) -> Option<Self> {
-        let metadata = if follows { path.metadata() } else { path.symlink_metadata() }.ok()?;
-        Some(Self {
-            place: (metadata.dev(), metadata.ino()),
-            length: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        })
-    }
-
-    /// Returns how long before `now` the file changed; zero if that is in the future.
-    fn age(&self, now: SystemTime) -> Duration {
-        let (seconds, nanoseconds) = self.changed.max(self.modified);
-        let since_epoch = Duration::new(
-            u64::try_from(seconds).unwrap_or_default(),
-            u32::try_from(nanoseconds).unwrap_or_default(),
-        );
-        now.duration_since(SystemTime::UNIX_EPOCH + since_epoch).unwrap_or_default()
-    }
-}
-
 impl LiveConfig {
     /// Creates the state after loading these files.
     pub(crate) fn new(explicit: Option<&Path>, loaded: &Loaded) -> Self {
@@ -133,7 +102,7 @@ impl LiveConfig {
         let mut state = self.state();
         let mut seen = state.prompts.clone();
         for (path, stamp) in &mut seen {
-            *stamp = Stamp::of(path, true);
+            *stamp = Stamp::of(path);
         }
         let is_prompt_edited = seen != state.prompts;
         if stamps == state.stamps && !is_prompt_edited && !state.is_young {
@@ -305,17 +274,14 @@ pub(super) fn refused(reason: &str) -> String {
 fn stamps(places: &[Option<PathBuf>; 2]) -> [Option<Stamp>; 2] {
     let [own, project] = places;
     // The user's file may be a link; a project's is not read if it is one.
-    [
-        own.as_deref().and_then(|path| Stamp::of(path, true)),
-        project.as_deref().and_then(|path| Stamp::of(path, false)),
-    ]
+    [own.as_deref().and_then(Stamp::of), project.as_deref().and_then(Stamp::of_link)]
 }
 
 /// Returns the files that this text of the user's file names for prompts.
 fn prompts(own: Option<&Path>, text: Option<&str>) -> Vec<(PathBuf, Option<Stamp>)> {
     let (Some(own), Some(text)) = (own, text) else { return Vec::new() };
     let stamped = |path: PathBuf| {
-        let stamp = Stamp::of(&path, true);
+        let stamp = Stamp::of(&path);
         (path, stamp)
     };
     prompt_files(own, text).into_iter().map(stamped).collect()
