@@ -67,6 +67,10 @@ pub enum QuestionKind {
         /// The schema.
         schema: Value,
     },
+    /// What this version does not know: a newer program wrote it. It is read, and never asked.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 impl Question {
@@ -126,6 +130,9 @@ impl Question {
         if self.text.trim().is_empty() {
             return Err("it has no text".to_owned());
         }
+        if self.kind == QuestionKind::Unknown {
+            return Err("this version does not know its kind".to_owned());
+        }
         if let QuestionKind::Choice { choices, .. } = &self.kind {
             if choices.is_empty() || choices.len() > CHOICES_MAX {
                 return Err(format!(
@@ -151,7 +158,7 @@ impl Question {
     /// Returns its approximate size in bytes.
     pub fn weight(&self) -> usize {
         let kind = match &self.kind {
-            QuestionKind::Text => 0,
+            QuestionKind::Text | QuestionKind::Unknown => 0,
             QuestionKind::Choice { choices, .. } => choices.iter().map(String::len).sum(),
             QuestionKind::Form { schema } => schema.to_string().len(),
         };
@@ -212,6 +219,7 @@ impl Question {
                 Ok(if *several { Value::from(chosen) } else { Value::from(chosen.into_iter().next()) })
             }
             QuestionKind::Form { schema } => fits(schema, &value).map(|()| value),
+            QuestionKind::Unknown => Err("this version does not know what may be answered".to_owned()),
         }
     }
 }

@@ -267,3 +267,12 @@ fn a_question_without_an_end_was_not_answered() {
     let text = crate::message::blocks_text(&cut_off(&call, questions.of_call("a")).content);
     assert!(text.ends_with("The question was: Why?\nNobody answered.") && !text.contains("Other?"), "{text}");
 }
+
+#[test]
+fn a_kind_of_a_newer_version_is_neither_asked_nor_answered() {
+    let read: Question =
+        serde_json::from_value(json!({ "text": "Where?", "kind": "place", "map": "m" })).expect("it is read");
+    assert_eq!((read.text.as_str(), &read.kind), ("Where?", &QuestionKind::Unknown));
+    assert_eq!(read.check(), Err("this version does not know its kind".to_owned()));
+    assert!(read.accept(json!("here"), |_, _| Ok(())).is_err());
+}

@@ -3,17 +3,17 @@
 
 use std::sync::Arc;
 
-use greenroom::EventKind;
 use greenroom::provider::Provider;
 use greenroom::{Agent, Event, Runtime};
+use greenroom::{EventKind, QuestionKind};
 use greenroom_simulator::{Answer, Function, Pace, SeenRequest, Simulator, SimulatorOptions};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
 
 use super::{Client, ClientError, LINE_BYTES_MAX, Received};
 use crate::operations::{
-    Abort, ExportSession, FollowUp, ImageData, ImportSession, ListSessions, PlanSession, PromptSession,
-    SessionState, ShowSession, StartSession, Steer,
+    Abort, ExportSession, FollowUp, ImageData, ImportSession, ListQuestions, ListSessions, PlanSession,
+    PromptSession, SessionState, ShowSession, StartSession, Steer,
 };
 use crate::problem::ProblemKind;
 
@@ -306,6 +306,21 @@ async fn what_a_newer_server_says_is_unknown_and_no_error() {
     server.say(&json!({ "jsonrpc": "2.0", "id": 1, "error": error })).await;
     let refused = call.await.unwrap().unwrap_err();
     assert_eq!((refused.kind(), refused.to_string().as_str()), (Some(ProblemKind::Other), "it has moved"));
+
+    let client = server.client.clone();
+    let call = tokio::spawn(async move { client.call(ListQuestions::default()).await });
+    server.lines.next_line().await.unwrap();
+    let asked = |id: u64, kind: &str| {
+        json!({
+            "session_id": "a", "question_id": id, "run": 0, "call_id": "c", "tool": "t", "asker": "tool", "asked_at_ms": 1,
+            "text": "Where?", "kind": kind, "map": "world",
+        })
+    };
+    let questions = json!({ "questions": [asked(4, "place"), asked(5, "text")] });
+    server.say(&json!({ "jsonrpc": "2.0", "id": 2, "result": questions })).await;
+    let listed = call.await.unwrap().unwrap().questions;
+    let kinds: Vec<_> = listed.iter().map(|asked| (asked.id.0, &asked.question.kind)).collect();
+    assert_eq!(kinds, [(4, &QuestionKind::Unknown), (5, &QuestionKind::Text)]);
 }
 
 #[tokio::test(start_paused = true)]
