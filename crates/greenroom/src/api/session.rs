@@ -166,9 +166,9 @@ impl SessionHandle {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AnswerMisfit`] when the answer does not fit: the question stays open; [`Error::QuestionClosed`] when it was
-    /// answered before, expired, or was withdrawn with its run; [`Error::NoQuestion`]; [`Error::Deleted`],
-    /// [`Error::Store`].
+    /// [`Error::AnswerMisfit`] if the answer does not fit, and the question stays open;
+    /// [`Error::QuestionClosed`] if it was answered before, expired, or was withdrawn with its run;
+    /// [`Error::NoQuestion`]; [`Error::Deleted`], [`Error::Store`].
     pub async fn answer(&self, question: EntryId, answer: impl Into<GivenAnswer>) -> Result<()> {
         self.door.check_deleted()?;
         let answer = answer.into();

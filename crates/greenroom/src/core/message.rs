@@ -205,7 +205,7 @@ pub(crate) enum SessionMessage {
     Amend { amendment: Amendment, reply: ReplyTo<usize> },
     /// From outside: a person answers a question.
     Answer { question: EntryId, answer: GivenAnswer, reply: ReplyTo<()> },
-    /// From a tool or a hook: ask a person. Told how the question ended.
+    /// From a tool or a hook: ask a person. The reply says how the question ended.
     Ask(Box<AskRequest>),
     /// From the tool task: reply with this call's questions when all of them have ended.
     AwaitQuestions { stamp: RunAttempt, call_id: String, reply: ReplyTo<Vec<KnownQuestion>> },

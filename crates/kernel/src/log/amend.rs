@@ -24,7 +24,7 @@ pub enum Amendment {
     Answer {
         /// The question's entry.
         question: EntryId,
-        /// What the person answers.
+        /// The person's answer.
         answer: GivenAnswer,
     },
 }

@@ -5,9 +5,9 @@
 //! is to see one; then the hand-off is recorded, and the run continues with the other agent from the log, as
 //! after a restart.
 //!
-//! Invariants: who answers is in the log before it is asked; a transfer that is in the log is followed by its hand-off before
-//! a model is asked, also after a crash; a hand-off that cannot be made leaves the conversation where it is; what the other
-//! agent does not see stays in the log.
+//! Invariants: the log says which agent answers before it is called; a recorded transfer is followed by its
+//! hand-off before a model is called, even after a crash; a failed hand-off leaves the conversation with its
+//! agent; messages that the other agent does not see stay in the log.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(super) struct PendingHandOff {
     sees: Sees,
     /// How much input joined at the boundary, for the current agent if the hand-off fails.
     delivered: u32,
-    /// The result of the call that asks for it: a summary that was installed after it is the one for the other agent.
+    /// The entry of the transfer's result: a summary that was installed later is the one for the other agent.
     transfer: EntryId,
 }
 
@@ -52,7 +52,7 @@ impl SessionState {
         self.record_hand_off(to, sees, true).await
     }
 
-    /// The hand-off that the newest results ask for: the first one counts.
+    /// Returns the hand-off that the newest results request: the first one counts.
     fn requested_hand_off(&self) -> Option<PendingHandOff> {
         self.log.newest_results().into_iter().find_map(|(transfer, result)| {
             let to = self.definition.agent.handed_to(result)?;
@@ -60,8 +60,8 @@ impl SessionState {
         })
     }
 
-    /// Lets the run, which stands between two steps unless calls are open, wait where the conversation is to be handed on
-    /// before its next step. `delivered` is how much input joined. Gives whether it waits.
+    /// Lets the run wait if the conversation is to be handed over before its next step, and no calls are open.
+    /// `delivered` is how much input joined. Returns whether it waits.
     pub(super) fn wait_for_hand_off(&mut self, delivered: u32) -> bool {
         if !open_calls(self.log.path()).is_empty() {
             return false;
@@ -87,7 +87,7 @@ impl SessionState {
         self.runs.open_mut().is_some_and(|run| run.hand_off_mut().is_some())
     }
 
-    /// Hands the conversation on as soon as nothing is being summarised.
+    /// Hands over the conversation as soon as no summary is being made.
     pub(super) async fn hand_off_if_ready(&mut self) {
         let is_ready = self.compaction.is_idle() && !self.runs.is_closing();
         let Some(run) = self.runs.open_mut().filter(|_| is_ready) else { return };

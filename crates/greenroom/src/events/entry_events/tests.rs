@@ -5,7 +5,8 @@ use greenroom_kernel::{Message, RunOutcome};
 use super::*;
 use crate::events::event::tests::context;
 
-/// The run of each entry of a log that is drawn: `m` a message, `n5` a note that run 5 goes on, `e5` the end of run 5.
+/// The run of each entry of a drawn log: `m` is a message, `n5` a note that run 5 continues, `e5` the end of
+/// run 5.
 fn runs(drawn: &str, open_run: Option<u64>) -> Vec<Option<u64>> {
     let entries: Vec<Entry> = (0..)
         .zip(drawn.split_whitespace())
