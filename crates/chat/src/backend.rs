@@ -15,7 +15,8 @@ use greenroom_server::operations::{
 };
 use greenroom_server::{Client, ClientError, Events, ProblemKind};
 
-/// A connection to the session of the chat.
+/// A connection to the session of the chat. Each request fails with the server's refusal, or if the connection is
+/// lost.
 #[derive(Debug, Clone)]
 pub struct Backend {
     client: Client,

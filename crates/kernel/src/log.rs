@@ -169,7 +169,8 @@ impl Log {
         self.path.iter().rev().find(|entry| entry.kind.as_answer().is_some()).map(|entry| entry.id)
     }
 
-    /// The results of the newest answer's calls, in the order in which they came, if neither a prompt nor a hand-off is newer.
+    /// Returns the results of the newest answer's calls, in the order of arrival, if neither a prompt nor a hand-off is
+    /// newer.
     pub fn newest_results(&self) -> Vec<(EntryId, &ToolResult)> {
         let mut results = Vec::new();
         for entry in self.path.iter().rev() {

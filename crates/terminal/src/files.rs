@@ -44,6 +44,9 @@ impl FileError {
 }
 
 /// Reads a file of at most `bytes_max` bytes.
+///
+/// # Errors
+/// The file is not regular, is too large, or cannot be read.
 pub fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
     let (file, _) = open(path, true)?;
     read_all(file, bytes_max)
@@ -51,6 +54,9 @@ pub fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
 
 /// Opens a regular file for reading, and returns it with its metadata. If the path's last component is a
 /// link, it is followed only if `follows`.
+///
+/// # Errors
+/// The file is not regular, is a link that is not followed, or cannot be opened.
 pub fn open(path: &Path, follows: bool) -> Result<(File, Metadata), FileError> {
     // Without NONBLOCK, opening a pipe blocks until it has a writer.
     let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -67,6 +73,9 @@ pub fn open(path: &Path, follows: bool) -> Result<(File, Metadata), FileError> {
 }
 
 /// Reads everything from a reader, if that is at most `bytes_max` bytes.
+///
+/// # Errors
+/// There is more, or it cannot be read.
 pub fn read_all(reader: impl io::Read, bytes_max: u64) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     reader.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(FileError::Io)?;
@@ -75,6 +84,9 @@ pub fn read_all(reader: impl io::Read, bytes_max: u64) -> Result<Vec<u8>, FileEr
 }
 
 /// Reads the first `bytes_max` bytes of a reader, or fewer if it ends before.
+///
+/// # Errors
+/// It cannot be read.
 pub fn read_start(reader: impl io::Read, bytes_max: usize) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     reader.take(bytes_max as u64).read_to_end(&mut bytes).map_err(FileError::Io)?;

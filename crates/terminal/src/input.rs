@@ -46,6 +46,9 @@ pub struct Raw;
 
 impl Raw {
     /// Enters raw mode.
+    ///
+    /// # Errors
+    /// The terminal does not support it, or cannot be written.
     pub fn new() -> io::Result<Self> {
         enter()?;
         // A panic's message must be readable.
@@ -86,6 +89,9 @@ fn leave() {
 }
 
 /// Writes text with its control codes to the terminal.
+///
+/// # Errors
+/// The terminal is gone.
 pub fn write(text: &str) -> io::Result<()> {
     if text.is_empty() {
         return Ok(());

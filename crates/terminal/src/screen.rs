@@ -32,7 +32,7 @@ enum Stream {
     Err,
 }
 
-/// An output stream of lines, with at most one live line below them.
+/// An output stream of lines, with at most one live line below them. Writing fails if the stream is closed.
 #[derive(Debug)]
 pub struct Screen {
     stream: Stream,

@@ -254,7 +254,7 @@ impl<R> RunStream<R> {
         self.abort.clone()
     }
 
-    /// Waits for the next item; returns `None` after the last one.
+    /// Waits for the next item; returns `None` after the last one, which is the reply or the run's error.
     pub async fn next(&mut self) -> Option<Result<RunItem<R>>> {
         StreamExt::next(self).await
     }

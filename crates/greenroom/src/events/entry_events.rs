@@ -1,6 +1,7 @@
 //! The events of a log's entries.
 //!
-//! Invariants: every entry has exactly one event, made of the log alone, so that it is the same whenever it is read.
+//! Invariants: every entry has exactly one event, which depends only on the log, so it is the same whenever
+//! it is read.
 
 use std::borrow::Borrow;
 use std::sync::Arc;

@@ -68,7 +68,7 @@ impl SessionState {
         }
         let requested = self.requested_hand_off();
         let Some(run) = self.runs.open_mut() else { return false };
-        // One that an agent waited for that died stays as it was.
+        // A hand-off for which a crashed agent waited is kept.
         let pending = run.hand_off_mut();
         *pending = pending.take().or(requested);
         let Some(pending) = pending else { return false };
