@@ -72,6 +72,6 @@ fn a_learned_limit_is_shown_and_forgotten() {
     for flags in [&["models", "--forget", "gpt-5.5"][..], &["models", "--provider", "corp", "--forget", "m"]]
     {
         let ran = place.run(flags);
-        assert!(ran.code == Some(0) && ran.stdout.starts_with("No limit of"), "{ran:?}");
+        assert!(ran.code == Some(0) && ran.stdout.starts_with("No learned limit of"), "{ran:?}");
     }
 }
