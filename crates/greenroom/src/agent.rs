@@ -339,9 +339,10 @@ impl Agent {
     /// Returns the specifications of its tools as the model gets them, by name, without sub-agents.
     ///
     /// ```
-    /// # use greenroom::prelude::*;
-    /// let agent = Agent::new("gpt-5.5").tools(&builtin::read_only(greenroom_tools::Workspace::open(".").unwrap()));
-    /// assert!(agent.tool_specs().iter().any(|tool| tool.name == "read"));
+    /// use greenroom::prelude::*;
+    /// # #[derive(Deserialize, JsonSchema)] struct Weather { city: String }
+    /// let agent = Agent::new("gpt-5.5").tool("weather", |asked: Weather| async move { Ok(asked.city) });
+    /// assert_eq!(agent.tool_specs()[0].name, "weather");
     /// ```
     pub fn tool_specs(&self) -> Arc<[ToolSpec]> {
         self.tools.specs()

@@ -90,7 +90,7 @@ pub(crate) fn is_gone(error: &anyhow::Error) -> bool {
     error.chain().filter_map(|cause| cause.downcast_ref::<ClientError>()).any(is_gone_client)
 }
 
-/// As [`is_gone`].
+/// Like [`is_gone`], for an error of a client.
 pub(crate) fn is_gone_client(error: &ClientError) -> bool {
     *error == ClientError::Disconnected || error.kind() == Some(ProblemKind::Closed)
 }

@@ -1,4 +1,4 @@
-//! What the configuration says of the runtime as a whole is used.
+//! The configuration's settings for a whole runtime are used.
 
 use greenroom_simulator::Simulator;
 

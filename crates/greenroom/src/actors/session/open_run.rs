@@ -361,7 +361,7 @@ impl ClosingRun {
     }
 
     /// Returns the failure after which the run, and the input behind it, remain to be done: the failure may
-    /// pass, and no caller got it who could retry.
+    /// pass, and there was no caller to retry.
     pub(super) fn passing_failure(&self) -> Option<&Failure> {
         match &self.outcome {
             RunOutcome::Failed(failure) if self.run.options.is_left && failure.class.may_pass() => {

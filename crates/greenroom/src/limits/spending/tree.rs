@@ -214,7 +214,7 @@ impl<S: Spends> Ledger<S> {
     /// maximum cost is reserved until the [`Reserved`] is dropped, which has the summary's output limit.
     ///
     /// # Errors
-    /// As for [`Self::reserve`].
+    /// Those of [`Self::reserve`].
     pub(crate) async fn reserve_summary(
         &self,
         shared: &Arc<S>,
