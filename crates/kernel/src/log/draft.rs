@@ -23,7 +23,7 @@ pub struct Draft {
     pub(super) questions: Questions,
     pub(super) at_ms: u64,
     cost: CallCost,
-    /// Whether the entries come from another log. The draft's questions and head already account for them.
+    /// Whether the entries come from another log, whose work in progress is not this log's.
     is_import: bool,
 }
 
