@@ -466,7 +466,7 @@ async fn a_run_calls_no_more_agents_than_it_may() {
     for session in &sessions {
         for (_, status, text) in results(&runtime, &session.id).await {
             if status == ToolStatus::Error {
-                assert!(text.contains("one run may call 7 agents in all"), "{text}");
+                assert!(text.contains("the run has called 7 agents"), "{text}");
                 refused += 1;
             }
         }

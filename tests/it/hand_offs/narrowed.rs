@@ -312,7 +312,7 @@ async fn the_agent_that_waits_for_a_hand_off_after_a_death_can_be_aborted_and_go
             let ended = tokio::time::timeout(Duration::from_secs(600), run.reply()).await;
             // A second attempt fails too; then its prompt is summarised.
             assert!(matches!(&ended, Ok(Ok(reply)) if reply.text.starts_with("triage")), "{ended:?}");
-            let stays = |event: Arc<Event>| matches!(&event.kind, EventKind::Warning { message } if message.contains("stays where it is"));
+            let stays = |event: Arc<Event>| matches!(&event.kind, EventKind::Warning { message } if message.contains("stays with its agent"));
             assert!(drain(&mut events).into_iter().any(stays));
         }
         model.assert_clean();

@@ -65,8 +65,7 @@ pub(crate) fn tell_all<T>(waiting: Vec<ReplyTo<T>>, result: impl Fn() -> Result<
 
 /// Messages to the supervisor.
 pub(crate) enum SupervisorMessage {
-    /// From a task: a session that sleeps during its run cannot be woken. Send the error to the callers that
-    /// wait for this run.
+    /// From a task: a session that sleeps during its run cannot be woken; callers of this run get the error.
     GiveUp { id: Arc<str>, parking: Parking, error: Error },
     /// Open or resume a session, once.
     Open(OpenRequest),
@@ -78,8 +77,7 @@ pub(crate) enum SupervisorMessage {
     Idle { id: Arc<str> },
     /// A session that was told to sleep has work to do, and stays awake.
     StaysAwake { id: Arc<str> },
-    /// Stop a session's actors, and reply when they have ended; a session that is being opened is stopped
-    /// afterwards.
+    /// Stop a session's actors, and reply when they have ended; if it is being opened, afterwards.
     Close { id: Arc<str>, done: oneshot::Sender<()> },
     /// Stop a session's actors, and delete it from the store.
     Delete { id: Arc<str>, reply: ReplyTo<()> },
@@ -88,7 +86,7 @@ pub(crate) enum SupervisorMessage {
     /// An operation in the store on a session without actors has finished.
     Released { id: Arc<str>, generation: u64, done: HeldWork },
     /// Ask all sessions whether they could work with these new settings of the runtime. Returns their
-    /// answers.
+    /// Ask all sessions whether they could work with these new settings. Returns their answers.
     CheckSettings {
         settings: Arc<CompactionSettings>,
         reply: oneshot::Sender<Vec<oneshot::Receiver<Result<()>>>>,
@@ -139,7 +137,7 @@ pub(crate) struct AmendRequest {
     pub(crate) reply: ReplyTo<usize>,
 }
 
-/// The result of an operation in the store on a session without actors, and the callers that wait for it.
+/// The result of an operation in the store on a session without actors, and the waiting callers.
 pub(crate) enum HeldWork {
     /// It was to be deleted.
     Delete { result: Result<()>, replies: Vec<ReplyTo<()>> },
@@ -151,8 +149,7 @@ pub(crate) enum HeldWork {
 pub(crate) struct MailPlace {
     /// Keeps the session awake until it has handled the message.
     pub(crate) _awake: KeptAwake,
-    /// `None` for messages that are sent at once, however full the mailbox is, because they withdraw
-    /// something.
+    /// `None` for messages that are never refused, because they withdraw something.
     pub(crate) _mailbox: Option<OwnedSemaphorePermit>,
     /// The accepted input of a request; a query has none.
     pub(crate) input: Option<Admitted>,
@@ -198,8 +195,7 @@ pub(crate) enum SessionMessage {
         from: CalledFrom,
         reply: ReplyTo<QueuedInput>,
     },
-    /// From outside: the caller of a prompt has gone or withdraws it: cancel its run, or remove it from the
-    /// inbox.
+    /// From outside: a prompt's caller has gone or withdraws it: cancel its run, or leave the inbox.
     Withdraw { ticket: u64 },
     /// From outside: change the session without starting work.
     Amend { amendment: Amendment, reply: ReplyTo<usize> },
@@ -213,8 +209,7 @@ pub(crate) enum SessionMessage {
     CallStarts { stamp: RunAttempt, call_id: String, reply: ReplyTo<()> },
     /// From the tasks of a run while the session sleeps: continue the run.
     Wake,
-    /// From the agent: the run waits only for its tools and is handed over, so the session can sleep; `None`
-    /// if there is something to do.
+    /// From the agent: the run waits only for its tools and is handed over; `None` if there is work to do.
     Suspended { stamp: RunAttempt, running: Option<Box<Running>> },
     /// From the supervisor: sleep if there is still nothing to do; otherwise reply that the session stays
     /// awake. The supervisor sends nothing else until then.
@@ -224,7 +219,7 @@ pub(crate) enum SessionMessage {
     /// From outside: compact now, with the caller's own agent, if there is one.
     CompactManually { options: CompactOptions, agent: Option<Arc<Agent>>, reply: ReplyTo<Compacted> },
     /// From outside, a tool or a hook: compact after the current run, or now. A request from a compaction's
-    /// own hook is ignored unless new messages have arrived, so a hook cannot loop.
+    /// own hook requires new messages, so a hook cannot loop.
     CompactAfterRun { options: CompactOptions, needs_news: bool },
     /// From outside: return what a compaction would do.
     PlanManually {
@@ -248,9 +243,8 @@ pub(crate) enum SessionMessage {
     State(oneshot::Sender<State>),
     /// From outside: return the context as the model would get it.
     Context(oneshot::Sender<Vec<Arc<Message>>>),
-    /// From the supervisor: continue with this definition, or with changed settings. The caller that opens
-    /// the session waits for the reply; a definition that cannot work changes nothing. For a caller that
-    /// joins others, the definition changes only if the session is idle.
+    /// From the supervisor: continue with this definition, or with changed settings. The opener waits for the
+    /// reply; an unusable definition changes nothing. For a joining caller, only an idle session changes.
     Configure { agent: Arc<Agent>, only_if_idle: bool, reply: Option<ReplyTo<Arc<SessionShared>>> },
     /// From the supervisor: could the session work with these settings of the runtime?
     CheckSettings { settings: Arc<CompactionSettings>, reply: ReplyTo<()> },
@@ -261,7 +255,7 @@ pub(crate) enum SessionMessage {
     /// From the session's own timer: retry writes that the store refused.
     TryAgain,
     /// From a timer, or from the supervisor when it needs room: sleep if nothing has happened since the
-    /// activity counter had this value. Otherwise a timer checks `again` later.
+    /// counter had this value. Otherwise a timer checks `again` later.
     IdleCheck { activity: u64, again: bool },
 
     /// From a sub-agent's call: record the sub-agent's start. Returns the entry.
@@ -415,8 +409,7 @@ pub(crate) struct PromptOptions {
     pub(crate) is_left: bool,
     /// The first entry of the prompt that this one repeats by its key.
     pub(crate) again: Option<EntryId>,
-    /// Learns which run the prompt became, before the run's first event; knows whether the caller has room
-    /// for more events.
+    /// Learns which run the prompt became, and knows whether the caller has room for more events.
     pub(crate) link: Arc<RunLink>,
     /// Set to the prompt's entry when it is durable: the message's, or the inbox item's.
     pub(crate) recorded: Arc<SetOnce<EntryId>>,
@@ -467,8 +460,8 @@ pub(crate) enum AgentMessage {
     Suspend { stamp: RunAttempt },
     /// From the session: continue a run that was handed over.
     Continue { running: Box<Running>, tracker: ractor::ActorRef<Mail<TrackerMessage>> },
-    /// From the session: a record is durable. `answer` is the model's newest answer. If the next step starts
-    /// with a measurement, `is_measuring` says that the tracker has been asked already.
+    /// From the session: a record is durable. `answer` is the model's newest answer; `is_measuring` says that
+    /// the tracker was already asked for the size that the next step starts with.
     Recorded { stamp: RunAttempt, delivered: u32, answer: Option<EntryId>, is_measuring: bool },
     /// From the session: the context to send to the model.
     Context { stamp: RunAttempt, messages: Vec<Arc<Message>> },
@@ -482,13 +475,11 @@ pub(crate) enum AgentMessage {
         settings: Box<ModelSettings>,
         failure: Box<Failure>,
     },
-    /// From the session: publish these events of durable entries; then end the run and send the reply to its
-    /// prompt.
+    /// From the session: publish these events of durable entries, then end the run and send its reply.
     Broadcast { events: Vec<Arc<Event>>, then: Option<RunCompletion> },
     /// From the session: it is about to end; confirm when everything before this was published.
     FlushEvents,
-    /// From the usage tracker: the size, and the context at the time of the session's request, to send to the
-    /// model if no compaction is needed.
+    /// From the usage tracker: the size, and the context to send to the model if no compaction is needed.
     Sized { stamp: RunAttempt, measured: Box<Measurement>, context: Option<Vec<Arc<Message>>> },
     /// From the session: the usage tracker is a new one; ask it again.
     TrackerRestarted { tracker: ractor::ActorRef<Mail<TrackerMessage>> },
@@ -568,12 +559,11 @@ impl TrackerConfig {
 /// Messages to a usage tracker, which keeps the ledger, the learned ratio and the context's size.
 pub(crate) enum TrackerMessage {
     /// From the session: an entry was added to the context. It is durable, except for the answer that ends a
-    /// run, which is recorded together with the end that contains its size.
+    /// run, which is recorded together with the end.
     Appended(Arc<Entry>),
     /// From the session: the context was rewritten.
     Rewritten(Vec<Arc<Entry>>),
-    /// From the session: the model, window, fixed part or resent reasoning has changed. In the last case, the
-    /// path comes along and is counted again.
+    /// From the session: the model, window, fixed part or (with the path) resent reasoning has changed.
     Configure { config: Box<TrackerConfig>, path: Option<Vec<Arc<Entry>>> },
     /// From the session: an entry changed the bill.
     Billed(Bill),
