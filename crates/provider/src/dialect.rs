@@ -7,6 +7,8 @@
 
 mod anthropic;
 pub(crate) mod chat;
+mod fields;
+mod gemini;
 pub(crate) mod ids;
 
 use std::collections::{HashSet, VecDeque};
@@ -37,6 +39,8 @@ pub enum Api {
     Chat,
     /// Anthropic's Messages, at Anthropic, Bedrock, Vertex or Foundry.
     Anthropic,
+    /// Google's `generateContent`, at the Gemini API or Vertex.
+    Gemini,
 }
 
 impl Api {
@@ -45,6 +49,7 @@ impl Api {
         match self {
             Self::Chat => Box::new(chat::Chat::new(options)),
             Self::Anthropic => Box::new(anthropic::Anthropic::new(options)),
+            Self::Gemini => Box::new(gemini::Gemini::new(options)),
         }
     }
 }
@@ -82,6 +87,11 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
     /// Returns the header that carries the API key, and its value.
     fn key_header(&self, key: &str) -> (HeaderName, String) {
         (AUTHORIZATION, format!("Bearer {key}"))
+    }
+
+    /// Returns the path of the list of models, below the base URL. It may have a query.
+    fn models_path(&self) -> &'static str {
+        "models"
     }
 
     /// Returns the headers of all requests.

@@ -39,8 +39,8 @@ pub use self::served::{Served, ServedModel};
 pub use self::settings::{ModelSettings, ReasoningEffort, ResendReasoning, SettingError, ToolChoice};
 #[cfg(feature = "http")]
 pub use self::transport::{
-    ANTHROPIC_BASE_URL, ApiKey, HttpProvider, MaxTokensField, OPENAI_BASE_URL, OptionsError, Proxies,
-    ServerOptions,
+    ANTHROPIC_BASE_URL, ApiKey, GEMINI_BASE_URL, HttpProvider, MaxTokensField, OPENAI_BASE_URL, OptionsError,
+    Proxies, ServerOptions,
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::BoxStream;

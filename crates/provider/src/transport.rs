@@ -21,7 +21,8 @@ use http::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 
 pub use self::options::{
-    ANTHROPIC_BASE_URL, ApiKey, MaxTokensField, OPENAI_BASE_URL, OptionsError, Proxies, ServerOptions,
+    ANTHROPIC_BASE_URL, ApiKey, GEMINI_BASE_URL, MaxTokensField, OPENAI_BASE_URL, OptionsError, Proxies,
+    ServerOptions,
 };
 use self::send::Template;
 use crate::dialect::Dialect;

@@ -5,7 +5,6 @@
 
 mod decode;
 mod encode;
-mod fields;
 
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};

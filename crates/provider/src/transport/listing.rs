@@ -28,7 +28,7 @@ const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The server could not be reached, or has no list.
 pub(super) async fn served(server: Arc<Server>) -> Result<Served, ProviderError> {
     let base = &server.endpoint.base;
-    let list = page(&server, &format!("{base}/models")).await?;
+    let list = page(&server, &format!("{base}/{}", server.dialect.models_path())).await?;
     let (mut served, more) = read_list(&list);
     if let Some(more) = more {
         let root = base.strip_suffix("/v1").unwrap_or(base);

@@ -11,6 +11,8 @@ use crate::{Api, BaseUrl, ResendReasoning};
 pub const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
 /// The base URL of Anthropic's own API.
 pub const ANTHROPIC_BASE_URL: &str = "https://api.anthropic.com/v1";
+/// The base URL of Google's Gemini API.
+pub const GEMINI_BASE_URL: &str = "https://generativelanguage.googleapis.com/v1beta";
 
 /// An API key that cannot be printed by accident: its `Debug` output is `"***"`, and it has no `Display`.
 #[derive(Clone, PartialEq, Eq)]
@@ -163,6 +165,19 @@ impl ServerOptions {
             name: "anthropic".to_owned(),
             api: Api::Anthropic,
             base_url: ANTHROPIC_BASE_URL.parse().expect("it is a constant, and a test parses it"),
+            api_key: Some(key.into()),
+            ..Self::default()
+        }
+    }
+
+    /// Creates the options of Google's Gemini API, with this key.
+    ///
+    /// For Vertex, set `base_url` to an address that ends with `/publishers/google`; the key is an access token there.
+    pub fn gemini(key: impl Into<ApiKey>) -> Self {
+        Self {
+            name: "google".to_owned(),
+            api: Api::Gemini,
+            base_url: GEMINI_BASE_URL.parse().expect("it is a constant, and a test parses it"),
             api_key: Some(key.into()),
             ..Self::default()
         }

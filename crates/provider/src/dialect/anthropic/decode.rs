@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::DIALECT;
-use super::fields::Fields;
+use crate::dialect::fields::Fields;
 use crate::dialect::{Asked, Decoder, Ids, Progress, Taken, error_in_stream, with_calls};
 use crate::{ProviderError, ReplyEvent};
 

@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use super::fields::Fields;
 use super::{DIALECT, VERTEX_VERSION};
+use crate::dialect::fields::Fields;
 use crate::dialect::ids::{is_name_byte, sendable_id, sendable_tool_name};
 use crate::{ReasoningEffort, Request, ToolChoice, sendable_arguments};
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// An object whose values are not parsed.
@@ -17,15 +17,25 @@ impl Fields {
         self.0.iter().find(|(own, _)| own == name).map(|(_, value)| value.get())
     }
 
+    /// Returns a field's value; `None` if it has none of this type.
+    pub(super) fn parsed<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        serde_json::from_str(self.raw(name)?).ok()
+    }
+
     /// Returns a field's text; `None` if it has none.
     pub(super) fn text(&self, name: &str) -> Option<String> {
-        serde_json::from_str(self.raw(name)?).ok()
+        self.parsed(name)
+    }
+
+    /// Removes a field.
+    pub(super) fn remove(&mut self, name: &str) {
+        self.0.retain(|(own, _)| own != name);
     }
 
     /// Removes a field and returns its text.
     pub(super) fn take_text(&mut self, name: &str) -> Option<String> {
         let text = self.text(name);
-        self.0.retain(|(own, _)| own != name);
+        self.remove(name);
         text
     }
 
