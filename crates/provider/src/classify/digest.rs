@@ -52,6 +52,7 @@ const MESSAGE_FIELDS: &[&str] = &[
     "fault",
     "faultstring",
     "choices",
+    "violations",
 ];
 /// JSON fields that hold an error code, the name of an error type, or an HTTP status. In lower case.
 const CODE_FIELDS: &[&str] = &[
@@ -72,6 +73,7 @@ const CODE_FIELDS: &[&str] = &[
     "http_status",
     "httpstatus",
     "error_name",
+    "quotaid",
 ];
 
 /// The words, codes and numbers of a refusal.

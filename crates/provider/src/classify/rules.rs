@@ -169,7 +169,11 @@ impl<'a> Refusal<'a> {
 
     /// Whether the account has no money or allowance left, as opposed to a limit that waiting lifts.
     fn is_quota_used_up(&self) -> bool {
-        self.has_quota_code() || (words::is_quota(&self.digest.text) && !self.says(words::SHORT_TERM))
+        self.has_quota_code()
+            || self.has_code(words::DAILY_CODES)
+            || (words::is_quota(&self.digest.text)
+                && !self.says(words::SHORT_TERM)
+                && !self.has_code(words::MINUTE_CODES))
     }
 
     /// Whether the error is named as a context overflow, by a code or by an exception's name.

@@ -49,6 +49,10 @@ pub(super) const QUOTA_CODES: &[&str] = &[
     "budgetexceeded",
     "usagelimitreached",
 ];
+/// The names of quotas for a day: waiting for as long as the refusal says does not help.
+pub(super) const DAILY_CODES: &[&str] = &["perday"];
+/// The names of quotas for a minute, which refusals name although their words are about the plan.
+pub(super) const MINUTE_CODES: &[&str] = &["perminute"];
 /// Codes of a missing, wrong or unauthorised key.
 pub(super) const AUTH_CODES: &[&str] = &[
     "authentication",
@@ -169,9 +173,14 @@ const CONTENT_FILTER: &[&str] = &[
     "敏感",
     "不安全",
 ];
-/// Phrases for a call that was cancelled. They contain "context exceeded", and are about another kind of context.
-pub(super) const CANCELLED: &[&str] =
-    &["context deadline exceeded", "context canceled", "context cancelled", "deadline exceeded"];
+/// Phrases for a call that was cancelled. Some contain "context exceeded", and are about another kind of context.
+pub(super) const CANCELLED: &[&str] = &[
+    "context deadline exceeded",
+    "context canceled",
+    "context cancelled",
+    "deadline exceeded",
+    "operation was cancelled",
+];
 /// Phrases for a timeout or a broken connection.
 pub(super) const TIMED_OUT: &[&str] = &[
     "timed out",

@@ -1,7 +1,7 @@
 //! How OpenAI-compatible servers list their models, and the pages on which some of them report more.
 //!
 //! Servers name the same things differently; only this file knows the names. Facts observed with
-//! llama-server, vLLM, SGLang, LiteLLM, OpenRouter, Groq, LM Studio and Ollama.
+//! llama-server, vLLM, SGLang, LiteLLM, OpenRouter, Groq, LM Studio and Ollama, and read in Gemini's documentation.
 //!
 //! Invariants: unreported values are `None` and never a guess; an implausible number is ignored; of several
 //! limits on a page the smallest applies; nothing here sends or waits.
@@ -84,6 +84,8 @@ fn entries(list: &Value) -> &[Value] {
 
 fn model(entry: &Value) -> Option<ServedModel> {
     let id = ["id", "model", "name"].into_iter().find_map(|key| entry[key].as_str())?;
+    // Gemini lists a model with its folder, and requests name it without.
+    let id = id.strip_prefix("models/").filter(|_| entry["id"].is_null()).unwrap_or(id);
     if id.is_empty() {
         return None;
     }
@@ -98,6 +100,7 @@ fn model(entry: &Value) -> Option<ServedModel> {
             tokens(entry, "context_window"),
             tokens(entry, "context_length"),
             tokens(entry, "loaded_context_length"),
+            tokens(entry, "inputTokenLimit"),
             tokens(best, "context_length"),
             tokens(meta, "n_ctx"),
         ]),
@@ -105,6 +108,7 @@ fn model(entry: &Value) -> Option<ServedModel> {
         output_tokens: smallest([
             tokens(entry, "max_output_tokens"),
             tokens(entry, "max_completion_tokens"),
+            tokens(entry, "outputTokenLimit"),
             tokens(best, "max_completion_tokens"),
         ]),
         prices: prices(entry),

@@ -48,6 +48,9 @@ fn each_server_says_it_in_its_own_words() {
     // Groq.
     let groq = json!({"id": "m", "context_window": 131_072, "max_completion_tokens": 8192});
     check(list(groq), None, [Some(131_072), None, Some(8192)]);
+    // Gemini.
+    let gemini = json!({"name": "models/m", "inputTokenLimit": 1_048_576, "outputTokenLimit": 65_536});
+    check(json!({"models": [gemini], "nextPageToken": "n"}), None, [Some(1_048_576), None, Some(65_536)]);
     // A bare array, and Mistral's longest context.
     check(json!([{"id": "m", "context_length": 32_768}]), None, [Some(32_768), None, None]);
     check(list(json!({"id": "m", "max_context_length": 32_768})), None, [None, Some(32_768), None]);

@@ -390,7 +390,8 @@ fn answer_parts<'a>(
     let mut parts = answer.content.iter().peekable();
     while let Some(part) = parts.next() {
         let mut attached = |owner: Owner| {
-            let fields = own_fields(parts.peek()?)?;
+            let next = parts.peek().filter(|next| matches!(next, Part::OpaqueReasoning { .. }))?;
+            let fields = own_fields(next)?;
             (Owner::of(&fields) == owner).then_some(fields)
         };
         match part {

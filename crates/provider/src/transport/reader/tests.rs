@@ -129,3 +129,41 @@ async fn a_call_has_no_id_that_a_call_of_the_conversation_has() {
     }
     panic!("no answer");
 }
+
+/// A stream of Gemini's, with a signature on a part of its own and a character of four bytes.
+const GEMINI: &str = concat!(
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"Hm.\",\"thought\":true}]}}],\"usageMetadata\":{\"promptTokenCount\":5}}\r\n\r\n",
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"So \u{1f600}\"}]}}]}\r\n\r\n",
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"functionCall\":{\"id\":\"f\",\"name\":\"read\",\"args\":{\"n\": 1e3}},\"thoughtSignature\":\"A+/=\"}]}}]}\r\n\r\n",
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"\",\"thoughtSignature\":\"B+/=\"}]},\"finishReason\":\"STOP\"}],\"usageMetadata\":{\"promptTokenCount\":5,\"candidatesTokenCount\":6}}\r\n\r\n",
+);
+
+/// The answer of a Gemini stream that came in these chunks.
+async fn gemini_answer(chunks: Vec<Bytes>) -> Result<AssistantMessage, ProviderError> {
+    let server = HttpProvider::new(ServerOptions::gemini("k")).expect("good options").server;
+    let body = Body::events(stream::iter(chunks.into_iter().map(Ok)), usize::MAX);
+    let mut reader = Reader::new(body, deadline_after(FIRST), String::new(), Vec::new(), server);
+    while let Some(event) = reader.next().await {
+        if let ReplyEvent::Done(answer) = event? {
+            return Ok(*answer);
+        }
+    }
+    panic!("a stream ends with an answer or an error");
+}
+
+#[tokio::test]
+async fn a_gemini_answer_is_the_same_wherever_it_is_cut() {
+    let bytes = Bytes::from_static(GEMINI.as_bytes());
+    let whole = gemini_answer(vec![bytes.clone()]).await.expect("an answer");
+    assert_eq!(whole.content.len(), 6, "{whole:?}");
+    for at in 1..bytes.len() {
+        let cut = gemini_answer(vec![bytes.slice(..at), bytes.slice(at..)]).await.expect("an answer");
+        assert_eq!(cut, whole, "cut at {at}");
+    }
+    // A stream that ends too early is no answer, wherever it ends.
+    let reason = GEMINI.rfind("data: ").expect("there are events");
+    for end in 0..reason {
+        let error = gemini_answer(vec![bytes.slice(..end)]).await.expect_err("it is not whole");
+        assert_eq!(error.failure.class, FailureClass::Malformed, "ends at {end}");
+    }
+}
