@@ -348,9 +348,11 @@ fn whole_answers_and_lists_of_chunks_are_read_like_streams() {
     // Ids that the decoder made differ, so they are left out.
     let content = |decoded: Decoded| {
         let answer = decoded.answer.unwrap();
-        let unnamed = |part: Part| match part {
-            Part::ToolCall(call) => Part::ToolCall(ToolCall { id: String::new(), ..call }),
-            part => part,
+        let unnamed = |mut part: Part| {
+            if let Part::ToolCall(call) = &mut part {
+                call.id.clear();
+            }
+            part
         };
         (
             answer.content.into_iter().map(unnamed).collect::<Vec<_>>(),
