@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use greenroom::provider::{BaseUrl, Catalog, ResendReasoning};
+use greenroom::provider::{Api, BaseUrl, Catalog, ResendReasoning, ServerOptions};
 use greenroom::{Agent, ModelSettings, RuntimeBuilder};
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::CompactionSettings;
@@ -41,8 +41,10 @@ pub(crate) const FILE_NAME: &str = "greenroom.yaml";
 pub(crate) const DEFAULT_MODEL: &str = "gpt-5.5";
 /// The longest system prompt in a configuration, in bytes.
 pub(crate) const SYSTEM_PROMPT_BYTES_MAX: usize = 32 * 1024;
-/// The built-in provider.
+/// The default provider.
 pub(crate) const OPENAI: &str = "openai";
+/// The built-in providers, which a configuration need not have.
+pub(crate) const BUILT_IN: [&str; 3] = [OPENAI, "anthropic", "google"];
 /// The variable with the key of [`OPENAI`], and of an address that no file names.
 pub(crate) const OPENAI_KEY: &str = "OPENAI_API_KEY";
 
@@ -93,16 +95,20 @@ pub(crate) struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let openai = ProviderConfig {
-            base_url: greenroom::provider::OPENAI_BASE_URL.parse().ok(),
-            api_key_env: Some(OPENAI_KEY.to_owned()),
-            ..ProviderConfig::default()
+        let built_in = |options: ServerOptions, variable: &str| {
+            let (base_url, api_key_env) = (Some(options.base_url), Some(variable.to_owned()));
+            (options.name, ProviderConfig { base_url, api_key_env, ..ProviderConfig::default() })
         };
+        let providers = BTreeMap::from([
+            built_in(ServerOptions::default(), OPENAI_KEY),
+            built_in(ServerOptions::anthropic(""), "ANTHROPIC_API_KEY"),
+            built_in(ServerOptions::gemini(""), "GEMINI_API_KEY"),
+        ]);
         Self {
             model: DEFAULT_MODEL.to_owned(),
             context_window: None,
             provider: OPENAI.to_owned(),
-            providers: BTreeMap::from([(OPENAI.to_owned(), openai)]),
+            providers,
             model_settings: ModelSettings::default(),
             models: BTreeMap::new(),
             system_prompt: None,
@@ -158,10 +164,13 @@ impl Config {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ProviderConfig {
-    /// The address of the API, without `/chat/completions`. Only the built-in provider may omit it.
+    /// The address of the API, without the path of requests such as `/chat/completions`. Only the built-in providers
+    /// may omit it.
     #[serde(deserialize_with = "parse_url", serialize_with = "show_url")]
     #[schemars(with = "Option<String>")]
     pub(crate) base_url: Option<BaseUrl>,
+    /// The API that the server offers; by default it is found by the address, or else `chat`.
+    pub(crate) api: Option<Api>,
     /// The environment variable with the key; without one, no key is sent.
     pub(crate) api_key_env: Option<String>,
     /// The provider's name in the model catalogue; by default it is found by the address or the provider's
@@ -185,6 +194,7 @@ impl Default for ProviderConfig {
     fn default() -> Self {
         Self {
             base_url: None,
+            api: None,
             api_key_env: None,
             catalog: None,
             max_in_flight: 16,
@@ -198,6 +208,13 @@ impl Default for ProviderConfig {
 }
 
 impl ProviderConfig {
+    /// Returns the API at `url`: the configured one, or else that of the vendor whose address it is.
+    pub(crate) fn api_at(&self, url: &BaseUrl) -> Api {
+        let vendors = [ServerOptions::anthropic(""), ServerOptions::gemini("")];
+        let is_there = |vendor: &&ServerOptions| vendor.base_url == *url;
+        self.api.or_else(|| vendors.iter().find(is_there).map(|vendor| vendor.api)).unwrap_or_default()
+    }
+
     /// Returns the name in the model catalogue: the configured one, or else that of the provider known at
     /// `url`, or else `name`.
     pub(crate) fn catalog_name(&self, name: &str, url: &BaseUrl) -> String {
@@ -462,8 +479,10 @@ fn check(config: &Config) -> Result<(), Wrong> {
 
 /// Returns the settings that the layers together must have and do not.
 fn missing(config: &Config) -> Vec<Wrong> {
-    let without_url =
-        config.providers.iter().filter(|(name, provider)| provider.base_url.is_none() && *name != OPENAI);
+    let without_url = config
+        .providers
+        .iter()
+        .filter(|(name, provider)| provider.base_url.is_none() && !BUILT_IN.contains(&name.as_str()));
     without_url
         .map(|(name, _)| (vec!["providers".to_owned(), name.clone()], "its base_url is missing".to_owned()))
         .collect()

@@ -154,7 +154,10 @@ pub(crate) fn is_store_in_use(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Returns the failure in one line, with advice.
+/// What stands before each item of a list in a message.
+pub(crate) const ITEM: &str = "\n  ";
+
+/// Returns the failure in one line, or in several if its message is a list of our own, with advice.
 pub(crate) fn line(error: &anyhow::Error) -> String {
     let text = error.chain().map(ToString::to_string).fold(String::new(), |mut text, cause| {
         // Most of our errors include their cause already.
@@ -166,7 +169,13 @@ pub(crate) fn line(error: &anyhow::Error) -> String {
         }
         text
     });
-    let text = harmless(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned();
+    let squeezed = |text: &str| harmless(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned();
+    // Only our own lists have lines of their own.
+    let lines = text.split(ITEM).filter(|_| error.is::<CliError>());
+    let text = match lines.map(squeezed).collect::<Vec<_>>().join(ITEM) {
+        of_others if of_others.is_empty() => squeezed(&text),
+        own => own,
+    };
     match advice(error) {
         Some(advice) if !text.contains(advice) => format!("{text}; {advice}"),
         Some(_) | None => text,

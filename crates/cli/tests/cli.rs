@@ -47,6 +47,7 @@ mod cli {
     pub(crate) mod models;
     pub(crate) mod process;
     pub(crate) mod prompts;
+    pub(crate) mod providers;
     pub(crate) mod questions;
     pub(crate) mod refusals;
     pub(crate) mod run;

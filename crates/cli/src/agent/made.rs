@@ -76,13 +76,15 @@ impl Made {
         let loaded = load_config_or(global, surroundings, last_valid)?;
         let mut warnings = Vec::new();
         let config = &loaded.config;
-        let server = Server::chosen(&loaded, &args.server, !args.simulate, surroundings)?;
         let tools = match args.no_tools {
             true => None,
             false => Some(workspace(global, &surroundings.path(&args.workspace), surroundings)?),
         };
         let named = named_model(args, surroundings);
         let asked = named.clone().unwrap_or_else(|| config.model.clone());
+        // A project's file does not choose whom the conversation goes to.
+        let own_model = named.as_deref().unwrap_or(&loaded.own.model);
+        let server = Server::chosen(&loaded, &args.server, own_model, !args.simulate, surroundings)?;
         let window = args.window.or_else(|| config.window_of(&asked));
         let simulated = if args.simulate {
             let pace = Pace { chunks: 12, first_ms: 80, between_ms: 15 };

@@ -4,6 +4,8 @@
 //! from a file, only after the user has confirmed it; missing settings are reported before anything is
 //! opened.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +18,9 @@ use greenroom_tools::origin;
 use super::trust;
 use crate::args::{ModelArgs, ServerArgs};
 use crate::config::surroundings::Surroundings;
-use crate::config::{Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable};
+use crate::config::{
+    BUILT_IN, Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable,
+};
 use crate::error::usage;
 
 /// The chosen server.
@@ -31,15 +35,24 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Chooses the server: by a flag, or else the environment, or else the configuration.
+    /// Chooses the server: by a flag, or else the environment, or else the configuration, or else by the vendor of
+    /// `model`.
     pub(crate) fn chosen(
         loaded: &Loaded,
         args: &ServerArgs,
+        model: &str,
         may_ask_environment: bool,
         surroundings: &Surroundings,
     ) -> Result<Self> {
         let config = &loaded.config;
-        let name = args.provider.as_deref().unwrap_or(&config.provider);
+        let sets_server = |key: &Vec<String>| {
+            let key: Vec<&str> = key.iter().map(String::as_str).collect();
+            matches!(key[..], ["provider"] | ["providers", OPENAI, "base_url"])
+        };
+        let is_set = loaded.origins.keys().any(sets_server)
+            || (may_ask_environment && surroundings.variable("OPENAI_BASE_URL").is_some());
+        let of_model = || vendor(model).filter(|_| !is_set && args.base_url.is_none());
+        let name = args.provider.as_deref().or_else(of_model).unwrap_or(&config.provider);
         let (settings, base_url) = config.provider(name)?;
         let given = args.base_url.clone().filter(|url| !url.trim().is_empty());
         let may_ask_environment = may_ask_environment && given.is_none() && args.provider.is_none();
@@ -63,6 +76,21 @@ impl Server {
         Ok(Self { name: None, settings, base_url, is_of_file: false, surroundings: surroundings.clone() })
     }
 
+    /// Whether it is a vendor's own server.
+    fn is_built_in(&self) -> bool {
+        let defaults = Config::default();
+        let built_in = self.name.as_ref().and_then(|name| defaults.providers.get(name));
+        built_in.is_some_and(|built_in| built_in.base_url.as_ref() == Some(&self.base_url))
+    }
+
+    /// Returns further variables that usually have the vendor's key.
+    fn other_variables(&self) -> &'static [&'static str] {
+        match self.is_built_in().then(|| Catalog::bundled().provider(&self.catalog_name())).flatten() {
+            Some(provider) => &provider.key_variables,
+            None => &[],
+        }
+    }
+
     fn catalog_name(&self) -> String {
         self.settings.catalog_name(self.name.as_deref().unwrap_or(OPENAI), &self.base_url)
     }
@@ -78,7 +106,14 @@ impl Server {
             check_variable(name).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
         }
         let key_variable = args.api_key_env.as_deref().or(self.settings.api_key_env.as_deref());
-        let api_key = key_variable.and_then(|name| self.surroundings.variable(name));
+        let is_usual = self.settings.api_key_env.as_deref() == key_variable;
+        let others = if is_usual { self.other_variables() } else { &[] };
+        let mut variables = key_variable.into_iter().chain(others.iter().copied());
+        let found = variables.find_map(|name| Some((name, self.surroundings.variable(name)?)));
+        let (key_variable, api_key) = match found {
+            Some((name, key)) => (Some(name), Some(key)),
+            None => (key_variable, None),
+        };
         let is_confirmed =
             |key: &String| !self.is_of_file || trust::is_confirmed(data_dir, key, &self.base_url);
         if let (Some(key), Some(key_variable), true) = (&api_key, key_variable, needs_key)
@@ -100,12 +135,7 @@ impl Server {
                         "the variable {key_variable}, which --api-key-env names, is not set"
                     )));
                 }
-                _ if asks_openai => {
-                    return Err(usage(format!(
-                        "there is no API key: set {key_variable}, or name another server with --base-url, or try \
-                         --simulate, which needs neither"
-                    )));
-                }
+                _ if asks_openai || self.is_built_in() => return Err(usage(without_key(key_variable))),
                 Some(name) if name != OPENAI => {
                     return Err(usage(format!(
                         "the variable {key_variable}, which the provider {name} names, is not set"
@@ -116,6 +146,7 @@ impl Server {
         }
         let options = ServerOptions {
             name: self.catalog_name(),
+            api: self.settings.api_at(&self.base_url),
             base_url: self.base_url.clone(),
             api_key: api_key.map(Into::into),
             proxies: Some(proxies(&self.surroundings)),
@@ -127,6 +158,66 @@ impl Server {
         };
         HttpProvider::new(options).map(Arc::new).map_err(|error| usage(error.to_string()))
     }
+}
+
+/// Returns the built-in provider that has this model, if it is not the default one.
+fn vendor(model: &str) -> Option<&'static str> {
+    let catalog = Catalog::bundled();
+    let others = || BUILT_IN.into_iter().filter(|name| *name != OPENAI);
+    if catalog.find(OPENAI, model).is_some() {
+        return None;
+    }
+    let families = [("claude-", "anthropic"), ("gemini-", "google")];
+    others()
+        .find(|name| catalog.find(name, model).is_some())
+        .or_else(|| families.into_iter().find(|(family, _)| model.starts_with(family)).map(|(_, name)| name))
+}
+
+/// Servers that run on the user's own machine, with their usual addresses.
+const LOCAL: [(&str, &str); 3] = [
+    ("Ollama", "http://127.0.0.1:11434/v1"),
+    ("LM Studio", "http://127.0.0.1:1234/v1"),
+    ("llama-server", "http://127.0.0.1:8080/v1"),
+];
+
+/// Returns what can be done without an API key, a line each.
+fn without_key(variable: &str) -> String {
+    let found: Vec<String> = LOCAL
+        .iter()
+        .filter(|(_, address)| lists_models(address))
+        .map(|(name, address)| {
+            format!("{name} is running on this machine: --base-url {address} --model NAME")
+        })
+        .collect();
+    let local = match &*found.join("\n  ") {
+        "" => "a local server, such as Ollama: --base-url http://127.0.0.1:11434/v1 --model NAME".to_owned(),
+        found => found.to_owned(),
+    };
+    format!(
+        "there is no API key; use one of these:\n  \
+         a key of this provider: set {variable}\n  \
+         another provider: --model claude-… with ANTHROPIC_API_KEY, --model gemini-… with GEMINI_API_KEY\n  \
+         {local}\n  \
+         the simulated model, which needs neither: --simulate"
+    )
+}
+
+/// Whether a server at this address answers within a moment with a list of models.
+fn lists_models(address: &str) -> bool {
+    const MOMENT: Duration = Duration::from_millis(300);
+    let Some((host, _)) = address.strip_prefix("http://").and_then(|rest| rest.split_once('/')) else {
+        return false;
+    };
+    let asked = || {
+        let mut stream = TcpStream::connect_timeout(&host.parse().ok()?, MOMENT).ok()?;
+        stream.set_read_timeout(Some(MOMENT)).ok()?;
+        let request = format!("GET /v1/models HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).ok()?;
+        Some(head.starts_with(b"HTTP/1.") && head.ends_with(b" 200"))
+    };
+    asked().unwrap_or(false)
 }
 
 /// Whether a file sets this provider's address or its key's variable. Repeating a default does not count.

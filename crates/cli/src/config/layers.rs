@@ -20,7 +20,7 @@ use self::trust::{Over, is_trusted};
 use super::live::refused;
 use super::overrides::Overrides;
 use super::place::line_of;
-use super::{Config, FILE_NAME, OPENAI, Wrong, check, missing};
+use super::{BUILT_IN, Config, FILE_NAME, Wrong, check, missing};
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
 
@@ -180,7 +180,7 @@ fn without_effect(value: &Value, said: impl Fn(&[String], &str) -> String) -> Ve
 /// Merges the values of the files, which were checked.
 pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>) -> Result<Loaded> {
     let mut merged = serde_norway::to_value(Config::default())?;
-    let mut has_openai = false;
+    let mut named = Value::default();
     let (mut origins, mut lacking) = (Origins::default(), Lacking::default());
     let mut reserved = Vec::new();
     for (source, value) in [(&files.own, &own), (&files.project, &project)] {
@@ -192,7 +192,7 @@ pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
         reserved.extend(without_effect(&over.value, |parts, reason| over.wrong(parts, reason)));
     }
     if let Some(value) = own {
-        has_openai = value.get("providers").and_then(|providers| providers.get(OPENAI)).is_some();
+        named = value.get("providers").cloned().unwrap_or_default();
         origins.put(&value, &merged, files.own.as_ref().map(|source| source.path.display().to_string()));
         merge(&mut merged, value);
     }
@@ -230,16 +230,17 @@ pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
         return Err(usage(source.map_or(text.clone(), |source| at(source, &["provider"], &text))));
     }
     if let Some(source) = &files.project
-        && config.provider == OPENAI
-        && own_config.provider != OPENAI
-        && !has_openai
+        && config.provider != own_config.provider
+        && BUILT_IN.contains(&config.provider.as_str())
+        && named.get(config.provider.as_str()).is_none()
     {
         // A user with a server of their own by default may not want to switch away from it.
         let reason = format!(
-            "your own file chooses {} and does not name {OPENAI}; if what you say in this folder may go there, add \
-             `providers: {{ {OPENAI}: {{}} }}` to {}",
-            own_config.provider,
-            own_file_shown()
+            "your own file chooses {own} and does not name {theirs}; if what you say in this folder may go there, add \
+             `providers: {{ {theirs}: {{}} }}` to {file}",
+            own = own_config.provider,
+            theirs = config.provider,
+            file = own_file_shown()
         );
         return Err(usage(at(source, &["provider"], &reason)));
     }

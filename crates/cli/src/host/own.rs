@@ -84,7 +84,7 @@ pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Ru
 pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Runtime, Agent)> {
     let loaded = config(global)?;
     let config = &loaded.config;
-    let server = Server::chosen(&loaded, &args.server, true, &Surroundings::here())?;
+    let server = Server::chosen(&loaded, &args.server, &loaded.own.model, true, &Surroundings::here())?;
     // Learned limits are in our own store, so no server is asked.
     let provider = server.provider(&args.server, args.forget.is_none(), &data_dir(global)?)?;
     let mut agent = config.with_windows(Agent::new(config.model.as_str()));

@@ -1,0 +1,142 @@
+//! Sessions over the vendors' own APIs: what a vendor wants back comes back as it was, through compactions, restarts and
+//! changes between vendors.
+
+use std::sync::Arc;
+
+use greenroom::prelude::*;
+use greenroom::provider::{Api, HttpProvider, ServerOptions};
+use greenroom_kernel::{Message, Part, StopReason};
+use greenroom_simulator::{
+    Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
+    Summariser,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::compaction_fixtures::text;
+use crate::support::agent;
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+/// Thinks, calls a tool, thinks again and answers.
+fn thinks(request: &SeenRequest, info: CallInfo) -> Said {
+    let has_result = matches!(request.messages.last().map(|last| &**last), Some(Message::ToolResult(_)));
+    let said = if has_result {
+        Said::text(text(&format!("answer {}.", info.session_call), 300))
+    } else {
+        Said::call("look", &serde_json::json!({}))
+    };
+    said.with_reasoning(format!("thought {}", info.session_call))
+}
+
+async fn served(model: &Simulator, name: &str, api: Api) -> (HttpProvider, SimulatorServer) {
+    let server = model.serve().await.unwrap();
+    let options = ServerOptions {
+        name: name.to_owned(),
+        api,
+        base_url: server.base_url(),
+        prompt_cache_key: Some(true),
+        ..ServerOptions::default()
+    };
+    (HttpProvider::new(options).unwrap(), server)
+}
+
+fn model(window: u64) -> Simulator {
+    let script = ByPurpose::new(Function(thinks), Summariser::Obedient);
+    Simulator::new(SimulatorOptions { window, ..SimulatorOptions::new(script) })
+}
+
+fn looking(window: u64) -> Agent {
+    agent(window).tool("look", |_: Nothing| async move { Ok("The sky is grey.") })
+}
+
+/// Returns the opaque data of a session's answers.
+async fn opaque(runtime: &Runtime) -> Vec<String> {
+    let entries = runtime.entries("s", greenroom::EntryId(0)).await.unwrap();
+    let answers = entries.iter().filter_map(|entry| entry.kind.as_message()?.as_answer().cloned());
+    let data = answers.flat_map(|answer| answer.content).filter_map(|part| match part {
+        Part::OpaqueReasoning { data, .. } => Some(data),
+        _ => None,
+    });
+    data.collect()
+}
+
+/// Runs through two lives of a store and several compactions; the server refuses every signature that is not its own.
+#[tokio::test]
+async fn signatures_survive_compactions_and_a_restart() {
+    let window = 6_000;
+    let model = model(window);
+    let dir = tempfile::tempdir().unwrap();
+    let mut kept = 0;
+    let mut compactions = 0;
+    for life in 0..2 {
+        let (provider, _server) = served(&model, "anthropic", Api::Anthropic).await;
+        let runtime =
+            Runtime::builder().provider(Arc::new(provider)).data_dir(dir.path()).start().await.unwrap();
+        let session = runtime.open("s", &looking(window)).await.unwrap();
+        for run in 0..10 {
+            let reply = session.prompt(format!("Look, {life} {run}.")).await.unwrap();
+            assert!(reply.text.starts_with("answer "), "{reply:?}");
+            compactions += reply.compactions.len();
+        }
+        let data = opaque(&runtime).await;
+        assert!(data.len() >= kept + 20, "each answer has its signature: {}", data.len());
+        kept = data.len();
+        runtime.shutdown().await.unwrap();
+    }
+    assert!(compactions >= 2, "{compactions}");
+    let requests = model.requests();
+    let signed = requests.iter().filter(|logged| {
+        let answers = logged.request.messages.iter().filter_map(|message| message.as_answer());
+        answers.map(|answer| answer.reasoning_chars()).sum::<usize>() > 0
+    });
+    assert!(signed.count() >= 20, "thinking is sent back");
+    model.assert_clean();
+}
+
+/// A server that pauses its turn gets the answer back as it is, and continues.
+#[tokio::test]
+async fn a_paused_turn_continues() {
+    let pauses = |request: &SeenRequest, _: CallInfo| match request.messages.len() {
+        1 => Said::text("First half, ").with_reasoning("long work").with_finish(StopReason::Paused),
+        _ => Said::text("second half."),
+    };
+    let script = Function(pauses);
+    let tolerates = &[greenroom_simulator::Rule::EndsWithAssistant];
+    let model = Simulator::new(SimulatorOptions { tolerates, ..SimulatorOptions::new(script) });
+    let (provider, _server) = served(&model, "anthropic", Api::Anthropic).await;
+    let runtime = Runtime::builder().provider(Arc::new(provider)).in_memory().start().await.unwrap();
+    let session = runtime.open("s", &agent(50_000)).await.unwrap();
+    let reply = session.prompt("Go.").await.unwrap();
+    assert_eq!((reply.text.as_str(), reply.steps), ("second half.", 2));
+    assert_eq!(reply.stop, StopReason::Stop);
+    let requests = model.requests();
+    let last = requests[1].request.messages.last().unwrap();
+    assert_eq!(last.text(), "First half, ");
+    model.assert_clean();
+}
+
+/// One session over two vendors in turn: each gets its own signatures and nothing of the other's.
+#[tokio::test]
+async fn a_session_changes_between_vendors() {
+    let (first, second) = (model(50_000), model(50_000));
+    let (anthropic, _one) = served(&first, "anthropic", Api::Anthropic).await;
+    let (openai, _two) = served(&second, "openai", Api::Chat).await;
+    let builder = Runtime::builder().provider(Arc::new(anthropic)).provider(Arc::new(openai));
+    let runtime = builder.in_memory().start().await.unwrap();
+    for round in 0..6 {
+        let name = ["anthropic", "openai"][round % 2];
+        let session = runtime.open("s", &looking(50_000).provider(name)).await.unwrap();
+        let reply = session.prompt(format!("Look, {round}.")).await.unwrap();
+        assert!(reply.text.starts_with("answer "), "{reply:?}");
+        runtime.close("s").await.unwrap();
+    }
+    assert_eq!(opaque(&runtime).await.len(), 6, "two answers in each of three rounds are signed");
+    let newest = first.requests().last().unwrap().request.clone();
+    let answers = newest.messages.iter().filter_map(|message| message.as_answer());
+    let thoughts = answers.map(|answer| answer.reasoning_chars()).filter(|chars| *chars > 0).count();
+    assert_eq!(thoughts, 5, "its own thoughts, and none of the other's");
+    first.assert_clean();
+    second.assert_clean();
+}
