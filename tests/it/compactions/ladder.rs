@@ -217,7 +217,7 @@ async fn a_limit_below_the_window_that_is_set_is_said_not_to_be_used() {
     let said = warnings(&drain(&mut events));
     let of_limit: Vec<&String> = said.iter().filter(|warning| warning.contains("9000")).collect();
     assert_eq!(of_limit.len(), 1, "{said:?}");
-    assert!(of_limit[0].contains("is not used, since its window is set to 20000"), "{of_limit:?}");
+    assert!(of_limit[0].contains("is not used, because its window is set to 20000"), "{of_limit:?}");
 }
 
 /// On a switch to a model with a smaller window, the old model, whose window still holds the context, writes
