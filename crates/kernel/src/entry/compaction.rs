@@ -231,7 +231,7 @@ pub struct CompactionStarted {
 /// The end of a compaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompactionEnded {
-    /// The [`EntryKind::CompactionStarted`] to which this end belongs.
+    /// The [`EntryKind::CompactionStarted`](crate::entry::EntryKind::CompactionStarted) to which this end belongs.
     pub started: EntryId,
     /// The reason for the compaction.
     pub trigger: Trigger,

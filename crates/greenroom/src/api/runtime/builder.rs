@@ -185,8 +185,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Sets the model settings for one model, for every agent. An agent's own [`Agent::settings_for`] takes
-    /// precedence.
+    /// Sets the model settings for one model, for every agent. An agent's own
+    /// [`settings_for`](crate::Agent::settings_for) takes precedence.
     #[must_use]
     pub fn settings_for(mut self, model: impl Into<String>, settings: ModelSettings) -> Self {
         let known = self.settings_by_model.entry(model.into()).or_default();
