@@ -5,6 +5,7 @@
 
 pub(crate) mod anthropic;
 pub(crate) mod chat;
+mod gemini;
 
 use greenroom_provider::Purpose;
 use hyper::{HeaderMap, header};
@@ -21,6 +22,8 @@ pub(crate) enum Protocol {
     Chat,
     /// Anthropic's Messages.
     Anthropic,
+    /// Google's `generateContent`.
+    Gemini,
 }
 
 /// A request that was read.
@@ -53,7 +56,7 @@ impl Protocol {
         match path {
             "/v1/chat/completions" => Some(Self::Chat),
             "/v1/messages" => Some(Self::Anthropic),
-            _ => None,
+            _ => gemini::call_of(path).map(|_| Self::Gemini),
         }
     }
 
@@ -62,11 +65,12 @@ impl Protocol {
         match self {
             Self::Chat => text(headers, header::AUTHORIZATION.as_str())?.strip_prefix("Bearer "),
             Self::Anthropic => text(headers, "x-api-key"),
+            Self::Gemini => text(headers, "x-goog-api-key"),
         }
     }
 
     /// Reads a request.
-    pub(crate) fn parse(self, headers: &HeaderMap, body: &[u8]) -> Parsed {
+    pub(crate) fn parse(self, path: &str, headers: &HeaderMap, body: &[u8]) -> Parsed {
         let from_headers = FromHeaders {
             session: text(headers, "x-greenroom-session").map(str::to_owned),
             purpose: match text(headers, "x-greenroom-purpose") {
@@ -78,6 +82,7 @@ impl Protocol {
         match self {
             Self::Chat => chat::parse(from_headers, body),
             Self::Anthropic => anthropic::parse(headers, from_headers, body),
+            Self::Gemini => gemini::parse(path, from_headers, body),
         }
     }
 
@@ -87,6 +92,7 @@ impl Protocol {
         match self {
             Self::Chat => body,
             Self::Anthropic => anthropic::error(status, &body).unwrap_or(body),
+            Self::Gemini => gemini::error(status, &body).unwrap_or(body),
         }
     }
 }

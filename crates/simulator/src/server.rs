@@ -185,7 +185,8 @@ async fn complete(
         let body = chat::error_body("The request is too large.", "invalid_request_error", None);
         return Ok(json(413, protocol.error(413, body)));
     };
-    let Parsed { seen, broken, mut writer } = protocol.parse(&head.headers, &body.to_bytes());
+    let Parsed { seen, broken, mut writer } =
+        protocol.parse(head.uri.path(), &head.headers, &body.to_bytes());
     let streamed = seen.streamed;
     let (answer, flight) = simulator.begin(seen, broken);
     let steps = match answer {

@@ -475,6 +475,8 @@ async fn check_same(api: Api, name: &str, options: impl Fn() -> SimulatorOptions
         api,
         base_url: server.base_url(),
         prompt_cache_key: Some(true),
+        // Gemini has no field for it.
+        headers: vec![("x-greenroom-session".to_owned(), "s".to_owned())],
         ..ServerOptions::default()
     })
     .unwrap();
@@ -538,7 +540,7 @@ async fn in_process_and_over_http_through_the_real_client_are_the_same() {
         let first = Answer { fault, ..calls() };
         SimulatorOptions::new(Sequence(vec![first, calls(), Answer::text("Done: 你好 🙂.")]))
     };
-    for api in [Api::Chat, Api::Anthropic] {
+    for api in [Api::Chat, Api::Anthropic, Api::Gemini] {
         assert_eq!(check_same(api, "no fault", || replies(None)).await, 3);
         let mut faults = 0;
         for fault in Fault::every_kind() {
