@@ -104,7 +104,8 @@ pub struct ServerOptions {
     pub api: Api,
     /// The URL of the API.
     pub base_url: BaseUrl,
-    /// The key, which is sent as a bearer token. Local servers usually need none.
+    /// The key, which is sent in the header that the API expects, by default as a bearer token. Local servers usually
+    /// need none.
     pub api_key: Option<ApiKey>,
     /// The proxies; `None` means those that the environment names.
     pub proxies: Option<Proxies>,

@@ -433,12 +433,12 @@ fn answer_parts<'a>(
 
 /// Returns the fields of opaque data of this dialect, without a signature that the API would refuse.
 fn own_fields(part: &Part) -> Option<Fields> {
-    let data = match part {
-        Part::OpaqueReasoning { dialect, data } | Part::OpaqueBlock { dialect, data } => {
-            (dialect == DIALECT).then_some(data)?
-        }
-        _ => return None,
+    let (Part::OpaqueReasoning { dialect, data } | Part::OpaqueBlock { dialect, data }) = part else {
+        return None;
     };
+    if dialect != DIALECT {
+        return None;
+    }
     let mut fields: Fields = serde_json::from_str(data).ok()?;
     if !fields.text("thoughtSignature").is_some_and(|signature| is_base64(&signature)) {
         fields.remove("thoughtSignature");
