@@ -10,6 +10,7 @@ pub(crate) mod chat;
 mod fields;
 mod gemini;
 pub(crate) mod ids;
+mod responses;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -37,6 +38,8 @@ pub enum Api {
     /// OpenAI's chat completions, which most gateways and local servers offer.
     #[default]
     Chat,
+    /// OpenAI's Responses, at OpenAI or Azure.
+    Responses,
     /// Anthropic's Messages, at Anthropic, Bedrock, Vertex or Foundry.
     Anthropic,
     /// Google's `generateContent`, at the Gemini API or Vertex.
@@ -48,6 +51,7 @@ impl Api {
     pub(crate) fn dialect(self, options: &ServerOptions) -> Box<dyn Dialect> {
         match self {
             Self::Chat => Box::new(chat::Chat::new(options)),
+            Self::Responses => Box::new(responses::Responses::new(options)),
             Self::Anthropic => Box::new(anthropic::Anthropic::new(options)),
             Self::Gemini => Box::new(gemini::Gemini::new(options)),
         }

@@ -9,44 +9,44 @@ use serde_json::value::RawValue;
 
 /// An object whose values are not parsed.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Fields(Vec<(String, Box<RawValue>)>);
+pub(crate) struct Fields(Vec<(String, Box<RawValue>)>);
 
 impl Fields {
     /// Returns the value of a field as it came.
-    pub(super) fn raw(&self, name: &str) -> Option<&str> {
+    pub(crate) fn raw(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(own, _)| own == name).map(|(_, value)| value.get())
     }
 
     /// Returns a field's value; `None` if it has none of this type.
-    pub(super) fn parsed<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+    pub(crate) fn parsed<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         serde_json::from_str(self.raw(name)?).ok()
     }
 
     /// Returns a field's text; `None` if it has none.
-    pub(super) fn text(&self, name: &str) -> Option<String> {
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
         self.parsed(name)
     }
 
     /// Removes a field.
-    pub(super) fn remove(&mut self, name: &str) {
+    pub(crate) fn remove(&mut self, name: &str) {
         self.0.retain(|(own, _)| own != name);
     }
 
     /// Removes a field and returns its text.
-    pub(super) fn take_text(&mut self, name: &str) -> Option<String> {
+    pub(crate) fn take_text(&mut self, name: &str) -> Option<String> {
         let text = self.text(name);
         self.remove(name);
         text
     }
 
     /// Removes a field and returns its value as it came.
-    pub(super) fn take_raw(&mut self, name: &str) -> Option<String> {
+    pub(crate) fn take_raw(&mut self, name: &str) -> Option<String> {
         let at = self.0.iter().position(|(own, _)| own == name)?;
         Some(self.0.remove(at).1.get().to_owned())
     }
 
     /// Sets a field to a value.
-    pub(super) fn set(&mut self, name: &str, value: Box<RawValue>) {
+    pub(crate) fn set(&mut self, name: &str, value: Box<RawValue>) {
         match self.0.iter_mut().find(|(own, _)| own == name) {
             Some((_, old)) => *old = value,
             None => self.0.push((name.to_owned(), value)),
@@ -55,7 +55,7 @@ impl Fields {
 
     /// Adds a delta's field: text is appended to text, and anything else replaces what was there. Returns how many bytes
     /// came.
-    pub(super) fn append(&mut self, name: &str, value: &RawValue) -> usize {
+    pub(crate) fn append(&mut self, name: &str, value: &RawValue) -> usize {
         let both = self.text(name).zip(serde_json::from_str::<String>(value.get()).ok());
         match both.and_then(|(old, new)| serde_json::value::to_raw_value(&(old + &new)).ok()) {
             Some(joined) => self.set(name, joined),
@@ -65,7 +65,7 @@ impl Fields {
     }
 
     /// Adds an item to a field's list. Returns how many bytes came.
-    pub(super) fn push(&mut self, name: &str, item: &RawValue) -> usize {
+    pub(crate) fn push(&mut self, name: &str, item: &RawValue) -> usize {
         let old = self.raw(name).map(str::trim).filter(|list| list.starts_with('[')).unwrap_or("[]");
         let inside = old[1..old.len() - 1].trim();
         let comma = if inside.is_empty() { "" } else { "," };
@@ -76,18 +76,18 @@ impl Fields {
     }
 
     /// Yields each field, with its value as it came.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
         self.0.iter().map(|(name, value)| (name.as_str(), &**value))
     }
 
     /// Removes the fields whose values say nothing.
-    pub(super) fn without_blanks(mut self) -> Self {
+    pub(crate) fn without_blanks(mut self) -> Self {
         self.0.retain(|(_, value)| !matches!(value.get(), "null" | "[]"));
         self
     }
 
     /// Returns the object as JSON text.
-    pub(super) fn json(&self) -> String {
+    pub(crate) fn json(&self) -> String {
         let mut json = String::from("{");
         for (at, (name, value)) in self.0.iter().enumerate() {
             if at > 0 {

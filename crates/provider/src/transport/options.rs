@@ -171,6 +171,11 @@ impl ServerOptions {
         }
     }
 
+    /// Creates the options of OpenAI's Responses API, with this key.
+    pub fn responses(key: impl Into<ApiKey>) -> Self {
+        Self { api: Api::Responses, api_key: Some(key.into()), ..Self::default() }
+    }
+
     /// Creates the options of Google's Gemini API, with this key.
     ///
     /// For Vertex, set `base_url` to an address that ends with `/publishers/google`; the key is an access token there.
