@@ -6,6 +6,7 @@
 pub(crate) mod anthropic;
 pub(crate) mod chat;
 mod gemini;
+mod responses;
 
 use greenroom_provider::Purpose;
 use hyper::{HeaderMap, header};
@@ -20,6 +21,8 @@ use crate::seen::SeenRequest;
 pub(crate) enum Protocol {
     /// OpenAI's chat completions.
     Chat,
+    /// OpenAI's Responses.
+    Responses,
     /// Anthropic's Messages.
     Anthropic,
     /// Google's `generateContent`.
@@ -55,6 +58,7 @@ impl Protocol {
     pub(crate) fn of(path: &str) -> Option<Self> {
         match path {
             "/v1/chat/completions" => Some(Self::Chat),
+            "/v1/responses" => Some(Self::Responses),
             "/v1/messages" => Some(Self::Anthropic),
             _ => gemini::call_of(path).map(|_| Self::Gemini),
         }
@@ -63,7 +67,9 @@ impl Protocol {
     /// Returns the API key that a request presents.
     pub(crate) fn key(self, headers: &HeaderMap) -> Option<&str> {
         match self {
-            Self::Chat => text(headers, header::AUTHORIZATION.as_str())?.strip_prefix("Bearer "),
+            Self::Chat | Self::Responses => {
+                text(headers, header::AUTHORIZATION.as_str())?.strip_prefix("Bearer ")
+            }
             Self::Anthropic => text(headers, "x-api-key"),
             Self::Gemini => text(headers, "x-goog-api-key"),
         }
@@ -81,6 +87,7 @@ impl Protocol {
         };
         match self {
             Self::Chat => chat::parse(from_headers, body),
+            Self::Responses => responses::parse(from_headers, body),
             Self::Anthropic => anthropic::parse(headers, from_headers, body),
             Self::Gemini => gemini::parse(path, from_headers, body),
         }
@@ -90,7 +97,7 @@ impl Protocol {
     /// stays as it is.
     pub(crate) fn error(self, status: u16, body: String) -> String {
         match self {
-            Self::Chat => body,
+            Self::Chat | Self::Responses => body,
             Self::Anthropic => anthropic::error(status, &body).unwrap_or(body),
             Self::Gemini => gemini::error(status, &body).unwrap_or(body),
         }

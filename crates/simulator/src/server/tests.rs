@@ -540,7 +540,7 @@ async fn in_process_and_over_http_through_the_real_client_are_the_same() {
         let first = Answer { fault, ..calls() };
         SimulatorOptions::new(Sequence(vec![first, calls(), Answer::text("Done: 你好 🙂.")]))
     };
-    for api in [Api::Chat, Api::Anthropic, Api::Gemini] {
+    for api in [Api::Chat, Api::Responses, Api::Anthropic, Api::Gemini] {
         assert_eq!(check_same(api, "no fault", || replies(None)).await, 3);
         let mut faults = 0;
         for fault in Fault::every_kind() {
