@@ -414,7 +414,7 @@ impl GeminiWriter {
     }
 
     /// Returns a chunk. The last one has the reason and the usage.
-    fn chunk(&mut self, parts: Vec<Value>, is_last: bool) -> Value {
+    fn chunk(&mut self, parts: &[Value], is_last: bool) -> Value {
         let mut candidate = json!({ "content": { "role": "model", "parts": parts }, "index": 0 });
         let mut chunk = json!({ "responseId": self.id, "modelVersion": self.model });
         if is_last {
@@ -432,7 +432,13 @@ fn finish_reason(stop: StopReason) -> &'static str {
     match stop {
         StopReason::Length => "MAX_TOKENS",
         StopReason::ContentFilter => "SAFETY",
-        _ => "STOP",
+        StopReason::Stop
+        | StopReason::ToolCalls
+        | StopReason::Aborted
+        | StopReason::Error
+        | StopReason::Paused
+        | StopReason::Unknown
+        | _ => "STOP",
     }
 }
 
@@ -459,7 +465,7 @@ impl Writer for GeminiWriter {
         let parts = self.parts(piece);
         let is_last = matches!(piece, Piece::Done) && self.stop.is_some();
         if is_last || !parts.is_empty() {
-            event(&self.chunk(parts, is_last), out);
+            event(&self.chunk(&parts, is_last), out);
         }
     }
 
@@ -492,7 +498,7 @@ impl Writer for GeminiWriter {
                 _ => parts.push(part),
             }
         }
-        self.chunk(parts, true)
+        self.chunk(&parts, true)
     }
 }
 

@@ -484,7 +484,8 @@ async fn check_same(api: Api, name: &str, options: impl Fn() -> SimulatorOptions
     let mut answered = 0;
     for step in 0..3 {
         let request = greenroom_provider::Request {
-            model: "m".to_owned(),
+            // A Gemini that requires signatures.
+            model: if api == Api::Gemini { "gemini-3-flash" } else { "m" }.to_owned(),
             system: Some("Be brief.".to_owned()),
             messages: messages.clone(),
             tools: Arc::new([ToolSpec {

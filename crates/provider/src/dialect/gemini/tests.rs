@@ -1007,7 +1007,7 @@ fn check_accepted(body: &Value, model: &str) {
 #[test]
 fn a_longer_conversation_begins_with_the_shorter_one() {
     let mut compared = 0;
-    for seed in 0..400 {
+    for seed in 0..200 {
         let groups = conversation(&mut Random::of(seed));
         for model in [NEW, OLD] {
             let mut before: Option<Value> = None;
@@ -1028,5 +1028,5 @@ fn a_longer_conversation_begins_with_the_shorter_one() {
             }
         }
     }
-    assert!(compared > 3_000, "{compared}");
+    assert!(compared > 1_500, "{compared}");
 }
