@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use greenroom::prelude::*;
 use greenroom::provider::{Api, HttpProvider, ServerOptions};
+use greenroom_kernel::random::Random;
 use greenroom_kernel::{Message, Part, StopReason};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
@@ -65,6 +66,12 @@ async fn opaque(runtime: &Runtime) -> Vec<String> {
 /// Runs through two lives of a store and several compactions; the server refuses every signature that is not its own.
 #[tokio::test]
 async fn signatures_survive_compactions_and_a_restart() {
+    for api in [Api::Anthropic, Api::Responses, Api::Gemini] {
+        check_survives(api).await;
+    }
+}
+
+async fn check_survives(api: Api) {
     let window = 6_000;
     let model = model(window);
     let dir = tempfile::tempdir().unwrap();
@@ -81,11 +88,11 @@ async fn signatures_survive_compactions_and_a_restart() {
             compactions += reply.compactions.len();
         }
         let data = opaque(&runtime).await;
-        assert!(data.len() >= kept + 20, "each answer has its signature: {}", data.len());
+        assert!(data.len() >= kept + 20, "{api:?}: each answer has its signature: {}", data.len());
         kept = data.len();
         runtime.shutdown().await.unwrap();
     }
-    assert!(compactions >= 2, "{compactions}");
+    assert!(compactions >= 2, "{api:?}: {compactions}");
     let requests = model.requests();
     let signed = requests.iter().filter(|logged| {
         let answers = logged.request.messages.iter().filter_map(|message| message.as_answer());
@@ -140,3 +147,93 @@ async fn a_session_changes_between_vendors() {
     first.assert_clean();
     second.assert_clean();
 }
+
+/// The four APIs, each under the name of a provider.
+const VENDORS: [(&str, Api); 4] = [
+    ("chat", Api::Chat),
+    ("responses", Api::Responses),
+    ("anthropic", Api::Anthropic),
+    ("gemini", Api::Gemini),
+];
+
+/// One conversation that changes between the four APIs at random, with compactions, undos and sleeps in between.
+/// Returns how many runs it had, and how many compactions.
+async fn live(seed: u64) -> (usize, usize) {
+    let mut random = Random::new(seed);
+    let window = 6_000;
+    let mut builder = Runtime::builder().in_memory();
+    let (mut models, mut servers) = (Vec::new(), Vec::new());
+    for (name, api) in VENDORS {
+        let model = model(window);
+        let (provider, server) = served(&model, name, api).await;
+        builder = builder.provider(Arc::new(provider));
+        models.push(model);
+        servers.push(server);
+    }
+    let runtime = builder.start().await.unwrap();
+    let (mut runs, mut compactions) = (0, 0);
+    for _ in 0..6 + random.below(6) {
+        let (name, _) = VENDORS[usize::try_from(random.below(4)).unwrap()];
+        let session = runtime.open("s", &looking(window).provider(name)).await.unwrap();
+        for _ in 0..=random.below(3) {
+            let reply = session.prompt(format!("Look, {runs}.")).await.unwrap();
+            assert!(reply.text.starts_with("answer "), "seed {seed}: {reply:?}");
+            compactions += reply.compactions.len();
+            runs += 1;
+        }
+        if random.below(4) == 0 {
+            compactions += usize::from(session.compact(CompactOptions::default()).await.is_ok());
+        }
+        if random.below(3) == 0 {
+            // Nothing to undo is an answer too.
+            let _undone = session.undo_compaction().await;
+        }
+        if random.below(4) == 0 {
+            let entries = runtime.entries("s", greenroom::EntryId(0)).await.unwrap();
+            let is_answer = |entry: &&greenroom::Entry| {
+                entry.kind.as_message().is_some_and(|message| {
+                    message.as_answer().is_some_and(|a| a.tool_calls().next().is_none())
+                })
+            };
+            let answers: Vec<_> = entries.iter().filter(is_answer).map(|entry| entry.id).collect();
+            let to = answers[usize::try_from(random.below(answers.len() as u64)).unwrap()];
+            // A compaction after the run may be in progress.
+            let _moved = session.branch(Some(to)).await;
+        }
+        runtime.close("s").await.unwrap();
+    }
+    for model in &models {
+        model.assert_clean();
+    }
+    runtime.shutdown().await.unwrap();
+    (runs, compactions)
+}
+
+#[tokio::test]
+async fn every_request_is_accepted_by_every_vendor() {
+    let (mut runs, mut compactions) = (0, 0);
+    for seed in 0..CONVERSATIONS {
+        let (more_runs, more_compactions) = live(seed).await;
+        runs += more_runs;
+        compactions += more_compactions;
+    }
+    assert!(runs > 400 && compactions > 100, "{runs} runs, {compactions} compactions");
+}
+
+/// More of them, by hand: `GREENROOM_RUNS=2000`, from `GREENROOM_FIRST_SEED` on.
+#[tokio::test]
+#[ignore = "takes minutes"]
+#[expect(clippy::disallowed_methods, reason = "a test reads its numbers from the environment")]
+async fn many_conversations() {
+    let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    let (first, count) = (number("GREENROOM_FIRST_SEED", 1_000), number("GREENROOM_RUNS", 2_000));
+    let mut total = (0, 0);
+    for seed in first..first + count {
+        let (runs, compactions) = live(seed).await;
+        total = (total.0 + runs, total.1 + compactions);
+    }
+    eprintln!("{count} conversations from {first} on: {} runs, {} compactions", total.0, total.1);
+}
+
+/// How many conversations the test suite has.
+const CONVERSATIONS: u64 = 40;

@@ -216,7 +216,15 @@ pub(crate) fn with_calls(stop: StopReason, content: &[Part]) -> StopReason {
     match stop {
         StopReason::Stop if calls_tools => StopReason::ToolCalls,
         StopReason::ToolCalls if !calls_tools => StopReason::Stop,
-        _ => stop,
+        StopReason::Stop
+        | StopReason::ToolCalls
+        | StopReason::Length
+        | StopReason::ContentFilter
+        | StopReason::Aborted
+        | StopReason::Error
+        | StopReason::Paused
+        | StopReason::Unknown
+        | _ => stop,
     }
 }
 

@@ -112,7 +112,7 @@ fn seen(mut request: Request, resent: &ResentReasoning) -> SeenRequest {
                 .iter()
                 .map(|part| match part {
                     Part::Text(text) | Part::Reasoning(text) => text.len(),
-                    Part::OpaqueReasoning { data, .. } => data.len(),
+                    Part::OpaqueReasoning { data, .. } | Part::OpaqueBlock { data, .. } => data.len(),
                     Part::ToolCall(call) => call.name.len() + call.arguments.len(),
                     _ => 0,
                 })

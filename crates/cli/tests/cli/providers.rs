@@ -14,7 +14,11 @@ fn leads(name: &str, api: &str, url: &str) -> Vec<String> {
 fn a_model_finds_its_vendor_and_its_key() {
     let model = Model::new(Echo, |options| options.require_key = Some("sk-vendor".to_owned()));
     let place = Place::new();
-    for (asked, name, api, variable) in [("claude-opus-4-7", "anthropic", "anthropic", "ANTHROPIC_API_KEY")] {
+    for (asked, name, api, variable) in [
+        ("claude-opus-4-7", "anthropic", "anthropic", "ANTHROPIC_API_KEY"),
+        ("gemini-2.5-pro", "google", "gemini", "GEMINI_API_KEY"),
+        ("gpt-5.5", "openai", "responses", "OPENAI_API_KEY"),
+    ] {
         let flags = leads(name, api, &model.url());
         let mut arguments = vec!["run", "--no-tools", "--model", asked, "-p", "Say hi."];
         arguments.extend(flags.iter().map(String::as_str));
@@ -22,13 +26,16 @@ fn a_model_finds_its_vendor_and_its_key() {
         let stderr = String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.success(), "{asked}: {stderr}");
         assert!(String::from_utf8_lossy(&ran.stdout).contains("Say hi."), "{asked}");
+        if name == "openai" {
+            continue;
+        }
         // A provider that is chosen stays chosen.
         arguments.extend(["--provider", "openai"]);
         let ran = place.command(&arguments).env(variable, "sk-vendor").output().unwrap();
         let stderr = String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.code() == Some(2) && stderr.contains("OPENAI_API_KEY"), "{asked}: {stderr}");
     }
-    assert!(model.simulator.requests().len() == 1, "one request was sent");
+    assert!(model.simulator.requests().len() == 3, "one request was sent for each");
 }
 
 #[test]
@@ -50,13 +57,6 @@ fn without_a_key_it_says_what_can_be_done() {
         }
         assert_eq!(lines.len(), 5, "{ran:?}");
     }
-    // Another usual variable of the vendor is found too: what fails now is the address, which does not exist.
-    let mut command =
-        place.command(&["run", "--model", "gemini-2.5-pro", "-p", "x", "--set", "limits.retries_max=0"]);
-    command.args(["--set", "providers.google.base_url=http://127.0.0.1:9/v1beta"]);
-    let ran = command.env("GOOGLE_API_KEY", "k").output().unwrap();
-    let stderr = String::from_utf8_lossy(&ran.stderr);
-    assert!(!stderr.contains("GOOGLE_API_KEY") || ran.status.code() != Some(2), "{stderr}");
 }
 
 #[test]

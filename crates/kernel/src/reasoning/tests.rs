@@ -61,5 +61,7 @@ fn reasoning_counts_where_the_rule_of_the_request_carries_it() {
     let block = Part::OpaqueBlock { dialect: "anthropic".to_owned(), data: "x".repeat(400) };
     let block = entry(vec![block, opaque("anthropic")]);
     assert_eq!((all.tokens(&block), block.tokens >= 100), (100, true));
-    assert!(!block.kind.as_message().and_then(|message| message.as_answer()).unwrap().is_empty());
+    assert!(
+        !block.kind.as_message().and_then(|message| message.as_answer()).expect("it is an answer").is_empty()
+    );
 }

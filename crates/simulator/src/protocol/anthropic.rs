@@ -164,7 +164,11 @@ impl Reader {
     fn system(&mut self, value: Option<&Value>) -> Option<String> {
         let system = match value? {
             Value::String(text) => text.clone(),
-            blocks => {
+            blocks @ (Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::Array(_)
+            | Value::Object(_)) => {
                 let texts: Vec<String> =
                     list(Some(blocks)).iter().map(|block| string(block, "text")).collect();
                 texts.join("\n")
@@ -408,7 +412,7 @@ impl AnthropicWriter {
     }
 
     /// Begins a block of this type, unless it has begun.
-    fn begin_block(&mut self, kind: &'static str, block: Value, out: &mut Vec<u8>) {
+    fn begin_block(&mut self, kind: &'static str, block: &Value, out: &mut Vec<u8>) {
         if self.open == Some(kind) && kind != "tool_use" {
             return;
         }
@@ -435,7 +439,7 @@ fn stop_reason(stop: StopReason) -> &'static str {
         StopReason::ToolCalls => "tool_use",
         StopReason::ContentFilter => "refusal",
         StopReason::Paused => "pause_turn",
-        _ => "end_turn",
+        StopReason::Stop | StopReason::Aborted | StopReason::Error | StopReason::Unknown | _ => "end_turn",
     }
 }
 
@@ -466,14 +470,14 @@ impl Writer for AnthropicWriter {
             Piece::Reasoning(text) => {
                 self.begin_block(
                     "thinking",
-                    json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                    &json!({ "type": "thinking", "thinking": "", "signature": "" }),
                     out,
                 );
                 self.thought.push_str(text);
                 self.delta(&json!({ "type": "thinking_delta", "thinking": text }), out);
             }
             Piece::Text(text) => {
-                self.begin_block("text", json!({ "type": "text", "text": "" }), out);
+                self.begin_block("text", &json!({ "type": "text", "text": "" }), out);
                 self.delta(&json!({ "type": "text_delta", "text": text }), out);
             }
             Piece::CallStart { id, name, .. } => {
@@ -481,7 +485,7 @@ impl Writer for AnthropicWriter {
                 if let Some(id) = id {
                     block["id"] = id.as_str().into();
                 }
-                self.begin_block("tool_use", block, out);
+                self.begin_block("tool_use", &block, out);
             }
             Piece::CallArguments { arguments, .. } => {
                 self.delta(&json!({ "type": "input_json_delta", "partial_json": arguments }), out);
@@ -508,7 +512,7 @@ impl Writer for AnthropicWriter {
         match raw {
             Raw::BrokenJson => out.extend_from_slice(b"data: {\"type\":\"content_block_delta\",\"ind\n\n"),
             Raw::BadUtf8 => {
-                self.begin_block("text", json!({ "type": "text", "text": "" }), out);
+                self.begin_block("text", &json!({ "type": "text", "text": "" }), out);
                 let head = format!(
                     "data: {{\"type\":\"content_block_delta\",\"index\":{},\"delta\":",
                     self.next - 1

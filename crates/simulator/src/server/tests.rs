@@ -464,7 +464,7 @@ async fn check_same(api: Api, name: &str, options: impl Fn() -> SimulatorOptions
     // A native dialect sends the reasoning back that it signs.
     let resend_reasoning = match api {
         Api::Chat => ResendReasoning::Never,
-        _ => ResendReasoning::AsReasoning,
+        Api::Responses | Api::Anthropic | Api::Gemini | _ => ResendReasoning::AsReasoning,
     };
     let options = || SimulatorOptions { resend_reasoning, ..options() };
     let (inside, outside) = (Simulator::new(options()), Simulator::new(options()));

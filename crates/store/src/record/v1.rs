@@ -381,7 +381,7 @@ impl Stored<V1> for Question {
                 2_u32.encode(encoder)?;
                 Stored::<V1>::write(schema, encoder)
             }
-            _ => Err(undeclared_variant("QuestionKind")),
+            QuestionKind::Unknown | _ => Err(undeclared_variant("QuestionKind")),
         }
     }
 

@@ -354,12 +354,13 @@ fn text(text: Cow<'_, str>, cache_control: Option<CacheControl>) -> Content<'_> 
 
 /// Writes text and images. The API refuses text that is blank.
 fn contents(blocks: &[Block]) -> Vec<Content<'_>> {
-    let content = |block| match block {
-        &Block::Text(ref said) if said.trim().is_empty() => None,
-        Block::Text(said) => Some(text(said.into(), None)),
-        Block::Image(image) => Some(wire_image(image)),
-        _ => None,
-    };
+    fn content(block: &Block) -> Option<Content<'_>> {
+        match block {
+            Block::Text(said) => (!said.trim().is_empty()).then(|| text(said.into(), None)),
+            Block::Image(image) => Some(wire_image(image)),
+            _ => None,
+        }
+    }
     blocks.iter().filter_map(content).collect()
 }
 
@@ -428,7 +429,8 @@ fn wire_answer(answer: &AssistantMessage) -> serde_json::Result<Vec<Content<'_>>
                     wire.push(Content::Raw(to_raw(&fields)?));
                 }
             }
-            _ => {}
+            // Data of other dialects.
+            Part::OpaqueReasoning { .. } | Part::OpaqueBlock { .. } | _ => {}
         }
     }
     Ok(wire)

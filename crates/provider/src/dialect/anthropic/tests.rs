@@ -46,7 +46,7 @@ fn unmarked(mut body: Value) -> Value {
                 fields.values_mut().for_each(clean);
             }
             Value::Array(items) => items.iter_mut().for_each(clean),
-            _ => {}
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
     clean(&mut body);
@@ -104,11 +104,11 @@ fn decode(events: &[Value]) -> (Result<AssistantMessage, crate::ProviderError>, 
     (decoder.finish(&asked, &mut shown), shown.into(), progress)
 }
 
-fn start(index: u64, block: Value) -> Value {
+fn start(index: u64, block: &Value) -> Value {
     json!({ "type": "content_block_start", "index": index, "content_block": block })
 }
 
-fn delta(index: u64, delta: Value) -> Value {
+fn delta(index: u64, delta: &Value) -> Value {
     json!({ "type": "content_block_delta", "index": index, "delta": delta })
 }
 
@@ -131,41 +131,41 @@ fn events(blocks: Vec<Value>, reason: &str) -> Vec<Value> {
 /// An answer that has everything at once, in the order in which it came.
 fn rich() -> Vec<Value> {
     vec![
-        start(0, json!({ "type": "thinking", "thinking": "", "signature": "" })),
-        delta(0, json!({ "type": "thinking_delta", "thinking": "Let me " })),
-        delta(0, json!({ "type": "thinking_delta", "thinking": "see." })),
-        delta(0, json!({ "type": "signature_delta", "signature": "EqQB+/x" })),
-        delta(0, json!({ "type": "signature_delta", "signature": "yz==" })),
+        start(0, &json!({ "type": "thinking", "thinking": "", "signature": "" })),
+        delta(0, &json!({ "type": "thinking_delta", "thinking": "Let me " })),
+        delta(0, &json!({ "type": "thinking_delta", "thinking": "see." })),
+        delta(0, &json!({ "type": "signature_delta", "signature": "EqQB+/x" })),
+        delta(0, &json!({ "type": "signature_delta", "signature": "yz==" })),
         stop(0),
-        start(1, json!({ "type": "text", "text": "" })),
-        delta(1, json!({ "type": "text_delta", "text": "First é\u{1f600}." })),
-        delta(1, json!({ "type": "citations_delta", "citation": { "type": "page_location", "n": 1.50 } })),
-        delta(1, json!({ "type": "citations_delta", "citation": { "cited_text": "a ] b" } })),
+        start(1, &json!({ "type": "text", "text": "" })),
+        delta(1, &json!({ "type": "text_delta", "text": "First é\u{1f600}." })),
+        delta(1, &json!({ "type": "citations_delta", "citation": { "type": "page_location", "n": 1.50 } })),
+        delta(1, &json!({ "type": "citations_delta", "citation": { "cited_text": "a ] b" } })),
         stop(1),
-        start(2, json!({ "type": "redacted_thinking", "data": "Redacted+/==" })),
+        start(2, &json!({ "type": "redacted_thinking", "data": "Redacted+/==" })),
         stop(2),
-        start(3, json!({ "type": "thinking", "thinking": "", "signature": "" })),
-        delta(3, json!({ "type": "signature_delta", "signature": "Only==" })),
+        start(3, &json!({ "type": "thinking", "thinking": "", "signature": "" })),
+        delta(3, &json!({ "type": "signature_delta", "signature": "Only==" })),
         stop(3),
-        start(4, json!({ "type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {} })),
-        delta(4, json!({ "type": "input_json_delta", "partial_json": "{\"query\": " })),
-        delta(4, json!({ "type": "input_json_delta", "partial_json": "\"x\"}" })),
+        start(4, &json!({ "type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {} })),
+        delta(4, &json!({ "type": "input_json_delta", "partial_json": "{\"query\": " })),
+        delta(4, &json!({ "type": "input_json_delta", "partial_json": "\"x\"}" })),
         stop(4),
         start(
             5,
-            json!({ "type": "web_search_tool_result", "tool_use_id": "srv_1", "content": [{ "encrypted_content": "Enc/+" }] }),
+            &json!({ "type": "web_search_tool_result", "tool_use_id": "srv_1", "content": [{ "encrypted_content": "Enc/+" }] }),
         ),
         stop(5),
-        start(6, json!({ "type": "text", "text": "", "citations": null })),
-        delta(6, json!({ "type": "text_delta", "text": "Second." })),
+        start(6, &json!({ "type": "text", "text": "", "citations": null })),
+        delta(6, &json!({ "type": "text_delta", "text": "Second." })),
         stop(6),
         start(
             7,
-            json!({ "type": "tool_use", "id": "toolu_1", "name": "read", "input": {}, "caller": { "type": "direct" } }),
+            &json!({ "type": "tool_use", "id": "toolu_1", "name": "read", "input": {}, "caller": { "type": "direct" } }),
         ),
-        delta(7, json!({ "type": "input_json_delta", "partial_json": "" })),
-        delta(7, json!({ "type": "input_json_delta", "partial_json": "{\"n\": 1e3, " })),
-        delta(7, json!({ "type": "input_json_delta", "partial_json": "\"s\":\"\\u00e9\"}" })),
+        delta(7, &json!({ "type": "input_json_delta", "partial_json": "" })),
+        delta(7, &json!({ "type": "input_json_delta", "partial_json": "{\"n\": 1e3, " })),
+        delta(7, &json!({ "type": "input_json_delta", "partial_json": "\"s\":\"\\u00e9\"}" })),
         stop(7),
     ]
 }
@@ -173,7 +173,7 @@ fn rich() -> Vec<Value> {
 #[test]
 fn an_answer_keeps_every_block_in_its_place() {
     let (decoded, shown, progress) = decode(&events(rich(), "tool_use"));
-    let decoded = decoded.unwrap();
+    let decoded = decoded.expect("it is there");
     assert_eq!(progress, Progress::Over);
     assert_eq!(
         decoded.content,
@@ -212,9 +212,9 @@ fn an_answer_keeps_every_block_in_its_place() {
 /// Checks that the answer of these events is sent again as these blocks, byte for byte.
 fn check_sent_again(blocks: Vec<Value>, reason: &str, expected: &str) {
     let (decoded, ..) = decode(&events(blocks, reason));
-    let request = request(vec![Message::user("go"), Message::Assistant(decoded.unwrap())]);
+    let request = request(vec![Message::user("go"), Message::Assistant(decoded.expect("it is there"))]);
     let sent = encoded(&request, &ServerOptions::anthropic("k")).body;
-    let sent = String::from_utf8(sent).unwrap();
+    let sent = String::from_utf8(sent).expect("it is there");
     let expected = format!(r#"{{"role":"assistant","content":{expected}}}"#);
     assert!(sent.contains(&expected), "{expected}\n is not in \n{sent}");
 }
@@ -238,15 +238,15 @@ fn what_came_is_sent_again() {
     // A compaction by the provider comes whole in one event, and is a block like any other.
     let compaction = json!({ "type": "compaction", "content": "What happened so far.", "signature": "Sig==", "tool_changes": [] });
     check_sent_again(
-        vec![start(0, compaction), stop(0)],
+        vec![start(0, &compaction), stop(0)],
         "compaction",
         r#"[{"type":"compaction","content":"What happened so far.","signature":"Sig==","tool_changes":[]}]"#,
     );
     // A kind of block and of delta that nobody knows today.
     let strange = vec![
-        start(0, json!({ "type": "hologram", "beam": "a", "n": 1 })),
-        delta(0, json!({ "type": "beam_delta", "beam": "b" })),
-        delta(0, json!({ "type": "n_delta", "n": 2 })),
+        start(0, &json!({ "type": "hologram", "beam": "a", "n": 1 })),
+        delta(0, &json!({ "type": "beam_delta", "beam": "b" })),
+        delta(0, &json!({ "type": "n_delta", "n": 2 })),
         stop(0),
     ];
     check_sent_again(strange, "end_turn", r#"[{"type":"hologram","beam":"ab","n":2}]"#);
@@ -260,7 +260,7 @@ fn a_block_without_its_end_is_not_sent_again() {
         let (decoded, _, progress) = decode(&whole[..length]);
         let ended = whole[..length].iter().any(|event| event["type"] == "message_delta");
         assert_eq!(progress == Progress::Open, !ended, "after {length}");
-        let decoded = decoded.unwrap();
+        let decoded = decoded.expect("it is there");
         let stopped = |wanted: u64| {
             whole[..length]
                 .iter()
@@ -271,7 +271,7 @@ fn a_block_without_its_end_is_not_sent_again() {
             .iter()
             .filter_map(|part| match part {
                 Part::OpaqueReasoning { data, .. } | Part::OpaqueBlock { data, .. } => Some(data.as_str()),
-                _ => None,
+                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | _ => None,
             })
             .collect();
         for (index, mark) in [
@@ -294,12 +294,15 @@ fn a_block_without_its_end_is_not_sent_again() {
 fn ends_of_answers() {
     let check = |blocks: Vec<Value>, reason: &str, expected: StopReason| {
         let (decoded, ..) = decode(&events(blocks, reason));
-        let decoded = decoded.unwrap();
+        let decoded = decoded.expect("it is there");
         assert_eq!((decoded.stop, decoded.stop_raw.as_deref()), (expected, Some(reason)));
     };
-    let said = || vec![start(0, json!({ "type": "text", "text": "so" })), stop(0)];
+    let said = || vec![start(0, &json!({ "type": "text", "text": "so" })), stop(0)];
     let called = || {
-        vec![start(0, json!({ "type": "tool_use", "id": "t", "name": "read", "input": { "a": 1 } })), stop(0)]
+        vec![
+            start(0, &json!({ "type": "tool_use", "id": "t", "name": "read", "input": { "a": 1 } })),
+            stop(0),
+        ]
     };
     check(said(), "end_turn", StopReason::Stop);
     check(said(), "stop_sequence", StopReason::Stop);
@@ -313,13 +316,14 @@ fn ends_of_answers() {
     check(said(), "refusal", StopReason::ContentFilter);
     check(Vec::new(), "refusal", StopReason::ContentFilter);
     let (failed, ..) = decode(&events(Vec::new(), "model_context_window_exceeded"));
-    assert_eq!(failed.unwrap_err().failure.class, FailureClass::ContextOverflow);
+    assert_eq!(failed.expect_err("it fails").failure.class, FailureClass::ContextOverflow);
     // A call that came whole, and one without any input.
     let (decoded, ..) = decode(&events(called(), "tool_use"));
-    assert_eq!(decoded.unwrap().content, vec![call("t", r#"{"a":1}"#)]);
-    let bare = vec![start(0, json!({ "type": "tool_use", "id": "t", "name": "read", "input": {} })), stop(0)];
+    assert_eq!(decoded.expect("it is there").content, vec![call("t", r#"{"a":1}"#)]);
+    let bare =
+        vec![start(0, &json!({ "type": "tool_use", "id": "t", "name": "read", "input": {} })), stop(0)];
     let (decoded, ..) = decode(&events(bare, "tool_use"));
-    assert_eq!(decoded.unwrap().content, vec![call("t", "")]);
+    assert_eq!(decoded.expect("it is there").content, vec![call("t", "")]);
 }
 
 #[test]
@@ -334,7 +338,7 @@ fn whole_answers_are_read_like_streams() {
         "usage": { "input_tokens": 3, "output_tokens": 4 },
     });
     let (decoded, shown, progress) = decode(&[whole]);
-    let decoded = decoded.unwrap();
+    let decoded = decoded.expect("it is there");
     assert_eq!((progress, decoded.stop, shown.len()), (Progress::Over, StopReason::ToolCalls, 3));
     let thinking = opaque(r#"{"type":"thinking","signature":"S=="}"#);
     let expected = vec![Part::Reasoning("Hm.".to_owned()), thinking, text("So."), call("t", r#"{"a":1}"#)];
@@ -349,7 +353,7 @@ fn usage_is_the_newest_of_each_count() {
             |usage| json!({ "type": "message_delta", "delta": { "stop_reason": "end_turn" }, "usage": usage }),
         );
         all.extend(later);
-        let usage = decode(&all).0.unwrap().usage;
+        let usage = decode(&all).0.expect("it is there").usage;
         let counts = usage.map(|usage| {
             (
                 usage.input_tokens,
@@ -536,7 +540,7 @@ fn a_conversation_is_written_as_the_api_wants_it() {
 
 /// The id of the first call of a request, which is not the one that was recorded.
 fn sendable(request: &Request) -> String {
-    let sent = body(request)["messages"][1]["content"][1]["id"].as_str().unwrap().to_owned();
+    let sent = body(request)["messages"][1]["content"][1]["id"].as_str().expect("it is there").to_owned();
     assert!(sent.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'), "{sent}");
     sent
 }
@@ -572,7 +576,7 @@ fn settings_are_sent_under_the_apis_names() {
         }]);
         let mut sent = body(&request);
         for field in ["model", "messages", "tools", "stream"] {
-            sent.as_object_mut().unwrap().remove(field);
+            sent.as_object_mut().expect("it is there").remove(field);
         }
         assert_eq!(sent, expected, "{model}");
     };
@@ -671,7 +675,7 @@ fn a_typed_answer_is_asked_for_by_its_schema() {
 #[test]
 fn each_place_has_its_address_and_key() {
     let check = |base: &str, model: &str, stream: bool, path: &str, key: (&str, &str), has_model: bool| {
-        let base_url = base.parse().unwrap();
+        let base_url = base.parse().expect("it is there");
         let options = ServerOptions { base_url, stream, ..ServerOptions::anthropic("k") };
         let mut request = request(vec![Message::user("hi")]);
         request.model = model.to_owned();
@@ -679,7 +683,7 @@ fn each_place_has_its_address_and_key() {
         assert_eq!(sent.path, path);
         let (name, value) = Anthropic::new(&options).key_header("k");
         assert_eq!((name.as_str(), &*value), key);
-        let body: Value = serde_json::from_slice(&sent.body).unwrap();
+        let body: Value = serde_json::from_slice(&sent.body).expect("it is there");
         assert_eq!(
             (body.get("model").is_some(), body.get("anthropic_version").is_none()),
             (has_model, has_model)
@@ -743,13 +747,16 @@ fn conversation(random: &mut Random) -> Vec<Message> {
 /// Whether one body begins with another: everything before the messages is equal, each message but the last is equal,
 /// and the last one's content begins with that of the other.
 fn begins(longer: &Value, shorter: &Value) -> bool {
-    let (long, short) = (longer["messages"].as_array().unwrap(), shorter["messages"].as_array().unwrap());
+    let (long, short) = (
+        longer["messages"].as_array().expect("it is there"),
+        shorter["messages"].as_array().expect("it is there"),
+    );
     let last = short.len() - 1;
     let (long_last, short_last) = (&long[last]["content"], &short[last]["content"]);
-    let content = short_last.as_array().unwrap();
+    let content = short_last.as_array().expect("it is there");
     long[..last] == short[..last]
         && long[last]["role"] == short[last]["role"]
-        && long_last.as_array().unwrap()[..content.len()] == content[..]
+        && long_last.as_array().expect("it is there")[..content.len()] == content[..]
         && ["system", "tools", "model", "max_tokens"].iter().all(|field| longer[field] == shorter[field])
 }
 
@@ -780,11 +787,11 @@ fn a_longer_conversation_begins_with_the_shorter_one() {
 /// Checks what the API refuses: blank text, an empty message, results that are not first, a role twice in a row.
 fn check_pairs(sent: &Value) {
     let mut last_role = "assistant";
-    for message in sent["messages"].as_array().unwrap() {
-        let role = message["role"].as_str().unwrap();
+    for message in sent["messages"].as_array().expect("it is there") {
+        let role = message["role"].as_str().expect("it is there");
         assert_ne!(role, last_role, "{sent}");
         last_role = role;
-        let content = message["content"].as_array().unwrap();
+        let content = message["content"].as_array().expect("it is there");
         assert!(!content.is_empty(), "{sent}");
         let mut results_are_over = false;
         for block in content {

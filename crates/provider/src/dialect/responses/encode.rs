@@ -158,7 +158,11 @@ fn wire_settings(request: &Request, style: &Style) -> Map<String, Value> {
     });
     let reasoning = settings.reasoning_effort.map(|effort| match effort {
         ReasoningEffort::None => json!({ "effort": "none" }),
-        _ => json!({ "effort": effort.as_str(), "summary": "auto" }),
+        ReasoningEffort::Minimal
+        | ReasoningEffort::Low
+        | ReasoningEffort::Medium
+        | ReasoningEffort::High
+        | ReasoningEffort::XHigh => json!({ "effort": effort.as_str(), "summary": "auto" }),
     });
     let format = request.output_schema.as_deref().map(|output| {
         let (name, schema) = (&output.name, &output.schema);
@@ -186,15 +190,18 @@ fn wire_settings(request: &Request, style: &Style) -> Map<String, Value> {
 }
 
 fn contents(blocks: &[Block]) -> Vec<Content<'_>> {
-    let content = |block| match block {
-        &Block::Text(ref text) if text.is_empty() => None,
-        Block::Text(text) => Some(Content::Text { kind: "input_text", text: text.into() }),
-        Block::Image(image) => {
-            let image_url = format!("data:{};base64,{}", image.media_type, image.data);
-            Some(Content::Image { kind: "input_image", image_url })
+    fn content(block: &Block) -> Option<Content<'_>> {
+        match block {
+            Block::Text(text) => {
+                (!text.is_empty()).then(|| Content::Text { kind: "input_text", text: text.into() })
+            }
+            Block::Image(image) => {
+                let image_url = format!("data:{};base64,{}", image.media_type, image.data);
+                Some(Content::Image { kind: "input_image", image_url })
+            }
+            _ => None,
         }
-        _ => None,
-    };
+    }
     blocks.iter().filter_map(content).collect()
 }
 
@@ -255,7 +262,12 @@ fn wire_answer<'a>(answer: &'a AssistantMessage, input: &mut Vec<Item<'a>>) -> s
                 flush(&mut texts, &mut items);
                 items.extend(RawValue::from_string(data.clone()).ok().map(|raw| (false, Item::Raw(raw))));
             }
-            _ => {}
+            // Empty text, readable reasoning, and data of other dialects.
+            Part::Text(_)
+            | Part::Reasoning(_)
+            | Part::OpaqueReasoning { .. }
+            | Part::OpaqueBlock { .. }
+            | _ => {}
         }
     }
     items.extend(call.take().map(|call| (false, wire_call(call))));

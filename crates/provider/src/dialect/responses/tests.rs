@@ -147,7 +147,7 @@ fn rich() -> Vec<Value> {
 #[test]
 fn an_answer_keeps_every_item_in_its_place() {
     let (decoded, shown, progress) = decode(&rich());
-    let decoded = decoded.unwrap();
+    let decoded = decoded.expect("it is there");
     assert_eq!(
         (progress, decoded.stop, decoded.stop_raw.as_deref()),
         (Progress::Over, StopReason::ToolCalls, Some("completed"))
@@ -190,9 +190,9 @@ fn an_answer_keeps_every_item_in_its_place() {
 #[test]
 fn what_came_is_sent_again() {
     let (decoded, ..) = decode(&rich());
-    let whole = sent(&request(vec![Message::user("go"), Message::Assistant(decoded.unwrap())]));
-    let input: Value = serde_json::from_str::<Value>(&whole).unwrap()["input"].clone();
-    let again = &input.as_array().unwrap()[1..];
+    let whole = sent(&request(vec![Message::user("go"), Message::Assistant(decoded.expect("it is there"))]));
+    let input: Value = serde_json::from_str::<Value>(&whole).expect("it is there")["input"].clone();
+    let again = &input.as_array().expect("it is there")[1..];
     assert_eq!(again, items(), "every item is equal");
     for opaque in ["gAAA+/==", "gBBB", "\"phase\":\"commentary\"", "\"arguments\":\"{\\\"n\\\": 1e3}\""] {
         assert!(whole.contains(opaque), "{opaque} in {whole}");
@@ -201,10 +201,10 @@ fn what_came_is_sent_again() {
     let whole = json!({ "object": "response", "status": "completed", "output": items() });
     let late =
         json!({ "type": "response.completed", "response": { "status": "completed", "output": items() } });
-    let streamed = decode(&rich()).0.unwrap().content;
+    let streamed = decode(&rich()).0.expect("it is there").content;
     for form in [whole, late] {
         let (decoded, shown, progress) = decode(&[form]);
-        assert_eq!((decoded.unwrap().content, progress), (streamed.clone(), Progress::Over));
+        assert_eq!((decoded.expect("it is there").content, progress), (streamed.clone(), Progress::Over));
         assert!(shown.len() >= 3, "it is shown: {shown:?}");
     }
 }
@@ -217,12 +217,12 @@ fn an_item_without_its_end_is_not_sent_again() {
         let (decoded, _, progress) = decode(&whole[..length]);
         assert_eq!(progress, Progress::Open);
         let data: String = decoded
-            .unwrap()
+            .expect("it is there")
             .content
             .iter()
             .filter_map(|part| match part {
                 Part::OpaqueReasoning { data, .. } | Part::OpaqueBlock { data, .. } => Some(data.as_str()),
-                _ => None,
+                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | _ => None,
             })
             .collect();
         for (index, mark) in [(0, "rs_1"), (1, "msg_1"), (2, "ws_1"), (3, "rs_2"), (4, "fc_1")] {
@@ -241,7 +241,7 @@ fn ends_of_answers() {
     let said = json!({ "id": "m", "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "so" }] });
     let check = |end: Value, stop: StopReason, raw: &str| {
         let (decoded, ..) = decode(&[done(0, &said), end]);
-        let decoded = decoded.unwrap();
+        let decoded = decoded.expect("it is there");
         assert_eq!((decoded.stop, decoded.stop_raw.as_deref()), (stop, Some(raw)));
     };
     let incomplete = |reason: &str| {
@@ -255,9 +255,9 @@ fn ends_of_answers() {
     // Usage without details, and none.
     let bare = json!({ "type": "response.completed", "response": { "usage": { "input_tokens": 3, "output_tokens": 1 } } });
     let usage = Usage { input_tokens: 3, output_tokens: 1, ..Usage::default() };
-    assert_eq!(decode(&[bare]).0.unwrap().usage, Some(usage));
+    assert_eq!(decode(&[bare]).0.expect("it is there").usage, Some(usage));
     let none = json!({ "type": "response.completed", "response": { "usage": null } });
-    assert_eq!(decode(&[none]).0.unwrap().usage, None);
+    assert_eq!(decode(&[none]).0.expect("it is there").usage, None);
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn a_conversation_is_written_as_the_api_wants_it() {
         parameters: json!({ "type": "object" }),
     }]);
     let written = body(&request);
-    let id = written["input"][2]["call_id"].as_str().unwrap().to_owned();
+    let id = written["input"][2]["call_id"].as_str().expect("it is there").to_owned();
     assert!(id.len() <= 64, "{id}");
     let image = json!({ "type": "input_image", "image_url": "data:image/png;base64,AAAA" });
     assert_eq!(
@@ -362,9 +362,9 @@ fn a_conversation_is_written_as_the_api_wants_it() {
 fn reasoning_is_sent_with_the_item_after_it_or_not_at_all() {
     let check = |parts: Vec<Part>, expected: &[&str]| {
         let written = body(&request(vec![Message::user("go"), Message::Assistant(answer(parts))]));
-        let kinds: Vec<&str> = written["input"].as_array().unwrap()[1..]
+        let kinds: Vec<&str> = written["input"].as_array().expect("it is there")[1..]
             .iter()
-            .map(|item| item["type"].as_str().unwrap())
+            .map(|item| item["type"].as_str().expect("it is there"))
             .collect();
         assert_eq!(kinds, expected, "{written}");
     };
@@ -408,7 +408,7 @@ fn settings_are_sent_under_the_apis_names() {
         }]);
         let mut written = body(&request);
         for field in ["model", "input", "tools", "stream", "store", "include", "prompt_cache_key"] {
-            written.as_object_mut().unwrap().remove(field);
+            written.as_object_mut().expect("it is there").remove(field);
         }
         assert_eq!(written, expected);
     };
@@ -486,7 +486,7 @@ fn a_longer_conversation_begins_with_the_shorter_one() {
         let mut before: Option<Value> = None;
         for length in 1..=messages.len() {
             let written = body(&request(messages[..length].to_vec()));
-            let input = written["input"].as_array().unwrap();
+            let input = written["input"].as_array().expect("it is there");
             let calls: Vec<&Value> = input
                 .iter()
                 .filter(|item| item["type"] == "function_call")
@@ -496,7 +496,7 @@ fn a_longer_conversation_begins_with_the_shorter_one() {
                 assert!(calls.contains(&&item["call_id"]), "seed {seed}: {written}");
             }
             if let Some(before) = before.replace(written.clone()) {
-                let shorter = before["input"].as_array().unwrap();
+                let shorter = before["input"].as_array().expect("it is there");
                 assert_eq!(input[..shorter.len()], shorter[..], "seed {seed}");
                 compared += 1;
             }
