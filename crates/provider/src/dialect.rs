@@ -16,7 +16,7 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use greenroom_kernel::{AssistantMessage, FailureClass, Message, Part, StopReason};
+use greenroom_kernel::{AssistantMessage, Block, FailureClass, Message, Part, StopReason};
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
@@ -197,6 +197,12 @@ pub(crate) trait Decoder: Send {
     ) -> Result<AssistantMessage, ProviderError>;
 }
 
+/// Whether a server is OpenAI's own or Azure's, which know what other servers refuse.
+pub(crate) fn is_openai(options: &ServerOptions) -> bool {
+    let host = options.base_url.host();
+    host == "api.openai.com" || host.ends_with(".openai.azure.com")
+}
+
 /// Returns the failure that an error in place of a piece of an answer means: as classified, or `Malformed` if the
 /// classifier does not recognise it.
 pub(crate) fn error_in_stream(body: &str) -> ProviderError {
@@ -226,6 +232,33 @@ pub(crate) fn with_calls(stop: StopReason, content: &[Part]) -> StopReason {
         | StopReason::Unknown
         | _ => stop,
     }
+}
+
+/// Returns about how many bytes a request has, so that its text need not move while it grows.
+pub(crate) fn size_hint(request: &Request) -> usize {
+    const FRAME: usize = 128;
+    let of_blocks = |blocks: &[Block]| -> usize {
+        let of_block = |block: &Block| match block {
+            Block::Text(text) => FRAME + text.len(),
+            Block::Image(image) => FRAME + image.data.len(),
+            _ => 0,
+        };
+        blocks.iter().map(of_block).sum()
+    };
+    let of_part = |part: &Part| match part {
+        Part::Text(text) | Part::Reasoning(text) => FRAME + text.len(),
+        Part::OpaqueReasoning { data, .. } | Part::OpaqueBlock { data, .. } => data.len(),
+        Part::ToolCall(call) => FRAME + call.arguments.len(),
+        _ => 0,
+    };
+    let of_message = |message: &Message| match message {
+        Message::User(blocks) => of_blocks(blocks),
+        Message::Assistant(answer) => answer.content.iter().map(of_part).sum(),
+        Message::ToolResult(result) => FRAME + of_blocks(&result.content),
+    };
+    let messages: usize = request.messages.iter().map(|message| FRAME + of_message(message)).sum();
+    let tools = request.tools.len() * 4 * FRAME;
+    tools + (request.system.as_ref().map_or(0, String::len) + messages) * 17 / 16
 }
 
 /// Adds the user's own fields to a body. Objects are merged, and otherwise the user's value replaces ours.

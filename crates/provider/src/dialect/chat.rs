@@ -18,7 +18,7 @@ use http::HeaderMap;
 use self::assemble::Assembler;
 use self::chunk::Chunk;
 use self::pattern::Pattern;
-use super::{Asked, Decoder, Dialect, Encoded, Progress, Taken, error_in_stream};
+use super::{Asked, Decoder, Dialect, Encoded, Progress, Taken, error_in_stream, is_openai};
 use crate::transport::{Endpoint, MaxTokensField, ServerOptions};
 use crate::{ModelSettings, ProviderError, ReplyEvent, Request, ResentReasoning};
 
@@ -35,8 +35,7 @@ pub(crate) struct Chat {
 impl Chat {
     /// Creates the dialect of a server with these options.
     pub(crate) fn new(options: &ServerOptions) -> Self {
-        let host = options.base_url.host();
-        let is_openai = host == "api.openai.com" || host.ends_with(".openai.azure.com");
+        let is_openai = is_openai(options);
         let max_tokens_field = options.max_tokens_field.unwrap_or(if is_openai {
             MaxTokensField::MaxCompletionTokens
         } else {
@@ -142,7 +141,7 @@ impl Decoder for ChatDecoder {
 ///
 /// # Errors
 /// The answer's end is a failure.
-fn stop_reason(reason: &str, has_output: bool) -> Result<StopReason, ProviderError> {
+pub(super) fn stop_reason(reason: &str, has_output: bool) -> Result<StopReason, ProviderError> {
     let reason = reason.to_ascii_lowercase();
     Ok(match reason.as_str() {
         "length" | "max_tokens" | "max_output_tokens" | "model_length" => StopReason::Length,

@@ -14,7 +14,12 @@ pub(crate) struct Fields(Vec<(String, Box<RawValue>)>);
 impl Fields {
     /// Returns the value of a field as it came.
     pub(crate) fn raw(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| value.get())
+        self.value(name).map(RawValue::get)
+    }
+
+    /// Returns the value of a field.
+    pub(crate) fn value(&self, name: &str) -> Option<&RawValue> {
+        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| &**value)
     }
 
     /// Returns a field's value; `None` if it has none of this type.
@@ -99,6 +104,11 @@ impl Fields {
         }
         json.push('}');
         json
+    }
+
+    /// Returns the object as JSON.
+    pub(crate) fn into_raw(self) -> Box<RawValue> {
+        RawValue::from_string(self.json()).expect("names and values are JSON")
     }
 }
 

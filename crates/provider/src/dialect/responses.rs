@@ -1,46 +1,49 @@
-//! OpenAI's Responses API, without storage at the server: every request carries the whole conversation, and reasoning
-//! comes and goes encrypted.
+//! OpenAI's Responses API, at OpenAI, Azure and other servers that offer it.
 //!
-//! Invariants: an item of an answer is kept whole only if its end came; a reasoning item is sent back with exactly the
-//! content it came with, and never as the last item of its answer.
+//! Nothing is stored at the server: each request carries the whole conversation, with the items of earlier answers as
+//! they came.
+//!
+//! Invariants: an item of an answer is kept whole only if its end came; opaque data is sent back only to the provider
+//! that sent it; and a reasoning item is sent back only together with the item that followed it.
 
 mod decode;
 mod encode;
+mod item;
 
 use http::HeaderMap;
 
-use super::{Decoder, Dialect, Encoded};
+use super::{Decoder, Dialect, Encoded, is_openai};
 use crate::transport::ServerOptions;
 use crate::{ModelSettings, Request, ResentReasoning};
 
 /// The name of the dialect in stored parts.
 const DIALECT: &str = "responses";
+/// The path of the API.
+const PATH: &str = "responses";
 
 /// The dialect of one server.
 #[derive(Debug)]
 pub(crate) struct Responses {
-    /// Whether the session's id is sent, as a key for the cache.
     prompt_cache_key: bool,
 }
 
 impl Responses {
     /// Creates the dialect of a server with these options.
     pub(crate) fn new(options: &ServerOptions) -> Self {
-        let host = options.base_url.host();
-        let is_openai = host == "api.openai.com" || host.ends_with(".azure.com");
-        Self { prompt_cache_key: options.prompt_cache_key.unwrap_or(is_openai) }
+        Self { prompt_cache_key: options.prompt_cache_key.unwrap_or_else(|| is_openai(options)) }
     }
 }
 
 impl Dialect for Responses {
     fn encode(&self, request: &Request, options: &ServerOptions) -> Result<Encoded, String> {
         let style = encode::Style {
-            stream: options.stream,
-            prompt_cache_key: self.prompt_cache_key,
+            provider: &options.name,
             output_tokens_max: options.output_tokens_max,
+            prompt_cache_key: self.prompt_cache_key,
+            stream: options.stream,
         };
         let body = encode::body(request, &style).map_err(|error| error.to_string())?;
-        Ok(Encoded { path: "responses".to_owned(), headers: HeaderMap::new(), body })
+        Ok(Encoded { path: PATH.to_owned(), headers: HeaderMap::new(), body })
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {

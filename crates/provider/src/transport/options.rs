@@ -171,7 +171,8 @@ impl ServerOptions {
         }
     }
 
-    /// Creates the options of OpenAI's Responses API, with this key.
+    /// Creates the options of OpenAI's own server and its Responses API, with this key. Azure offers the same API: set
+    /// `name` and `base_url` (`https://RESOURCE.openai.azure.com/openai/v1`).
     pub fn responses(key: impl Into<ApiKey>) -> Self {
         Self { api: Api::Responses, api_key: Some(key.into()), ..Self::default() }
     }

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::{DIALECT, VERTEX_VERSION};
 use crate::dialect::fields::Fields;
 use crate::dialect::ids::{is_name_byte, sendable_id, sendable_tool_name};
+use crate::dialect::size_hint;
 use crate::{ReasoningEffort, Request, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that the API accepts, in bytes.
@@ -170,33 +171,6 @@ pub(super) fn body(request: &Request, style: &Style) -> serde_json::Result<Vec<u
     let mut bytes = Vec::with_capacity(size_hint(request));
     serde_json::to_writer(&mut bytes, &body)?;
     Ok(bytes)
-}
-
-/// Returns about how many bytes a request has, so that its text need not move while it grows.
-fn size_hint(request: &Request) -> usize {
-    const FRAME: usize = 128;
-    let of_blocks = |blocks: &[Block]| -> usize {
-        let of_block = |block: &Block| match block {
-            Block::Text(text) => FRAME + text.len(),
-            Block::Image(image) => FRAME + image.data.len(),
-            _ => 0,
-        };
-        blocks.iter().map(of_block).sum()
-    };
-    let of_part = |part: &Part| match part {
-        Part::Text(text) | Part::Reasoning(text) => FRAME + text.len(),
-        Part::OpaqueReasoning { data, .. } | Part::OpaqueBlock { data, .. } => data.len(),
-        Part::ToolCall(call) => FRAME + call.arguments.len(),
-        _ => 0,
-    };
-    let of_message = |message: &Message| match message {
-        Message::User(blocks) => of_blocks(blocks),
-        Message::Assistant(answer) => answer.content.iter().map(of_part).sum(),
-        Message::ToolResult(result) => FRAME + of_blocks(&result.content),
-    };
-    let messages: usize = request.messages.iter().map(|message| FRAME + of_message(message)).sum();
-    let tools = request.tools.len() * 4 * FRAME;
-    tools + (request.system.as_ref().map_or(0, String::len) + messages) * 17 / 16
 }
 
 /// Returns the output limit of a request that names none. Claude 3 had lower limits than what is asked for by default.

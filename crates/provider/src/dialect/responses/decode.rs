@@ -1,15 +1,17 @@
 //! Reads answers: the events of a stream, or a whole response.
 //!
-//! Invariants: kinds of item and event that are unknown today are kept or ignored, and never fail an answer.
+//! Invariants: kinds of item, part and event that are unknown today are kept or ignored, and never fail an answer; and
+//! an item is known by its position alone, because some servers change its id between two events.
 
 use std::collections::{HashSet, VecDeque};
 
-use greenroom_kernel::{AssistantMessage, Part, StopReason, ToolCall, Usage};
+use greenroom_kernel::{AssistantMessage, Part, ToolCall, Usage};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::DIALECT;
+use super::item::{Kind, raw, take_text};
+use crate::dialect::chat::stop_reason;
 use crate::dialect::fields::Fields;
 use crate::dialect::{Asked, Decoder, Ids, Progress, Taken, with_calls};
 use crate::{ProviderError, ReplyEvent};
@@ -21,264 +23,434 @@ pub(super) struct ResponsesDecoder {
     calls: usize,
     usage: Option<Usage>,
     stop_raw: Option<String>,
+    is_over: bool,
     output_bytes: usize,
 }
 
 /// An item of the answer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Item {
-    index: u64,
-    /// Its type, once it is known.
-    kind: String,
-    /// The text, the reasoning or the arguments that were shown.
-    shown: String,
-    /// The number of the summary's part that is being shown.
-    summary: u64,
-    /// The position among the answer's calls.
-    call: Option<usize>,
-    /// The name of a call.
+    index: Option<u64>,
+    kind: Kind,
+    /// The readable text: the text, the reasoning, or the arguments of a call.
+    text: String,
+    /// The part that the newest piece of text belongs to, and where it begins.
+    part: Option<Position>,
+    part_start: usize,
+    /// The position of a call among the answer's calls.
+    call: usize,
     name: String,
-    /// The item as it came, once its end came.
-    whole: Option<Fields>,
+    call_id: String,
+    /// The item as it came at its end.
+    ended: Option<Ended>,
+    output_bytes: usize,
 }
 
-/// The data of an event, or a whole response.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Event {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    object: Option<String>,
-    output_index: Option<u64>,
-    summary_index: Option<u64>,
-    item: Option<Fields>,
-    delta: Option<Box<RawValue>>,
-    response: Option<Box<Response>>,
-    error: Option<Box<RawValue>>,
+#[derive(Debug)]
+struct Ended {
+    whole: Box<RawValue>,
+    attachment: Fields,
 }
 
-/// A response.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Response {
-    status: Option<String>,
-    output: Option<Vec<Fields>>,
-    usage: Option<WireUsage>,
-    error: Option<Value>,
-    incomplete_details: Option<Incomplete>,
+/// The list of an item's parts that a part is in, and its position there.
+type Position = (&'static str, u64);
+
+/// A piece of readable text.
+struct Piece<'a> {
+    kind: Kind,
+    index: Option<u64>,
+    part: Position,
+    text: &'a str,
+    /// Whether it is the whole text of its part.
+    is_whole: bool,
 }
 
+/// The data of an event, or a whole response. No field is parsed here, since none may fail an answer by its form.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Incomplete {
-    reason: Option<String>,
+struct Event<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output_index: Option<&'a RawValue>,
+    #[serde(borrow)]
+    content_index: Option<&'a RawValue>,
+    #[serde(borrow)]
+    summary_index: Option<&'a RawValue>,
+    #[serde(borrow)]
+    delta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    refusal: Option<&'a RawValue>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+    #[serde(borrow)]
+    item: Option<&'a RawValue>,
+    #[serde(borrow)]
+    response: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    detail: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output: Option<&'a RawValue>,
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
 }
 
-/// Token counts as sent.
+/// A response, whole or at its end.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct WireUsage {
-    input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    input_tokens_details: Option<InputDetails>,
-    output_tokens_details: Option<OutputDetails>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct InputDetails {
-    cached_tokens: Option<u64>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct OutputDetails {
-    reasoning_tokens: Option<u64>,
-}
-
-/// A part of a message's content.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Texts {
-    text: Option<String>,
-    refusal: Option<String>,
+struct Response<'a> {
+    #[serde(borrow)]
+    status: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output: Option<&'a RawValue>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    incomplete_details: Option<&'a RawValue>,
 }
 
 impl ResponsesDecoder {
-    /// Returns the item at this place, which begins if it is new.
-    fn item(&mut self, index: u64, kind: &str) -> &mut Item {
-        let at = match self.items.iter().rposition(|item| item.index == index) {
+    fn push(&mut self, index: Option<u64>, kind: Kind) -> &mut Item {
+        let call = self.calls;
+        self.calls += usize::from(kind == Kind::Call);
+        self.items.push(Item {
+            index,
+            kind,
+            text: String::new(),
+            part: None,
+            part_start: 0,
+            call,
+            name: String::new(),
+            call_id: String::new(),
+            ended: None,
+            output_bytes: 0,
+        });
+        self.items.last_mut().expect("it was pushed")
+    }
+
+    /// Returns the item that a piece or an end belongs to, by its position in `items`: the newest one that is open. Some
+    /// servers leave the index out.
+    fn position(&self, kind: Kind, index: Option<u64>) -> Option<usize> {
+        let find = |fits: &dyn Fn(&Item) -> bool| {
+            self.items.iter().rposition(|item| item.ended.is_none() && item.kind == kind && fits(item))
+        };
+        find(&|item| item.index == index).or_else(|| find(&|item| index.is_none() || item.index.is_none()))
+    }
+
+    /// Begins an item.
+    fn begin(&mut self, index: Option<u64>, fields: &Fields, events: &mut VecDeque<ReplyEvent>) {
+        let kind = Kind::of(fields);
+        let item = self.push(index, kind);
+        if kind == Kind::Call {
+            item.name = fields.text("name").unwrap_or_default();
+            item.call_id = fields.text("call_id").unwrap_or_default();
+            let name = Some(item.name.clone()).filter(|name| !name.is_empty());
+            events.push_back(ReplyEvent::ToolCall { index: item.call, name, arguments: String::new() });
+        }
+    }
+
+    /// Adds a piece of text. Returns whether it is a part of the answer.
+    fn add(&mut self, piece: &Piece<'_>, events: &mut VecDeque<ReplyEvent>) -> bool {
+        let &Piece { kind, index, part, text, is_whole } = piece;
+        let at = match self.position(kind, index) {
             Some(at) => at,
+            // The item has ended, or is of another kind.
+            None if index.is_some() && self.items.iter().any(|item| item.index == index) => return false,
             None => {
-                self.items.push(Item { index, ..Item::default() });
+                self.push(index, kind);
                 self.items.len() - 1
             }
         };
         let item = &mut self.items[at];
-        if item.kind.is_empty() {
-            kind.clone_into(&mut item.kind);
+        let is_new_part = item.part != Some(part);
+        let so_far = if is_new_part { "" } else { &item.text[item.part_start..] };
+        let more = if is_whole { text.strip_prefix(so_far).unwrap_or_default() } else { text };
+        if more.is_empty() {
+            return !is_whole;
         }
-        if item.kind == "function_call" && item.call.is_none() {
-            item.call = Some(self.calls);
-            self.calls += 1;
+        let mut shown = String::new();
+        if is_new_part {
+            if !item.text.is_empty() {
+                shown.push_str(kind.separator());
+            }
+            item.part = Some(part);
+            item.part_start = item.text.len() + shown.len();
         }
-        item
+        shown.push_str(more);
+        item.text.push_str(&shown);
+        item.output_bytes += shown.len();
+        self.output_bytes += shown.len();
+        item.show(shown, events);
+        true
     }
 
-    fn begin(&mut self, index: u64, fields: &Fields, events: &mut VecDeque<ReplyEvent>) {
-        let kind = fields.text("type").unwrap_or_default();
-        let item = self.item(index, &kind);
-        if let (Some(call), Some(name), true) = (item.call, fields.text("name"), item.name.is_empty()) {
-            item.name.clone_from(&name);
-            events.push_back(ReplyEvent::ToolCall {
-                index: call,
-                name: Some(name),
-                arguments: String::new(),
-            });
-        }
-    }
-
-    /// Shows a piece of an item of this type.
-    fn show(&mut self, index: u64, kind: &str, piece: &str, events: &mut VecDeque<ReplyEvent>) {
-        if piece.is_empty() {
-            return;
-        }
-        self.output_bytes += piece.len();
-        let item = self.item(index, kind);
-        item.shown.push_str(piece);
-        let piece = piece.to_owned();
-        events.push_back(match (kind, item.call) {
-            ("reasoning", _) => ReplyEvent::Reasoning(piece),
-            (_, Some(call)) => ReplyEvent::ToolCall { index: call, name: None, arguments: piece },
-            (_, None) => ReplyEvent::Text(piece),
-        });
-    }
-
-    /// Ends an item. What was not shown of it is shown now.
-    fn end(&mut self, index: u64, fields: Fields, events: &mut VecDeque<ReplyEvent>) {
-        self.begin(index, &fields, events);
-        let kind = fields.text("type").unwrap_or_default();
-        self.output_bytes += fields.iter().map(|(_, value)| value.get().len()).sum::<usize>();
-        if self.item(index, &kind).shown.is_empty() {
-            let whole = match kind.as_str() {
-                "message" => texts(&fields).concat(),
-                "reasoning" => reasoning(&fields),
-                "function_call" => fields.text("arguments").unwrap_or_default(),
-                _ => String::new(),
-            };
-            self.show(index, &kind, &whole, events);
-        }
-        self.item(index, &kind).whole = Some(fields);
-    }
-
-    fn take_response(&mut self, response: Response, events: &mut VecDeque<ReplyEvent>) -> Taken {
-        if let Some(error) = response.error.filter(|error| !error.is_null()) {
-            return Taken::Error(json!({ "error": error }).to_string());
-        }
-        if let Some(usage) = response.usage {
-            self.usage = usage.usage();
-        }
-        // Some gateways send the items here only.
-        if self.items.iter().all(|item| item.whole.is_none()) {
-            for (index, item) in (0..).zip(response.output.unwrap_or_default()) {
-                self.end(index, item, events);
+    /// Ends an item, which comes whole.
+    fn end(&mut self, index: Option<u64>, whole: &RawValue, events: &mut VecDeque<ReplyEvent>) {
+        let Ok(mut fields) = serde_json::from_str::<Fields>(whole.get()) else { return };
+        let kind = Kind::of(&fields);
+        let at = match self.position(kind, index) {
+            Some(at) => at,
+            None => {
+                self.begin(index, &fields, events);
+                self.items.len() - 1
+            }
+        };
+        let item = &mut self.items[at];
+        if kind == Kind::Call {
+            // Some servers send the arguments as an object.
+            if let Some(arguments) = fields.value("arguments").filter(|value| value.get().starts_with('{')) {
+                fields.set("arguments", raw(arguments.get()));
+            }
+            let call_id = fields.text("call_id").filter(|id| !id.is_empty()).or_else(|| fields.text("id"));
+            item.call_id = call_id.unwrap_or_default();
+            let name = fields.text("name").unwrap_or_default();
+            if name != item.name {
+                item.name.clone_from(&name);
+                let (index, name) = (item.call, Some(name));
+                events.push_back(ReplyEvent::ToolCall { index, name, arguments: String::new() });
             }
         }
-        let reason = response.incomplete_details.and_then(|details| details.reason);
-        self.stop_raw = reason.or(response.status).or_else(|| Some("completed".to_owned()));
+        let text = take_text(kind, &mut fields);
+        if kind == Kind::Call {
+            fields.set("call_id", raw(&item.call_id.len()));
+            fields.set("name", raw(&item.name.len()));
+            fields.set("arguments", raw(&text.len()));
+        }
+        let rest = text.strip_prefix(&*item.text).unwrap_or_default().to_owned();
+        item.text = text;
+        item.show(rest, events);
+        self.output_bytes = self.output_bytes - item.output_bytes + whole.get().len();
+        item.output_bytes = whole.get().len();
+        item.ended = Some(Ended { whole: whole.to_owned(), attachment: fields });
+    }
+
+    /// Takes the end of a response. Returns what it means to the answer.
+    fn take_response(
+        &mut self,
+        response: &Response<'_>,
+        status: &str,
+        events: &mut VecDeque<ReplyEvent>,
+    ) -> Taken {
+        let status = text(response.status).unwrap_or_else(|| status.to_owned());
+        let reason = match status.as_str() {
+            "in_progress" | "queued" => return Taken::Nothing,
+            "failed" | "cancelled" => return Taken::Error(failure(response.error, &status)),
+            "incomplete" => response
+                .incomplete_details
+                .and_then(|details| serde_json::from_str::<Fields>(details.get()).ok())
+                .and_then(|details| details.text("reason")),
+            _ => None,
+        };
+        let output: Vec<&RawValue> =
+            response.output.and_then(|output| serde_json::from_str(output.get()).ok()).unwrap_or_default();
+        // Some servers send an item's end only here.
+        if self.items.iter().filter(|item| item.ended.is_some()).count() < output.len() {
+            for (index, whole) in (0..).zip(output) {
+                let is_it =
+                    |(at, item): (u64, &Item)| item.ended.is_some() && item.index.unwrap_or(at) == index;
+                if !(0..).zip(&self.items).any(is_it) {
+                    self.end(Some(index), whole, events);
+                }
+            }
+            if self.items.iter().all(|item| item.index.is_some()) {
+                self.items.sort_by_key(|item| item.index);
+            }
+        }
+        self.usage = response.usage.and_then(usage).or(self.usage);
+        self.stop_raw = Some(reason.unwrap_or(status));
+        self.is_over = true;
         Taken::Progress
     }
 }
 
-impl WireUsage {
-    fn usage(&self) -> Option<Usage> {
-        let (input, output) = (self.input_tokens.unwrap_or_default(), self.output_tokens.unwrap_or_default());
-        let cached = self.input_tokens_details.as_ref().and_then(|details| details.cached_tokens);
-        let reasoning = self.output_tokens_details.as_ref().and_then(|details| details.reasoning_tokens);
-        (input > 0 || output > 0).then(|| Usage {
-            input_tokens: input,
-            cached_tokens: cached.unwrap_or_default().min(input),
-            output_tokens: output,
-            reasoning_tokens: reasoning.unwrap_or_default().min(output),
-            ..Usage::default()
-        })
+impl Item {
+    /// Shows a piece of readable text.
+    fn show(&self, piece: String, events: &mut VecDeque<ReplyEvent>) {
+        if piece.is_empty() {
+            return;
+        }
+        match self.kind {
+            Kind::Message => events.push_back(ReplyEvent::Text(piece)),
+            Kind::Reasoning => events.push_back(ReplyEvent::Reasoning(piece)),
+            Kind::Call => {
+                events.push_back(ReplyEvent::ToolCall { index: self.call, name: None, arguments: piece });
+            }
+            Kind::Other => {}
+        }
+    }
+
+    /// Returns the parts that keep the item: a readable one, and what has to be sent back with it.
+    fn parts(self, ids: &mut Ids<'_>) -> Vec<Part> {
+        let Self { kind, text, name, call_id, ended, .. } = self;
+        let dialect = || DIALECT.to_owned();
+        let opaque = |data: String| Part::OpaqueReasoning { dialect: dialect(), data };
+        let readable = match kind {
+            Kind::Message if !text.is_empty() => Part::Text(text),
+            Kind::Reasoning if !text.is_empty() => Part::Reasoning(text),
+            Kind::Call if name.is_empty() && text.is_empty() => return Vec::new(),
+            Kind::Call => {
+                let id = ids.unique(call_id.clone());
+                let is_changed = id != call_id;
+                let call = Part::ToolCall(ToolCall { id, name, arguments: text });
+                if is_changed {
+                    // A server that repeats the ids of its calls repeats those of its items.
+                    return vec![call];
+                }
+                call
+            }
+            Kind::Message | Kind::Reasoning | Kind::Other => {
+                let Some(Ended { whole, .. }) = ended else { return Vec::new() };
+                let data = whole.get().to_owned();
+                return vec![match kind {
+                    // A message with parts that this version does not know is content, and an empty one is not.
+                    Kind::Message if !has_parts(&whole) => opaque(data),
+                    Kind::Reasoning => opaque(data),
+                    Kind::Message | Kind::Call | Kind::Other => {
+                        Part::OpaqueBlock { dialect: dialect(), data }
+                    }
+                }];
+            }
+        };
+        let mut parts = vec![readable];
+        parts.extend(ended.map(|ended| opaque(ended.attachment.json())));
+        parts
     }
 }
 
-/// Returns the texts of a message's content, one for each part.
-fn texts(message: &Fields) -> Vec<String> {
-    let parts: Vec<Texts> =
-        message.raw("content").and_then(|content| serde_json::from_str(content).ok()).unwrap_or_default();
-    parts.into_iter().map(|part| part.text.or(part.refusal).unwrap_or_default()).collect()
+/// Whether a message without text has other parts than empty texts.
+fn has_parts(whole: &RawValue) -> bool {
+    let content = serde_json::from_str::<Fields>(whole.get())
+        .ok()
+        .and_then(|fields| serde_json::from_str::<Vec<Fields>>(fields.raw("content")?).ok());
+    content.unwrap_or_default().iter().any(|part| part.text("text").or(part.text("refusal")).is_none())
 }
 
-/// Returns the readable part of a reasoning item: its summary, or else its content.
-fn reasoning(item: &Fields) -> String {
-    let texts = |field: &str| -> Vec<String> {
-        let parts: Vec<Texts> =
-            item.raw(field).and_then(|parts| serde_json::from_str(parts).ok()).unwrap_or_default();
-        parts.into_iter().filter_map(|part| part.text).filter(|text| !text.is_empty()).collect()
+/// Returns a string; `None` if it is something else.
+fn text(value: Option<&RawValue>) -> Option<String> {
+    serde_json::from_str(value?.get()).ok()
+}
+
+/// Returns a count; `None` if it is something else.
+fn count(value: Option<&RawValue>) -> Option<u64> {
+    serde_json::from_str(value?.get()).ok()
+}
+
+/// Returns the body of a failure for the classifier.
+fn failure(error: Option<&RawValue>, status: &str) -> String {
+    match error {
+        Some(error) => format!("{{\"error\":{}}}", error.get()),
+        None => format!("{{\"error\":{{\"message\":\"the response ended with the status {status}\"}}}}"),
+    }
+}
+
+/// Returns the usage that the server reported; `None` if it reported none.
+fn usage(wire: &RawValue) -> Option<Usage> {
+    let wire: Fields = serde_json::from_str(wire.get()).ok()?;
+    let detail = |list: &str, name: &str| {
+        let details: Fields = serde_json::from_str(wire.raw(list)?).ok()?;
+        count(details.value(name))
     };
-    let summary = texts("summary");
-    if summary.is_empty() { texts("content").concat() } else { summary.join("\n\n") }
+    let input = count(wire.value("input_tokens")).unwrap_or_default();
+    let output_tokens = count(wire.value("output_tokens")).unwrap_or_default();
+    let cached_tokens = detail("input_tokens_details", "cached_tokens").unwrap_or_default();
+    // Some gateways count cached input apart.
+    let input_tokens = if cached_tokens > input { input.saturating_add(cached_tokens) } else { input };
+    let cache_write_tokens = detail("input_tokens_details", "cache_write_tokens").unwrap_or_default();
+    let reasoning_tokens = detail("output_tokens_details", "reasoning_tokens").unwrap_or_default();
+    let usage = Usage {
+        input_tokens,
+        cached_tokens,
+        cache_write_tokens: cache_write_tokens.min(input_tokens),
+        output_tokens,
+        reasoning_tokens: reasoning_tokens.min(output_tokens),
+        ..Usage::default()
+    };
+    (usage.total_tokens() > 0).then_some(usage)
 }
 
 impl Decoder for ResponsesDecoder {
     fn take(&mut self, data: &str, events: &mut VecDeque<ReplyEvent>) -> Taken {
-        let Ok(event) = serde_json::from_str::<Event>(data) else { return Taken::Unreadable };
-        let Event { kind, object, output_index, summary_index, item, delta, response, error } = event;
-        let Some(kind) = kind else {
-            let is_whole = object.as_deref() == Some("response");
-            return match (error, is_whole) {
-                (_, true) => match serde_json::from_str(data) {
-                    Ok(response) => self.take_response(response, events),
-                    Err(_) => Taken::Unreadable,
-                },
-                (Some(_), false) => Taken::Error(data.to_owned()),
-                (None, false) => Taken::Unreadable,
+        let Ok(event) = serde_json::from_str::<Event<'_>>(data) else { return Taken::Unreadable };
+        let index = count(event.output_index);
+        let has_error = event.error.is_some() || event.message.is_some() || event.detail.is_some();
+        let response = || {
+            let own = event.response.map_or(data, RawValue::get);
+            serde_json::from_str::<Response<'_>>(own).unwrap_or_default()
+        };
+        let Some(kind) = text(event.kind) else {
+            let is_response = event.output.is_some() || text(event.object).as_deref() == Some("response");
+            return match (is_response, has_error) {
+                (true, _) if event.error.is_some() => Taken::Error(failure(event.error, "failed")),
+                (true, _) => self.take_response(&response(), "completed", events),
+                (false, true) => Taken::Error(data.to_owned()),
+                (false, false) => Taken::Unreadable,
             };
         };
-        let index = output_index.unwrap_or_default();
-        let delta =
-            delta.and_then(|delta| serde_json::from_str::<String>(delta.get()).ok()).unwrap_or_default();
-        match (kind.as_str(), item) {
-            ("response.output_item.added", Some(item)) => self.begin(index, &item, events),
-            ("response.output_item.done", Some(item)) => self.end(index, item, events),
-            ("response.output_text.delta" | "response.refusal.delta", _) => {
-                self.show(index, "message", &delta, events);
+        let Some(name) = kind.strip_prefix("response.") else {
+            // Besides `error`, errors come with their own types. Anything else is a ping, or new.
+            return if kind == "error" || has_error { Taken::Error(data.to_owned()) } else { Taken::Nothing };
+        };
+        let part = |list, number| (list, count(number).unwrap_or_default());
+        let in_content = part("content", event.content_index);
+        let in_summary = part("summary", event.summary_index);
+        let (kind, part, piece, is_whole) = match name {
+            "output_item.added" => {
+                let fields = event.item.and_then(|item| serde_json::from_str(item.get()).ok());
+                self.begin(index, &fields.unwrap_or_default(), events);
+                return Taken::Progress;
             }
-            ("response.reasoning_summary_text.delta", _) => {
-                let part = summary_index.unwrap_or_default();
-                let item = self.item(index, "reasoning");
-                let is_next = part > std::mem::replace(&mut item.summary, part) && !item.shown.is_empty();
-                if is_next {
-                    self.show(index, "reasoning", "\n\n", events);
+            "output_item.done" => {
+                if let Some(item) = event.item {
+                    self.end(index, item, events);
                 }
-                self.show(index, "reasoning", &delta, events);
+                return Taken::Progress;
             }
-            ("response.reasoning_text.delta", _) => self.show(index, "reasoning", &delta, events),
-            ("response.function_call_arguments.delta", _) => {
-                self.show(index, "function_call", &delta, events);
+            "output_text.delta" | "refusal.delta" => (Kind::Message, in_content, event.delta, false),
+            "output_text.done" => (Kind::Message, in_content, event.text, true),
+            "refusal.done" => (Kind::Message, in_content, event.refusal, true),
+            "reasoning_summary_text.delta" => (Kind::Reasoning, in_summary, event.delta, false),
+            "reasoning_summary_text.done" => (Kind::Reasoning, in_summary, event.text, true),
+            "reasoning_text.delta" => (Kind::Reasoning, in_content, event.delta, false),
+            "reasoning_text.done" => (Kind::Reasoning, in_content, event.text, true),
+            "function_call_arguments.delta" => (Kind::Call, ("", 0), event.delta, false),
+            "function_call_arguments.done" => (Kind::Call, ("", 0), event.arguments, true),
+            "completed" | "incomplete" | "failed" | "cancelled" => {
+                return self.take_response(&response(), name, events);
             }
-            ("response.completed" | "response.incomplete" | "response.failed" | "response.done", _) => {
-                return self.take_response(response.map(|response| *response).unwrap_or_default(), events);
-            }
-            ("error", _) => return Taken::Error(data.to_owned()),
-            _ => return Taken::Nothing,
+            "created" | "queued" | "in_progress" => return Taken::Nothing,
+            // The progress of a tool that the provider runs, or of what is new.
+            _ => return Taken::Progress,
+        };
+        let text = text(piece).unwrap_or_default();
+        match self.add(&Piece { kind, index, part, text: &text, is_whole }, events) {
+            true => Taken::Progress,
+            false => Taken::Nothing,
         }
-        Taken::Progress
     }
 
     fn progress(&self) -> Progress {
-        if self.stop_raw.is_some() { Progress::Over } else { Progress::Open }
+        if self.is_over { Progress::Over } else { Progress::Open }
     }
 
     fn may_be_whole(&self) -> bool {
-        self.has_output() && self.items.iter().all(|item| item.whole.is_some())
+        let is_valid = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+        self.has_output()
+            && self
+                .items
+                .iter()
+                .all(|item| item.ended.is_some() || item.kind != Kind::Call || is_valid(&item.text))
     }
 
     fn has_output(&self) -> bool {
-        !self.items.is_empty()
+        self.items.iter().any(|item| item.ended.is_some() || item.kind == Kind::Call || !item.text.is_empty())
     }
 
     fn output_bytes(&self) -> usize {
@@ -286,7 +458,7 @@ impl Decoder for ResponsesDecoder {
     }
 
     fn output_chars(&self) -> usize {
-        self.items.iter().map(|item| item.shown.chars().count()).sum()
+        self.items.iter().map(|item| item.text.chars().count()).sum()
     }
 
     fn finish(
@@ -294,11 +466,12 @@ impl Decoder for ResponsesDecoder {
         asked: &Asked<'_>,
         _: &mut VecDeque<ReplyEvent>,
     ) -> Result<AssistantMessage, ProviderError> {
-        let stop = match self.stop_raw.as_deref() {
-            Some("max_output_tokens" | "max_tokens") => StopReason::Length,
-            Some("content_filter") => StopReason::ContentFilter,
-            Some(_) | None => StopReason::Stop,
+        let reason = match self.stop_raw.as_deref() {
+            // It does not say at which limit.
+            Some("incomplete") => "length",
+            reason => reason.unwrap_or_default(),
         };
+        let stop = stop_reason(reason, self.has_output())?;
         let used_ids = if self.calls > 0 { asked.call_ids() } else { HashSet::new() };
         let mut ids = Ids::new(used_ids);
         let content: Vec<Part> = self.items.into_iter().flat_map(|item| item.parts(&mut ids)).collect();
@@ -311,69 +484,5 @@ impl Decoder for ResponsesDecoder {
             stop_raw: self.stop_raw,
             error: None,
         })
-    }
-}
-
-impl Item {
-    /// Returns the parts that keep the item: the readable ones, and what has to be sent back with them.
-    fn parts(self, ids: &mut Ids<'_>) -> Vec<Part> {
-        let opaque =
-            |fields: &Fields| Part::OpaqueReasoning { dialect: DIALECT.to_owned(), data: fields.json() };
-        let Some(mut fields) = self.whole else {
-            // Its end did not come, so that only what was shown is kept.
-            return match (self.kind.as_str(), self.call) {
-                (_, Some(_)) if !self.name.is_empty() => {
-                    let id = ids.unique(String::new());
-                    vec![Part::ToolCall(ToolCall { id, name: self.name, arguments: self.shown })]
-                }
-                _ if self.shown.is_empty() => Vec::new(),
-                ("reasoning", _) => vec![Part::Reasoning(self.shown)],
-                _ => vec![Part::Text(self.shown)],
-            };
-        };
-        let mut parts = Vec::new();
-        match self.kind.as_str() {
-            "message" => {
-                let texts = texts(&fields);
-                // The parts of the content without their texts: they follow the texts that they belong to.
-                let content: Vec<Fields> = fields
-                    .take_raw("content")
-                    .and_then(|content| serde_json::from_str(&content).ok())
-                    .unwrap_or_default();
-                let mut frames = Vec::new();
-                for (text, mut frame) in texts.into_iter().zip(content) {
-                    if !text.is_empty() {
-                        frame.take_raw("text");
-                        frame.take_raw("refusal");
-                        frames.push(frame.json());
-                        parts.push(Part::Text(text));
-                    }
-                }
-                if let (false, Ok(frames)) =
-                    (parts.is_empty(), RawValue::from_string(format!("[{}]", frames.join(","))))
-                {
-                    fields.set("content", frames);
-                    parts.push(opaque(&fields));
-                }
-            }
-            "reasoning" => {
-                let readable = reasoning(&fields);
-                if !readable.is_empty() {
-                    parts.push(Part::Reasoning(readable));
-                }
-                parts.push(opaque(&fields));
-            }
-            "function_call" => {
-                let id = ids.unique(fields.take_text("call_id").unwrap_or_default());
-                let name = fields.take_text("name").unwrap_or_default();
-                let arguments = fields.take_text("arguments").unwrap_or_default();
-                if !name.is_empty() || !arguments.is_empty() {
-                    parts.push(Part::ToolCall(ToolCall { id, name, arguments }));
-                    parts.push(opaque(&fields));
-                }
-            }
-            _ => parts.push(Part::OpaqueBlock { dialect: DIALECT.to_owned(), data: fields.json() }),
-        }
-        parts
     }
 }

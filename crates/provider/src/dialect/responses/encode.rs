@@ -1,29 +1,36 @@
 //! Writes requests.
 //!
-//! Invariants: an item is written the same way whatever follows it in the conversation; nothing is stored at the server.
+//! Invariants: a message is written the same way whatever follows it; no message is empty; a call and its result have
+//! the same id; and an answer's opaque data goes to the provider that sent it and to no other, which would refuse it.
 
 use std::borrow::Cow;
 
-use greenroom_kernel::{AssistantMessage, Block, Message, Part, ToolCall, ToolResult};
-use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
+use greenroom_kernel::{AssistantMessage, Block, Image, Message, Part, ToolCall, ToolResult};
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::DIALECT;
+use super::item::{Kind, filled, has_reasoning, is_attachment, raw};
 use crate::dialect::fields::Fields;
 use crate::dialect::ids::{sendable_id, sendable_tool_name};
-use crate::{ReasoningEffort, Request, ToolChoice, sendable_arguments};
+use crate::dialect::{merge, size_hint};
+use crate::{Catalog, ReasoningEffort, Request, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that the API accepts, in bytes.
 const CALL_ID_BYTES_MAX: usize = 64;
+/// The smallest output limit that the API accepts, in tokens.
+const OUTPUT_TOKENS_MIN: u64 = 16;
 
 /// How requests are written for one server.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Style {
-    pub(super) stream: bool,
-    pub(super) prompt_cache_key: bool,
+pub(super) struct Style<'a> {
+    /// The provider's name.
+    pub(super) provider: &'a str,
     /// The output limit of requests that name none, in tokens.
     pub(super) output_tokens_max: Option<u64>,
+    pub(super) prompt_cache_key: bool,
+    pub(super) stream: bool,
 }
 
 #[derive(Serialize)]
@@ -34,10 +41,7 @@ struct Body<'a> {
     input: Vec<Item<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<WireTool<'a>>,
-    store: bool,
     stream: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_cache_key: Option<&'a str>,
     /// The settings, and what the user adds to them.
     #[serde(flatten)]
     settings: Map<String, Value>,
@@ -57,73 +61,52 @@ struct WireTool<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Item<'a> {
-    Message {
-        #[serde(rename = "type")]
-        kind: &'static str,
-        role: &'static str,
-        content: Vec<Content<'a>>,
-    },
-    Call {
-        #[serde(rename = "type")]
-        kind: &'static str,
-        call_id: Cow<'a, str>,
-        name: Cow<'a, str>,
-        arguments: Cow<'a, str>,
-    },
-    Result {
-        #[serde(rename = "type")]
-        kind: &'static str,
-        call_id: Cow<'a, str>,
-        output: Output<'a>,
-    },
-    /// An item as it came.
-    Raw(Box<RawValue>),
+    Written(Written<'a>),
+    /// An item as it came, which was kept whole.
+    Whole(&'a RawValue),
+    /// An item as it came, put together again.
+    Filled(Box<RawValue>),
 }
 
-/// A part of a message or of a result.
 #[derive(Serialize)]
-#[serde(untagged)]
-enum Content<'a> {
-    Text {
-        #[serde(rename = "type")]
-        kind: &'static str,
-        text: Cow<'a, str>,
-    },
-    Image {
-        #[serde(rename = "type")]
-        kind: &'static str,
-        image_url: String,
-    },
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Written<'a> {
+    Message { role: &'static str, content: Vec<Content<'a>> },
+    FunctionCall { call_id: Cow<'a, str>, name: Cow<'a, str>, arguments: Cow<'a, str> },
+    FunctionCallOutput { call_id: Cow<'a, str>, output: Output<'a> },
 }
 
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Content<'a> {
+    InputText { text: &'a str },
+    InputImage { image_url: DataUrl<'a>, detail: &'static str },
+    OutputText { text: &'a str },
+}
+
+/// A tool's result.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Output<'a> {
     Text(Cow<'a, str>),
-    Parts(Vec<Content<'a>>),
+    Contents(Vec<Content<'a>>),
+}
+
+/// An image as a URL that holds it. It is written into the request without a copy.
+struct DataUrl<'a>(&'a Image);
+
+impl Serialize for DataUrl<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("data:{};base64,{}", self.0.media_type, self.0.data))
+    }
 }
 
 /// Writes a request.
-pub(super) fn body(request: &Request, style: &Style) -> serde_json::Result<Vec<u8>> {
-    let mut input = Vec::with_capacity(request.messages.len());
-    for message in &request.messages {
-        match &**message {
-            Message::User(blocks) => {
-                let content = contents(blocks);
-                if !content.is_empty() {
-                    input.push(Item::Message { kind: "message", role: "user", content });
-                }
-            }
-            Message::ToolResult(result) => input.push(wire_result(result)),
-            Message::Assistant(answer) => wire_answer(answer, &mut input)?,
-        }
-    }
-    let tool = |tool: &'_ greenroom_kernel::ToolSpec| tool.parameters.to_string().len();
-    let tools_bytes: usize = request.tools.iter().map(tool).sum();
-    let wire = Body {
+pub(super) fn body(request: &Request, style: &Style<'_>) -> serde_json::Result<Vec<u8>> {
+    let body = Body {
         model: &request.model,
         instructions: request.system.as_deref().filter(|system| !system.is_empty()),
-        input,
+        input: input(request, style.provider),
         tools: request
             .tools
             .iter()
@@ -132,52 +115,46 @@ pub(super) fn body(request: &Request, style: &Style) -> serde_json::Result<Vec<u
                 name: &tool.name,
                 description: &tool.description,
                 parameters: &tool.parameters,
+                // The API rewrites the schema otherwise, or refuses it.
                 strict: false,
             })
             .collect(),
-        store: false,
         stream: style.stream,
-        prompt_cache_key: (style.prompt_cache_key && !request.session.is_empty())
-            .then_some(&*request.session),
         settings: wire_settings(request, style),
     };
-    let mut bytes = Vec::with_capacity(4_096 + tools_bytes);
-    serde_json::to_writer(&mut bytes, &wire)?;
+    let mut bytes = Vec::with_capacity(size_hint(request));
+    serde_json::to_writer(&mut bytes, &body)?;
     Ok(bytes)
 }
 
-/// Returns the fields that the settings mean, with the user's own.
-fn wire_settings(request: &Request, style: &Style) -> Map<String, Value> {
+/// Returns the fields that the settings mean, with the user's own. The API has no `stop` and no `seed`.
+fn wire_settings(request: &Request, style: &Style<'_>) -> Map<String, Value> {
     let settings = &request.settings;
+    let limit = settings.output_tokens_max.or(style.output_tokens_max);
     let has_tools = !request.tools.is_empty();
-    let choice = settings.tool_choice.as_ref().filter(|_| has_tools).map(|choice| match choice {
-        ToolChoice::Auto => json!("auto"),
-        ToolChoice::None => json!("none"),
-        ToolChoice::Required => json!("required"),
-        ToolChoice::Tool(name) => json!({ "type": "function", "name": name }),
-    });
-    let reasoning = settings.reasoning_effort.map(|effort| match effort {
-        ReasoningEffort::None => json!({ "effort": "none" }),
-        ReasoningEffort::Minimal
-        | ReasoningEffort::Low
-        | ReasoningEffort::Medium
-        | ReasoningEffort::High
-        | ReasoningEffort::XHigh => json!({ "effort": effort.as_str(), "summary": "auto" }),
-    });
+    // Without its encrypted content, reasoning cannot be sent back. A model that does not reason refuses to include it.
+    let reasons =
+        Catalog::bundled().lookup(style.provider, &request.model).is_none_or(|model| model.reasoning);
     let format = request.output_schema.as_deref().map(|output| {
-        let (name, schema) = (&output.name, &output.schema);
-        let strict = output.is_strict();
-        json!({ "format": { "type": "json_schema", "name": name, "schema": schema, "strict": strict } })
+        json!({ "format": {
+            "type": "json_schema",
+            "name": output.name,
+            "schema": output.schema,
+            "strict": output.is_strict(),
+        } })
     });
+    let has_key = style.prompt_cache_key && !request.session.is_empty();
     let fields = [
-        ("include", Some(json!(["reasoning.encrypted_content"]))),
-        ("max_output_tokens", settings.output_tokens_max.or(style.output_tokens_max).map(Value::from)),
+        ("store", Some(false.into())),
+        ("include", reasons.then(|| json!(["reasoning.encrypted_content"]))),
+        ("max_output_tokens", limit.map(|limit| limit.max(OUTPUT_TOKENS_MIN).into())),
         ("temperature", settings.temperature.map(Value::from)),
         ("top_p", settings.top_p.map(Value::from)),
-        ("reasoning", reasoning),
+        ("reasoning", settings.reasoning_effort.map(reasoning)),
         ("text", format),
-        ("tool_choice", choice),
+        ("tool_choice", settings.tool_choice.as_ref().filter(|_| has_tools).map(tool_choice)),
         ("parallel_tool_calls", settings.parallel_tool_calls.filter(|_| has_tools).map(Value::from)),
+        ("prompt_cache_key", has_key.then(|| request.session.as_str().into())),
     ];
     let mut wire = Map::new();
     for (name, value) in fields {
@@ -185,147 +162,186 @@ fn wire_settings(request: &Request, style: &Style) -> Map<String, Value> {
             wire.insert(name.to_owned(), value);
         }
     }
-    crate::dialect::merge(&mut wire, &settings.extra);
+    merge(&mut wire, &settings.extra);
     wire
 }
 
-fn contents(blocks: &[Block]) -> Vec<Content<'_>> {
-    fn content(block: &Block) -> Option<Content<'_>> {
-        match block {
-            Block::Text(text) => {
-                (!text.is_empty()).then(|| Content::Text { kind: "input_text", text: text.into() })
+fn reasoning(effort: ReasoningEffort) -> Value {
+    match effort {
+        ReasoningEffort::None => json!({ "effort": effort.as_str() }),
+        ReasoningEffort::Minimal
+        | ReasoningEffort::Low
+        | ReasoningEffort::Medium
+        | ReasoningEffort::High
+        | ReasoningEffort::XHigh => json!({ "effort": effort.as_str(), "summary": "auto" }),
+    }
+}
+
+fn tool_choice(choice: &ToolChoice) -> Value {
+    match choice {
+        ToolChoice::Auto => "auto".into(),
+        ToolChoice::None => "none".into(),
+        ToolChoice::Required => "required".into(),
+        ToolChoice::Tool(name) => json!({ "type": "function", "name": name }),
+    }
+}
+
+/// Writes the conversation.
+fn input<'a>(request: &'a Request, provider: &str) -> Vec<Item<'a>> {
+    let mut items = Vec::with_capacity(request.messages.len());
+    for message in &request.messages {
+        match &**message {
+            Message::User(blocks) => {
+                let content = contents(blocks);
+                if !content.is_empty() {
+                    items.push(Item::Written(Written::Message { role: "user", content }));
+                }
             }
-            Block::Image(image) => {
-                let image_url = format!("data:{};base64,{}", image.media_type, image.data);
-                Some(Content::Image { kind: "input_image", image_url })
+            Message::ToolResult(result) => items.push(wire_result(result)),
+            Message::Assistant(answer) => {
+                items.extend(answer_items(answer, answer.provider == provider));
             }
-            _ => None,
         }
     }
+    items
+}
+
+fn contents(blocks: &[Block]) -> Vec<Content<'_>> {
     blocks.iter().filter_map(content).collect()
+}
+
+fn content(block: &Block) -> Option<Content<'_>> {
+    match block {
+        Block::Text(text) => (!text.is_empty()).then_some(Content::InputText { text }),
+        Block::Image(image) => Some(Content::InputImage { image_url: DataUrl(image), detail: "auto" }),
+        _ => None,
+    }
 }
 
 fn wire_result(result: &ToolResult) -> Item<'_> {
     let has_image = result.content.iter().any(|block| matches!(block, Block::Image(_)));
     let output = match &*result.content {
-        blocks if has_image => Output::Parts(contents(blocks)),
-        [Block::Text(text)] => Output::Text(text.into()),
-        blocks => Output::Text(greenroom_kernel::message::blocks_text(blocks).into()),
+        blocks if has_image => Output::Contents(contents(blocks)),
+        [Block::Text(text)] if !text.is_empty() => Output::Text(text.into()),
+        blocks => {
+            let text = greenroom_kernel::message::blocks_text(blocks);
+            Output::Text(if text.is_empty() { "(no output)".into() } else { text.into() })
+        }
     };
-    Item::Result { kind: "function_call_output", call_id: wire_id(&result.call_id), output }
+    Item::Written(Written::FunctionCallOutput { call_id: wire_id(&result.call_id), output })
 }
 
 fn wire_id(id: &str) -> Cow<'_, str> {
     sendable_id(id, CALL_ID_BYTES_MAX, |_| true)
 }
 
-/// Writes the items of an answer: each readable part with the data that came with it.
-fn wire_answer<'a>(answer: &'a AssistantMessage, input: &mut Vec<Item<'a>>) -> serde_json::Result<()> {
-    let mut items: Vec<(bool, Item<'a>)> = Vec::with_capacity(answer.content.len());
-    // Texts whose item is not known yet.
-    let mut texts: Vec<&str> = Vec::new();
-    let mut call: Option<&ToolCall> = None;
-    for part in &answer.content {
-        if !matches!(part, Part::OpaqueReasoning { dialect, .. } if dialect == DIALECT) {
-            items.extend(call.take().map(|call| (false, wire_call(call))));
+/// What becomes of an item of an answer.
+enum Fate<'a> {
+    Sent(Item<'a>),
+    /// Reasoning, which is sent if the item that followed it is.
+    Reasoning(Item<'a>),
+    /// The item had readable content, which is gone.
+    Dropped,
+}
+
+/// Writes an answer: each readable part as the item that it came from.
+fn answer_items<'a>(answer: &'a AssistantMessage, is_own: bool) -> Vec<Item<'a>> {
+    if answer.is_empty() {
+        return Vec::new();
+    }
+    let own = |part: &'a Part| match part {
+        Part::OpaqueReasoning { dialect, data } | Part::OpaqueBlock { dialect, data }
+            if is_own && dialect == DIALECT =>
+        {
+            Some(data.as_str())
         }
+        Part::OpaqueReasoning { .. }
+        | Part::OpaqueBlock { .. }
+        | Part::Text(_)
+        | Part::Reasoning(_)
+        | Part::ToolCall(_)
+        | _ => None,
+    };
+    let mut fates: Vec<Fate<'_>> = Vec::with_capacity(answer.content.len());
+    let mut parts = answer.content.iter().peekable();
+    while let Some(part) = parts.next() {
+        let mut attached = |kind: Kind| {
+            let data = parts.peek().copied().and_then(own)?;
+            let fields: Fields = serde_json::from_str(data).ok()?;
+            let is_its_own = Kind::of(&fields) == kind && is_attachment(kind, &fields);
+            is_its_own.then(|| {
+                parts.next();
+                fields
+            })
+        };
         match part {
-            Part::Text(text) if !text.is_empty() => texts.push(text),
-            Part::ToolCall(next) => {
-                flush(&mut texts, &mut items);
-                call = Some(next);
-            }
-            Part::OpaqueReasoning { dialect, data } if dialect == DIALECT => {
-                let fields: Fields = serde_json::from_str(data).unwrap_or_default();
-                match fields.text("type").as_deref() {
-                    Some("message") => {
-                        items.extend(call.take().map(|call| (false, wire_call(call))));
-                        message(fields, &mut texts, &mut items)?;
+            Part::Text(text) => {
+                let item = attached(Kind::Message).and_then(|fields| filled(Kind::Message, fields, text));
+                match item {
+                    Some(fields) => fates.push(Fate::Sent(Item::Filled(fields.into_raw()))),
+                    None if text.is_empty() => {}
+                    None => {
+                        let content = vec![Content::OutputText { text }];
+                        fates
+                            .push(Fate::Sent(Item::Written(Written::Message { role: "assistant", content })));
                     }
-                    Some("function_call") => {
-                        if let Some(call) = call.take() {
-                            items.push((false, raw_call(call, fields)?));
-                        }
-                    }
-                    Some("reasoning") => {
-                        items.extend(call.take().map(|call| (false, wire_call(call))));
-                        flush(&mut texts, &mut items);
-                        // Nothing is stored at the server, so that without its content an item says nothing.
-                        if fields.raw("encrypted_content").is_some_and(|content| content != "null") {
-                            items.push((true, Item::Raw(RawValue::from_string(data.clone())?)));
-                        }
-                    }
-                    Some(_) | None => {}
                 }
             }
-            Part::OpaqueBlock { dialect, data } if dialect == DIALECT => {
-                flush(&mut texts, &mut items);
-                items.extend(RawValue::from_string(data.clone()).ok().map(|raw| (false, Item::Raw(raw))));
+            Part::Reasoning(thought) => {
+                let item =
+                    attached(Kind::Reasoning).and_then(|fields| filled(Kind::Reasoning, fields, thought));
+                if let Some(fields) = item.filter(has_reasoning) {
+                    fates.push(Fate::Reasoning(Item::Filled(fields.into_raw())));
+                }
             }
-            // Empty text, readable reasoning, and data of other dialects.
-            Part::Text(_)
-            | Part::Reasoning(_)
-            | Part::OpaqueReasoning { .. }
-            | Part::OpaqueBlock { .. }
-            | _ => {}
+            Part::ToolCall(call) => fates.push(Fate::Sent(wire_call(call, attached(Kind::Call)))),
+            Part::OpaqueReasoning { .. } | Part::OpaqueBlock { .. } => {
+                fates.extend(own(part).and_then(whole))
+            }
+            _ => {}
         }
     }
-    items.extend(call.take().map(|call| (false, wire_call(call))));
-    flush(&mut texts, &mut items);
-    // Reasoning belongs to the item after it, and is refused without one.
-    while items.last().is_some_and(|(is_reasoning, _)| *is_reasoning) {
-        items.pop();
+    let mut items = Vec::with_capacity(fates.len());
+    let mut is_followed = false;
+    for fate in fates.into_iter().rev() {
+        match fate {
+            Fate::Sent(item) => {
+                is_followed = true;
+                items.push(item);
+            }
+            Fate::Reasoning(item) if is_followed => items.push(item),
+            Fate::Reasoning(_) => {}
+            Fate::Dropped => is_followed = false,
+        }
     }
-    input.extend(items.into_iter().map(|(_, item)| item));
-    Ok(())
+    items.reverse();
+    items
 }
 
-/// Writes texts that belong to no item of this API.
-fn flush<'a>(texts: &mut Vec<&'a str>, items: &mut Vec<(bool, Item<'a>)>) {
-    if !texts.is_empty() {
-        let text = |text: &'a str| Content::Text { kind: "output_text", text: text.into() };
-        let content = texts.drain(..).map(text).collect();
-        items.push((false, Item::Message { kind: "message", role: "assistant", content }));
+/// Returns what becomes of an item that was kept whole, or of an attachment whose part is not there.
+fn whole(data: &str) -> Option<Fate<'_>> {
+    let fields: Fields = serde_json::from_str(data).ok()?;
+    let kind = Kind::of(&fields);
+    if is_attachment(kind, &fields) {
+        return Some(Fate::Dropped);
     }
-}
-
-/// Writes a message as it came: its content has a frame for each of the newest texts.
-fn message<'a>(
-    mut fields: Fields,
-    texts: &mut Vec<&'a str>,
-    items: &mut Vec<(bool, Item<'a>)>,
-) -> serde_json::Result<()> {
-    let frames: Vec<Fields> =
-        fields.raw("content").and_then(|content| serde_json::from_str(content).ok()).unwrap_or_default();
-    // The runtime dropped some of the texts.
-    let Some(first) = texts.len().checked_sub(frames.len()).filter(|_| !frames.is_empty()) else {
-        return Ok(());
-    };
-    let own = texts.split_off(first);
-    flush(texts, items);
-    let mut content = Vec::with_capacity(own.len());
-    for (mut frame, text) in frames.into_iter().zip(own) {
-        let field = if frame.text("type").as_deref() == Some("refusal") { "refusal" } else { "text" };
-        frame.set(field, to_raw_value(text)?);
-        content.push(frame.json());
-    }
-    fields.set("content", RawValue::from_string(format!("[{}]", content.join(",")))?);
-    items.push((false, Item::Raw(RawValue::from_string(fields.json())?)));
-    Ok(())
-}
-
-fn wire_call(call: &ToolCall) -> Item<'_> {
-    Item::Call {
-        kind: "function_call",
-        call_id: wire_id(&call.id),
-        name: sendable_tool_name(&call.name),
-        arguments: sendable_arguments(&call.arguments),
+    let item = Item::Whole(serde_json::from_str(data).ok()?);
+    match kind {
+        Kind::Reasoning => has_reasoning(&fields).then_some(Fate::Reasoning(item)),
+        Kind::Message | Kind::Call | Kind::Other => Some(Fate::Sent(item)),
     }
 }
 
-fn raw_call<'a>(call: &ToolCall, mut fields: Fields) -> serde_json::Result<Item<'a>> {
-    fields.set("call_id", to_raw_value(&wire_id(&call.id))?);
-    fields.set("name", to_raw_value(&sendable_tool_name(&call.name))?);
-    fields.set("arguments", to_raw_value(&sendable_arguments(&call.arguments))?);
-    Ok(Item::Raw(RawValue::from_string(fields.json())?))
+fn wire_call(call: &ToolCall, attached: Option<Fields>) -> Item<'_> {
+    let (call_id, name) = (wire_id(&call.id), sendable_tool_name(&call.name));
+    let arguments = sendable_arguments(&call.arguments);
+    match attached {
+        Some(mut fields) => {
+            fields.set("call_id", raw(&*call_id));
+            fields.set("name", raw(&*name));
+            fields.set("arguments", raw(&*arguments));
+            Item::Filled(fields.into_raw())
+        }
+        None => Item::Written(Written::FunctionCall { call_id, name, arguments }),
+    }
 }

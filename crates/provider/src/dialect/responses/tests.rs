@@ -1,5 +1,7 @@
 //! Requests as exact JSON, answers from events, and both together: what came is what is sent again.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -11,39 +13,41 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::classify::classify;
-use crate::dialect::{Asked, Progress, Taken};
+use crate::dialect::{Asked, Progress, Taken, error_in_stream};
 use crate::transport::random::Random;
-use crate::{ModelSettings, OutputSchema, Purpose, ReasoningEffort, ReplyEvent, ToolChoice};
+use crate::{ModelSettings, OutputSchema, ProviderError, Purpose, ReasoningEffort, ReplyEvent, ToolChoice};
 
-fn request(messages: Vec<Message>) -> Request {
+fn request(model: &str, messages: Vec<Message>) -> Request {
     Request {
-        model: "gpt-5.5".to_owned(),
+        model: model.to_owned(),
         system: None,
         messages: messages.into_iter().map(Arc::new).collect(),
         tools: Arc::from([]),
         settings: ModelSettings::default(),
         output_schema: None,
         purpose: Purpose::Step,
-        session: "s".to_owned(),
+        session: "s1".to_owned(),
     }
 }
 
-fn sent(request: &Request) -> String {
-    let options = ServerOptions::responses("k");
-    let encoded = Responses::new(&options).encode(request, &options).expect("it can be written");
-    assert_eq!(encoded.path, "responses");
-    String::from_utf8(encoded.body).expect("a body is text")
+fn encoded(request: &Request, options: &ServerOptions) -> Encoded {
+    Responses::new(options).encode(request, options).unwrap()
 }
 
 fn body(request: &Request) -> Value {
-    serde_json::from_str(&sent(request)).expect("a body is JSON")
+    serde_json::from_slice(&encoded(request, &ServerOptions::responses("k")).body).unwrap()
+}
+
+/// The items of a request with these messages.
+fn input(messages: Vec<Message>) -> Value {
+    body(&request("gpt-5", messages))["input"].take()
 }
 
 fn answer(content: Vec<Part>) -> AssistantMessage {
     AssistantMessage {
         content,
         provider: "openai".to_owned(),
-        model: "m".to_owned(),
+        model: "gpt-5".to_owned(),
         usage: None,
         stop: StopReason::Stop,
         stop_raw: None,
@@ -51,8 +55,28 @@ fn answer(content: Vec<Part>) -> AssistantMessage {
     }
 }
 
+fn sent(content: Vec<Part>) -> Value {
+    input(vec![Message::Assistant(answer(content))])
+}
+
+fn text(text: &str) -> Part {
+    Part::Text(text.to_owned())
+}
+
+fn thought(text: &str) -> Part {
+    Part::Reasoning(text.to_owned())
+}
+
 fn call(id: &str, arguments: &str) -> Part {
     Part::ToolCall(ToolCall { id: id.to_owned(), name: "read".to_owned(), arguments: arguments.to_owned() })
+}
+
+fn opaque(data: &str) -> Part {
+    Part::OpaqueReasoning { dialect: DIALECT.to_owned(), data: data.to_owned() }
+}
+
+fn block(data: &str) -> Part {
+    Part::OpaqueBlock { dialect: DIALECT.to_owned(), data: data.to_owned() }
 }
 
 fn result(id: &str, content: Vec<Block>) -> Message {
@@ -65,442 +89,683 @@ fn result(id: &str, content: Vec<Block>) -> Message {
     })
 }
 
-fn opaque(data: &str) -> Part {
-    Part::OpaqueReasoning { dialect: DIALECT.to_owned(), data: data.to_owned() }
+fn said(text: &str) -> Block {
+    Block::Text(text.to_owned())
 }
 
-fn text(text: &str) -> Part {
-    Part::Text(text.to_owned())
+fn picture() -> Block {
+    Block::Image(Image { media_type: "image/png".to_owned(), data: "AAAA".to_owned() })
 }
 
-fn decode(events: &[Value]) -> (Result<AssistantMessage, crate::ProviderError>, Vec<ReplyEvent>, Progress) {
+struct Decoded {
+    answer: Result<AssistantMessage, ProviderError>,
+    shown: Vec<ReplyEvent>,
+    progress: Progress,
+}
+
+/// Decodes the data of events, none of which is an error.
+fn decode(events: &[String]) -> Decoded {
     let mut decoder: Box<dyn Decoder> = Box::<decode::ResponsesDecoder>::default();
     let mut shown = VecDeque::new();
     for event in events {
-        let taken = decoder.take(&event.to_string(), &mut shown);
+        let taken = decoder.take(event, &mut shown);
         assert!(matches!(taken, Taken::Progress | Taken::Nothing), "{event}: {taken:?}");
     }
     let progress = decoder.progress();
-    let asked = Asked { provider: "openai", model: "m", messages: &[] };
-    (decoder.finish(&asked, &mut shown), shown.into(), progress)
+    let asked = Asked { provider: "openai", model: "gpt-5", messages: &[] };
+    Decoded { answer: decoder.finish(&asked, &mut shown), shown: shown.into(), progress }
 }
 
-fn added(index: u64, item: &Value) -> Value {
-    json!({ "type": "response.output_item.added", "output_index": index, "item": item })
+fn content(events: &[String]) -> Vec<Part> {
+    decode(events).answer.unwrap().content
 }
 
-fn done(index: u64, item: &Value) -> Value {
-    json!({ "type": "response.output_item.done", "output_index": index, "item": item })
+/// An event of the stream.
+fn event(kind: &str, fields: &Value) -> String {
+    let mut event = json!({ "type": format!("response.{kind}"), "sequence_number": 1 });
+    for (name, value) in fields.as_object().unwrap() {
+        event[name] = value.clone();
+    }
+    event.to_string()
 }
 
-fn delta(kind: &str, index: u64, delta: &str) -> Value {
-    json!({ "type": format!("response.{kind}.delta"), "output_index": index, "delta": delta })
+fn added(index: u64, item: &str) -> String {
+    format!(r#"{{"type":"response.output_item.added","output_index":{index},"item":{item}}}"#)
 }
 
-fn completed() -> Value {
-    json!({ "type": "response.completed", "response": { "status": "completed", "output": [],
-        "usage": { "input_tokens": 20, "input_tokens_details": { "cached_tokens": 5 }, "output_tokens": 9,
-            "output_tokens_details": { "reasoning_tokens": 4 }, "total_tokens": 29 } } })
+fn done(index: u64, item: &str) -> String {
+    format!(r#"{{"type":"response.output_item.done","output_index":{index},"item":{item}}}"#)
 }
 
-/// The items of an answer that has everything at once.
-fn items() -> [Value; 5] {
-    [
-        json!({ "id": "rs_1", "type": "reasoning", "encrypted_content": "gAAA+/==", "summary": [
-            { "type": "summary_text", "text": "One." }, { "type": "summary_text", "text": "Two." } ] }),
-        json!({ "id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "phase": "commentary",
-            "content": [{ "type": "output_text", "annotations": [{ "n": 1.50 }], "text": "First é." },
-                { "type": "refusal", "refusal": "Not that." }] }),
-        json!({ "id": "ws_1", "type": "web_search_call", "status": "completed", "action": { "query": "x" } }),
-        json!({ "id": "rs_2", "type": "reasoning", "encrypted_content": "gBBB", "summary": [] }),
-        json!({ "id": "fc_1", "type": "function_call", "status": "completed", "call_id": "call_1", "name": "read",
-            "arguments": "{\"n\": 1e3}" }),
-    ]
+fn delta(kind: &str, index: u64, part: u64, piece: &str) -> String {
+    event(
+        &format!("{kind}.delta"),
+        &json!({ "output_index": index, "content_index": part, "summary_index": part, "delta": piece }),
+    )
 }
 
-fn rich() -> Vec<Value> {
-    let [reasoning, message, search, hidden, call] = items();
-    let summary = |part: u64, text: &str| json!({ "type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": part, "delta": text });
+fn completed(output: &Value) -> String {
+    let usage = json!({ "input_tokens": 9, "output_tokens": 7 });
+    event("completed", &json!({ "response": { "status": "completed", "output": output, "usage": usage } }))
+}
+
+fn incomplete(details: &Value) -> String {
+    event("incomplete", &json!({ "response": { "status": "incomplete", "incomplete_details": details } }))
+}
+
+const REASONING: &str = r#"{"id":"rs_1","type":"reasoning","summary":[{"type":"summary_text","text":"First é."},{"type":"summary_text","text":""},{"type":"summary_text","text":"Then."}],"encrypted_content":"gA+/=\u00e9=="}"#;
+const COMMENTARY: &str = r#"{"id":"msg_1","type":"message","status":"completed","phase":"commentary","content":[{"type":"output_text","annotations":[],"logprobs":[],"text":"I look."}],"role":"assistant"}"#;
+const SEARCH: &str = r#"{"id":"ws_1","type":"web_search_call","status":"completed","action":{"type":"search","query":"x","score":1e-07}}"#;
+const CALL: &str = r#"{"id":"fc_1","type":"function_call","status":"completed","arguments":"{ \"n\": 1e3,\"s\":\"\\u00e9\" }","call_id":"call_1","name":"read"}"#;
+const FINAL: &str = r#"{"id":"msg_2","type":"message","status":"completed","phase":"final_answer","content":[{"type":"output_text","annotations":[{"type":"url_citation","url":"https://e.x","start_index":0,"end_index":2}],"text":"It is"},{"type":"new_kind","data":[1.50]},{"type":"refusal","refusal":" no."}],"role":"assistant"}"#;
+const COMPACTION: &str = r#"{"id":"cmp_1","type":"compaction","encrypted_content":"Zm9v"}"#;
+const HIDDEN: &str = r#"{"id":"rs_2","type":"reasoning","summary":[],"encrypted_content":"QUJD"}"#;
+
+/// The events of an answer that has everything at once.
+fn rich() -> Vec<String> {
     vec![
-        json!({ "type": "response.created", "response": { "status": "in_progress" } }),
-        added(0, &json!({ "id": "rs_1", "type": "reasoning", "summary": [] })),
-        summary(0, "One."),
-        summary(1, "Two."),
-        done(0, &reasoning),
-        added(1, &json!({ "id": "msg_1", "type": "message", "content": [] })),
-        delta("output_text", 1, "First é."),
-        delta("refusal", 1, "Not that."),
-        done(1, &message),
-        done(2, &search),
-        done(3, &hidden),
+        event("created", &json!({ "response": { "id": "resp_1", "status": "in_progress", "error": null } })),
+        event("in_progress", &json!({ "response": { "status": "in_progress" } })),
+        added(0, r#"{"id":"rs_0","type":"reasoning","summary":[],"encrypted_content":"cut"}"#),
+        event("reasoning_summary_part.added", &json!({ "output_index": 0, "summary_index": 0 })),
+        delta("reasoning_summary_text", 0, 0, "First"),
+        delta("reasoning_summary_text", 0, 0, " é."),
+        delta("reasoning_summary_text", 0, 2, "Then."),
+        done(0, REASONING),
+        added(1, r#"{"id":"msg_0","type":"message","status":"in_progress","content":[],"role":"assistant"}"#),
+        delta("output_text", 1, 0, "I "),
+        delta("output_text", 1, 0, "look."),
+        event("output_text.done", &json!({ "output_index": 1, "content_index": 0, "text": "I look." })),
+        done(1, COMMENTARY),
+        added(2, r#"{"id":"ws_1","type":"web_search_call","status":"in_progress"}"#),
+        event("web_search_call.searching", &json!({ "output_index": 2 })),
+        done(2, SEARCH),
+        done(3, COMPACTION),
+        done(4, HIDDEN),
         added(
-            4,
-            &json!({ "id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "read", "arguments": "" }),
+            5,
+            r#"{"id":"fc_0","type":"function_call","status":"in_progress","arguments":"","call_id":"call_1","name":"read"}"#,
         ),
-        delta("function_call_arguments", 4, "{\"n\": "),
-        delta("function_call_arguments", 4, "1e3}"),
-        done(4, &call),
-        completed(),
+        delta("function_call_arguments", 5, 0, "{ \"n\": 1e3,"),
+        delta("function_call_arguments", 5, 0, "\"s\":\"\\u00e9\" }"),
+        done(5, CALL),
+        added(6, r#"{"id":"msg_2","type":"message","content":[],"role":"assistant"}"#),
+        delta("output_text", 6, 0, "It is"),
+        delta("refusal", 6, 2, " no."),
+        done(6, FINAL),
+        r#"{"type":"keepalive","sequence_number":3}"#.to_owned(),
+        event("something_new.delta", &json!({ "delta": { "x": 1 } })),
+        completed(&json!([])),
     ]
 }
 
-#[test]
-fn an_answer_keeps_every_item_in_its_place() {
-    let (decoded, shown, progress) = decode(&rich());
-    let decoded = decoded.expect("it is there");
-    assert_eq!(
-        (progress, decoded.stop, decoded.stop_raw.as_deref()),
-        (Progress::Over, StopReason::ToolCalls, Some("completed"))
-    );
-    let [reasoning, _, search, hidden, _] = items();
-    assert_eq!(
-        decoded.content,
-        vec![
-            Part::Reasoning("One.\n\nTwo.".to_owned()),
-            opaque(&reasoning.to_string()),
-            text("First é."),
-            text("Not that."),
-            opaque(
-                r#"{"id":"msg_1","type":"message","role":"assistant","status":"completed","phase":"commentary","content":[{"type":"output_text","annotations":[{"n":1.5}]},{"type":"refusal"}]}"#
-            ),
-            Part::OpaqueBlock { dialect: DIALECT.to_owned(), data: search.to_string() },
-            opaque(&hidden.to_string()),
-            call("call_1", "{\"n\": 1e3}"),
-            opaque(r#"{"id":"fc_1","type":"function_call","status":"completed"}"#),
-        ]
-    );
-    let usage = Usage {
-        input_tokens: 20,
-        cached_tokens: 5,
-        output_tokens: 9,
-        reasoning_tokens: 4,
-        ..Usage::default()
-    };
-    assert_eq!(decoded.usage, Some(usage));
-    let words = |wanted: fn(&ReplyEvent) -> Option<&str>| shown.iter().filter_map(wanted).collect::<String>();
-    let texts = words(|event| if let ReplyEvent::Text(text) = event { Some(text) } else { None });
-    let thoughts = words(|event| if let ReplyEvent::Reasoning(text) = event { Some(text) } else { None });
-    let arguments =
-        words(
-            |event| if let ReplyEvent::ToolCall { arguments, .. } = event { Some(arguments) } else { None },
-        );
-    assert_eq!((&*texts, &*thoughts, &*arguments), ("First é.Not that.", "One.\n\nTwo.", "{\"n\": 1e3}"));
-}
+const RICH: [&str; 7] = [REASONING, COMMENTARY, SEARCH, COMPACTION, HIDDEN, CALL, FINAL];
 
 #[test]
-fn what_came_is_sent_again() {
-    let (decoded, ..) = decode(&rich());
-    let whole = sent(&request(vec![Message::user("go"), Message::Assistant(decoded.expect("it is there"))]));
-    let input: Value = serde_json::from_str::<Value>(&whole).expect("it is there")["input"].clone();
-    let again = &input.as_array().expect("it is there")[1..];
-    assert_eq!(again, items(), "every item is equal");
-    for opaque in ["gAAA+/==", "gBBB", "\"phase\":\"commentary\"", "\"arguments\":\"{\\\"n\\\": 1e3}\""] {
-        assert!(whole.contains(opaque), "{opaque} in {whole}");
-    }
-    // A whole response, and one whose items come with its end only, are read in the same way.
-    let whole = json!({ "object": "response", "status": "completed", "output": items() });
-    let late =
-        json!({ "type": "response.completed", "response": { "status": "completed", "output": items() } });
-    let streamed = decode(&rich()).0.expect("it is there").content;
-    for form in [whole, late] {
-        let (decoded, shown, progress) = decode(&[form]);
-        assert_eq!((decoded.expect("it is there").content, progress), (streamed.clone(), Progress::Over));
-        assert!(shown.len() >= 3, "it is shown: {shown:?}");
-    }
-}
-
-#[test]
-fn an_item_without_its_end_is_not_sent_again() {
-    let whole = rich();
-    let mut cut = 0;
-    for length in 1..whole.len() {
-        let (decoded, _, progress) = decode(&whole[..length]);
-        assert_eq!(progress, Progress::Open);
-        let data: String = decoded
-            .expect("it is there")
-            .content
-            .iter()
-            .filter_map(|part| match part {
-                Part::OpaqueReasoning { data, .. } | Part::OpaqueBlock { data, .. } => Some(data.as_str()),
-                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | _ => None,
-            })
-            .collect();
-        for (index, mark) in [(0, "rs_1"), (1, "msg_1"), (2, "ws_1"), (3, "rs_2"), (4, "fc_1")] {
-            let ended = whole[..length]
-                .iter()
-                .any(|event| event["type"] == "response.output_item.done" && event["output_index"] == index);
-            assert_eq!(data.contains(mark), ended, "{mark} after {length}: {data}");
+fn what_came_is_what_is_sent_again() {
+    let Decoded { answer, shown, progress } = decode(&rich());
+    let answer = answer.unwrap();
+    assert_eq!(progress, Progress::Over);
+    assert_eq!((answer.stop, answer.stop_raw.as_deref()), (StopReason::ToolCalls, Some("completed")));
+    let readable: Vec<Part> = answer
+        .content
+        .iter()
+        .filter(|part| !matches!(part, Part::OpaqueReasoning { .. } | Part::OpaqueBlock { .. }))
+        .cloned()
+        .collect();
+    let arguments = "{ \"n\": 1e3,\"s\":\"\\u00e9\" }";
+    let expected =
+        [thought("First é.\n\nThen."), text("I look."), call("call_1", arguments), text("It is no.")];
+    assert_eq!(readable, expected);
+    let blocks = answer.content.iter().filter(|part| matches!(part, Part::OpaqueBlock { .. }));
+    assert_eq!(blocks.cloned().collect::<Vec<_>>(), [block(SEARCH), block(COMPACTION)]);
+    assert!(answer.content.contains(&opaque(HIDDEN)));
+    let (mut thoughts, mut texts, mut calls) = (String::new(), String::new(), String::new());
+    for event in shown {
+        match event {
+            ReplyEvent::Reasoning(piece) => thoughts += &piece,
+            ReplyEvent::Text(piece) => texts += &piece,
+            ReplyEvent::ToolCall { index, name, arguments } => {
+                assert_eq!(index, 0);
+                calls += &(name.unwrap_or_default() + &arguments);
+            }
+            ReplyEvent::Done(_) => {}
         }
-        cut += 1;
     }
-    assert!(cut > 12, "only {cut} ends were tried");
-}
+    assert_eq!((thoughts.as_str(), texts.as_str()), ("First é.\n\nThen.", "I look.It is no."));
+    assert_eq!(calls, format!("read{arguments}"));
 
-#[test]
-fn ends_of_answers() {
-    let said = json!({ "id": "m", "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "so" }] });
-    let check = |end: Value, stop: StopReason, raw: &str| {
-        let (decoded, ..) = decode(&[done(0, &said), end]);
-        let decoded = decoded.expect("it is there");
-        assert_eq!((decoded.stop, decoded.stop_raw.as_deref()), (stop, Some(raw)));
-    };
-    let incomplete = |reason: &str| {
-        json!({ "type": "response.incomplete", "response": { "status": "incomplete",
-            "incomplete_details": { "reason": reason } } })
-    };
-    check(completed(), StopReason::Stop, "completed");
-    check(incomplete("max_output_tokens"), StopReason::Length, "max_output_tokens");
-    check(incomplete("content_filter"), StopReason::ContentFilter, "content_filter");
-    check(incomplete("a_reason_of_tomorrow"), StopReason::Stop, "a_reason_of_tomorrow");
-    // Usage without details, and none.
-    let bare = json!({ "type": "response.completed", "response": { "usage": { "input_tokens": 3, "output_tokens": 1 } } });
-    let usage = Usage { input_tokens: 3, output_tokens: 1, ..Usage::default() };
-    assert_eq!(decode(&[bare]).0.expect("it is there").usage, Some(usage));
-    let none = json!({ "type": "response.completed", "response": { "usage": null } });
-    assert_eq!(decode(&[none]).0.expect("it is there").usage, None);
-}
-
-#[test]
-fn errors_end_an_answer_with_their_class() {
-    let check = |event: Value, expected: FailureClass| {
-        let mut decoder: Box<dyn Decoder> = Box::<decode::ResponsesDecoder>::default();
-        let Taken::Error(body) = decoder.take(&event.to_string(), &mut VecDeque::new()) else {
-            panic!("it is an error: {event}");
-        };
-        assert_eq!(classify(Some(200), &body, None).class, expected, "{body}");
-    };
-    let failed = |code: &str, message: &str| json!({ "type": "response.failed", "response": { "status": "failed", "error": { "code": code, "message": message } } });
-    let words =
-        "Your input exceeds the context window of this model. Please adjust your input and try again.";
-    check(failed("context_length_exceeded", words), FailureClass::ContextOverflow);
-    check(failed("rate_limit_exceeded", "Rate limit reached for gpt-5.5"), FailureClass::RateLimited);
-    check(
-        failed("server_error", "An error occurred while processing your request."),
-        FailureClass::Overloaded,
+    let body = encoded(
+        &request("gpt-5", vec![Message::Assistant(answer.clone()), result("call_1", vec![said("ok")])]),
+        &ServerOptions::responses("k"),
     );
-    check(
-        json!({ "type": "error", "code": "server_error", "message": "An error occurred" }),
-        FailureClass::Overloaded,
-    );
-    let nested = json!({ "type": "error", "error": { "type": "invalid_request_error",
-        "code": "context_length_exceeded", "message": words } });
-    check(nested, FailureClass::ContextOverflow);
-    check(
-        json!({ "error": { "code": "insufficient_quota", "message": "You exceeded your current quota" } }),
-        FailureClass::Quota,
-    );
-    let mut decoder: Box<dyn Decoder> = Box::<decode::ResponsesDecoder>::default();
-    let mut shown = VecDeque::new();
-    for garbage in ["no", "[]", "{\"a\":1}", "{\"type\":7}"] {
-        assert_eq!(decoder.take(garbage, &mut shown), Taken::Unreadable, "{garbage}");
+    let body = String::from_utf8(body.body).unwrap();
+    // Nothing but the escapes in readable text may differ, and here they are the same.
+    for item in RICH {
+        assert!(body.contains(item), "{item}\nis not in {body}");
     }
-    for unknown in [
-        r#"{"type":"response.weather.delta","delta":{"x":1}}"#,
-        r#"{"type":"keepalive"}"#,
-        r#"{"type":"response.in_progress"}"#,
-    ] {
-        assert_eq!(decoder.take(unknown, &mut shown), Taken::Nothing, "{unknown}");
-    }
-    assert!(shown.is_empty() && !decoder.has_output());
-}
+    let items: Vec<Value> = RICH.iter().map(|item| serde_json::from_str(item).unwrap()).collect();
+    assert_eq!(serde_json::from_str::<Value>(&body).unwrap()["input"].as_array().unwrap()[..7], items);
 
-#[test]
-fn a_conversation_is_written_as_the_api_wants_it() {
-    let picture = Block::Image(Image { media_type: "image/png".to_owned(), data: "AAAA".to_owned() });
-    let said = |text: &str| Block::Text(text.to_owned());
-    let long = "x".repeat(90);
-    let mut request = request(vec![
-        Message::User(vec![said("look"), picture.clone(), said("")]),
-        Message::Assistant(answer(vec![
-            Part::Reasoning("of another".to_owned()),
-            text("Two."),
-            call(&long, "not json"),
-            call("c", ""),
-        ])),
-        result(&long, vec![said("one"), picture]),
-        result("c", vec![said("two")]),
-        Message::Assistant(answer(vec![Part::OpaqueReasoning {
-            dialect: "anthropic".to_owned(),
-            data: "{}".to_owned(),
-        }])),
-        Message::user("go"),
+    // Another provider of the same dialect gets the text and the call alone.
+    let azure = ServerOptions { name: "azure".to_owned(), ..ServerOptions::responses("k") };
+    let other = encoded(&request("gpt-5", vec![Message::Assistant(answer)]), &azure);
+    let other: Value = serde_json::from_slice(&other.body).unwrap();
+    let expected = json!([
+        { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "I look." }] },
+        { "type": "function_call", "call_id": "call_1", "name": "read", "arguments": arguments },
+        { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "It is no." }] },
     ]);
-    request.system = Some("Be brief.".to_owned());
-    request.tools = Arc::from([ToolSpec {
+    assert_eq!(other["input"], expected);
+}
+
+/// Streams of other forms, which give the same content.
+#[test]
+fn the_same_answer_in_other_forms() {
+    let expected = content(&rich());
+    let same = |events: &[String]| assert_eq!(content(events), expected, "{events:#?}");
+    let list = RICH.join(",");
+    let whole = format!(r#"{{"object":"response","status":"completed","output":[{list}],"error":null}}"#);
+    let end = format!(r#"{{"type":"response.completed","response":{whole}}}"#);
+    let without =
+        |kind: &str| -> Vec<String> { rich().into_iter().filter(|event| !event.contains(kind)).collect() };
+    let with_end = |mut events: Vec<String>| {
+        events.pop();
+        events.push(end.clone());
+        events
+    };
+    // A whole response, and a stream with nothing but its end.
+    same(&[whole]);
+    same(std::slice::from_ref(&end));
+    // Without the ends of items, without the beginnings, and without the pieces.
+    same(&with_end(without("output_item.done")));
+    same(&without("output_item.added"));
+    same(&without(".delta"));
+    // Without positions, and with positions that are all 0.
+    let positions = (0..7).map(|index| format!("\"output_index\":{index},"));
+    let replaced = |with: &str| -> Vec<String> {
+        let of = |event: String| positions.clone().fold(event, |event, one| event.replace(&one, with));
+        rich().into_iter().map(of).collect()
+    };
+    same(&replaced(""));
+    same(&with_end(replaced("")));
+    let mixed: Vec<String> = rich()
+        .into_iter()
+        .zip(replaced(""))
+        .map(|(with, bare)| if with.contains("output_item.added") { with } else { bare })
+        .collect();
+    same(&mixed);
+    same(&replaced("\"output_index\":0,"));
+    same(&with_end(replaced("\"output_index\":0,")));
+    same(&with_end(rich()));
+}
+
+#[test]
+fn what_is_cut_off_keeps_its_text_alone() {
+    let check = |events: &[String], stop: StopReason, raw: &str, expected: &[Part]| {
+        let answer = decode(events).answer.unwrap();
+        assert_eq!((answer.stop, answer.stop_raw.as_deref()), (stop, Some(raw)), "{events:?}");
+        assert_eq!(answer.content, expected, "{events:?}");
+    };
+    let limit = incomplete(&json!({ "reason": "max_output_tokens" }));
+    let message = added(0, r#"{"id":"msg_1","type":"message","content":[],"role":"assistant"}"#);
+    let half = delta("output_text", 0, 0, "Half");
+    check(
+        &[message.clone(), half.clone(), limit.clone()],
+        StopReason::Length,
+        "max_output_tokens",
+        &[text("Half")],
+    );
+    check(
+        &[message.clone(), half.clone(), incomplete(&json!({ "reason": "content_filter" }))],
+        StopReason::ContentFilter,
+        "content_filter",
+        &[text("Half")],
+    );
+    check(&[half.clone(), incomplete(&json!({ "reason": "new" }))], StopReason::Stop, "new", &[text("Half")]);
+    check(&[half.clone(), incomplete(&Value::Null)], StopReason::Length, "incomplete", &[text("Half")]);
+    // A call without its end keeps its arguments as they came.
+    let begun = added(0, r#"{"type":"function_call","call_id":"call_1","name":"read","arguments":""}"#);
+    let arguments = delta("function_call_arguments", 0, 0, "{\"path\": \"a");
+    check(
+        &[begun, arguments, limit.clone()],
+        StopReason::Length,
+        "max_output_tokens",
+        &[call("call_1", "{\"path\": \"a")],
+    );
+    // Reasoning without its end has no encrypted content yet.
+    let thinking = added(0, r#"{"id":"rs_1","type":"reasoning","summary":[],"encrypted_content":"cut"}"#);
+    check(&[thinking.clone(), limit.clone()], StopReason::Length, "max_output_tokens", &[]);
+    let hm = delta("reasoning_text", 0, 0, "Hm");
+    check(&[thinking, hm, limit], StopReason::Length, "max_output_tokens", &[thought("Hm")]);
+    // An empty message is no content, and one of an unknown kind is.
+    let empty = r#"{"id":"msg_1","type":"message","content":[{"type":"output_text","text":""}]}"#;
+    let audio = r#"{"id":"msg_1","type":"message","content":[{"type":"output_audio","data":"UQ"}]}"#;
+    let end = completed(&json!([]));
+    check(&[done(0, empty), end.clone()], StopReason::Stop, "completed", &[opaque(empty)]);
+    check(&[done(0, audio), end], StopReason::Stop, "completed", &[block(audio)]);
+}
+
+/// A stream that ends after any of its events, or has an event twice, gives no panic, and is over only at its end.
+#[test]
+fn streams_that_end_at_every_event() {
+    let events = rich();
+    for count in 0..events.len() {
+        let Decoded { answer, progress, .. } = decode(&events[..count]);
+        assert_eq!(progress, Progress::Open, "after {count}");
+        let answer = answer.unwrap();
+        // What was kept can be sent, and reasoning is never last.
+        let items = sent(answer.content);
+        let last = items.as_array().unwrap().last().map_or("message", |item| item["type"].as_str().unwrap());
+        assert_ne!(last, "reasoning", "after {count}");
+        let mut doubled = events.clone();
+        doubled.insert(count, events[count].clone());
+        assert_eq!(decode(&doubled).progress, Progress::Over);
+    }
+}
+
+#[test]
+fn reasoning_goes_only_with_what_followed_it() {
+    let parts = content(&[done(0, REASONING), done(1, CALL), done(2, FINAL), completed(&json!([]))]);
+    let kinds = |parts: Vec<Part>| -> Vec<String> {
+        let items = sent(parts);
+        items.as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap().to_owned()).collect()
+    };
+    let without = |gone: &[usize]| -> Vec<Part> {
+        parts.iter().enumerate().filter(|(at, _)| !gone.contains(at)).map(|(_, part)| part.clone()).collect()
+    };
+    assert_eq!(parts.len(), 6);
+    assert_eq!(kinds(without(&[])), ["reasoning", "function_call", "message"]);
+    // The call was dropped: its attachment tells.
+    assert_eq!(kinds(without(&[2])), ["message"]);
+    assert_eq!(kinds(without(&[4])), ["reasoning", "function_call"]);
+    // Reasoning without its attachment, an attachment without its reasoning, and both of another dialect.
+    assert_eq!(kinds(without(&[1])), ["function_call", "message"]);
+    assert_eq!(kinds(without(&[0])), ["function_call", "message"]);
+    let foreign = Part::OpaqueReasoning { dialect: "anthropic".to_owned(), data: "{}".to_owned() };
+    assert_eq!(kinds(vec![thought("Hm"), foreign, text("Hi")]), ["message"]);
+    // The last item, and several in a row.
+    assert!(kinds(vec![parts[0].clone(), parts[1].clone()]).is_empty());
+    assert_eq!(
+        kinds(vec![opaque(HIDDEN), parts[0].clone(), parts[1].clone(), text("Hi"), opaque(HIDDEN)]),
+        ["reasoning", "reasoning", "message"]
+    );
+    // A server that stores nothing cannot find reasoning by its id.
+    let bare = r#"{"id":"rs_1","type":"reasoning","summary":[],"encrypted_content":null}"#;
+    assert_eq!(kinds(vec![opaque(bare), text("Hi")]), ["message"]);
+    let bare = REASONING.replace("gA+/=\\u00e9==", "");
+    let parts = content(&[done(0, &bare), done(1, COMMENTARY), completed(&json!([]))]);
+    assert_eq!(kinds(parts), ["message"]);
+    let open =
+        r#"{"id":"rs_1","type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"x"}]}"#;
+    let parts = content(&[done(0, open), done(1, COMMENTARY), completed(&json!([]))]);
+    assert_eq!(kinds(parts), ["reasoning", "message"]);
+    // An attachment of another text, which cannot be right.
+    assert_eq!(kinds(vec![thought("Other"), without(&[])[1].clone(), text("Hi")]), ["message"]);
+}
+
+#[test]
+fn a_whole_request() {
+    let mut one = request("gpt-5", vec![Message::user("hi")]);
+    one.system = Some("Be brief.".to_owned());
+    one.tools = Arc::from([ToolSpec {
         name: "read".to_owned(),
         description: "Reads.".to_owned(),
         parameters: json!({ "type": "object" }),
     }]);
-    let written = body(&request);
-    let id = written["input"][2]["call_id"].as_str().expect("it is there").to_owned();
-    assert!(id.len() <= 64, "{id}");
-    let image = json!({ "type": "input_image", "image_url": "data:image/png;base64,AAAA" });
-    assert_eq!(
-        written,
-        json!({
-            "model": "gpt-5.5",
-            "instructions": "Be brief.",
-            "input": [
-                { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "look" }, image] },
-                { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "Two." }] },
-                { "type": "function_call", "call_id": id, "name": "read", "arguments": "{\"invalid_arguments\":\"not json\"}" },
-                { "type": "function_call", "call_id": "c", "name": "read", "arguments": "{}" },
-                { "type": "function_call_output", "call_id": id, "output": [{ "type": "input_text", "text": "one" }, image] },
-                { "type": "function_call_output", "call_id": "c", "output": "two" },
-                { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "go" }] },
-            ],
-            "tools": [{ "type": "function", "name": "read", "description": "Reads.", "parameters": { "type": "object" }, "strict": false }],
-            "store": false,
-            "stream": true,
-            "prompt_cache_key": "s",
-            "include": ["reasoning.encrypted_content"],
-        })
+    one.output_schema =
+        Some(Arc::new(OutputSchema { name: "answer".to_owned(), schema: json!({ "type": "string" }) }));
+    one.settings = ModelSettings::new()
+        .temperature(0.5)
+        .top_p(0.9)
+        .reasoning_effort(ReasoningEffort::Low)
+        .tool_choice(ToolChoice::Tool("read".to_owned()))
+        .parallel_tool_calls(false)
+        .stop(["x"])
+        .seed(7)
+        .output_tokens_max(3)
+        .extra("text", json!({ "verbosity": "low" }))
+        .extra("reasoning", json!({ "summary": "detailed" }))
+        .extra("service_tier", "flex");
+    let expected = concat!(
+        r#"{"model":"gpt-5","instructions":"Be brief.","#,
+        r#""input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"hi"}]}],"#,
+        r#""tools":[{"type":"function","name":"read","description":"Reads.","parameters":{"type":"object"},"strict":false}],"#,
+        r#""stream":true,"store":false,"include":["reasoning.encrypted_content"],"max_output_tokens":16,"#,
+        r#""temperature":0.5,"top_p":0.9,"reasoning":{"effort":"low","summary":"detailed"},"#,
+        r#""text":{"format":{"type":"json_schema","name":"answer","schema":{"type":"string"},"strict":true},"verbosity":"low"},"#,
+        r#""tool_choice":{"type":"function","name":"read"},"parallel_tool_calls":false,"prompt_cache_key":"s1","#,
+        r#""service_tier":"flex"}"#,
     );
+    let encoded = encoded(&one, &ServerOptions::responses("k"));
+    assert_eq!(encoded.path, "responses");
+    assert_eq!(String::from_utf8(encoded.body).unwrap(), expected);
 }
 
 #[test]
-fn reasoning_is_sent_with_the_item_after_it_or_not_at_all() {
-    let check = |parts: Vec<Part>, expected: &[&str]| {
-        let written = body(&request(vec![Message::user("go"), Message::Assistant(answer(parts))]));
-        let kinds: Vec<&str> = written["input"].as_array().expect("it is there")[1..]
-            .iter()
-            .map(|item| item["type"].as_str().expect("it is there"))
-            .collect();
-        assert_eq!(kinds, expected, "{written}");
-    };
-    let thought = || opaque(r#"{"id":"rs","type":"reasoning","encrypted_content":"E","summary":[]}"#);
-    let of_call = || opaque(r#"{"id":"fc","type":"function_call"}"#);
-    check(vec![thought(), text("so")], &["reasoning", "message"]);
-    check(vec![thought(), call("c", "{}"), of_call()], &["reasoning", "function_call"]);
-    // What followed was dropped by the runtime.
-    check(vec![text("so"), thought()], &["message"]);
-    check(vec![text("so"), thought(), of_call()], &["message"]);
-    check(vec![thought(), thought()], &[]);
-    // Without its content the server would look for what it did not store.
-    check(
-        vec![opaque(r#"{"id":"rs","type":"reasoning","encrypted_content":null}"#), text("so")],
-        &["message"],
-    );
-    // An attachment whose text was dropped.
-    check(
-        vec![opaque(r#"{"id":"m","type":"message","content":[{"type":"output_text"}]}"#), call("c", "{}")],
-        &["function_call"],
-    );
-    check(
-        vec![
-            text("a"),
-            text("b"),
-            opaque(r#"{"id":"m","type":"message","content":[{"type":"output_text"}]}"#),
-        ],
-        &["message", "message"],
-    );
-}
-
-#[test]
-fn settings_are_sent_under_the_apis_names() {
-    let check = |settings: ModelSettings, expected: Value| {
-        let mut request = request(vec![Message::user("hi")]);
-        request.settings = settings;
-        request.tools = Arc::from([ToolSpec {
+fn settings_and_their_fields() {
+    let check = |settings: ModelSettings, field: &str, expected: Value| {
+        let mut one = request("gpt-5", vec![Message::user("hi")]);
+        one.tools = Arc::from([ToolSpec {
             name: "read".to_owned(),
             description: String::new(),
             parameters: json!({}),
         }]);
-        let mut written = body(&request);
-        for field in ["model", "input", "tools", "stream", "store", "include", "prompt_cache_key"] {
-            written.as_object_mut().expect("it is there").remove(field);
-        }
-        assert_eq!(written, expected);
+        one.settings = settings;
+        assert_eq!(body(&one).get(field).cloned().unwrap_or_default(), expected, "{field}");
     };
-    let new = ModelSettings::new;
-    check(new(), json!({}));
+    let settings = ModelSettings::new;
+    check(settings().reasoning_effort(ReasoningEffort::None), "reasoning", json!({ "effort": "none" }));
     check(
-        new().reasoning_effort(ReasoningEffort::High).output_tokens_max(900).seed(1),
-        json!({ "max_output_tokens": 900, "reasoning": { "effort": "high", "summary": "auto" } }),
+        settings().reasoning_effort(ReasoningEffort::XHigh),
+        "reasoning",
+        json!({ "effort": "xhigh", "summary": "auto" }),
     );
-    check(new().reasoning_effort(ReasoningEffort::None), json!({ "reasoning": { "effort": "none" } }));
-    check(
-        new()
-            .temperature(0.5)
-            .top_p(0.9)
-            .tool_choice(ToolChoice::Tool("read".into()))
-            .parallel_tool_calls(false),
-        json!({ "temperature": 0.5, "top_p": 0.9, "tool_choice": { "type": "function", "name": "read" },
-            "parallel_tool_calls": false }),
-    );
-    check(new().tool_choice(ToolChoice::Required), json!({ "tool_choice": "required" }));
-    check(
-        new()
-            .reasoning_effort(ReasoningEffort::Low)
-            .extra("reasoning", json!({ "summary": "detailed" }))
-            .extra("service_tier", "flex"),
-        json!({ "reasoning": { "effort": "low", "summary": "detailed" }, "service_tier": "flex" }),
-    );
-    let mut typed = request(vec![Message::user("hi")]);
-    let schema = json!({ "type": "object", "properties": {} });
-    typed.output_schema = Some(Arc::new(OutputSchema { name: "answer".to_owned(), schema: schema.clone() }));
-    let format = body(&typed)["text"]["format"].clone();
-    assert_eq!((&format["name"], &format["schema"]), (&json!("answer"), &schema));
-}
-
-/// A random conversation, in which calls have their results.
-fn conversation(random: &mut Random) -> Vec<Message> {
-    let mut messages = vec![Message::user("begin")];
-    for turn in 0..random.below(6) + 1 {
-        let (mut parts, mut ids) = (Vec::new(), Vec::new());
-        for number in 0..random.below(5) + 1 {
-            match random.below(7) {
-                0 => parts.push(text("so")),
-                1 => {
-                    parts.push(text("é"));
-                    parts.push(opaque(r#"{"id":"m","type":"message","content":[{"type":"output_text"}]}"#));
-                }
-                2 => parts.push(Part::Reasoning("of another".to_owned())),
-                3 => parts.push(opaque(r#"{"id":"r","type":"reasoning","encrypted_content":"E"}"#)),
-                4 => {
-                    let data = r#"{"type":"web_search_call"}"#.to_owned();
-                    parts.push(Part::OpaqueBlock { dialect: DIALECT.to_owned(), data });
-                }
-                _ => {
-                    let id = format!("call {turn} {number}");
-                    parts.push(call(&id, ["{}", "", "no", "{\"a\": 1e3}"][random.below(4)]));
-                    ids.push(id);
-                    if random.below(2) == 0 {
-                        parts.push(opaque(r#"{"id":"f","type":"function_call"}"#));
-                    }
-                }
-            }
-        }
-        messages.push(Message::Assistant(answer(parts)));
-        messages.extend(ids.iter().map(|id| result(id, vec![Block::Text("out".to_owned())])));
-        messages.push(Message::user("next"));
+    check(settings(), "reasoning", Value::Null);
+    check(settings(), "max_output_tokens", Value::Null);
+    check(settings().output_tokens_max(500), "max_output_tokens", json!(500));
+    for (choice, word) in
+        [(ToolChoice::Auto, "auto"), (ToolChoice::None, "none"), (ToolChoice::Required, "required")]
+    {
+        check(settings().tool_choice(choice), "tool_choice", json!(word));
     }
-    messages
+    // A model that does not reason refuses to include reasoning, and the user may know better.
+    let include = |model: &str| body(&request(model, vec![Message::user("hi")])).get("include").cloned();
+    assert_eq!(include("gpt-4o"), None);
+    assert_eq!(include("gpt-9-new"), Some(json!(["reasoning.encrypted_content"])));
+    check(settings().extra("include", json!([])), "include", json!([]));
+    // Nothing is said about tools where there are none.
+    let mut bare = request("gpt-5", vec![Message::user("hi")]);
+    bare.settings = settings().tool_choice(ToolChoice::Required).parallel_tool_calls(true);
+    let bare = body(&bare);
+    assert_eq!(
+        (bare.get("tools"), bare.get("tool_choice"), bare.get("parallel_tool_calls")),
+        (None, None, None)
+    );
+    for field in
+        ["input", "instructions", "previous_response_id", "conversation", "max_output_tokens", "tools"]
+    {
+        assert!(settings().extra(field, 1).check().is_err(), "{field}");
+    }
+    // The key for the cache is sent at OpenAI and Azure.
+    let elsewhere =
+        ServerOptions { base_url: "http://localhost:1/v1".parse().unwrap(), ..ServerOptions::responses("k") };
+    let elsewhere = encoded(&request("gpt-5", vec![Message::user("hi")]), &elsewhere);
+    assert!(!String::from_utf8(elsewhere.body).unwrap().contains("prompt_cache_key"));
 }
 
 #[test]
-fn a_longer_conversation_begins_with_the_shorter_one() {
-    let mut compared = 0;
-    for seed in 0..400 {
-        let messages = conversation(&mut Random::of(seed));
-        let mut before: Option<Value> = None;
-        for length in 1..=messages.len() {
-            let written = body(&request(messages[..length].to_vec()));
-            let input = written["input"].as_array().expect("it is there");
-            let calls: Vec<&Value> = input
-                .iter()
-                .filter(|item| item["type"] == "function_call")
-                .map(|item| &item["call_id"])
-                .collect();
-            for item in input.iter().filter(|item| item["type"] == "function_call_output") {
-                assert!(calls.contains(&&item["call_id"]), "seed {seed}: {written}");
+fn messages_and_their_items() {
+    let check = |messages: Vec<Message>, expected: Value| assert_eq!(input(messages), expected);
+    let image = json!({ "type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto" });
+    check(
+        vec![Message::User(vec![said("See"), picture(), said("")])],
+        json!([{ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "See" }, image] }]),
+    );
+    check(vec![Message::User(vec![said("")])], json!([]));
+    let output =
+        |output: Value| json!([{ "type": "function_call_output", "call_id": "c", "output": output }]);
+    check(vec![result("c", vec![said("a"), said("b")])], output(json!("a\nb")));
+    check(vec![result("c", vec![])], output(json!("(no output)")));
+    check(
+        vec![result("c", vec![said("a"), picture()])],
+        output(json!([{ "type": "input_text", "text": "a" }, image])),
+    );
+    // Calls of other providers: arguments become an object, and a long id the same one for call and result.
+    let long = "x".repeat(80);
+    let items = input(vec![
+        Message::Assistant(answer(vec![call(&long, "{\"path\": \"a")])),
+        result(&long, vec![said("a")]),
+    ]);
+    assert_eq!(items[0]["arguments"], "{\"invalid_arguments\":\"{\\\"path\\\": \\\"a\"}");
+    assert_eq!(items[0]["call_id"], items[1]["call_id"]);
+    assert!(items[0]["call_id"].as_str().unwrap().len() <= 64);
+    // An answer without content is not sent.
+    check(vec![Message::Assistant(answer(vec![opaque(HIDDEN)]))], json!([]));
+    check(vec![Message::Assistant(answer(vec![]))], json!([]));
+}
+
+#[test]
+fn usage_in_all_its_forms() {
+    let check =
+        |usage: Value, expected: Option<(u64, u64, u64, u64)>| {
+            let end = event("completed", &json!({ "response": { "status": "completed", "usage": usage } }));
+            let found = decode(&[end]).answer.unwrap().usage;
+            let expected = expected.map(|(input_tokens, cached_tokens, output_tokens, reasoning_tokens)| {
+                Usage { input_tokens, cached_tokens, output_tokens, reasoning_tokens, ..Usage::default() }
+            });
+            assert_eq!(found, expected, "{usage}");
+        };
+    let details = |cached: u64| {
+        json!({
+            "input_tokens": 100, "input_tokens_details": { "cached_tokens": cached },
+            "output_tokens": 50, "output_tokens_details": { "reasoning_tokens": 40 }, "total_tokens": 150,
+        })
+    };
+    check(details(60), Some((100, 60, 50, 40)));
+    check(details(160), Some((260, 160, 50, 40)));
+    check(json!({ "input_tokens": 9, "output_tokens": 7 }), Some((9, 0, 7, 0)));
+    check(json!({ "input_tokens": 9, "output_tokens": 7, "input_tokens_details": null }), Some((9, 0, 7, 0)));
+    check(
+        json!({ "input_tokens": 9, "output_tokens": 7, "output_tokens_details": { "reasoning_tokens": 8 } }),
+        Some((9, 0, 7, 7)),
+    );
+    check(json!({ "input_tokens": 0, "output_tokens": 0 }), None);
+    check(json!({ "input_tokens": "?", "output_tokens": null }), None);
+    check(Value::Null, None);
+}
+
+#[test]
+fn events_that_are_errors_and_events_that_are_not() {
+    let check = |event: &str, expected: Taken| {
+        let mut decoder = decode::ResponsesDecoder::default();
+        assert_eq!(decoder.take(event, &mut VecDeque::new()), expected, "{event}");
+    };
+    for event in [
+        r#"{"type":"error","sequence_number":2,"error":{"type":"server_error","code":"server_error","message":"m"}}"#,
+        r#"{"type":"error","code":"rate_limit_exceeded","message":"m","param":null}"#,
+        r#"{"type":"invalid_request_error","message":"m"}"#,
+        r#"{"error":{"message":"m"}}"#,
+        r#"{"detail":"m"}"#,
+    ] {
+        check(event, Taken::Error(event.to_owned()));
+    }
+    let failed = |response: Value| event("failed", &json!({ "response": response }));
+    check(
+        &failed(json!({ "status": "failed", "error": { "code": "server_error", "message": "m" } })),
+        Taken::Error(r#"{"error":{"code":"server_error","message":"m"}}"#.to_owned()),
+    );
+    let unknown = r#"{"error":{"message":"the response ended with the status failed"}}"#;
+    check(&failed(json!({ "status": "failed", "error": null })), Taken::Error(unknown.to_owned()));
+    check(r#"{"type":"ping"}"#, Taken::Nothing);
+    check(r#"{"type":"response.created","response":{"error":null}}"#, Taken::Nothing);
+    check(r#"{"object":"response","status":"queued","output":[]}"#, Taken::Nothing);
+    check(r#"{"choices":[]}"#, Taken::Unreadable);
+    check("no JSON", Taken::Unreadable);
+    // Fields of the wrong form fail no answer.
+    for event in [
+        r#"{"type":"response.output_item.done","output_index":"?","item":7}"#,
+        r#"{"type":"response.output_item.added","output_index":-1,"item":null}"#,
+        r#"{"type":"response.output_text.delta","output_index":0.5,"delta":{"x":1}}"#,
+        r#"{"type":"response.completed","response":{"status":7,"output":{},"usage":[],"incomplete_details":1}}"#,
+    ] {
+        let mut decoder = decode::ResponsesDecoder::default();
+        let taken = decoder.take(event, &mut VecDeque::new());
+        assert!(matches!(taken, Taken::Progress | Taken::Nothing), "{event}: {taken:?}");
+    }
+}
+
+#[test]
+fn refusals_and_their_classes() {
+    use FailureClass::{
+        Auth, ContentFilter, ContextOverflow, Other, Overloaded, Quota, RateLimited,
+        RequestTooLargeForRateLimit,
+    };
+    let check = |status: u16, code: &str, message: &str, class: FailureClass, wait_ms: Option<u64>| {
+        let body = json!({ "error": { "message": message, "type": "invalid_request_error", "param": null, "code": code } });
+        let failure = classify(Some(status), &body.to_string(), None);
+        assert_eq!((failure.class, failure.retry_after_ms), (class, wait_ms), "{status} {code} {message}");
+    };
+    let window =
+        "Your input exceeds the context window of this model. Please adjust your input and try again.";
+    check(400, "context_length_exceeded", window, ContextOverflow, None);
+    check(401, "invalid_api_key", "Incorrect API key provided.", Auth, None);
+    check(
+        429,
+        "insufficient_quota",
+        "You exceeded your current quota, please check your plan and billing details.",
+        Quota,
+        None,
+    );
+    check(
+        429,
+        "rate_limit_exceeded",
+        "Rate limit reached for gpt-5 on tokens per min (TPM): Limit 30000, Used 29000, Requested 2000. Please try again in 1.898s.",
+        RateLimited,
+        Some(1_898),
+    );
+    check(
+        429,
+        "rate_limit_exceeded",
+        "Request too large for gpt-5 on tokens per min (TPM): Limit 30000, Requested 40000.",
+        RequestTooLargeForRateLimit,
+        None,
+    );
+    check(
+        500,
+        "server_error",
+        "The server had an error while processing your request. Sorry about that!",
+        Overloaded,
+        None,
+    );
+    check(
+        503,
+        "server_is_overloaded",
+        "Our servers are currently overloaded. Please try again later.",
+        Overloaded,
+        None,
+    );
+    check(
+        400,
+        "invalid_encrypted_content",
+        "The encrypted content gAAA...Rg== could not be verified.",
+        Other,
+        None,
+    );
+    check(400, "", "Encrypted content is not supported with this model.", Other, None);
+    check(
+        404,
+        "",
+        "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
+        Other,
+        None,
+    );
+    check(400, "", "No tool output found for function call call_1.", Other, None);
+    check(
+        400,
+        "",
+        "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
+        Other,
+        None,
+    );
+    check(
+        400,
+        "invalid_prompt",
+        "Invalid prompt: your prompt was flagged as potentially violating our usage policy.",
+        ContentFilter,
+        None,
+    );
+    // In the middle of a stream there is no status.
+    let in_stream = |code: &str, message: &str, class: FailureClass, wait_ms: Option<u64>| {
+        let failed = event(
+            "failed",
+            &json!({ "response": { "status": "failed", "error": { "code": code, "message": message } } }),
+        );
+        let nested =
+            json!({ "type": "error", "error": { "type": "error", "code": code, "message": message } });
+        let flat = json!({ "type": "error", "code": code, "message": message, "param": null });
+        for event in [failed, nested.to_string(), flat.to_string()] {
+            let mut decoder = decode::ResponsesDecoder::default();
+            let Taken::Error(body) = decoder.take(&event, &mut VecDeque::new()) else { panic!("{event}") };
+            let failure = error_in_stream(&body).failure;
+            assert_eq!((failure.class, failure.retry_after_ms), (class, wait_ms), "{event}");
+        }
+    };
+    in_stream("context_length_exceeded", window, ContextOverflow, None);
+    in_stream("rate_limit_exceeded", "Rate limit reached. Please try again in 20ms.", RateLimited, Some(20));
+    in_stream(
+        "server_error",
+        "An error occurred while processing your request. You can retry your request.",
+        Overloaded,
+        None,
+    );
+    in_stream("insufficient_quota", "You exceeded your current quota.", Quota, None);
+    in_stream("server_is_overloaded", "Our servers are currently overloaded.", Overloaded, None);
+    in_stream(
+        "invalid_prompt",
+        "Invalid prompt: your prompt was flagged as potentially violating our usage policy.",
+        ContentFilter,
+        None,
+    );
+    in_stream("new_code", "Something new.", FailureClass::Malformed, None);
+}
+
+/// A random message of a conversation, with the answers of several providers.
+fn random_message(random: &mut Random) -> Vec<Message> {
+    let pieces: [&[Part]; 6] = [
+        &content(&[done(0, REASONING)]),
+        &content(&[done(0, COMMENTARY)]),
+        &content(&[done(0, SEARCH)]),
+        &content(&[done(0, FINAL)]),
+        &[text("plain")],
+        &[thought("mine"), Part::OpaqueReasoning { dialect: "gemini".to_owned(), data: "{}".to_owned() }],
+    ];
+    match random.below(3) {
+        0 => vec![Message::user("and?")],
+        1 => vec![Message::User(vec![said("see"), picture()])],
+        _ => {
+            let mut parts: Vec<Part> = Vec::new();
+            for _ in 0..random.below(5) {
+                parts.extend_from_slice(pieces[random.below(pieces.len())]);
+                // The runtime may have dropped a part.
+                if random.below(4) == 0 {
+                    let at = random.below(parts.len());
+                    parts.remove(at);
+                }
             }
-            if let Some(before) = before.replace(written.clone()) {
-                let shorter = before["input"].as_array().expect("it is there");
-                assert_eq!(input[..shorter.len()], shorter[..], "seed {seed}");
-                compared += 1;
+            let id = format!("call_{}", random.below(1_000_000));
+            let calls = random.below(2) == 0;
+            if calls {
+                parts.push(call(&id, "{}"));
             }
+            let provider = ["openai", "azure", "anthropic"][random.below(3)].to_owned();
+            let mut messages = vec![Message::Assistant(AssistantMessage { provider, ..answer(parts) })];
+            messages.extend(calls.then(|| result(&id, vec![said("ok")])));
+            messages
         }
     }
-    assert!(compared > 2_000, "{compared}");
+}
+
+#[test]
+fn a_request_begins_with_the_one_before_it() {
+    let (mut requests, mut with_reasoning) = (0, 0);
+    for seed in 1..=300_u64 {
+        let mut random = Random::of(seed);
+        let mut one = request("gpt-5", Vec::new());
+        let mut before: Vec<Value> = Vec::new();
+        for _ in 0..8 {
+            one.messages.extend(random_message(&mut random).into_iter().map(Arc::new));
+            let items = body(&one)["input"].take();
+            let items = items.as_array().unwrap();
+            assert!(items.starts_with(&before), "seed {seed}: {before:?}\n{items:?}");
+            for pair in items.windows(2).filter(|pair| pair[0]["type"] == "reasoning") {
+                with_reasoning += 1;
+                assert!(pair[1]["role"] != "user", "seed {seed}: {pair:?}");
+                assert!(pair[1]["type"] != "function_call_output", "seed {seed}: {pair:?}");
+            }
+            before.clone_from(items);
+            requests += 1;
+        }
+    }
+    assert!(requests >= 2_000 && with_reasoning >= 200, "{requests} {with_reasoning}");
 }

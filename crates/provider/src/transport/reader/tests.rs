@@ -138,9 +138,19 @@ const GEMINI: &str = concat!(
     "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"\",\"thoughtSignature\":\"B+/=\"}]},\"finishReason\":\"STOP\"}],\"usageMetadata\":{\"promptTokenCount\":5,\"candidatesTokenCount\":6}}\r\n\r\n",
 );
 
-/// The answer of a Gemini stream that came in these chunks.
-async fn gemini_answer(chunks: Vec<Bytes>) -> Result<AssistantMessage, ProviderError> {
-    let server = HttpProvider::new(ServerOptions::gemini("k")).expect("good options").server;
+/// A stream of OpenAI's Responses, with encrypted reasoning and characters of several bytes.
+const RESPONSES: &str = concat!(
+    "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"status\":\"in_progress\"}}\n\n",
+    "event: response.output_item.done\ndata: {\"type\":\"response.output_item.done\",\"output_index\":0,\"item\":{\"type\":\"reasoning\",\"id\":\"rs\",\"summary\":[],\"encrypted_content\":\"A+/=\u{e9}\"}}\n\n",
+    "data: {\"type\":\"response.output_text.delta\",\"output_index\":1,\"delta\":\"So \u{1f600}\"}\n\n",
+    "data: {\"type\":\"response.output_item.done\",\"output_index\":1,\"item\":{\"type\":\"message\",\"id\":\"m\",\"content\":[{\"type\":\"output_text\",\"text\":\"So \u{1f600}\"}]}}\n\n",
+    "data: {\"type\":\"response.function_call_arguments.delta\",\"output_index\":2,\"delta\":\"{\\\"n\\\": 1e3\"}\n\n",
+    "data: {\"type\":\"response.output_item.done\",\"output_index\":2,\"item\":{\"type\":\"function_call\",\"id\":\"fc\",\"call_id\":\"c\",\"name\":\"read\",\"arguments\":\"{\\\"n\\\": 1e3}\"}}\n\n",
+    "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\",\"usage\":{\"input_tokens\":5,\"output_tokens\":6}}}\n\n",
+);
+
+/// The answer of a stream that came in these chunks.
+async fn answer_in(server: Arc<Server>, chunks: Vec<Bytes>) -> Result<AssistantMessage, ProviderError> {
     let body = Body::events(stream::iter(chunks.into_iter().map(Ok)), usize::MAX);
     let mut reader = Reader::new(body, deadline_after(FIRST), String::new(), Vec::new(), server);
     while let Some(event) = reader.next().await {
@@ -151,19 +161,26 @@ async fn gemini_answer(chunks: Vec<Bytes>) -> Result<AssistantMessage, ProviderE
     panic!("a stream ends with an answer or an error");
 }
 
-#[tokio::test]
-async fn a_gemini_answer_is_the_same_wherever_it_is_cut() {
-    let bytes = Bytes::from_static(GEMINI.as_bytes());
-    let whole = gemini_answer(vec![bytes.clone()]).await.expect("an answer");
-    assert_eq!(whole.content.len(), 6, "{whole:?}");
+async fn check_cuts(options: ServerOptions, events: &'static str, parts: usize) {
+    let bytes = Bytes::from_static(events.as_bytes());
+    let server = HttpProvider::new(options).expect("good options").server;
+    let answer = |chunks: Vec<Bytes>| answer_in(Arc::clone(&server), chunks);
+    let whole = answer(vec![bytes.clone()]).await.expect("an answer");
+    assert_eq!(whole.content.len(), parts, "{whole:?}");
     for at in 1..bytes.len() {
-        let cut = gemini_answer(vec![bytes.slice(..at), bytes.slice(at..)]).await.expect("an answer");
+        let cut = answer(vec![bytes.slice(..at), bytes.slice(at..)]).await.expect("an answer");
         assert_eq!(cut, whole, "cut at {at}");
     }
     // A stream that ends too early is no answer, wherever it ends.
-    let reason = GEMINI.rfind("data: ").expect("there are events");
-    for end in 0..reason {
-        let error = gemini_answer(vec![bytes.slice(..end)]).await.expect_err("it is not whole");
+    let last = events.rfind("data: ").expect("there are events");
+    for end in 0..last {
+        let error = answer(vec![bytes.slice(..end)]).await.expect_err("it is not whole");
         assert_eq!(error.failure.class, FailureClass::Malformed, "ends at {end}");
     }
+}
+
+#[tokio::test]
+async fn an_answer_is_the_same_wherever_it_is_cut() {
+    check_cuts(ServerOptions::gemini("k"), GEMINI, 6).await;
+    check_cuts(ServerOptions::responses("k"), RESPONSES, 5).await;
 }
