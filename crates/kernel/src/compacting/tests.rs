@@ -1598,13 +1598,16 @@ fn a_growing_conversation_stays_below_every_trigger() {
     // Nothing configured, a usual keep, one that is larger than any window, and messages to be preserved.
     let keeps = [(None, None), (Some(20_000), None), (Some(1_000_000), None), (None, Some(10))];
     for (window, base) in windows {
-        let trigger = base.trigger_tokens(window).expect("it is set");
         for (keep, preserve) in keeps {
             let settings =
                 CompactionSettings { keep_recent_tokens: keep, preserve_messages: preserve, ..base.clone() };
             // A conversation of short turns, one of long turns, and one turn without an end.
             for (steps_in_turn, model) in [(1, Model::Lossy), (12, Model::Wordy), (u64::MAX, Model::Wordy)] {
-                compactions += grow(&settings, window, trigger, model, steps_in_turn);
+                // Large windows take longer.
+                let seeds = if window > 64_000 { 1 } else { 4 };
+                for seed in 0..seeds {
+                    compactions += grow(&settings, window, model, steps_in_turn, seed);
+                }
             }
         }
     }
@@ -1612,11 +1615,12 @@ fn a_growing_conversation_stays_below_every_trigger() {
 }
 
 /// Grows a conversation to three times its trigger in total. Returns how many compactions there were.
-fn grow(settings: &CompactionSettings, window: u64, trigger: u64, model: Model, steps_in_turn: u64) -> usize {
+fn grow(settings: &CompactionSettings, window: u64, model: Model, steps_in_turn: u64, seed: u64) -> usize {
+    let trigger = settings.trigger_tokens(window).expect("it is set");
     let overhead = trigger / 10;
-    let case = format!("window {window}, trigger {trigger}, {model:?}, {steps_in_turn} steps, {settings:?}");
+    let case = format!("seed {seed}, window {window}, {model:?}, {steps_in_turn} steps, {settings:?}");
     settings.feasible(window, overhead).expect("it can work");
-    let mut random = Random::new(window ^ trigger);
+    let mut random = Random::new(window ^ trigger ^ (seed << 32));
     let mut sketch = Sketch::default();
     let (mut size, mut grown, mut step, mut compactions) = (overhead, 0, 0, 0);
     while grown < 3 * trigger {
@@ -1634,7 +1638,8 @@ fn grow(settings: &CompactionSettings, window: u64, trigger: u64, model: Model, 
         step += 1;
         let said = 10 + random.below(most / 8);
         size += add(&mut sketch, format!("c:{said} r:{}", 1 + random.below(most)));
-        assert!(size <= trigger + 2 * most, "{size}: {case}");
+        // One step is at most a prompt, an answer and a result.
+        assert!(size <= trigger + 2 * most + said, "{size}: {case}");
         if size < trigger {
             continue;
         }
@@ -1650,15 +1655,27 @@ fn grow(settings: &CompactionSettings, window: u64, trigger: u64, model: Model, 
         assert_eq!(ran.outcome(), "completed", "{:?}: {case}", ran.end);
         assert!(ran.tokens_after() <= share(trigger, 0.7), "{}: {case}", ran.tokens_after());
         if model == Model::Wordy {
-            // A useful share of the part to be kept or summarised.
             let cap = ran.requests.iter().map(|request| request.cap_tokens).max().expect("it was asked");
-            assert!(cap >= (settings.summary_cap(window) / 3).min(trigger / 12), "{cap}: {case}");
+            let frame = ran.plan.as_ref().expect("hooks were asked").frame_tokens();
+            let least = least_cap(settings, window, overhead, frame);
+            assert!(cap >= least, "{cap} of {least}: {case}");
         }
         sketch.path = install(&sketch.path, ran.installed.as_deref().expect("it completed"));
         size = ran.tokens_after();
         compactions += 1;
     }
     compactions
+}
+
+/// Returns the smallest cap that the larger summary of a compaction may get, in tokens. What may be kept leaves a third of the
+/// target, or the cap of a summary. The text around the summaries takes `frame` of it; a sixteenth of the rest is for
+/// escapes; and if a turn is split, its summary takes another 5/13 (the caps are 0.5 and 0.8 of the reserve). A split turn's
+/// summary beside an older one has at least half of its cap.
+fn least_cap(settings: &CompactionSettings, window: u64, overhead: u64, frame: u64) -> u64 {
+    let room = settings.target_tokens(window, overhead) - overhead;
+    let left = settings.summary_cap(window).min(room / 3).saturating_sub(frame);
+    let shared = (left - left / 16) * 8 / 13;
+    shared.min(settings.prefix_cap(window) / 2).max(SUMMARY_TOKENS_MIN)
 }
 
 /// No summary is possible at the window of a long conversation: only as much of the oldest messages is cut as
