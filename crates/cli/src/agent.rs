@@ -31,7 +31,7 @@ pub(crate) mod ask_user;
 mod made;
 mod project;
 mod prompt;
-mod server;
+pub(crate) mod server;
 mod settings;
 pub(crate) mod simulated;
 pub(crate) mod skills;

@@ -177,8 +177,8 @@ pub mod provider {
 
     #[cfg(feature = "http")]
     pub use greenroom_provider::{
-        Api, ApiKey, BaseUrl, BaseUrlError, HttpProvider, MaxTokensField, OPENAI_BASE_URL, OptionsError,
-        Proxies, ServerOptions,
+        Api, ApiKey, BaseUrl, BaseUrlError, HttpProvider, MaxTokensField, OptionsError, Proxies,
+        ServerOptions,
     };
 }
 

@@ -160,6 +160,12 @@ impl Server {
     }
 }
 
+/// Returns the variables that usually have the keys of the built-in providers.
+pub(crate) fn usual_variables() -> impl Iterator<Item = String> {
+    let vendors = BUILT_IN.into_iter().filter_map(|name| Catalog::bundled().provider(name));
+    vendors.flat_map(|vendor| vendor.key_variables.iter().map(|variable| (*variable).to_owned()))
+}
+
 /// Returns the built-in provider that has this model, if it is not the default one.
 fn vendor(model: &str) -> Option<&'static str> {
     let catalog = Catalog::bundled();
@@ -224,7 +230,10 @@ fn lists_models(address: &str) -> bool {
 fn is_of_file(loaded: &Loaded, name: &str, base_url: &BaseUrl) -> bool {
     let settings = loaded.config.providers.get(name);
     let key = settings.and_then(|settings| settings.api_key_env.as_deref());
-    if *base_url == ServerOptions::default().base_url && key == Some(OPENAI_KEY) {
+    let built_in = Config::default().providers;
+    let is_default =
+        |own: &ProviderConfig| own.base_url.as_ref() == Some(base_url) && own.api_key_env.as_deref() == key;
+    if built_in.values().any(is_default) {
         return false;
     }
     let is_file = |source: &String| loaded.files.iter().any(|file| file.display().to_string() == *source);

@@ -480,7 +480,8 @@ fn definition(
     // Errors in the configuration are reported here, as without a host.
     let loaded = agent::load_config_or(global, &here, last_valid)?;
     let keys = loaded.config.providers.values().filter_map(|provider| provider.api_key_env.clone());
-    let keys: Vec<String> = keys.chain(model.server.api_key_env.clone()).collect();
+    let keys = keys.chain(model.server.api_key_env.clone()).chain(agent::server::usual_variables());
+    let keys: Vec<String> = keys.collect();
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     Ok(Definition {
         surroundings: Surroundings::hand_over(&keys)?,
