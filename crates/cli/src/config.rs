@@ -97,7 +97,8 @@ impl Default for Config {
     fn default() -> Self {
         let built_in = |options: ServerOptions, variable: &str| {
             let (base_url, api_key_env) = (Some(options.base_url), Some(variable.to_owned()));
-            (options.name, ProviderConfig { base_url, api_key_env, ..ProviderConfig::default() })
+            let api = (options.api != Api::default()).then_some(options.api);
+            (options.name, ProviderConfig { base_url, api, api_key_env, ..ProviderConfig::default() })
         };
         let providers = BTreeMap::from([
             built_in(ServerOptions::default(), OPENAI_KEY),

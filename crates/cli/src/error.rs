@@ -170,8 +170,9 @@ pub(crate) fn line(error: &anyhow::Error) -> String {
         text
     });
     let squeezed = |text: &str| harmless(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned();
-    // Only our own lists have lines of their own.
-    let lines = text.split(ITEM).filter(|_| error.is::<CliError>());
+    // Only our own lists have lines of their own; a host reports the same error.
+    let is_own = error.is::<CliError>() || error.is::<ClientError>();
+    let lines = text.split(ITEM).filter(|_| is_own);
     let text = match lines.map(squeezed).collect::<Vec<_>>().join(ITEM) {
         of_others if of_others.is_empty() => squeezed(&text),
         own => own,

@@ -177,7 +177,8 @@ async fn serve(
     let mut screen = Screen::stderr(global.color);
     screen.line(format!("A simulated model serves at this address; {about}. Ctrl-C ends it."))?;
     screen.line(format!("  export OPENAI_BASE_URL={url} OPENAI_API_KEY={key}"))?;
-    screen.line(format!("  export ANTHROPIC_BASE_URL=http://{} ANTHROPIC_API_KEY={key}", server.address()))?;
+    screen
+        .line(format!("  export ANTHROPIC_BASE_URL=http://{} ANTHROPIC_API_KEY={key}", server.address()))?;
     interrupts.next().await;
     server.stop().await;
     screen.line(format!("{} calls", simulator.calls()))?;

@@ -295,7 +295,7 @@ fn a_folder_names_a_provider_of_the_users_and_a_missing_one_is_told_with_the_lin
     place.project_file("provider: OTHER\n");
     let ran = prompt(&place, &[]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
-    for part in ["OTHER", "NAME, openai", "providers: { OTHER: { base_url:", "--config"] {
+    for part in ["OTHER", "NAME, anthropic, google, openai", "providers: { OTHER: { base_url:", "--config"] {
         assert!(ran.stderr.contains(part), "{part}: {ran:?}");
     }
 }

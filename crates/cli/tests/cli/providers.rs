@@ -7,7 +7,8 @@ use super::support::{Model, Place};
 /// A configuration that leads a built-in provider to a simulated server.
 fn leads(name: &str, api: &str, url: &str) -> Vec<String> {
     let set = |key: &str, value: &str| ["--set".to_owned(), format!("providers.{name}.{key}={value}")];
-    [set("base_url", url), set("api", api)].concat()
+    let is_usual = (name == "openai") == (api == "chat");
+    [set("base_url", url).to_vec(), if is_usual { Vec::new() } else { set("api", api).to_vec() }].concat()
 }
 
 #[test]
