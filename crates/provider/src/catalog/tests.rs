@@ -68,6 +68,9 @@ fn costs() {
     assert_eq!(cost("gpt-5.6", large), Some(2_176_008 + 30_000));
     let written = Usage { cache_write_tokens: 72_000, ..small };
     assert_eq!(cost("gpt-5.6", written), Some(800_000 + 360_000 + 20_000));
+    // What is kept for an hour costs 1.6 times as much as what is kept for five minutes.
+    let hour = Usage { cache_write_hour_tokens: 36_000, ..written };
+    assert_eq!(cost("gpt-5.6", hour), Some(800_000 + 180_000 + 288_000 + 20_000));
     assert_eq!(cost("gpt-image-1.5", usage), None, "no price is known");
     // The maximum cost of a call uses the highest price of each kind.
     let at_most = |model: &str, tokens| {

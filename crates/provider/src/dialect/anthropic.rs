@@ -1,7 +1,8 @@
 //! Anthropic's Messages API, at Anthropic and, by address, at Bedrock, Vertex and Foundry.
 //!
 //! Invariants: a block of an answer is kept whole only if its end came; a thinking block is sent back with exactly the
-//! signature it came with, or not at all.
+//! signature it came with, or not at all; a model that binds its thinking to what came before is told to ignore thinking
+//! whose beginning has changed (a compaction, a shortened result, other instructions), instead of refusing the request.
 
 mod decode;
 mod encode;
@@ -19,6 +20,10 @@ const DIALECT: &str = "anthropic";
 const VERSION: &str = "2023-06-01";
 /// The version that Vertex takes in the body.
 const VERTEX_VERSION: &str = "vertex-2023-10-16";
+/// The header that turns beta features on.
+const BETA: &str = "anthropic-beta";
+/// The beta feature that decides about thinking whose beginning of the conversation has changed.
+const BINDING_CONTROLS: &str = "thinking-binding-controls-2026-08-01";
 /// The output limit of requests that name none, in tokens: the API requires a limit.
 const OUTPUT_TOKENS_MAX: u64 = 32_000;
 
@@ -66,7 +71,15 @@ impl Dialect for Anthropic {
             (true, true) => format!("{}:streamRawPredict", request.model),
             (true, false) => format!("{}:rawPredict", request.model),
         };
-        Ok(Encoded { path, headers: HeaderMap::new(), body })
+        let mut headers = HeaderMap::new();
+        if encode::has_bound_thinking(request) {
+            // The user's own beta features stay on.
+            let own = options.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(BETA));
+            let features = own.map(|(_, value)| value.as_str()).chain([BINDING_CONTROLS]).collect::<Vec<_>>();
+            let value = HeaderValue::from_str(&features.join(",")).map_err(|error| error.to_string())?;
+            headers.insert(BETA, value);
+        }
+        Ok(Encoded { path, headers, body })
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {

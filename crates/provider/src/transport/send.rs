@@ -65,7 +65,7 @@ impl Template {
     fn with(&self, body: Bytes, headers: &HeaderMap) -> reqwest::Request {
         let mut request = self.0.try_clone().expect("a request without a body can be cloned");
         for (name, value) in headers {
-            request.headers_mut().entry(name).or_insert_with(|| value.clone());
+            request.headers_mut().insert(name, value.clone());
         }
         *request.body_mut() = Some(body.into());
         request

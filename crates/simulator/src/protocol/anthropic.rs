@@ -27,6 +27,9 @@ use crate::seen::SeenRequest;
 /// The models that check what came before a thinking block, by the beginning of their names.
 const BINDING_MODELS: &[&str] = &["claude-opus-5-5", "claude-fable-5-1"];
 
+/// The beta feature without which a request may not decide about bound thinking.
+const BINDING_CONTROLS: &str = "thinking-binding-controls-2026-08-01";
+
 /// The fields of a body that are read. All others are extra.
 const FIELDS: &[&str] = &[
     "model",
@@ -61,6 +64,16 @@ pub(super) fn parse(headers: &HeaderMap, from: FromHeaders, body: &[u8]) -> Pars
     }
     let model = body.get("model").and_then(Value::as_str).unwrap_or_default().to_owned();
     reader.is_binding = BINDING_MODELS.iter().any(|binding| model.starts_with(binding));
+    let behavior =
+        body.get("thinking").and_then(|thinking| thinking.pointer("/block_binding/prefix_mismatch_behavior"));
+    if behavior.and_then(Value::as_str) == Some("drop_block") {
+        // The block is dropped, and does not fail the request.
+        reader.is_binding = false;
+        if !super::text(headers, "anthropic-beta").is_some_and(|features| features.contains(BINDING_CONTROLS))
+        {
+            reader.breaks(Rule::Setting, "thinking.block_binding without its beta feature");
+        }
+    }
     let system = reader.system(body.get("system"));
     let tools = reader.tools(body.get("tools"));
     for (index, message) in list(body.get("messages")).iter().enumerate() {

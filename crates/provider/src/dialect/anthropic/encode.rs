@@ -197,6 +197,16 @@ fn takes_budget(model: &str) -> bool {
     version < (4, 6)
 }
 
+/// Whether a request carries thinking to a model that binds it to everything before it, by the names of the first such
+/// models.
+pub(super) fn has_bound_thinking(request: &Request) -> bool {
+    let binds = ["claude-opus-5-5", "claude-fable-5-1"].iter().any(|name| request.model.contains(name));
+    let is_thinking =
+        |part: &Part| matches!(part, Part::OpaqueReasoning { dialect, .. } if dialect == DIALECT);
+    let answers = || request.messages.iter().filter_map(|message| message.as_answer());
+    binds && answers().any(|answer| answer.content.iter().any(is_thinking))
+}
+
 /// Returns the fields that the settings mean, with the user's own.
 fn wire_settings(request: &Request, limit: u64) -> Map<String, Value> {
     let settings = &request.settings;
@@ -222,6 +232,16 @@ fn wire_settings(request: &Request, limit: u64) -> Map<String, Value> {
         }
         // The newer models leave the text of their thinking out unless a summary is asked for.
         Some(_) => Some(json!({ "type": "adaptive", "display": "summarized" })),
+    };
+    let thinking = match thinking {
+        Some(mut thinking) if has_bound_thinking(request) => {
+            thinking["block_binding"] = json!({ "prefix_mismatch_behavior": "drop_block" });
+            Some(thinking)
+        }
+        None if has_bound_thinking(request) && !forced => {
+            Some(json!({ "type": "adaptive", "block_binding": { "prefix_mismatch_behavior": "drop_block" } }))
+        }
+        other => other,
     };
     let thinks = thinking.as_ref().is_some_and(|thinking| thinking["type"] != "disabled");
     let mut output = Map::new();

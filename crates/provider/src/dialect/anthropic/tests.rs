@@ -660,6 +660,42 @@ fn settings_are_sent_under_the_apis_names() {
     );
 }
 
+/// A model that binds its thinking ignores what no longer fits, instead of refusing the request.
+#[test]
+fn bound_thinking_may_be_dropped_by_the_server() {
+    let thought =
+        vec![Part::Reasoning("hm".to_owned()), opaque(r#"{"type":"thinking","signature":"S"}"#), text("so")];
+    let check = |model: &str,
+                 parts: Vec<Part>,
+                 settings: ModelSettings,
+                 expected: Value,
+                 beta: Option<&str>| {
+        let mut request =
+            request(vec![Message::user("go"), Message::Assistant(answer(parts)), Message::user("on")]);
+        request.model = model.to_owned();
+        request.settings = settings;
+        let headers = vec![("Anthropic-Beta".to_owned(), "mine".to_owned())];
+        let sent = encoded(&request, &ServerOptions { headers, ..ServerOptions::anthropic("k") });
+        let body: Value = serde_json::from_slice(&sent.body).expect("a body is JSON");
+        assert_eq!(body.get("thinking").cloned().unwrap_or_default(), expected, "{model}");
+        assert_eq!(sent.headers.get(BETA).map(|value| value.to_str().expect("it is text")), beta, "{model}");
+    };
+    let drops = |kind: Value| {
+        let mut thinking = kind;
+        thinking["block_binding"] = json!({ "prefix_mismatch_behavior": "drop_block" });
+        thinking
+    };
+    let beta = Some("mine,thinking-binding-controls-2026-08-01");
+    let (none, high) = (ModelSettings::new(), ModelSettings::new().reasoning_effort(ReasoningEffort::High));
+    let adaptive = json!({ "type": "adaptive", "display": "summarized" });
+    check("claude-opus-5-5", thought.clone(), none.clone(), drops(json!({ "type": "adaptive" })), beta);
+    check("claude-fable-5-1-20260801", thought.clone(), high.clone(), drops(adaptive.clone()), beta);
+    // Without thinking to send there is nothing to drop; other models bind nothing.
+    check("claude-opus-5-5", vec![text("so")], none.clone(), Value::Null, None);
+    check("claude-opus-4-7", thought.clone(), none, Value::Null, None);
+    check("claude-opus-4-7", thought, high, adaptive, None);
+}
+
 #[test]
 fn a_typed_answer_is_asked_for_by_its_schema() {
     let mut request = request(vec![Message::user("hi")]);
