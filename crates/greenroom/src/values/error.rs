@@ -425,7 +425,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    #[cfg(feature = "http")]
+    #[cfg(all(feature = "http", feature = "disk"))]
     pub(crate) fn variable(name: &'static str, error: &impl ToString) -> Self {
         Self::Variable { name, reason: error.to_string() }
     }
