@@ -158,7 +158,7 @@ pub use greenroom_kernel::{
 /// adds `#[serde(crate = "greenroom::serde")]` and `#[schemars(crate = "greenroom::schemars")]`.
 pub use {futures_util, schemars, serde, serde_json};
 
-/// Model providers: the parts for writing one, and the one for OpenAI-compatible servers.
+/// Model providers: the parts for writing one, and the one for servers that are reached by HTTP.
 ///
 /// A provider implements [`Provider`](provider::Provider). The types of requests' messages and of answers are
 /// at the crate's root: [`Message`], [`AssistantMessage`], [`Part`], [`Block`]. The example program

@@ -125,8 +125,8 @@ impl ScriptedModel {
         self.inner.simulator.provider()
     }
 
-    /// Serves the model over HTTP, as an OpenAI-compatible server on a free port of the loopback interface,
-    /// until the server is dropped.
+    /// Serves the model over HTTP, with the APIs of OpenAI, Anthropic and Google, on a free port of the loopback
+    /// interface, until the server is dropped.
     ///
     /// # Errors
     /// If no port can be bound.

@@ -1,4 +1,4 @@
-//! `greenroom simulate`: a scripted model behind an OpenAI-compatible API, for tests of clients in any
+//! `greenroom simulate`: a scripted model behind the APIs of OpenAI, Anthropic and Google, for tests of clients in any
 //! language.
 //!
 //! Invariants: the first line on standard output is the base URL, and nothing else is printed there; it uses

@@ -1,4 +1,4 @@
-//! How OpenAI-compatible servers list their models, and the pages on which some of them report more.
+//! How servers list their models, and the pages on which some of them report more.
 //!
 //! Servers name the same things differently; only this file knows the names. Facts observed with
 //! llama-server, vLLM, SGLang, LiteLLM, OpenRouter, Groq, LM Studio and Ollama, and read in Gemini's documentation.

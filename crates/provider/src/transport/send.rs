@@ -2,8 +2,8 @@
 //!
 //! Anything but a 2xx becomes a [`TransportError`] with status, headers and body.
 //!
-//! Invariants: calls to one path differ in their bodies and their own headers alone; a plain JSON answer, and any answer but an event stream where none was asked for, is read as a whole,
-//! within the limits of size.
+//! Invariants: calls to one path differ in their bodies and their own headers alone; a plain JSON answer, and any answer
+//! but an event stream where none was asked for, is read as a whole, within the limits of size.
 
 use std::fmt;
 use std::sync::Arc;
@@ -47,7 +47,8 @@ pub(super) enum TransportError {
     Send(reqwest::Error),
 }
 
-/// The most paths whose requests are kept. Only models are part of a path, and a server is asked for few.
+/// The most paths whose requests are kept. Of all settings only the model is part of a path, and a server gets requests
+/// for few models.
 const TEMPLATES_MAX: usize = 64;
 
 /// A request without the body of a call.
