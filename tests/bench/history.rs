@@ -111,6 +111,7 @@ fn over(older: u64) -> Compaction {
         summary: format!("## Goal\nA parser.\n\n## Progress\n### Done\n{}", "- [x] a line\n".repeat(40)),
         active_request: None,
         debt: Vec::new(),
+        native: None,
         files: FileOps::default(),
         trigger: Trigger::Threshold,
         truncated: false,

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use greenroom::prelude::*;
-use greenroom::provider::{Api, HttpProvider, ServerOptions};
+use greenroom::provider::{Api, HttpProvider, NativeCompaction, ServerOptions};
 use greenroom_kernel::random::Random;
+use greenroom_kernel::settings::{CompactionSettings, Strategy};
 use greenroom_kernel::{Message, Part, StopReason};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
@@ -16,6 +17,8 @@ use serde::Deserialize;
 
 use crate::compaction_fixtures::text;
 use crate::support::agent;
+
+mod compaction;
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
@@ -45,7 +48,8 @@ async fn served(model: &Simulator, name: &str, api: Api) -> (HttpProvider, Simul
 
 fn model(window: u64) -> Simulator {
     let script = ByPurpose::new(Function(thinks), Summariser::Obedient);
-    Simulator::new(SimulatorOptions { window, ..SimulatorOptions::new(script) })
+    let compaction = Some(NativeCompaction::Readable);
+    Simulator::new(SimulatorOptions { window, compaction, ..SimulatorOptions::new(script) })
 }
 
 fn looking(window: u64) -> Agent {
@@ -80,7 +84,7 @@ async fn check_survives(api: Api, name: Option<&str>) {
     let mut kept = 0;
     let mut compactions = 0;
     for life in 0..2 {
-        let (provider, _server) = served(&model, "anthropic", Api::Anthropic).await;
+        let (provider, _server) = served(&model, "vendor", api).await;
         let runtime =
             Runtime::builder().provider(Arc::new(provider)).data_dir(dir.path()).start().await.unwrap();
         let mut looking = looking(window);
@@ -163,12 +167,15 @@ const VENDORS: [(&str, Api); 4] = [
 ];
 
 /// One conversation that changes between the four APIs at random, with compactions, undos and sleeps in between.
-/// Returns how many runs it had, and how many compactions.
-async fn live(seed: u64) -> (usize, usize) {
+/// Returns how many runs it had, how many compactions, and how many of those a vendor made by itself.
+async fn live(seed: u64) -> [usize; 3] {
     let mut random = Random::new(seed);
     let window = 6_000;
     let mut builder = Runtime::builder().in_memory();
     let (mut models, mut servers) = (Vec::new(), Vec::new());
+    // In every other conversation the vendors compact by themselves, those that can.
+    let strategy = if seed.is_multiple_of(2) { Strategy::Auto } else { Strategy::Summarize };
+    let settings = CompactionSettings { strategy, ..CompactionSettings::default() };
     for (name, api) in VENDORS {
         let model = model(window);
         let (provider, server) = served(&model, name, api).await;
@@ -180,7 +187,8 @@ async fn live(seed: u64) -> (usize, usize) {
     let (mut runs, mut compactions) = (0, 0);
     for _ in 0..6 + random.below(6) {
         let (name, _) = VENDORS[usize::try_from(random.below(4)).unwrap()];
-        let session = runtime.open("s", &looking(window).provider(name)).await.unwrap();
+        let session =
+            runtime.open("s", &looking(window).provider(name).compaction(settings.clone())).await.unwrap();
         for _ in 0..=random.below(3) {
             let reply = session.prompt(format!("Look, {runs}.")).await.unwrap();
             assert!(reply.text.starts_with("answer "), "seed {seed}: {reply:?}");
@@ -211,19 +219,24 @@ async fn live(seed: u64) -> (usize, usize) {
     for model in &models {
         model.assert_clean();
     }
+    let own = compaction::compactions(&runtime, "s").await;
+    let own = own.iter().filter(|compaction| compaction.native.is_some()).count();
     runtime.shutdown().await.unwrap();
-    (runs, compactions)
+    [runs, compactions, own]
 }
 
 #[tokio::test]
 async fn every_request_is_accepted_by_every_vendor() {
-    let (mut runs, mut compactions) = (0, 0);
+    let mut counts = [0; 3];
     for seed in 0..CONVERSATIONS {
-        let (more_runs, more_compactions) = live(seed).await;
-        runs += more_runs;
-        compactions += more_compactions;
+        let more = live(seed).await;
+        counts = std::array::from_fn(|at| counts[at] + more[at]);
     }
-    assert!(runs > 400 && compactions > 100, "{runs} runs, {compactions} compactions");
+    let [runs, compactions, own] = counts;
+    assert!(
+        runs > 400 && compactions > 100 && own > 20,
+        "{runs} runs, {compactions} compactions, {own} of vendors"
+    );
 }
 
 /// More of them, by hand: `GREENROOM_RUNS=2000`, from `GREENROOM_FIRST_SEED` on.
@@ -233,12 +246,15 @@ async fn every_request_is_accepted_by_every_vendor() {
 async fn many_conversations() {
     let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let (first, count) = (number("GREENROOM_FIRST_SEED", 1_000), number("GREENROOM_RUNS", 2_000));
-    let mut total = (0, 0);
+    let mut counts = [0; 3];
     for seed in first..first + count {
-        let (runs, compactions) = live(seed).await;
-        total = (total.0 + runs, total.1 + compactions);
+        let more = live(seed).await;
+        counts = std::array::from_fn(|at| counts[at] + more[at]);
     }
-    eprintln!("{count} conversations from {first} on: {} runs, {} compactions", total.0, total.1);
+    let [runs, compactions, own] = counts;
+    eprintln!(
+        "{count} conversations from {first} on: {runs} runs, {compactions} compactions, {own} of vendors"
+    );
 }
 
 /// How many conversations the test suite has.

@@ -232,6 +232,7 @@ impl Reader {
             files: files(line),
             trigger: if from_hook { Trigger::Hook } else { Trigger::Threshold },
             truncated: false,
+            native: None,
             from_hook,
             is_split_turn: false,
             tokens_before: line.get("tokensBefore").map_or(0, content::tokens),

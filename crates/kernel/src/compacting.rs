@@ -14,22 +14,25 @@
 
 use crate::compacting::branch::BranchRecord;
 use crate::compacting::install::Author;
+use crate::compacting::native::NativeWork;
 use crate::compacting::summaries::{Progress, Reaction, Source, Summaries, to_estimate};
 use crate::entry::{Compaction, CompactionOutcome, Entry, EntryId, Prune, PrunedResult, Trigger};
 use crate::failure::Failure;
 use crate::message::{AssistantMessage, Usage};
 use crate::path::{as_sent, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
-use crate::settings::{CutRule, SUCCESS_SHARE, Strategy, share};
+use crate::settings::{CutRule, SUCCESS_SHARE, share};
 use crate::size::classes;
 use crate::summary::{self, SUMMARY_TOKENS_MIN, Style, SummaryKind};
 use crate::usage::Ratio;
 
+pub use crate::compacting::native::{NativeInput, NativeSupport};
 pub use crate::compacting::params::{CompactionParams, SummariserLimits};
 
 pub mod branch;
 mod give_way;
 mod install;
+mod native;
 mod params;
 mod summaries;
 
@@ -73,7 +76,8 @@ pub struct SummaryRequest {
     pub id: u32,
     /// What is summarised.
     pub kind: SummaryKind,
-    /// The user message. The system prompt is [`summary::SYSTEM`]; there are no tools.
+    /// The user message. The system prompt is [`summary::SYSTEM`]; there are no tools. With `native`, the instruction
+    /// for the provider's own compaction; empty if there is none.
     pub text: String,
     /// The longest accepted summary, in tokens.
     pub cap_tokens: u64,
@@ -87,13 +91,18 @@ pub struct SummaryRequest {
     pub attempt: u32,
     /// The reason for the retry.
     pub failure: Option<Failure>,
+    /// The conversation, as the session sends it, if the provider is to compact it by itself.
+    pub native: Option<NativeInput>,
 }
 
 impl SummaryRequest {
     /// Returns the size of the request including its answer, in tokens by our estimate.
     pub fn tokens(&self, ratio: Ratio) -> u64 {
-        let text = classes::tokens(summary::SYSTEM) + classes::tokens(&self.text);
-        ratio.apply(text) + self.output_tokens_max
+        let input = match &self.native {
+            Some(native) => native.tokens + ratio.apply(classes::tokens(&self.text)),
+            None => ratio.apply(classes::tokens(summary::SYSTEM) + classes::tokens(&self.text)),
+        };
+        input + self.output_tokens_max
     }
 }
 
@@ -145,6 +154,11 @@ pub enum Effect {
         /// The new summariser.
         to: usize,
         /// The reason.
+        reason: String,
+    },
+    /// The provider's own compaction is not possible, or has failed: summaries of our own are made instead.
+    NativeFailed {
+        /// The reason, as a clause.
         reason: String,
     },
     /// These requests no longer count: cancel those in progress, and do not send the waiting ones. Answers
@@ -246,6 +260,7 @@ pub struct Compacting {
     /// The outcome of the compaction once the installation in progress is complete.
     on_its_way: Option<CompactionOutcome>,
     summaries: Summaries,
+    native: NativeWork,
 }
 
 impl Compacting {
@@ -257,13 +272,13 @@ impl Compacting {
     /// Plans, and returns the first effects.
     pub fn begin(params: CompactionParams) -> (Self, Vec<Effect>) {
         let style = Style { focus: params.focus.clone(), prompt: params.settings.compact_prompt.clone() };
-        let rung = match (params.settings.strategy, params.failed_attempts) {
-            (Strategy::Truncate, 0) => Rung::Truncate,
-            (Strategy::Summarize, 0) => Rung::Summarise,
-            (Strategy::Summarize, 1) => Rung::Halve,
-            (Strategy::Truncate | Strategy::Summarize, _) if params.at_window => Rung::LastResort,
-            (Strategy::Truncate, _) => Rung::Truncate,
-            (Strategy::Summarize, _) => Rung::Halve,
+        let rung = match (params.settings.strategy.wants_summary(), params.failed_attempts) {
+            (false, 0) => Rung::Truncate,
+            (true, 0) => Rung::Summarise,
+            (true, 1) => Rung::Halve,
+            (_, _) if params.at_window => Rung::LastResort,
+            (false, _) => Rung::Truncate,
+            (true, _) => Rung::Halve,
         };
         let (summarisers, retries) = (params.summarisers.clone(), params.retries.clone());
         let summaries = Summaries::new(style, params.ratio, summarisers, retries);
@@ -280,6 +295,7 @@ impl Compacting {
             vain: None,
             on_its_way: None,
             summaries,
+            native: NativeWork::default(),
         };
         let effects = match this.rung {
             Rung::LastResort => this.last_resort("the provider refused what was compacted before".to_owned()),
@@ -312,6 +328,9 @@ impl Compacting {
                 }
             }
             (Phase::Hooks | Phase::Answers | Phase::Install, Input::Answered { id, answer, jitter }) => {
+                if let Some(effects) = self.native_answered(id, &answer, jitter) {
+                    return effects;
+                }
                 let reaction = self.summaries.answered(id, answer, jitter);
                 self.follow(reaction)
             }
@@ -353,6 +372,7 @@ impl Compacting {
     /// Plans the rung, and requests summaries or moves on to the next rung.
     fn start_rung(&mut self) -> Vec<Effect> {
         let mut effects = self.summaries.clear();
+        effects.extend(self.native.clear());
         effects.extend(match plan(&self.params.path, &self.options()) {
             Err(nothing) => self.nothing(nothing),
             Ok(next) if self.last_first_kept.is_some_and(|last| next.first_kept <= last) => {
@@ -422,8 +442,12 @@ impl Compacting {
                 *cap = (*cap).min(cap.saturating_mul(room) / sum).max(SUMMARY_TOKENS_MIN);
             }
         }
-        let reaction = self.summaries.begin(wanted);
-        self.follow(reaction)
+        let (mut effects, is_ours_wanted) = self.ask_natively(&plan);
+        if is_ours_wanted {
+            let reaction = self.summaries.begin(wanted);
+            effects.extend(self.follow(reaction));
+        }
+        effects
     }
 
     /// Whether the previous summary, which would stand unchanged before the split turn's, leaves that one
@@ -439,8 +463,8 @@ impl Compacting {
         let Reaction { mut effects, progress } = reaction;
         effects.extend(match progress {
             Progress::Waiting => Vec::new(),
-            Progress::Complete => self.finish_summaries(),
-            Progress::Failed(why) => self.summary_failed(&why),
+            Progress::Complete => self.summaries_ended(Ok(())),
+            Progress::Failed(why) => self.summaries_ended(Err(why)),
         });
         effects
     }
@@ -457,14 +481,19 @@ impl Compacting {
 
     fn finish_summaries(&mut self) -> Vec<Effect> {
         let Some(plan) = self.plan.clone() else { return Vec::new() };
-        let text = summary::assemble(
-            &plan,
-            self.summaries.text(SummaryKind::History),
-            self.summaries.text(SummaryKind::TurnPrefix),
-        );
-        let author = Author::Model;
-        match self.segment(&plan, text, author) {
+        let history = self.native.text().or_else(|| self.summaries.text(SummaryKind::History));
+        let text = summary::assemble(&plan, history, self.summaries.text(SummaryKind::TurnPrefix));
+        match self.segment(&plan, text, Author::Model) {
             Some(segment) if self.is_success(segment.compaction.tokens_after) => self.install(segment),
+            // Ours may be smaller than the provider's.
+            Some(_) | None if self.native.is_done() => {
+                let is_readable = self.native.text().is_some();
+                self.native.clear();
+                let reason = "its summary is too large".to_owned();
+                let mut effects = vec![Effect::NativeFailed { reason }];
+                effects.extend(if is_readable { self.ask_for_summaries() } else { self.finish_summaries() });
+                effects
+            }
             Some(_) => self.next_rung("the context would still be too large"),
             None => self.next_rung("the context would not get smaller"),
         }
@@ -608,6 +637,7 @@ impl Compacting {
         self.phase = Phase::Over;
         // Nothing is withdrawn: the driver ends everything in progress.
         self.summaries.clear();
+        self.native.clear();
         vec![Effect::End(End { outcome, floor, usage: self.summaries.usage() })]
     }
 }

@@ -16,8 +16,8 @@ use crate::question::{AskedQuestion, QuestionEnd};
 use crate::terms::Terms;
 
 pub use compaction::{
-    Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, EntryRange, Prune, PrunedResult,
-    Trigger,
+    Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, EntryRange, NativeSummary, Prune,
+    PrunedResult, Trigger,
 };
 pub use run_outcome::RunOutcome;
 

@@ -49,6 +49,6 @@ pub use failure::{Failure, FailureClass};
 pub use files::{FileOps, Touch, Touched};
 pub use head::Head;
 pub use message::{
-    AssistantMessage, Block, Image, ImageError, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec,
-    ToolStatus, Usage,
+    AssistantMessage, Block, Image, ImageError, Message, Native, Part, StopReason, ToolCall, ToolResult,
+    ToolSpec, ToolStatus, Usage,
 };

@@ -67,7 +67,7 @@ pub fn blocks_text(blocks: &[Block]) -> String {
         .iter()
         .filter_map(|block| match block {
             Block::Text(text) => Some(text.as_str()),
-            Block::Image(_) => None,
+            Block::Image(_) | Block::Native(_) => None,
         })
         .collect();
     texts.join("\n")
@@ -81,6 +81,20 @@ pub enum Block {
     Text(String),
     /// An inline image.
     Image(Image),
+    /// A provider's own form of the text directly before it. A request in its dialect carries it in place of that text,
+    /// and every other request carries the text.
+    Native(Native),
+}
+
+/// Content in the form of one provider's API, kept exactly as it came.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Native {
+    /// The provider that made it, as in the model catalogue.
+    pub provider: String,
+    /// The name of the API's wire format.
+    pub dialect: String,
+    /// The blocks or items, each as JSON, in their order.
+    pub blocks: Vec<String>,
 }
 
 /// One answer of a model.

@@ -240,6 +240,7 @@ pub(crate) fn compaction(first_kept: Option<EntryId>, summary: &str) -> Compacti
         usage: Usage::default(),
         cost_microdollars: None,
         debt: Vec::new(),
+        native: None,
     }
 }
 

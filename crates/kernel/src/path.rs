@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::entry::{Compaction, Entry, EntryId, EntryKind, PrunedResult};
 use crate::message::{Block, Message, Part, ToolCall, ToolResult};
-use crate::render::{branch_summary_text, shell_text, summary_text};
+use crate::render::{branch_summary_text, compaction_message, shell_text};
 
 #[cfg(test)]
 mod tests;
@@ -251,7 +251,9 @@ pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> 
         let before = active.pinned_before(pinned);
         messages
             .extend(stand_alone(before.filter_map(|entry| Some(entry_message(&entry.kind)?.into_owned()))));
-        messages.push(Arc::new(Message::user(summary_text(&compaction.summary))));
+        // A provider's own summary must be the first message.
+        let at = if compaction.native.is_some() { 0 } else { messages.len() };
+        messages.insert(at, Arc::new(compaction_message(compaction)));
     }
     messages
         .extend(active.entries().iter().filter_map(|entry| entry_message(&entry.kind).map(Cow::into_owned)));
@@ -357,7 +359,7 @@ fn has_content(blocks: &[Block]) -> bool {
     blocks.iter().any(|block| match block {
         // Providers reject a message of white space as they do an empty one.
         Block::Text(text) => !text.trim().is_empty(),
-        Block::Image(_) => true,
+        Block::Image(_) | Block::Native(_) => true,
     })
 }
 
@@ -467,7 +469,7 @@ fn media_bytes(message: &Message) -> u64 {
     };
     let bytes = |block: &Block| match block {
         Block::Image(image) => image.data.len() as u64,
-        Block::Text(_) => 0,
+        Block::Text(_) | Block::Native(_) => 0,
     };
     blocks.iter().map(bytes).sum()
 }

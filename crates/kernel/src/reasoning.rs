@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::entry::Entry;
-use crate::message::{AssistantMessage, Message, Part};
+use crate::message::{AssistantMessage, Block, Message, Native, Part};
 use crate::size::opaque_tokens;
 
 #[cfg(test)]
@@ -21,6 +21,8 @@ pub struct ResentReasoning {
     /// The dialect whose opaque data is sent back, together with the readable reasoning of the answers that have
     /// such data; `None`: none is.
     pub dialect: Option<String>,
+    /// The only provider whose opaque data is sent back; `None`: that of every provider with the dialect.
+    pub opaque_of: Option<String>,
 }
 
 impl ResentReasoning {
@@ -30,17 +32,26 @@ impl ResentReasoning {
             Part::Text(_) | Part::ToolCall(_) => true,
             Part::Reasoning(_) => {
                 self.readable_of.as_ref() == Some(&answer.provider)
-                    || answer.content.iter().any(|part| self.knows(part))
+                    || answer.content.iter().any(|part| self.knows_part(answer, part))
             }
-            Part::OpaqueReasoning { .. } | Part::OpaqueBlock { .. } => self.knows(part),
+            Part::OpaqueReasoning { .. } | Part::OpaqueBlock { .. } => self.knows_part(answer, part),
         }
     }
 
-    /// Whether it is opaque data of the provider's dialect.
-    fn knows(&self, part: &Part) -> bool {
+    /// Whether a request carries this native content, in place of the text before it.
+    pub fn carries_native(&self, native: &Native) -> bool {
+        self.knows(&native.dialect, &native.provider)
+    }
+
+    /// Whether opaque data of this dialect, from this provider, is sent back.
+    fn knows(&self, dialect: &String, provider: &String) -> bool {
+        self.dialect.as_ref() == Some(dialect) && self.opaque_of.as_ref().is_none_or(|own| own == provider)
+    }
+
+    fn knows_part(&self, answer: &AssistantMessage, part: &Part) -> bool {
         match part {
             Part::OpaqueReasoning { dialect, .. } | Part::OpaqueBlock { dialect, .. } => {
-                self.dialect.as_ref() == Some(dialect)
+                self.knows(dialect, &answer.provider)
             }
             Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => false,
         }
@@ -70,32 +81,59 @@ impl ResentReasoning {
     }
 
     /// Returns an entry's size in a request, in estimated tokens: the entry, and the reasoning that is sent
-    /// back with it.
+    /// back with it; or the provider's own summary in place of the readable one.
     pub fn sent_tokens(&self, entry: &Entry) -> u64 {
-        entry.tokens.saturating_add(self.tokens(entry))
+        let native = entry.kind.as_compaction().and_then(|compaction| compaction.native.as_ref());
+        match native.filter(|summary| self.carries_native(&summary.native)) {
+            Some(summary) => summary.tokens,
+            None => entry.tokens.saturating_add(self.tokens(entry)),
+        }
     }
 
     /// Returns the path with each entry's size in a request, for planning. Not copied if no reasoning is
     /// sent.
     pub fn sized<'a>(&self, path: &'a [Arc<Entry>]) -> Cow<'a, [Arc<Entry>]> {
-        if !path.iter().any(|entry| self.tokens(entry) > 0) {
+        if !path.iter().any(|entry| self.sent_tokens(entry) != entry.tokens) {
             return Cow::Borrowed(path);
         }
-        let sized = |entry: &Arc<Entry>| match self.tokens(entry) {
-            0 => Arc::clone(entry),
-            _ => Arc::new(Entry { tokens: self.sent_tokens(entry), ..Entry::clone(entry) }),
+        let sized = |entry: &Arc<Entry>| match self.sent_tokens(entry) {
+            tokens if tokens == entry.tokens => Arc::clone(entry),
+            tokens => Arc::new(Entry { tokens, ..Entry::clone(entry) }),
         };
         Cow::Owned(path.iter().map(sized).collect())
     }
 
-    /// Returns the message without the reasoning that a request does not carry. Not copied if it carries all.
+    /// Returns the message without the reasoning and native content that a request does not carry, and without the
+    /// text that native content replaces. Not copied if it carries all.
     pub fn strip<'a>(&self, message: &'a Arc<Message>) -> Cow<'a, Arc<Message>> {
-        let Message::Assistant(answer) = &**message else { return Cow::Borrowed(message) };
+        let answer = match &**message {
+            Message::Assistant(answer) => answer,
+            Message::User(blocks) if blocks.iter().any(|block| matches!(block, Block::Native(_))) => {
+                return Cow::Owned(Arc::new(Message::User(self.one_form(blocks))));
+            }
+            Message::User(_) | Message::ToolResult(_) => return Cow::Borrowed(message),
+        };
         if answer.content.iter().all(|part| self.carries(answer, part)) {
             return Cow::Borrowed(message);
         }
         let mut sent = answer.clone();
         sent.content.retain(|part| self.carries(answer, part));
         Cow::Owned(Arc::new(Message::Assistant(sent)))
+    }
+
+    /// Returns the blocks with one of the two forms of each text that has a native one.
+    fn one_form(&self, blocks: &[Block]) -> Vec<Block> {
+        let mut sent: Vec<Block> = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            match block {
+                Block::Native(native) if self.carries_native(native) => {
+                    sent.pop();
+                    sent.push(block.clone());
+                }
+                Block::Native(_) => {}
+                Block::Text(_) | Block::Image(_) => sent.push(block.clone()),
+            }
+        }
+        sent
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Invariants: the text that is sent is also the text that is counted, since both are rendered here.
 
-use crate::entry::Shell;
+use crate::entry::{Compaction, NativeSummary, Shell};
+use crate::message::{Block, Message};
+use crate::summary;
 
 #[cfg(test)]
 mod tests;
@@ -18,6 +20,19 @@ const BRANCH_LEAD: &str = "The conversation went another way for a while and the
 /// Returns the text of a compaction for the model: the leading sentence and the summary.
 pub fn summary_text(summary: &str) -> String {
     format!("{SUMMARY_LEAD}\n\n<summary>\n{summary}\n</summary>")
+}
+
+/// Returns the message as which a compaction is sent.
+///
+/// A provider's own form replaces the summary, but not the active request and the files, which code wrote.
+pub fn compaction_message(compaction: &Compaction) -> Message {
+    let Some(NativeSummary { native, .. }) = &compaction.native else {
+        return Message::user(summary_text(&compaction.summary));
+    };
+    let (body, footer) = summary::split_footer(&compaction.summary);
+    let mut blocks = vec![Block::Text(summary_text(body)), Block::Native(native.clone())];
+    blocks.extend((!footer.is_empty()).then(|| Block::Text(footer.to_owned())));
+    Message::User(blocks)
 }
 
 /// Returns the text of a branch summary for the model.

@@ -120,6 +120,28 @@ pub enum Strategy {
     Summarize,
     /// No model: counts, the previous summary, the active request and the files.
     Truncate,
+    /// The provider of the session's model, by its own compaction; as `summarize` if it has none, or if that fails.
+    Native,
+    /// As `native`, without a warning if the provider has no compaction of its own.
+    Auto,
+}
+
+impl Strategy {
+    /// Whether a summary is wanted, so that a cut without one is a debt.
+    pub fn wants_summary(self) -> bool {
+        match self {
+            Self::Summarize | Self::Native | Self::Auto => true,
+            Self::Truncate => false,
+        }
+    }
+
+    /// Whether the provider's own compaction is wanted.
+    pub fn is_native(self) -> bool {
+        match self {
+            Self::Native | Self::Auto => true,
+            Self::Summarize | Self::Truncate => false,
+        }
+    }
 }
 
 /// How the cut is chosen.

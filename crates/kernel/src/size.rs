@@ -217,6 +217,8 @@ impl Count {
         for block in blocks {
             match block {
                 Block::Text(text) => self.text(text),
+                // The text before it is counted.
+                Block::Native(_) => {}
                 Block::Image(_) => {
                     self.units += match self.estimator {
                         Estimator::Classes => IMAGE_TOKENS,

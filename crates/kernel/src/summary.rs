@@ -160,6 +160,17 @@ fn instruction(kind: SummaryKind, cap_tokens: u64) -> String {
     template.replace("{cap}", &wanted_tokens(cap_tokens).to_string())
 }
 
+/// Returns the instruction for a provider that compacts by itself the conversation that it is sent.
+pub fn native_instruction(style: &Style, cap_tokens: u64) -> String {
+    let mut text = match &style.prompt {
+        Some(prompt) => own_request(prompt, "(the conversation above)", &[], cap_tokens),
+        None => instruction(SummaryKind::History, cap_tokens),
+    };
+    text.push_str("\n\nDo NOT call tools: write the record as text.");
+    push_focus(&mut text, style);
+    text
+}
+
 /// Returns what a user's own prompt cannot know about these data.
 fn own_note(kind: SummaryKind) -> Option<&'static str> {
     match kind {
@@ -263,6 +274,7 @@ fn blocks_transcript(blocks: &[Block]) -> String {
         .map(|block| match block {
             Block::Text(text) => Cow::Borrowed(text.as_str()),
             Block::Image(image) => Cow::Owned(format!("[image, {}]", image.media_type)),
+            Block::Native(_) => Cow::Borrowed(""),
         })
         .collect();
     // Joined first: a tag in two halves is a tag.
@@ -592,6 +604,11 @@ pub fn footer(files: &FileOps) -> String {
 /// Returns a summary without the active request and the lists of files that this code added to it: the part
 /// that the next summariser merges.
 pub fn without_footer(summary: &str) -> &str {
+    split_footer(summary).0
+}
+
+/// Splits a summary into what the next summariser merges, and what this code added to it.
+pub fn split_footer(summary: &str) -> (&str, &str) {
     let ours = [
         "\n\nThe user's request in progress, word for word:\n<active-request>",
         "\n<active-request>",
@@ -599,7 +616,7 @@ pub fn without_footer(summary: &str) -> &str {
         "\n<modified-files>",
     ];
     let end = ours.iter().filter_map(|mark| summary.find(mark)).min().unwrap_or(summary.len());
-    summary[..end].trim_end()
+    (summary[..end].trim_end(), summary[end..].trim())
 }
 
 /// Escapes a text so that nothing in it can be taken for one of our tags, or for the role at the beginning of

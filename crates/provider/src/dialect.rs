@@ -25,7 +25,7 @@ use serde_json::{Map, Value};
 pub(crate) use self::ids::Ids;
 use crate::classify::{classify, one_line};
 use crate::transport::{Endpoint, ServerOptions};
-use crate::{ModelSettings, ProviderError, ReplyEvent, Request, ResentReasoning};
+use crate::{ModelSettings, NativeCompaction, ProviderError, Purpose, ReplyEvent, Request, ResentReasoning};
 
 /// How much of a refusal's body is kept, in bytes.
 pub(crate) const ERROR_BODY_BYTES_MAX: usize = 16 * 1024;
@@ -82,6 +82,11 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
 
     /// Returns which reasoning and which opaque data a request with these settings carries.
     fn resent_reasoning(&self, settings: &ModelSettings, options: &ServerOptions) -> ResentReasoning;
+
+    /// Returns how the API compacts conversations with this model by itself; `None` if it does not.
+    fn native_compaction(&self, _model: &str) -> Option<NativeCompaction> {
+        None
+    }
 
     /// Returns the output limit, in tokens, of requests that name none.
     fn output_tokens_max(&self, options: &ServerOptions) -> Option<u64> {
@@ -155,6 +160,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) provider: &'a str,
     /// The model's name in the request.
     pub(crate) model: &'a str,
+    pub(crate) purpose: Purpose,
     /// The conversation that is answered.
     pub(crate) messages: &'a [Arc<Message>],
 }
@@ -241,6 +247,7 @@ pub(crate) fn size_hint(request: &Request) -> usize {
         let of_block = |block: &Block| match block {
             Block::Text(text) => FRAME + text.len(),
             Block::Image(image) => FRAME + image.data.len(),
+            Block::Native(native) => native.blocks.iter().map(String::len).sum(),
             _ => 0,
         };
         blocks.iter().map(of_block).sum()

@@ -77,6 +77,20 @@ pub enum Purpose {
     Step,
     /// A summary. Its usage is billed but does not affect the size of the session's context.
     Summary,
+    /// The provider's own compaction of the conversation, if [`Provider::native_compaction`] says that it has one. The
+    /// last message is the instruction for it, for APIs that take one. The answer has the blocks that replace the
+    /// conversation in later requests, as opaque blocks, and a text if they are readable.
+    Compaction,
+}
+
+/// How a provider compacts conversations by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NativeCompaction {
+    /// Its summary can be read.
+    Readable,
+    /// Only its own models can read what it makes.
+    Opaque,
 }
 
 /// A model provider.
@@ -115,6 +129,12 @@ pub trait Provider: Send + Sync + 'static {
     /// dialect.
     fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
         settings.resend_reasoning.unwrap_or_default().rule(self.name())
+    }
+
+    /// Returns how the provider compacts conversations with this model by itself; `None` if it does not, or is not known
+    /// to.
+    fn native_compaction(&self, _model: &str) -> Option<NativeCompaction> {
+        None
     }
 
     /// Returns the output limit, in tokens, of a request whose `output_tokens_max` is `None`; `None` if such

@@ -86,7 +86,7 @@ impl ResendReasoning {
             Self::Never => None,
             Self::AsReasoningContent | Self::AsReasoning => Some(provider.to_owned()),
         };
-        ResentReasoning { readable_of, dialect: None }
+        ResentReasoning { readable_of, dialect: None, opaque_of: None }
     }
 }
 

@@ -12,7 +12,7 @@ mod options;
 mod reader;
 mod send;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -26,7 +26,9 @@ pub use self::options::{
 };
 use self::send::Template;
 use crate::dialect::Dialect;
-use crate::{ModelSettings, Provider, ProviderError, ReplyStream, Request, ResentReasoning, Served};
+use crate::{
+    ModelSettings, NativeCompaction, Provider, ProviderError, ReplyStream, Request, ResentReasoning, Served,
+};
 
 /// A provider for a server that is reached by HTTP. Cloning is cheap; clones share connections.
 #[derive(Debug, Clone)]
@@ -45,6 +47,8 @@ struct Server {
     endpoint: Arc<Endpoint>,
     /// The requests without a body that were made so far, by their paths.
     templates: Mutex<HashMap<String, Arc<Template>>>,
+    /// The models for which the server refused to compact a conversation, because it cannot.
+    no_compaction: Mutex<HashSet<String>>,
 }
 
 /// Where requests go, and what they all carry.
@@ -76,6 +80,7 @@ impl HttpProvider {
             without_pool: OnceLock::new(),
             endpoint: Arc::new(endpoint(&options, &*dialect)?),
             templates: Mutex::default(),
+            no_compaction: Mutex::default(),
             dialect,
             options,
         };
@@ -107,6 +112,11 @@ impl Provider for HttpProvider {
 
     fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
         self.server.dialect.resent_reasoning(settings, &self.server.options)
+    }
+
+    fn native_compaction(&self, model: &str) -> Option<NativeCompaction> {
+        let own = self.server.dialect.native_compaction(model)?;
+        (!self.server.no_compaction.lock().contains(model)).then_some(own)
     }
 
     fn output_tokens_max(&self) -> Option<u64> {

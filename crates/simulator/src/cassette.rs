@@ -344,6 +344,7 @@ fn asked(request: &Request) -> Value {
     let purpose = match purpose {
         Purpose::Step => "step",
         Purpose::Summary => "summary",
+        Purpose::Compaction => "compaction",
     };
     json!({
         "model": model,

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use greenroom_kernel::{Block, Message};
-use greenroom_provider::{ModelSettings, ToolChoice};
+use greenroom_provider::{ModelSettings, Purpose, ToolChoice};
 
 use crate::seen::SeenRequest;
 
@@ -127,7 +127,9 @@ pub(crate) fn check(request: &SeenRequest, known: usize) -> Vec<Broken> {
     if !request.messages.iter().any(|message| matches!(**message, Message::User(_))) {
         broken.push((Rule::NoUserMessage, format!("{} messages", request.messages.len())));
     }
-    if matches!(request.messages.last().map(|last| &**last), Some(Message::Assistant(_))) {
+    // A conversation that is compacted is not replied to.
+    let is_replied_to = request.purpose != Purpose::Compaction;
+    if is_replied_to && matches!(request.messages.last().map(|last| &**last), Some(Message::Assistant(_))) {
         broken.push((Rule::EndsWithAssistant, format!("message {}", request.messages.len() - 1)));
     }
     broken

@@ -16,8 +16,8 @@ use greenroom_kernel::{
 };
 use greenroom_provider::retry_after::retry_after_ms;
 use greenroom_provider::{
-    ModelSettings, Provider, ProviderError, ReplyEvent, ReplyStream, Request, ResentReasoning, classify,
-    sendable_arguments,
+    ModelSettings, NativeCompaction, Provider, ProviderError, Purpose, ReplyEvent, ReplyStream, Request,
+    ResentReasoning, classify, sendable_arguments,
 };
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
@@ -25,6 +25,7 @@ use tokio::time::sleep;
 
 use crate::answer::{Piece, Raw, SERVER_ERROR, Step, Transmission};
 use crate::protocol::chat as wire;
+use crate::sealed;
 use crate::seen::SeenRequest;
 use crate::simulator::{InFlight, Simulator};
 
@@ -45,7 +46,19 @@ impl Provider for InProcess {
 
     fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
         let options = self.simulator.options();
-        settings.resend_reasoning.unwrap_or(options.resend_reasoning).rule(&options.provider_name)
+        let rule = settings.resend_reasoning.unwrap_or(options.resend_reasoning).rule(&options.provider_name);
+        match options.compaction {
+            Some(_) => ResentReasoning {
+                dialect: Some(sealed::DIALECT.to_owned()),
+                opaque_of: Some(options.provider_name.clone()),
+                ..rule
+            },
+            None => rule,
+        }
+    }
+
+    fn native_compaction(&self, _model: &str) -> Option<NativeCompaction> {
+        self.simulator.options().compaction
     }
 
     fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
@@ -53,6 +66,7 @@ impl Provider for InProcess {
         let resent = self.resent_reasoning(&request.settings);
         Box::pin(async move {
             let model = request.model.clone();
+            let is_compaction = request.purpose == Purpose::Compaction;
             let calls = request.messages.iter().flat_map(|message| message.tool_calls());
             let used_ids = calls.map(|call| call.id.clone()).collect();
             let (answer, flight) = simulator.begin(seen(request, &resent), Vec::new());
@@ -69,6 +83,7 @@ impl Provider for InProcess {
                 gathered: Gathered {
                     provider: simulator.options().provider_name.clone(),
                     model,
+                    seals: simulator.options().compaction.filter(|_| is_compaction),
                     used_ids,
                     ..Gathered::default()
                 },
@@ -87,9 +102,14 @@ impl Provider for InProcess {
 }
 
 fn seen(mut request: Request, resent: &ResentReasoning) -> SeenRequest {
+    if request.purpose == Purpose::Compaction {
+        // The instruction.
+        request.messages.pop();
+    }
     for message in &mut request.messages {
         *message = resent.strip(message).into_owned();
         send_whole_arguments(message);
+        open_seals(message);
     }
     let text_bytes = |blocks: &[Block]| -> usize {
         blocks
@@ -155,6 +175,22 @@ fn send_whole_arguments(message: &mut Arc<Message>) {
     }
 }
 
+/// Puts the text into the place of what only this provider reads.
+fn open_seals(message: &mut Arc<Message>) {
+    let is_native = |block: &Block| matches!(block, Block::Native(_));
+    if !matches!(&**message, Message::User(blocks) if blocks.iter().any(is_native)) {
+        return;
+    }
+    if let Message::User(blocks) = Arc::make_mut(message) {
+        for block in blocks {
+            if let Block::Native(native) = block {
+                let text: Option<String> = native.blocks.iter().map(|sealed| sealed::open(sealed)).collect();
+                *block = Block::Text(text.unwrap_or_else(|| "(an altered compaction)".to_owned()));
+            }
+        }
+    }
+}
+
 /// An answer in progress.
 struct Performance {
     steps: VecDeque<Step>,
@@ -174,6 +210,8 @@ struct Gathered {
     usage: Option<Usage>,
     stop: Option<StopReason>,
     has_event: bool,
+    /// How the text is to be sealed, if the answer is a compaction.
+    seals: Option<NativeCompaction>,
     /// The ids of all calls of the request and of this answer.
     used_ids: HashSet<String>,
 }
@@ -288,7 +326,13 @@ impl Gathered {
         };
         let mut content = Vec::new();
         content.extend(Some(self.reasoning).filter(|text| !text.is_empty()).map(Part::Reasoning));
-        content.extend(Some(self.text).filter(|text| !text.is_empty()).map(Part::Text));
+        if self.seals.is_some() {
+            let (dialect, data) = (sealed::DIALECT.to_owned(), sealed::seal(&self.text));
+            content.push(Part::OpaqueBlock { dialect, data });
+        }
+        let text =
+            Some(self.text).filter(|text| !text.is_empty() && self.seals != Some(NativeCompaction::Opaque));
+        content.extend(text.map(Part::Text));
         let stop_raw = Some(wire::finish_reason(stop).to_owned());
         // The content decides, not the server's finish reason.
         let stop = match (stop, self.calls.is_empty()) {

@@ -35,6 +35,7 @@ pub mod overflow;
 mod protocol;
 mod scripted;
 pub mod scripts;
+mod sealed;
 pub mod seen;
 pub mod server;
 pub mod simulator;

@@ -58,7 +58,7 @@ impl Protocol {
     pub(crate) fn of(path: &str) -> Option<Self> {
         match path {
             "/v1/chat/completions" => Some(Self::Chat),
-            "/v1/responses" => Some(Self::Responses),
+            "/v1/responses" | responses::COMPACT_PATH => Some(Self::Responses),
             "/v1/messages" => Some(Self::Anthropic),
             _ => gemini::call_of(path).map(|_| Self::Gemini),
         }
@@ -87,7 +87,7 @@ impl Protocol {
         };
         match self {
             Self::Chat => chat::parse(from_headers, body),
-            Self::Responses => responses::parse(from_headers, body),
+            Self::Responses => responses::parse(path, from_headers, body),
             Self::Anthropic => anthropic::parse(headers, from_headers, body),
             Self::Gemini => gemini::parse(path, from_headers, body),
         }

@@ -262,7 +262,7 @@ impl Strict {
 
 impl Script for Strict {
     fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
-        if request.purpose == Purpose::Summary {
+        if request.purpose != Purpose::Step {
             return self.summaries.reply(request, call);
         }
         let mut state = self.state();

@@ -18,7 +18,7 @@ impl Script for Echo {
     fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         match request.purpose {
             Purpose::Step => Answer::text(request.last_user_text()),
-            Purpose::Summary => Summariser::Obedient.reply(request, call),
+            Purpose::Summary | Purpose::Compaction => Summariser::Obedient.reply(request, call),
         }
     }
 }
@@ -31,7 +31,7 @@ pub struct Sequence(pub Vec<Answer>);
 impl Script for Sequence {
     fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         match request.purpose {
-            Purpose::Summary => Summariser::Obedient.reply(request, call),
+            Purpose::Summary | Purpose::Compaction => Summariser::Obedient.reply(request, call),
             Purpose::Step => usize::try_from(call.session_call)
                 .ok()
                 .and_then(|index| self.0.get(index))
@@ -73,7 +73,7 @@ impl Script for ByPurpose {
     fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         match request.purpose {
             Purpose::Step => self.runs.reply(request, call),
-            Purpose::Summary => self.summaries.reply(request, call),
+            Purpose::Summary | Purpose::Compaction => self.summaries.reply(request, call),
         }
     }
 }

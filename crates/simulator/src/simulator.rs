@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::{Message, ToolSpec, Usage};
-use greenroom_provider::{Provider, Purpose, ResendReasoning};
+use greenroom_provider::{NativeCompaction, Provider, Purpose, ResendReasoning};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep};
 
@@ -69,6 +69,9 @@ pub struct SimulatorOptions {
     pub resend_reasoning: ResendReasoning,
     /// How it counts tokens, and what it reports.
     pub counting: Counting,
+    /// How it compacts conversations by itself; `None` if it does not. Over HTTP the protocol decides whether the
+    /// summary can be read.
+    pub compaction: Option<NativeCompaction>,
 }
 
 impl SimulatorOptions {
@@ -92,6 +95,7 @@ impl SimulatorOptions {
             provider_name: "simulator".to_owned(),
             resend_reasoning: ResendReasoning::Never,
             counting: Counting::default(),
+            compaction: None,
         }
     }
 }
@@ -134,7 +138,7 @@ impl Session {
     fn answered(&mut self, purpose: Purpose) -> &mut u64 {
         match purpose {
             Purpose::Step => &mut self.runs,
-            Purpose::Summary => &mut self.summaries,
+            Purpose::Summary | Purpose::Compaction => &mut self.summaries,
         }
     }
 }
@@ -339,6 +343,12 @@ impl Simulator {
             let answer = self.refuse_broken(&request, call, broken);
             self.log(call, request, started, Outcome::BrokeRules);
             return (answer, flight);
+        }
+        if request.purpose == Purpose::Compaction && options.compaction.is_none() {
+            self.log(call, request, started, Outcome::BrokeRules);
+            let text = "this model does not support the compaction of conversations";
+            let body = wire::error_body(text, "invalid_request_error", Some("not_found"));
+            return (Transmission::Status(StatusAnswer::new(404, body)), flight);
         }
         if let Some(fault) = planned.as_ref().filter(|fault| fault.replaces_answer()) {
             // The script is not called for an answer that nobody will see.

@@ -5,7 +5,8 @@
 
 use std::fmt::Write as _;
 
-use greenroom_kernel::StopReason;
+use greenroom_kernel::{Message, StopReason};
+use greenroom_provider::Purpose;
 
 use crate::model::{Answer, CallInfo, Script};
 use crate::seen::SeenRequest;
@@ -83,7 +84,7 @@ impl Script for Summariser {
 
 /// Returns an honest summary of `request`: a record of the history, or of the beginning of a turn.
 pub(crate) fn obedient(request: &SeenRequest) -> String {
-    let text = request.last_user_text();
+    let text = summarised(request);
     let transcript = Transcript::read(&text);
     // The runtime measures with its own counter, which differs from ours by up to a quarter.
     let cap =
@@ -98,6 +99,32 @@ pub(crate) fn obedient(request: &SeenRequest) -> String {
         }
         kept /= 2;
     }
+}
+
+/// Returns the text of what is to be summarised: the last message of a summary request, or the whole conversation.
+fn summarised(request: &SeenRequest) -> String {
+    if request.purpose != Purpose::Compaction {
+        return request.last_user_text();
+    }
+    let mut text = String::from("<conversation>");
+    for message in &request.messages {
+        let said = message.text();
+        let _ = match &**message {
+            Message::User(_) => write!(text, "\n\n[User]: {said}"),
+            Message::ToolResult(result) => write!(text, "\n\n[Tool result] ({}): {said}", result.tool_name),
+            Message::Assistant(answer) => {
+                let calls: String = answer
+                    .tool_calls()
+                    .map(|call| format!("\n  {}({})", call.name, call.arguments))
+                    .collect();
+                let calls =
+                    if calls.is_empty() { calls } else { format!("\n[Assistant tool calls]:{calls}") };
+                write!(text, "\n\n[Assistant]: {said}{calls}")
+            }
+        };
+    }
+    text.push_str("\n</conversation>");
+    text
 }
 
 fn history(transcript: &Transcript, kept: usize) -> String {
@@ -140,7 +167,7 @@ fn items(out: &mut String, bullet: &str, lines: &[String], kept: usize) {
 }
 
 fn lossy(request: &SeenRequest) -> String {
-    let text = request.last_user_text();
+    let text = summarised(request);
     if Transcript::read(&text).is_turn_prefix() {
         return "## Original Request\nSome work.\n\n## Early Progress\n(none)\n\n\
                 ## Context for the Kept Part\n(none)\n"

@@ -371,7 +371,9 @@ async fn each_refusal_goes_one_rung_down_and_after_the_last_the_end_is_typed() {
     let kept_at_most = [9_000, 4_500, 2_000];
     for refusals in 1..=4 {
         let script = Function(move |request: &SeenRequest, info: CallInfo| match request.purpose {
-            Purpose::Summary => greenroom_simulator::Script::reply(&Summariser::Obedient, request, info),
+            Purpose::Summary | Purpose::Compaction => {
+                greenroom_simulator::Script::reply(&Summariser::Obedient, request, info)
+            }
             Purpose::Step if (6..6 + refusals as u64).contains(&info.session_call) => {
                 Said::fault(Fault::Overflow(ErrorDialect::Anthropic))
             }

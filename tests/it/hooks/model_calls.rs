@@ -219,7 +219,7 @@ async fn hooks_refuse_and_give_summaries() {
                 match call.request.purpose {
                     Purpose::Step => BeforeModel::Continue,
                     Purpose::Summary if refuses => BeforeModel::Refuse("no summaries here".into()),
-                    Purpose::Summary => BeforeModel::Answer(summary),
+                    Purpose::Summary | Purpose::Compaction => BeforeModel::Answer(summary),
                 }
             }
         });

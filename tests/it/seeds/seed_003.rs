@@ -125,7 +125,9 @@ async fn the_prompt_can_be_replaced_and_its_answer_needs_no_headings() {
         ("In one line.", "<conversation>\n"),
     ] {
         let script = Function(|request: &SeenRequest, info: CallInfo| match request.purpose {
-            greenroom::provider::Purpose::Summary => Said::text("They talked about m0."),
+            greenroom::provider::Purpose::Summary | greenroom::provider::Purpose::Compaction => {
+                Said::text("They talked about m0.")
+            }
             greenroom::provider::Purpose::Step => Echo.reply(request, info),
         });
         let model = simulator(script, 100_000);

@@ -79,7 +79,7 @@ struct Reader {
 impl Script for Reader {
     fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         let answer = match request.purpose {
-            Purpose::Summary => Summariser::Obedient.reply(request, call),
+            Purpose::Summary | Purpose::Compaction => Summariser::Obedient.reply(request, call),
             Purpose::Step => self.step(request),
         };
         answer.with_pace(self.pace)

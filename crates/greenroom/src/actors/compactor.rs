@@ -21,7 +21,7 @@ use crate::actors::agent::jitter;
 use crate::actors::{compaction_requests, summary_call};
 use crate::core::deps::Deps;
 use crate::core::message::{
-    CompactionOrder, CompactionWork, CompactorMessage, SessionMail, SessionMessage, Summariser,
+    CompactionOrder, CompactionWork, CompactorMessage, RequestHead, SessionMail, SessionMessage, Summariser,
 };
 use crate::core::shared::SessionShared;
 use crate::core::trace;
@@ -58,6 +58,7 @@ struct Running {
     work: CompactionWork,
     /// The models that write the summaries, in order: each is used after the previous one failed.
     summarisers: Vec<Summariser>,
+    head: RequestHead,
     /// Requests that wait for a child.
     queue: VecDeque<SummaryRequest>,
     /// Requests that wait for their time.
@@ -153,12 +154,13 @@ impl Actor for Compactor {
 
 impl CompactorState {
     async fn begin(&mut self, myself: &ActorRef<CompactorMessage>, order: CompactionOrder) {
-        let CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers } = order;
+        let CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers, head } = order;
         self.running = Some(Box::new(Running {
             id,
             span,
             work,
             summarisers,
+            head,
             queue: VecDeque::new(),
             delayed: HashMap::new(),
             children: HashMap::new(),
@@ -248,6 +250,16 @@ impl CompactorState {
                     tracing::warn!(session = %self.shared.id, "{message}");
                     self.shared.publish(&self.deps.bus, EventKind::Warning { message });
                 }
+                Effect::NativeFailed { reason } => {
+                    let model = running.summarisers.last().map_or("", |own| own.model.as_str());
+                    let message = format!(
+                        "compaction {}: the provider of {model} could not compact the conversation: {reason}; a summary \
+                         is written instead",
+                        running.id
+                    );
+                    tracing::warn!(session = %self.shared.id, "{message}");
+                    self.shared.publish(&self.deps.bus, EventKind::Warning { message });
+                }
                 Effect::Withdraw(ids) => running.withdraw(&ids),
                 Effect::Install(segment) => {
                     let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
@@ -323,6 +335,7 @@ impl CompactorState {
                 summariser: summariser.clone(),
                 compaction,
                 shared: Arc::clone(&self.shared),
+                head: running.head.clone(),
                 fills_window: is_full(tokens, running.summariser_window()),
                 is_doubtful: question.attempt > 0 && running.doubts_window,
             };
@@ -395,6 +408,7 @@ struct SummaryArguments {
     summariser: Summariser,
     compaction: EntryId,
     shared: Arc<SessionShared>,
+    head: RequestHead,
     /// Whether the request fills the summariser's window, so an empty answer means that it is too large.
     fills_window: bool,
     /// Whether this is a repetition and the limit is unknown, so an empty stream means the same.
@@ -422,15 +436,28 @@ impl Actor for SummaryActor {
     ) -> Result<(), ActorProcessingErr> {
         let id = question.id;
         let Summariser { lane, model, .. } = &state.summariser;
-        let (text, output) = (question.text, question.output_tokens_max);
+        let request = match question.native {
+            Some(native) => {
+                let output = question.output_tokens_max;
+                summary_call::compaction_request(
+                    &state.summariser,
+                    &state.head,
+                    native.messages,
+                    question.text,
+                    output,
+                )
+            }
+            None => {
+                summary_call::summary_request(&state.summariser, question.text, question.output_tokens_max)
+            }
+        };
         let answer = summary_call::ask(
             &state.span,
             &state.summariser,
             &state.session,
             &state.deps,
             &state.shared,
-            text,
-            output,
+            request,
         );
         let mut answer = Box::pin(answer).await;
         lane.heard(model, answer.as_mut().err(), &state.deps.learned);

@@ -16,26 +16,17 @@ use tracing::Span;
 use crate::actors::flight::{Flight, warn_of_no_price};
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::core::deps::Deps;
-use crate::core::message::{SessionMail, Summariser};
+use crate::core::message::{RequestHead, SessionMail, Summariser};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::lane::{Call, Lane, Urgency};
 use crate::limits::spending::tree::Wanted;
 use crate::limits::waits::Chain;
 
-/// Calls a summariser once, with an output limit. `parent` is the span above it in the trace.
-pub(crate) async fn ask(
-    parent: &Span,
-    summariser: &Summariser,
-    session: &ActorRef<SessionMail>,
-    deps: &Deps,
-    shared: &Arc<SessionShared>,
-    text: String,
-    output_tokens_max: u64,
-) -> Result<Box<AssistantMessage>, ProviderError> {
-    let Summariser { lane, model, settings, agent } = summariser;
-    let id = &*shared.id;
-    let request = Request {
+/// Returns a request for a summary, with an output limit.
+pub(crate) fn summary_request(summariser: &Summariser, text: String, output_tokens_max: u64) -> Request {
+    let Summariser { model, settings, .. } = summariser;
+    Request {
         model: model.clone(),
         system: Some(summary::SYSTEM.to_owned()),
         messages: vec![Arc::new(Message::user(text))],
@@ -43,8 +34,47 @@ pub(crate) async fn ask(
         settings: ModelSettings { output_tokens_max: Some(output_tokens_max), ..settings.clone() },
         output_schema: None,
         purpose: Purpose::Summary,
-        session: id.to_owned(),
-    };
+        session: String::new(),
+    }
+}
+
+/// Returns a request for the provider's own compaction of these messages. It begins as the session's requests do, so that
+/// the provider reads it from its cache.
+pub(crate) fn compaction_request(
+    summariser: &Summariser,
+    head: &RequestHead,
+    mut messages: Vec<Arc<Message>>,
+    instruction: String,
+    output_tokens_max: u64,
+) -> Request {
+    messages.push(Arc::new(Message::user(instruction)));
+    let output_tokens_max = Some(output_tokens_max);
+    Request {
+        model: summariser.model.clone(),
+        system: Some(head.system.to_string()).filter(|text| !text.is_empty()),
+        messages,
+        tools: Arc::clone(&head.tools),
+        // What concerns an answer to the user.
+        settings: ModelSettings { output_tokens_max, tool_choice: None, stop: None, ..head.settings.clone() },
+        output_schema: None,
+        purpose: Purpose::Compaction,
+        session: String::new(),
+    }
+}
+
+/// Calls a summariser once. `parent` is the span above it in the trace.
+pub(crate) async fn ask(
+    parent: &Span,
+    summariser: &Summariser,
+    session: &ActorRef<SessionMail>,
+    deps: &Deps,
+    shared: &Arc<SessionShared>,
+    request: Request,
+) -> Result<Box<AssistantMessage>, ProviderError> {
+    let Summariser { lane, model, agent, .. } = summariser;
+    let id = &*shared.id;
+    let request = Request { session: id.to_owned(), ..request };
+    let purpose = request.purpose;
     // The compaction waits for the hooks, and the session's next run waits for the compaction.
     let waiting = Chain::default().and(&shared.id);
     let hooks = ModelHooks { agent, deps, shared, run: None, waiting: &waiting };
@@ -60,14 +90,13 @@ pub(crate) async fn ask(
             let answer = answer(lane, session, deps, shared, &span, *request).await;
             let took = began.elapsed();
             match &answer {
-                Ok(answer) => trace::answered(&span, id, Purpose::Summary, answer, took),
-                Err(error) => trace::failed(&span, id, Purpose::Summary, &error.failure, took),
+                Ok(answer) => trace::answered(&span, id, purpose, answer, took),
+                Err(error) => trace::failed(&span, id, purpose, &error.failure, took),
             }
             (answer, true, took)
         }
     };
     let result = answer.as_deref().map_err(|error| &error.failure);
-    let purpose = Purpose::Summary;
     hooks.after(Finished { provider, model, purpose, result, was_asked, duration: took }).await;
     answer
 }

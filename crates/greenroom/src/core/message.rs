@@ -42,7 +42,9 @@ use crate::values::error::{Error, Result};
 use crate::values::prompt::Reply;
 use crate::values::state::State;
 
-pub(crate) use orders::{Answer, BeginRun, CompactionOrder, CompactionWork, RunCompletion, Summariser};
+pub(crate) use orders::{
+    Answer, BeginRun, CompactionOrder, CompactionWork, RequestHead, RunCompletion, Summariser,
+};
 
 mod orders;
 

@@ -415,6 +415,7 @@ fn purpose(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Step => "step",
         Purpose::Summary => "summary",
+        Purpose::Compaction => "compaction",
     }
 }
 

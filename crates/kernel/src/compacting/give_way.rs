@@ -29,6 +29,7 @@ impl Compacting {
         self.last_first_kept = None;
         self.unsummarised = Some(why);
         let mut effects = self.summaries.clear();
+        effects.extend(self.native.clear());
         if self.consulted {
             effects.extend(self.give_way());
             return effects;

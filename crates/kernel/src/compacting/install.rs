@@ -7,7 +7,6 @@ use super::{Compacting, Effect, Phase, Segment, Supplied};
 use crate::entry::{Compaction, CompactionOutcome, EntryKind, EntryRange, PrunedResult};
 use crate::path::ActivePath;
 use crate::plan::Plan;
-use crate::settings::Strategy;
 use crate::size::{Estimator, entry_tokens};
 use crate::summary::{self, SUMMARY_TOKENS_MIN};
 
@@ -25,6 +24,8 @@ pub(super) enum Author {
     Strategy,
     /// None, since no summary was possible: the cut is a debt.
     Nobody,
+    /// The provider, in a form that only its own models read: for all others, the cut is a debt.
+    Opaque,
 }
 
 impl Compacting {
@@ -76,9 +77,25 @@ impl Compacting {
         }
     }
 
+    /// Installs an opaque summary of the provider although no summary of ours could be made: other models cannot read it,
+    /// so what it replaces is a debt.
+    pub(super) fn install_opaque_alone(&mut self, why: String) -> Vec<Effect> {
+        let Some(plan) = self.plan.clone() else { return Vec::new() };
+        let text = self.truncated(&plan, self.params.settings.summary_cap(self.params.window));
+        self.unsummarised = Some(why.clone());
+        let segment = self.segment(&plan, text, Author::Opaque);
+        match segment.filter(|segment| self.is_success(segment.compaction.tokens_after)) {
+            Some(segment) => self.install(segment),
+            None => {
+                self.native.clear();
+                self.summary_failed(&why)
+            }
+        }
+    }
+
     /// Returns the replacement text without a model's summary.
     pub(super) fn truncated(&self, plan: &Plan, cap_tokens: u64) -> String {
-        let wanted = self.params.settings.strategy == Strategy::Summarize;
+        let wanted = self.params.settings.strategy.wants_summary();
         summary::truncated(plan, cap_tokens, wanted)
     }
 
@@ -99,15 +116,25 @@ impl Compacting {
                 let reason = "no summary is wanted: the strategy is `truncate`".to_owned();
                 (carried(), CompactionOutcome::Truncated { reason })
             }
-            Author::Nobody => {
+            Author::Nobody | Author::Opaque => {
                 let cut = EntryRange { first: plan.first, last: plan.last };
                 // Without wanted summaries there is no debt.
-                let debt = match self.params.settings.strategy {
-                    Strategy::Summarize => with_range(carried(), active.compaction(), cut),
-                    Strategy::Truncate => carried(),
+                let debt = match self.params.settings.strategy.wants_summary() {
+                    true => with_range(carried(), active.compaction(), cut),
+                    false => carried(),
                 };
-                (debt, CompactionOutcome::Truncated { reason: self.reason() })
+                let outcome = match author {
+                    Author::Opaque => CompactionOutcome::Completed,
+                    Author::Model | Author::Hook | Author::Strategy | Author::Nobody => {
+                        CompactionOutcome::Truncated { reason: self.reason() }
+                    }
+                };
+                (debt, outcome)
             }
+        };
+        let native = match author {
+            Author::Model | Author::Opaque => self.native.summary(&text),
+            Author::Hook | Author::Strategy | Author::Nobody => None,
         };
         let mut compaction = Compaction {
             base: plan.base,
@@ -131,9 +158,11 @@ impl Compacting {
             usage: self.summaries.usage(),
             cost_microdollars: None,
             debt,
+            native,
         };
         let kind = EntryKind::Compaction(Box::new(compaction.clone()));
-        let summary_tokens = entry_tokens(&kind, Estimator::Classes);
+        let native_tokens = compaction.native.as_ref().map(|native| native.tokens);
+        let summary_tokens = native_tokens.unwrap_or_else(|| entry_tokens(&kind, Estimator::Classes));
         compaction.tokens_after = self.tokens_after(plan, summary_tokens);
         // Compares estimates; and below the window also with the measured size: at the window the measurement
         // has just been shown to be too low.

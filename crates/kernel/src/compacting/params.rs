@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
+use crate::compacting::native::NativeSupport;
 use crate::compacting::summaries::to_estimate;
 use crate::entry::{Entry, EntryId, EntryKind, EntryRange, Prune, Trigger};
 use crate::path::{as_sent, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
 use crate::retry::Retries;
-use crate::settings::{CompactOptions, CompactionSettings, Occasion, Strategy};
+use crate::settings::{CompactOptions, CompactionSettings, Occasion};
 use crate::usage::Ratio;
 
 /// The parameters of a compaction.
@@ -52,6 +53,8 @@ pub struct CompactionParams {
     pub debt: Vec<Arc<Entry>>,
     /// The part of the debt that is too large to be read now: it remains a debt.
     pub debt_left: Vec<EntryRange>,
+    /// How the provider of the session's model compacts by itself; `None` if it does not.
+    pub native: Option<NativeSupport>,
 }
 
 impl CompactionParams {
@@ -100,7 +103,7 @@ impl CompactionParams {
     /// # Errors
     /// [`NothingToCompact::TooSmall`] if the smallest useful summary is as large as what it would replace.
     pub(super) fn check_gain(&self, plan: &Plan) -> Result<(), NothingToCompact> {
-        let asks_model = self.settings.strategy == Strategy::Summarize;
+        let asks_model = self.settings.strategy.wants_summary();
         if !self.is_asked_for() || self.at_window || !asks_model {
             return Ok(());
         }

@@ -198,6 +198,25 @@ impl Summaries {
         self.summarisers[self.current]
     }
 
+    /// Returns the style of its requests.
+    pub(super) fn style(&self) -> &Style {
+        &self.style
+    }
+
+    /// Returns the number of the next request, and uses it up.
+    pub(super) fn next_id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    /// Adds an answer to the usage.
+    pub(super) fn bill(&mut self, answer: &AssistantMessage) {
+        if let Some(usage) = &answer.usage {
+            self.usage.add(usage);
+        }
+        self.model.clone_from(&answer.model);
+    }
+
     /// Returns the number of requests sent.
     pub(super) fn calls(&self) -> usize {
         self.calls
@@ -251,10 +270,7 @@ impl Summaries {
     ) -> Reaction {
         // Answers that no longer count are billed nevertheless.
         if let Ok(answer) = &answer {
-            if let Some(usage) = &answer.usage {
-                self.usage.add(usage);
-            }
-            self.model.clone_from(&answer.model);
+            self.bill(answer);
         }
         let Some(pending) = self.pending.remove(&id) else {
             return Reaction { effects: Vec::new(), progress: Progress::Waiting };
@@ -369,8 +385,7 @@ impl Summaries {
     }
 
     fn ask(&mut self, job: usize, part: usize, text: String) -> Effect {
-        let id = self.next_id;
-        self.next_id += 1;
+        let id = self.next_id();
         let Job { source: Source { kind, .. }, cap_tokens, .. } = self.jobs[job];
         let output_tokens_max =
             summary::output_tokens(cap_tokens).min(self.limits().output_tokens_max.unwrap_or(u64::MAX));
@@ -384,6 +399,7 @@ impl Summaries {
             after_ms: 0,
             attempt: 0,
             failure: None,
+            native: None,
         };
         let retries = self.retries.clone();
         self.pending.insert(

@@ -15,8 +15,10 @@ use crate::path::{ActivePath, project};
 use crate::render::summary_text;
 use crate::retry::Retries;
 use crate::run::is_full;
-use crate::settings::CompactionSettings;
+use crate::settings::{CompactionSettings, Strategy};
 use crate::size::{Estimator, entry_tokens};
+
+mod native;
 
 /// How a summariser behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,6 +156,7 @@ fn params(path: Vec<Arc<Entry>>, trigger: Trigger) -> CompactionParams {
         failed_attempts: 0,
         debt: Vec::new(),
         debt_left: Vec::new(),
+        native: None,
         path,
     }
 }
@@ -176,6 +179,8 @@ struct Ran {
     pruned: Option<Box<PruneSegment>>,
     requests: Vec<SummaryRequest>,
     plan: Option<Plan>,
+    /// Why the provider's own compaction was given up.
+    native_failed: Option<String>,
 }
 
 impl Ran {
@@ -206,7 +211,7 @@ fn run_with(
     let mut effects: VecDeque<Effect> = effects.into();
     let mut waiting: VecDeque<SummaryRequest> = VecDeque::new();
     let (mut requests, mut installed, mut end, mut consulted) = (Vec::new(), None, None, None);
-    let mut pruned = None;
+    let (mut pruned, mut native_failed) = (None, None);
     while let Some(effect) = effects.pop_front().or_else(|| waiting.pop_front().map(Effect::Ask)) {
         assert!(end.is_none(), "something after the end: {effect:?}");
         let input = match effect {
@@ -227,6 +232,10 @@ fn run_with(
             Effect::Summarised(_) => panic!("no branch is summarised"),
             Effect::FallBack { from, to, .. } => {
                 assert_eq!((from + 1, to < params.summarisers.len()), (to, true));
+                continue;
+            }
+            Effect::NativeFailed { reason } => {
+                assert!(native_failed.replace(reason).is_none(), "it fails once");
                 continue;
             }
             Effect::Withdraw(ids) => {
@@ -274,7 +283,7 @@ fn run_with(
         assert_eq!(machine.on(stray), [], "after the end");
     }
     assert_end(params, &end, installed.as_deref(), pruned.as_deref());
-    Ran { end, installed, pruned, requests, plan: consulted }
+    Ran { end, installed, pruned, requests, plan: consulted, native_failed }
 }
 
 /// Checks that the replacement is smaller, lies on the path, and keeps calls and results together.
@@ -361,8 +370,9 @@ fn assert_end(
             assert_eq!(is_truncated(end), segment.compaction.truncated);
             // A cut is a debt if and only if a summary was wanted.
             let owes = segment.compaction.debt.last().is_some_and(|range| range.last == segment.last);
-            let is_wanted = params.settings.strategy == Strategy::Summarize;
-            assert_eq!(owes, is_truncated(end) && is_wanted, "{end:?}");
+            let is_wanted = params.settings.strategy.wants_summary();
+            let is_opaque = segment.compaction.native.is_some() && owes;
+            assert_eq!(owes, is_opaque || (is_truncated(end) && is_wanted), "{end:?}");
             let tokens_after = segment.compaction.tokens_after;
             let automatic = !matches!(params.trigger, Trigger::Manual | Trigger::Hook);
             if automatic && !params.at_window {
@@ -408,7 +418,8 @@ fn install(path: &[Arc<Entry>], segment: &Segment) -> Vec<Arc<Entry>> {
         None => path.to_vec(),
     };
     let kind = EntryKind::Compaction(Box::new(segment.compaction.clone()));
-    let tokens = entry_tokens(&kind, Estimator::Classes);
+    let native = segment.compaction.native.as_ref();
+    let tokens = native.map_or_else(|| entry_tokens(&kind, Estimator::Classes), |native| native.tokens);
     sketch.push(kind, tokens);
     sketch.path
 }
@@ -795,6 +806,7 @@ fn parts_of_a_size_that_was_refused_are_withdrawn() {
             Effect::Ask(request) => request.clone(),
             Effect::Consult(_)
             | Effect::FallBack { .. }
+            | Effect::NativeFailed { .. }
             | Effect::Withdraw(_)
             | Effect::Install(_)
             | Effect::Summarised(_)
@@ -1384,6 +1396,7 @@ fn first_asked(params: &CompactionParams) -> (Plan, Vec<(SummaryKind, u64)>) {
         Effect::Ask(request) => Some((request.kind, request.cap_tokens)),
         Effect::Consult(_)
         | Effect::FallBack { .. }
+        | Effect::NativeFailed { .. }
         | Effect::Withdraw(_)
         | Effect::Install(_)
         | Effect::Summarised(_)

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EntryId;
 use crate::files::FileOps;
-use crate::message::Usage;
+use crate::message::{Native, Usage};
 
 /// Why a compaction was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -180,6 +180,17 @@ pub struct Compaction {
     /// The ranges cut without a summary, by this compaction or earlier ones, that no summary has read since:
     /// oldest first. The next summary reads them.
     pub debt: Vec<EntryRange>,
+    /// The provider's own form of the summary, for requests in its dialect; the summary serves all others.
+    pub native: Option<NativeSummary>,
+}
+
+/// A summary in the form of one provider's API, which made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NativeSummary {
+    /// Its blocks or items, exactly as they came.
+    pub native: Native,
+    /// The size of the compaction in a request that carries it, in tokens by our estimate.
+    pub tokens: u64,
 }
 
 /// A range of entries of a path.

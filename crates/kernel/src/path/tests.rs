@@ -276,7 +276,7 @@ fn check_media(messages: &str, media: Media, bytes_max: u64, sent: &str, missing
                 Block::Image(_) => "i",
                 Block::Text(text) if text.contains("left out") => "-",
                 Block::Text(text) if text.contains("cannot see it") => "!",
-                Block::Text(_) => "",
+                Block::Text(_) | Block::Native(_) => "",
             });
             format!("{role}{}", signs.collect::<String>())
         })

@@ -29,7 +29,7 @@ fn reasoning_counts_where_the_rule_of_the_request_carries_it() {
     let readable = mixed.reasoning_tokens;
     let check = |readable_of: Option<&str>, dialect: Option<&str>, expected: u64| {
         let readable_of = readable_of.map(str::to_owned);
-        let rule = ResentReasoning { readable_of, dialect: dialect.map(str::to_owned) };
+        let rule = ResentReasoning { readable_of, dialect: dialect.map(str::to_owned), opaque_of: None };
         assert_eq!(rule.tokens(&mixed), expected, "{rule:?}");
         assert_eq!(rule.sent_tokens(&mixed), plain + expected, "{rule:?}");
         let path = [Arc::new(mixed.clone())];
@@ -50,8 +50,11 @@ fn reasoning_counts_where_the_rule_of_the_request_carries_it() {
     check(None, Some("anthropic"), readable);
     check(Some("deepseek"), Some("anthropic"), readable);
     // An answer of reasoning alone is not sent.
-    let all =
-        ResentReasoning { readable_of: Some("deepseek".to_owned()), dialect: Some("anthropic".to_owned()) };
+    let all = ResentReasoning {
+        readable_of: Some("deepseek".to_owned()),
+        dialect: Some("anthropic".to_owned()),
+        opaque_of: None,
+    };
     assert_eq!(all.tokens(&entry(vec![thought, opaque("anthropic")])), 0);
     assert_eq!(all.tokens(&entry(vec![text.clone()])), 0);
     // Encrypted reasoning is longer than its readable digest.

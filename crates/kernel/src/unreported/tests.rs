@@ -64,7 +64,8 @@ fn the_least_has_neither_tools_nor_images_nor_reasoning() {
     let said = answer(vec![thought, opaque, Part::Text("a short answer".to_owned())]);
     let messages = [Arc::new(Message::user("hello")), Arc::new(Message::Assistant(said.clone()))];
     let none = ResentReasoning::default();
-    let all = ResentReasoning { readable_of: Some("p".to_owned()), dialect: Some("d".to_owned()) };
+    let all =
+        ResentReasoning { readable_of: Some("p".to_owned()), dialect: Some("d".to_owned()), opaque_of: None };
     let count = |tools: &[ToolSpec], resent: &ResentReasoning, ratio: Ratio| {
         Sent { system: "Be kind.", tools, messages: &messages, resent, ratio }.count()
     };

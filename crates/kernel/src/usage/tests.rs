@@ -194,7 +194,7 @@ fn a_tracker_follows_one_message_at_a_time() {
 fn reasoning_counts_only_where_it_is_sent_back() {
     let back = |answer: &Message| {
         let Message::Assistant(answer) = answer else { panic!("it is an answer") };
-        ResentReasoning { readable_of: Some(answer.provider.clone()), dialect: None }
+        ResentReasoning { readable_of: Some(answer.provider.clone()), dialect: None, opaque_of: None }
     };
     // Whether reasoning is sent back, the reasoning in the reported output, and its part of the next request.
     for (resends, told, usage_tokens) in

@@ -75,7 +75,7 @@ impl Tracker {
     fn start(path: &[Arc<Entry>], frame: RequestFrame, ratio: Ratio, server: Server) -> Self {
         let path = &*as_sent(path);
         let active = ActivePath::of(path);
-        let counts = Counts::summary(active.compaction.map_or(0, |index| path[index].tokens));
+        let counts = summary_counts(&frame, path, &active);
         let mut tracker = Self { frame, counts, report: None, ratio, server };
         let fresh = fresh_from(path, &active);
         for (index, entry) in path.iter().enumerate().skip(active.start) {
@@ -137,7 +137,7 @@ impl Tracker {
         if is_counted_anew {
             let path = &*as_sent(path);
             let active = ActivePath::of(path);
-            self.counts = Counts::summary(active.compaction.map_or(0, |index| path[index].tokens));
+            self.counts = summary_counts(&self.frame, path, &active);
             for entry in active.entries() {
                 self.count(entry);
             }
@@ -193,4 +193,9 @@ impl Tracker {
     pub fn context_usage(&self, window: Window) -> ContextUsage {
         ContextUsage::new(self.measured(), window)
     }
+}
+
+/// Returns the counts of the summary that stands in front of the active entries.
+fn summary_counts(frame: &RequestFrame, path: &[Arc<Entry>], active: &ActivePath<'_>) -> Counts {
+    Counts::summary(active.compaction.map_or(0, |index| frame.resent.sent_tokens(&path[index])))
 }

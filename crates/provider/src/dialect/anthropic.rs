@@ -12,7 +12,7 @@ use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
 use super::{Decoder, Dialect, Encoded};
 use crate::transport::ServerOptions;
-use crate::{ModelSettings, Request, ResentReasoning};
+use crate::{ModelSettings, NativeCompaction, Request, ResentReasoning};
 
 /// The name of the dialect in stored parts.
 const DIALECT: &str = "anthropic";
@@ -24,6 +24,8 @@ const VERTEX_VERSION: &str = "vertex-2023-10-16";
 const BETA: &str = "anthropic-beta";
 /// The beta feature that decides about thinking whose beginning of the conversation has changed.
 const BINDING_CONTROLS: &str = "thinking-binding-controls-2026-08-01";
+/// The beta feature of a conversation that the API compacts, and of later requests that carry the result.
+const COMPACTION: &str = "compact-2026-09-04";
 /// The output limit of requests that name none, in tokens: the API requires a limit.
 const OUTPUT_TOKENS_MAX: u64 = 32_000;
 
@@ -72,10 +74,13 @@ impl Dialect for Anthropic {
             (true, false) => format!("{}:rawPredict", request.model),
         };
         let mut headers = HeaderMap::new();
-        if encode::has_bound_thinking(request) {
+        let mut features = Vec::new();
+        features.extend(encode::has_bound_thinking(request).then_some(BINDING_CONTROLS));
+        features.extend(encode::needs_compaction(request).then_some(COMPACTION));
+        if !features.is_empty() {
             // The user's own beta features stay on.
             let own = options.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(BETA));
-            let features = own.map(|(_, value)| value.as_str()).chain([BINDING_CONTROLS]).collect::<Vec<_>>();
+            let features = own.map(|(_, value)| value.as_str()).chain(features).collect::<Vec<_>>();
             let value = HeaderValue::from_str(&features.join(",")).map_err(|error| error.to_string())?;
             headers.insert(BETA, value);
         }
@@ -87,7 +92,13 @@ impl Dialect for Anthropic {
     }
 
     fn resent_reasoning(&self, _: &ModelSettings, _: &ServerOptions) -> ResentReasoning {
-        ResentReasoning { readable_of: None, dialect: Some(DIALECT.to_owned()) }
+        ResentReasoning { readable_of: None, dialect: Some(DIALECT.to_owned()), opaque_of: None }
+    }
+
+    fn native_compaction(&self, model: &str) -> Option<NativeCompaction> {
+        // Bedrock does not offer it, and older models cannot.
+        let can = self.place != Place::Bedrock && !encode::takes_budget(model);
+        can.then_some(NativeCompaction::Readable)
     }
 
     fn output_tokens_max(&self, options: &ServerOptions) -> Option<u64> {

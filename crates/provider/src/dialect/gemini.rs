@@ -49,7 +49,7 @@ impl Dialect for Gemini {
     }
 
     fn resent_reasoning(&self, _: &ModelSettings, _: &ServerOptions) -> ResentReasoning {
-        ResentReasoning { readable_of: None, dialect: Some(DIALECT.to_owned()) }
+        ResentReasoning { readable_of: None, dialect: Some(DIALECT.to_owned()), opaque_of: None }
     }
 
     fn key_header(&self, key: &str) -> (HeaderName, String) {

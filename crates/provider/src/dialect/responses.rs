@@ -11,15 +11,18 @@ mod encode;
 mod item;
 
 use http::HeaderMap;
+use http::header::{ACCEPT, HeaderValue};
 
 use super::{Decoder, Dialect, Encoded, is_openai};
 use crate::transport::ServerOptions;
-use crate::{ModelSettings, Request, ResentReasoning};
+use crate::{ModelSettings, NativeCompaction, Purpose, Request, ResentReasoning};
 
 /// The name of the dialect in stored parts.
 const DIALECT: &str = "responses";
 /// The path of the API.
 const PATH: &str = "responses";
+/// The path of the operation that compacts a conversation.
+const COMPACT_PATH: &str = "responses/compact";
 
 /// The dialect of one server.
 #[derive(Debug)]
@@ -36,6 +39,13 @@ impl Responses {
 
 impl Dialect for Responses {
     fn encode(&self, request: &Request, options: &ServerOptions) -> Result<Encoded, String> {
+        if request.purpose == Purpose::Compaction {
+            let body = encode::compact_body(request, &options.name, self.prompt_cache_key);
+            let body = body.map_err(|error| error.to_string())?;
+            // The answer is never streamed.
+            let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
+            return Ok(Encoded { path: COMPACT_PATH.to_owned(), headers, body });
+        }
         let style = encode::Style {
             provider: &options.name,
             output_tokens_max: options.output_tokens_max,
@@ -50,8 +60,16 @@ impl Dialect for Responses {
         Box::<decode::ResponsesDecoder>::default()
     }
 
-    fn resent_reasoning(&self, _: &ModelSettings, _: &ServerOptions) -> ResentReasoning {
-        ResentReasoning { readable_of: None, dialect: Some(DIALECT.to_owned()) }
+    fn resent_reasoning(&self, _: &ModelSettings, options: &ServerOptions) -> ResentReasoning {
+        ResentReasoning {
+            readable_of: None,
+            dialect: Some(DIALECT.to_owned()),
+            opaque_of: Some(options.name.clone()),
+        }
+    }
+
+    fn native_compaction(&self, _: &str) -> Option<NativeCompaction> {
+        Some(NativeCompaction::Opaque)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::classify::{classify, one_line};
 use crate::dialect::{Asked, Decoder, Progress, Taken, error_in_stream};
 use crate::retry_after::retry_after_ms;
 use crate::settings::refuses_stream;
-use crate::{ModelSettings, ProviderError, ReplyEvent, ReplyStream, Request};
+use crate::{ModelSettings, ProviderError, Purpose, ReplyEvent, ReplyStream, Request};
 
 /// How long to wait for usage after the finish reason.
 const AFTER_FINISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -65,6 +65,9 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
         Ok(Ok(body)) => body,
         Ok(Err(error)) => {
             let error = transport_error(&server.endpoint.base, error);
+            if request.purpose == Purpose::Compaction && is_unknown_operation(&error) {
+                server.no_compaction.lock().insert(request.model.clone());
+            }
             return Err(server.without_key(naming_cause(error, &request.settings, server.options.stream)));
         }
         Err(_) => {
@@ -72,8 +75,23 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
             return Err(timed_out(format!("{what} from {} within {}", server.endpoint.base, seconds(limit))));
         }
     };
-    let reader = Reader::new(body, deadline, request.model, request.messages, server);
+    let Request { model, messages, purpose, .. } = request;
+    let reader = Reader::new(body, deadline, Call { model, messages, purpose }, server);
     Ok(reader.boxed())
+}
+
+/// Whether the server does not know the operation at all, so that asking again is of no use.
+fn is_unknown_operation(error: &ProviderError) -> bool {
+    match error.failure.status {
+        Some(404 | 405 | 501) => true,
+        Some(400 | 422) => {
+            let body = error.body.to_ascii_lowercase();
+            let words =
+                ["not support", "unsupported", "unknown", "unrecognized", "not permitted", "anthropic-beta"];
+            words.iter().any(|word| body.contains(word))
+        }
+        _ => false,
+    }
 }
 
 /// The state of one stream.
@@ -88,10 +106,16 @@ struct Reader {
     timer: Pin<Box<Sleep>>,
     has_chunk: bool,
     is_over: bool,
+    call: Call,
+    server: Arc<Server>,
+}
+
+/// The call that a stream answers.
+struct Call {
     model: String,
     /// The conversation that is answered: its calls have ids that the answer's must not have.
     messages: Vec<Arc<Message>>,
-    server: Arc<Server>,
+    purpose: Purpose,
 }
 
 impl Stream for Reader {
@@ -134,13 +158,7 @@ impl Stream for Reader {
 }
 
 impl Reader {
-    fn new(
-        body: Body,
-        deadline: Instant,
-        model: String,
-        messages: Vec<Arc<Message>>,
-        server: Arc<Server>,
-    ) -> Self {
+    fn new(body: Body, deadline: Instant, call: Call, server: Arc<Server>) -> Self {
         Self {
             body,
             decoder: server.dialect.decoder(),
@@ -149,8 +167,7 @@ impl Reader {
             timer: Box::pin(sleep_until(deadline)),
             has_chunk: false,
             is_over: false,
-            model,
-            messages,
+            call,
             server,
         }
     }
@@ -207,8 +224,8 @@ impl Reader {
 
     fn finish(&mut self) -> Result<AssistantMessage, ProviderError> {
         let decoder = std::mem::replace(&mut self.decoder, self.server.dialect.decoder());
-        let (provider, model) = (&self.server.options.name, &self.model);
-        let asked = Asked { provider, model, messages: &self.messages };
+        let Call { model, messages, purpose } = &self.call;
+        let asked = Asked { provider: &self.server.options.name, model, purpose: *purpose, messages };
         let answer = decoder.finish(&asked, &mut self.events)?;
         // Text with replaced bytes can still be read, but a tool must not act on such arguments.
         let is_damaged = |call: &ToolCall| call.arguments.contains(char::REPLACEMENT_CHARACTER);

@@ -299,6 +299,21 @@ pub struct LoggedCompaction {
     pub cost_microdollars: Option<u64>,
     /// Ranges that have no summary yet: the first entry and the last.
     pub debt: Vec<(EntryId, EntryId)>,
+    /// The provider's own form of the summary.
+    pub native: Option<LoggedNative>,
+}
+
+/// A summary in the form of one provider's API.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LoggedNative {
+    /// The provider that made it.
+    pub provider: String,
+    /// The name of the API's wire format.
+    pub dialect: String,
+    /// Its blocks or items, each as JSON text, as they came.
+    pub blocks: Vec<String>,
+    /// Its size in a request, in tokens.
+    pub tokens: u64,
 }
 
 /// A tool result that was shortened.

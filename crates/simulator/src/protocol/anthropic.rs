@@ -13,7 +13,7 @@ use greenroom_kernel::{
     AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
     Usage,
 };
-use greenroom_provider::{ModelSettings, OutputSchema, ReasoningEffort, ToolChoice};
+use greenroom_provider::{ModelSettings, OutputSchema, Purpose, ReasoningEffort, ToolChoice};
 use hyper::HeaderMap;
 use serde_json::{Map, Value, json};
 
@@ -29,6 +29,12 @@ const BINDING_MODELS: &[&str] = &["claude-opus-5-5", "claude-fable-5-1"];
 
 /// The beta feature without which a request may not decide about bound thinking.
 const BINDING_CONTROLS: &str = "thinking-binding-controls-2026-08-01";
+
+/// The beta feature without which a request may neither ask for a compaction nor carry one.
+const COMPACTION: &str = "compact-2026-09-04";
+
+/// What a request for a compaction may not carry.
+const NOT_WITH_COMPACTION: &[&str] = &["context_management", "stop_sequences"];
 
 /// The fields of a body that are read. All others are extra.
 const FIELDS: &[&str] = &[
@@ -46,6 +52,7 @@ const FIELDS: &[&str] = &[
     "stop_sequences",
     "metadata",
     "anthropic_version",
+    "compaction",
 ];
 
 /// Reads a request.
@@ -74,12 +81,26 @@ pub(super) fn parse(headers: &HeaderMap, from: FromHeaders, body: &[u8]) -> Pars
             reader.breaks(Rule::Setting, "thinking.block_binding without its beta feature");
         }
     }
+    let has_compaction = super::text(headers, "anthropic-beta").is_some_and(|beta| beta.contains(COMPACTION));
+    reader.takes_compactions = has_compaction;
+    let is_compaction = body.get("compaction").is_some_and(|it| it["type"] == "summarize");
+    if is_compaction {
+        if !has_compaction {
+            reader.breaks(Rule::Setting, format!("compaction requires anthropic-beta: {COMPACTION}"));
+        }
+        let choice = body.get("tool_choice").map(|choice| string(choice, "type")).unwrap_or_default();
+        let has_format = body.get("output_config").is_some_and(|config| config.get("format").is_some());
+        let refused = NOT_WITH_COMPACTION.iter().find(|name| body.contains_key(**name));
+        if refused.is_some() || has_format || matches!(&*choice, "any" | "tool") {
+            reader.breaks(Rule::Setting, format!("compaction beside {refused:?}, a format or a forced tool"));
+        }
+    }
     let system = reader.system(body.get("system"));
     let tools = reader.tools(body.get("tools"));
     for (index, message) in list(body.get("messages")).iter().enumerate() {
         reader.message(index, message, &model);
     }
-    if reader.first_role.as_deref() != Some("user") {
+    if reader.first_role.as_deref() != Some("user") && !reader.has_compaction {
         reader.breaks(Rule::NoUserMessage, "the first message must be the user's");
     }
     let settings = reader.settings(&body);
@@ -88,6 +109,7 @@ pub(super) fn parse(headers: &HeaderMap, from: FromHeaders, body: &[u8]) -> Pars
         schema.map(|schema| Arc::new(OutputSchema { name: String::new(), schema: schema.clone() }));
     let session = body.get("metadata").and_then(|metadata| metadata.get("user_id")).and_then(Value::as_str);
     let purpose = from.purpose.unwrap_or_else(|| purpose_of(&tools, &reader.messages));
+    let purpose = if is_compaction { Purpose::Compaction } else { purpose };
     let writer = AnthropicWriter {
         id: String::new(),
         model: model.clone(),
@@ -97,6 +119,7 @@ pub(super) fn parse(headers: &HeaderMap, from: FromHeaders, body: &[u8]) -> Pars
         thought: String::new(),
         stop: None,
         usage: None,
+        compacts: is_compaction,
     };
     let seen = SeenRequest {
         model,
@@ -158,6 +181,10 @@ struct Reader {
     /// The hash of everything read so far, and what it was at the blocks of the current run of answers.
     before: u64,
     is_binding: bool,
+    /// Whether the beta feature of compactions is on.
+    takes_compactions: bool,
+    /// Whether a compaction was read.
+    has_compaction: bool,
 }
 
 impl Reader {
@@ -227,8 +254,12 @@ impl Reader {
 
     fn user(&mut self, index: usize, content: &[Value]) {
         let mut blocks = Vec::new();
-        for block in content {
+        for (at, block) in content.iter().enumerate() {
             self.pass("user", block);
+            if block.get("type").and_then(Value::as_str) == Some("compaction") {
+                blocks.extend(self.compaction(index, at, block).map(Block::Text));
+                continue;
+            }
             if block.get("type").and_then(Value::as_str) == Some("tool_result") {
                 if !blocks.is_empty() {
                     self.breaks(
@@ -259,6 +290,27 @@ impl Reader {
         if !blocks.is_empty() {
             self.messages.push(Arc::new(Message::User(blocks)));
         }
+    }
+
+    /// Reads a compaction, which stands for everything before it.
+    fn compaction(&mut self, index: usize, at: usize, block: &Value) -> Option<String> {
+        let content = string(block, "content");
+        let fields: Vec<&str> =
+            block.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+        let problem = if !self.takes_compactions {
+            "compaction is not one of the expected content block types"
+        } else if index > 0 || at > 0 || self.has_compaction {
+            "compaction_block_misplaced"
+        } else if string(block, "signature") != signature(&content, 0) {
+            "compaction_signature_invalid"
+        } else if fields != ["type", "content", "signature"] && fields != ["content", "signature", "type"] {
+            "compaction: Extra inputs are not permitted"
+        } else {
+            self.has_compaction = true;
+            return Some(content);
+        };
+        self.breaks(Rule::AlteredBlock, format!("message {index}: {problem}"));
+        None
     }
 
     /// Reads a text or an image.
@@ -412,6 +464,8 @@ struct AnthropicWriter {
     thought: String,
     stop: Option<&'static str>,
     usage: Option<Value>,
+    /// Whether the answer is a compaction: its text is gathered in `thought`.
+    compacts: bool,
 }
 
 impl AnthropicWriter {
@@ -434,6 +488,14 @@ impl AnthropicWriter {
         self.next += 1;
         let data = json!({ "index": self.next - 1, "content_block": block });
         Self::event("content_block_start", data, out);
+    }
+
+    /// Returns the block of a compaction; `None` if there is no summary.
+    fn compaction_block(&mut self, stop: StopReason) -> Option<Value> {
+        let content = std::mem::take(&mut self.thought);
+        let is_whole = stop == StopReason::Stop && !content.trim().is_empty();
+        let signature = signature(&content, 0);
+        is_whole.then(|| json!({ "type": "compaction", "content": content, "signature": signature }))
     }
 
     fn end_block(&mut self, out: &mut Vec<u8>) {
@@ -465,6 +527,13 @@ fn usage(usage: Usage) -> Value {
     })
 }
 
+/// Returns the usage of a compaction: what it took is among the iterations only.
+fn compaction_usage(counts: Usage) -> Value {
+    let mut iteration = usage(counts);
+    iteration["type"] = "compaction".into();
+    json!({ "input_tokens": 0, "output_tokens": 0, "iterations": [iteration] })
+}
+
 impl Writer for AnthropicWriter {
     fn begin(&mut self, call: u64) {
         self.id = format!("msg_{call:08}");
@@ -472,6 +541,17 @@ impl Writer for AnthropicWriter {
 
     fn piece(&mut self, piece: &Piece, out: &mut Vec<u8>) {
         match piece {
+            Piece::Text(text) if self.compacts => self.thought.push_str(text),
+            Piece::Reasoning(_) | Piece::CallStart { .. } | Piece::CallArguments { .. } if self.compacts => {}
+            Piece::Finish(stop) if self.compacts => {
+                let block = self.compaction_block(*stop);
+                self.stop = Some(if block.is_some() { "compaction" } else { stop_reason(*stop) });
+                if let Some(block) = block {
+                    self.begin_block("compaction", &block, out);
+                    self.end_block(out);
+                }
+            }
+            Piece::Usage(counts) if self.compacts => self.usage = Some(compaction_usage(*counts)),
             Piece::Role => {
                 let message = json!({
                     "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": [],
@@ -550,6 +630,13 @@ impl Writer for AnthropicWriter {
         for piece in pieces {
             match piece {
                 Piece::Role | Piece::Done => {}
+                Piece::Text(text) if self.compacts => self.thought.push_str(&text),
+                Piece::Finish(stop) if self.compacts => {
+                    content = self.compaction_block(stop).into_iter().collect();
+                    let is_whole = !content.is_empty();
+                    body["stop_reason"] = if is_whole { "compaction" } else { stop_reason(stop) }.into();
+                }
+                Piece::Usage(counts) if self.compacts => body["usage"] = compaction_usage(counts),
                 Piece::Reasoning(text) => append(&mut content, "thinking", "thinking", &text),
                 Piece::Text(text) => append(&mut content, "text", "text", &text),
                 Piece::CallStart { id, name, .. } => {

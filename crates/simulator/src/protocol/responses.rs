@@ -13,7 +13,7 @@ use greenroom_kernel::{
     AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
     Usage,
 };
-use greenroom_provider::{ModelSettings, OutputSchema, ReasoningEffort, ToolChoice};
+use greenroom_provider::{ModelSettings, OutputSchema, Purpose, ReasoningEffort, ToolChoice};
 use serde_json::{Map, Value, json};
 
 use super::chat::{self, FromHeaders, purpose_of};
@@ -21,7 +21,15 @@ use super::{Parsed, Writer};
 use crate::answer::{Piece, Raw, SERVER_ERROR};
 use crate::check::{Broken, Rule};
 use crate::fault::hash;
+use crate::sealed;
 use crate::seen::SeenRequest;
+
+/// The path of requests to compact a conversation.
+pub(super) const COMPACT_PATH: &str = "/v1/responses/compact";
+
+/// The fields of a request to compact a conversation.
+const COMPACT_FIELDS: &[&str] =
+    &["model", "instructions", "input", "prompt_cache_key", "previous_response_id"];
 
 /// The fields of a body that are read. All others are extra.
 const FIELDS: &[&str] = &[
@@ -43,7 +51,8 @@ const FIELDS: &[&str] = &[
 ];
 
 /// Reads a request.
-pub(super) fn parse(from: FromHeaders, body: &[u8]) -> Parsed {
+pub(super) fn parse(path: &str, from: FromHeaders, body: &[u8]) -> Parsed {
+    let is_compaction = path == COMPACT_PATH;
     let mut reader = Reader::default();
     let bytes = body.len() as u64;
     let body: Map<String, Value> = serde_json::from_slice(body).unwrap_or_else(|error| {
@@ -52,7 +61,12 @@ pub(super) fn parse(from: FromHeaders, body: &[u8]) -> Parsed {
     });
     let field = |name: &str| body.get(name).cloned().unwrap_or_default();
     let model = string(&Value::Object(body.clone()), "model");
-    if field("store") != json!(false) {
+    if is_compaction {
+        let unknown = body.keys().find(|name| !COMPACT_FIELDS.contains(&name.as_str()));
+        if let Some(name) = unknown {
+            reader.breaks(Rule::Setting, format!("unknown parameter: {name}"));
+        }
+    } else if field("store") != json!(false) {
         reader.breaks(Rule::Setting, "the conversation would be stored at the server");
     }
     let tools: Arc<[ToolSpec]> = list(&field("tools"))
@@ -91,6 +105,7 @@ pub(super) fn parse(from: FromHeaders, body: &[u8]) -> Parsed {
         Arc::new(OutputSchema { name, schema: schema.clone() })
     });
     let purpose = from.purpose.unwrap_or_else(|| purpose_of(&tools, &reader.messages));
+    let purpose = if is_compaction { Purpose::Compaction } else { purpose };
     let session = field("prompt_cache_key").as_str().map(str::to_owned);
     let seen = SeenRequest {
         system: field("instructions").as_str().map(str::to_owned),
@@ -106,7 +121,9 @@ pub(super) fn parse(from: FromHeaders, body: &[u8]) -> Parsed {
         cached_tokens: 0,
         model,
     };
-    let writer = ResponsesWriter::default();
+    let said = field("input");
+    let said = list(&said).iter().filter(|item| item["role"] == "user").cloned().collect();
+    let writer = ResponsesWriter { compacts: is_compaction.then_some(said), ..ResponsesWriter::default() };
     Parsed { seen, broken: reader.broken, writer: Box::new(writer) }
 }
 
@@ -117,6 +134,9 @@ fn list(value: &Value) -> &[Value] {
 fn string(value: &Value, field: &str) -> String {
     value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
+
+/// The beginning of the encrypted content of a compaction.
+const SEALED: &str = "gCMP";
 
 /// Returns the encrypted content of reasoning with this summary.
 fn encrypted(summary: &str) -> String {
@@ -230,7 +250,18 @@ impl Reader {
                     touched: Vec::new(),
                 })));
             }
-            Some("web_search_call" | "compaction") => self.follow(&id),
+            Some("compaction") => {
+                self.end_answer("");
+                let text = string(item, "encrypted_content");
+                match text.strip_prefix(SEALED).and_then(sealed::open) {
+                    Some(text) => self.messages.push(Arc::new(Message::user(text))),
+                    None => self.breaks(
+                        Rule::AlteredBlock,
+                        format!("item {index}: the encrypted content could not be verified"),
+                    ),
+                }
+            }
+            Some("web_search_call") => self.follow(&id),
             kind => {
                 self.breaks(Rule::UnknownContent, format!("item {index} of type {kind:?}, role {role:?}"))
             }
@@ -270,6 +301,8 @@ struct ResponsesWriter {
     open: Option<Value>,
     stop: Option<StopReason>,
     usage: Option<Value>,
+    /// The user's messages in the conversation that is compacted: they stay.
+    compacts: Option<Vec<Value>>,
 }
 
 impl ResponsesWriter {
@@ -320,6 +353,21 @@ impl ResponsesWriter {
         if let Some(Value::String(so_far)) = self.open.as_mut().and_then(|item| item.pointer_mut(pointer)) {
             so_far.push_str(text);
         }
+    }
+
+    /// Returns a compacted conversation.
+    fn compaction(&mut self, mut output: Vec<Value>) -> Value {
+        let texts = self.items.iter().filter_map(|item| item.pointer("/content/0/text")?.as_str());
+        let encrypted = format!("{SEALED}{}", sealed::seal(&texts.collect::<String>()));
+        for (place, item) in output.iter_mut().enumerate() {
+            item["id"] = item_id("msg", self.call, place).into();
+        }
+        let id = item_id("cmp", self.call, output.len());
+        output.push(json!({ "id": id, "type": "compaction", "encrypted_content": encrypted }));
+        json!({
+            "id": format!("resp_{:08}", self.call), "object": "response.compaction", "created_at": 0,
+            "output": output, "usage": self.usage.take(),
+        })
     }
 
     /// Returns the type of the last event, and the response.
@@ -417,6 +465,9 @@ impl Writer for ResponsesWriter {
         for piece in pieces.iter().filter(|piece| !matches!(piece, Piece::Done)) {
             self.piece(piece, &mut nowhere);
         }
-        self.response().1
+        match self.compacts.take() {
+            Some(said) => self.compaction(said),
+            None => self.response().1,
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::entry::{
     ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery,
-    EntryRange, HandOff, Metadata, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
+    EntryRange, HandOff, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::head::{Head, SessionState};
 use greenroom_kernel::question::{AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
@@ -16,7 +16,7 @@ use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
     AssistantMessage, Block, Compaction, Entry, EntryId, EntryKind, Failure, FailureClass, FileOps, Image,
-    Message, Part, RunOutcome, StopReason, ToolCall, ToolResult, ToolStatus, Touch, Touched, Usage,
+    Message, Native, Part, RunOutcome, StopReason, ToolCall, ToolResult, ToolStatus, Touch, Touched, Usage,
 };
 
 use super::{StoredRecord, decode, decode_head, encode, encode_head};
@@ -114,6 +114,14 @@ fn compaction(trigger: Trigger) -> EntryKind {
         usage: usage(),
         cost_microdollars: Some(10),
         debt: vec![EntryRange { first: EntryId(11), last: EntryId(12) }],
+        native: Some(NativeSummary {
+            native: Native {
+                provider: "p".to_owned(),
+                dialect: "d".to_owned(),
+                blocks: vec!["{\"b\":1}".to_owned(), "x".to_owned()],
+            },
+            tokens: 13,
+        }),
     }))
 }
 

@@ -14,15 +14,16 @@ use bincode::error::{DecodeError, EncodeError};
 use bincode::{Decode as _, Encode as _};
 use greenroom_kernel::entry::{
     ChildRecord, ChildStage, Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom,
-    Delivery, EntryRange, HandOff, Metadata, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
+    Delivery, EntryRange, HandOff, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender, Spent,
+    Trigger,
 };
 use greenroom_kernel::head::{Head, SessionState};
 use greenroom_kernel::question::{AskedQuestion, Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
-    AssistantMessage, Block, Entry, EntryId, EntryKind, Failure, FailureClass, FileOps, Image, Message, Part,
-    RunOutcome, StopReason, ToolCall, ToolResult, ToolStatus, Touch, Touched, Usage,
+    AssistantMessage, Block, Entry, EntryId, EntryKind, Failure, FailureClass, FileOps, Image, Message,
+    Native, Part, RunOutcome, StopReason, ToolCall, ToolResult, ToolStatus, Touch, Touched, Usage,
 };
 use serde_json::Value;
 
@@ -173,7 +174,7 @@ stored_enum!(V1: Message {
     2 = ToolResult(result: ToolResult),
 });
 
-stored_enum!(V1: Block { 0 = Text(text: String), 1 = Image(image: Image); _ });
+stored_enum!(V1: Block { 0 = Text(text: String), 1 = Image(image: Image), 2 = Native(native: Native); _ });
 
 stored_struct!(V1: Image { media_type: String, data: String });
 
@@ -269,7 +270,12 @@ stored_struct!(V1: Compaction {
     usage: Usage,
     cost_microdollars: Option<u64>,
     debt: Vec<EntryRange>,
+    native: Option<NativeSummary>,
 });
+
+stored_struct!(V1: NativeSummary { native: Native, tokens: u64 });
+
+stored_struct!(V1: Native { provider: String, dialect: String, blocks: Vec<String> });
 
 stored_struct!(V1: EntryRange { first: EntryId, last: EntryId });
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::compacting::{
-    Compacting, CompactionParams, Effect, End, PruneSegment, Segment, SummariserLimits,
+    Compacting, CompactionParams, Effect, End, NativeSupport, PruneSegment, Segment, SummariserLimits,
 };
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, EntryRange, Trigger,
@@ -14,8 +14,9 @@ use greenroom_kernel::entry::{
 use greenroom_kernel::log::Draft;
 use greenroom_kernel::path::ActivePath;
 use greenroom_kernel::retry::Retries;
-use greenroom_kernel::settings::{CompactionSettings, Strategy};
+use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{EntryId, Failure, Usage, due};
+use greenroom_provider::NativeCompaction;
 use ractor::{Actor, ActorRef};
 
 use super::definition::Definition;
@@ -144,13 +145,18 @@ impl SessionState {
             window = window.min(limit.unwrap_or(size.tokens)).max(1);
         }
         let limits = &self.definition.agent.limits;
+        let writers = self.writers(window);
+        let native = self.definition.native_compaction().map(|own| NativeSupport {
+            summariser: writers.len() - 1,
+            is_readable: own == NativeCompaction::Readable,
+        });
         CompactionParams {
             path: self.resent_reasoning().sized(self.log.path()).into_owned(),
             settings: CompactionSettings::clone(&self.definition.settings),
             trigger: request.trigger,
             window,
             known_window,
-            summarisers: self.writers(window).into_iter().map(|writer| writer.limits).collect(),
+            summarisers: writers.into_iter().map(|writer| writer.limits).collect(),
             retries: Retries::new(limits.retries_max, limits.loading_ms_max),
             overhead: self.overhead().saturating_add(measured.hidden),
             pinned: self.log.head().pins.clone(),
@@ -163,6 +169,7 @@ impl SessionState {
             failed_attempts: request.failed_attempts,
             debt: Vec::new(),
             debt_left: Vec::new(),
+            native,
         }
     }
 
@@ -271,7 +278,9 @@ impl SessionState {
         let size = &measured.size;
         let doubts_window = size.is_window_guessed || size.window.is_none() || self.log.has_answers();
         let ratio = measured.ratio;
-        self.order(CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers }).await;
+        let head = self.definition.request_head(self.request_settings().into_owned());
+        self.order(CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers, head })
+            .await;
     }
 
     /// Passes a started compaction to the compactor.
@@ -294,7 +303,7 @@ impl SessionState {
     async fn read_debt(&self, summariser_window: u64) -> (Vec<Arc<Entry>>, Vec<EntryRange>) {
         let active = ActivePath::of(self.log.path());
         let debt = active.compaction().map(|compaction| compaction.debt.clone()).unwrap_or_default();
-        if debt.is_empty() || self.definition.settings.strategy != Strategy::Summarize {
+        if debt.is_empty() || !self.definition.settings.strategy.wants_summary() {
             return (Vec::new(), debt);
         }
         let (store, id, owed) = (self.deps.store.clone(), Arc::clone(&self.shared.id), debt.clone());
@@ -384,7 +393,7 @@ impl SessionState {
 
     /// Warns if messages were cut without a summary although one was wanted.
     fn warn_of_loss(&self, ended: &CompactionEnded) {
-        let is_wanted = self.definition.settings.strategy == Strategy::Summarize;
+        let is_wanted = self.definition.settings.strategy.wants_summary();
         match &ended.outcome {
             CompactionOutcome::Truncated { reason } if is_wanted => self.warn(format!(
                 "the oldest {} messages of the context were cut without a summary ({reason}); the next summary that can be \

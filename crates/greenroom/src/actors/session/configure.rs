@@ -3,9 +3,10 @@
 //! Invariants: an unusable definition is not adopted; a run keeps its model; the tracker measures by the
 //! current limits.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use greenroom_provider::ResentReasoning;
+use greenroom_provider::{ModelSettings, ResentReasoning};
 
 use super::definition::{Definition, SessionLimits};
 use super::{PAUSE_AFTER_FAILURES, SessionState};
@@ -35,9 +36,14 @@ impl SessionState {
     /// Returns which reasoning of earlier answers the next request contains: by the settings of the run in
     /// progress, including its prompt's.
     pub(super) fn resent_reasoning(&self) -> ResentReasoning {
+        self.definition.resent_reasoning(&self.request_settings())
+    }
+
+    /// Returns the settings of the next request: those of the run in progress, including its prompt's.
+    pub(super) fn request_settings(&self) -> Cow<'_, ModelSettings> {
         match self.runs.open() {
-            Some(run) => self.definition.resent_reasoning(run.settings()),
-            None => self.definition.resent_reasoning(&self.deps.model_settings(&self.definition.agent)),
+            Some(run) => Cow::Borrowed(run.settings()),
+            None => Cow::Owned(self.deps.model_settings(&self.definition.agent)),
         }
     }
 

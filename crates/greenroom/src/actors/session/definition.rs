@@ -11,13 +11,13 @@ use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::size::{Estimator, text_tokens, tools_tokens};
 use greenroom_kernel::usage::{Window, WindowSource};
-use greenroom_provider::{ModelSettings, ResentReasoning, SettingError, ToolChoice};
+use greenroom_provider::{ModelSettings, NativeCompaction, ResentReasoning, SettingError, ToolChoice};
 use greenroom_tools::Registry;
 
 use crate::agent::Agent;
 use crate::agent::shared_tools::AllTools;
 use crate::core::deps::Deps;
-use crate::core::message::{PromptOptions, Summariser, TrackerConfig};
+use crate::core::message::{PromptOptions, RequestHead, Summariser, TrackerConfig};
 use crate::lane::Lane;
 use crate::values::error::{ConfigError, Result};
 
@@ -261,6 +261,16 @@ impl Definition {
         let before = self.window;
         self.window = deps.window(&self.agent, &self.lane, self.model(), &self.settings, overhead);
         self.window != before
+    }
+
+    /// Returns what every request of the session begins with.
+    pub(super) fn request_head(&self, settings: ModelSettings) -> RequestHead {
+        RequestHead { system: Arc::clone(&self.instructions), tools: self.tools.specs(), settings }
+    }
+
+    /// Returns how the provider compacts conversations with the session's model by itself.
+    pub(super) fn native_compaction(&self) -> Option<NativeCompaction> {
+        self.lane.provider.native_compaction(self.model())
     }
 
     /// Returns which reasoning of earlier answers a request with these settings contains.

@@ -179,6 +179,7 @@ impl SessionState {
             files: FileOps::default(),
             trigger: Trigger::Manual,
             truncated: true,
+            native: None,
             from_hook: true,
             is_split_turn: false,
             tokens_before: self.shared.context().tokens,

@@ -175,7 +175,9 @@ impl SessionState {
         let ratio = self.ratio();
         let work = CompactionWork::Branch(Box::new(work));
         let doubts_window = self.log.has_answers();
-        self.order(CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers }).await;
+        let head = self.definition.request_head(self.request_settings().into_owned());
+        self.order(CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers, head })
+            .await;
     }
 
     /// Returns the requests for the summary of the abandoned branch, and their models; `None` if the branch

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_kernel::EntryId;
 use greenroom_kernel::compacting::branch::BranchSummary;
 use greenroom_kernel::compacting::{Compacting, Effect};
 use greenroom_kernel::run::Fallbacks;
 use greenroom_kernel::usage::Ratio;
+use greenroom_kernel::{EntryId, ToolSpec};
 use greenroom_provider::{ModelSettings, OutputSchema};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -104,6 +104,16 @@ pub(crate) struct CompactionOrder {
     pub(crate) doubts_window: bool,
     /// The models that write the summaries, in order: each is used after the previous one failed.
     pub(crate) summarisers: Vec<Summariser>,
+    /// What the session's requests begin with, for the provider's own compaction.
+    pub(crate) head: RequestHead,
+}
+
+/// What every request of a session begins with.
+#[derive(Clone)]
+pub(crate) struct RequestHead {
+    pub(crate) system: Arc<str>,
+    pub(crate) tools: Arc<[ToolSpec]>,
+    pub(crate) settings: ModelSettings,
 }
 
 /// The work of a compactor.

@@ -74,7 +74,8 @@ fn drive(
                 }
                 Effect::Withdraw(ids) => withdraw(&mut waiting, ids),
                 Effect::FallBack { .. } => {}
-                Effect::Consult(_)
+                Effect::NativeFailed { .. }
+                | Effect::Consult(_)
                 | Effect::Install(_)
                 | Effect::InstallPrune(_)
                 | Effect::Summarised(_)

@@ -192,7 +192,8 @@ fn reasoning_that_a_template_drops_is_found_out_and_dropped_from_the_count() {
         for (kept_in_turn, kept_after) in [(true, true), (true, false), (false, false)] {
             for is_told in [true, false] {
                 let what = format!("{overhead}, {kept_in_turn}, {kept_after}, told: {is_told}");
-                let resent = ResentReasoning { readable_of: Some(provider.clone()), dialect: None };
+                let resent =
+                    ResentReasoning { readable_of: Some(provider.clone()), dialect: None, opaque_of: None };
                 let frame = RequestFrame { overhead, resent, window: Some(400_000) };
                 let mut tracker = Tracker::open(&[], frame, Ratio::default());
                 // The server's count of everything, and of the reasoning of the current turn.
@@ -237,7 +238,7 @@ fn another_rule_counts_the_path_anew() {
         vec![Arc::new(user(30)), Arc::new(entry(Message::Assistant(assistant(parts)), 20, 1_600))];
     let frame = |readable_of: Option<&String>| RequestFrame {
         overhead: OVERHEAD,
-        resent: ResentReasoning { readable_of: readable_of.cloned(), dialect: None },
+        resent: ResentReasoning { readable_of: readable_of.cloned(), dialect: None, opaque_of: None },
         window: None,
     };
     let mut tracker = Tracker::open(&path, frame(None), Ratio::default());

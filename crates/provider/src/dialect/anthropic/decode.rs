@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::DIALECT;
 use crate::dialect::fields::Fields;
 use crate::dialect::{Asked, Decoder, Ids, Progress, Taken, error_in_stream, with_calls};
-use crate::{ProviderError, ReplyEvent};
+use crate::{ProviderError, Purpose, ReplyEvent};
 
 /// The decoder of one answer.
 #[derive(Debug, Default)]
@@ -345,6 +345,7 @@ impl Decoder for AnthropicDecoder {
         let stop = match reason {
             "max_tokens" => StopReason::Length,
             "tool_use" => StopReason::ToolCalls,
+            "compaction" if asked.purpose == Purpose::Compaction => StopReason::Stop,
             "pause_turn" | "compaction" => StopReason::Paused,
             "refusal" => StopReason::ContentFilter,
             "model_context_window_exceeded" if self.has_output() => StopReason::Length,
@@ -358,7 +359,13 @@ impl Decoder for AnthropicDecoder {
         };
         let used_ids = if self.calls > 0 { asked.call_ids() } else { HashSet::new() };
         let mut ids = Ids::new(used_ids);
-        let content: Vec<Part> = self.blocks.into_iter().flat_map(|block| block.parts(&mut ids)).collect();
+        let is_compaction = asked.purpose == Purpose::Compaction;
+        let parts = |block: Block| {
+            // What the user reads is also in the block.
+            let summary = block.fields.text("content").filter(|_| is_compaction && block.has_ended);
+            summary.map(Part::Text).into_iter().chain(block.parts(&mut ids))
+        };
+        let content: Vec<Part> = self.blocks.into_iter().flat_map(parts).collect();
         Ok(AssistantMessage {
             stop: with_calls(stop, &content),
             content,

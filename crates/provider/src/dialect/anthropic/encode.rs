@@ -4,6 +4,7 @@
 //! whatever follows it, except for marks of cache breakpoints, which change nothing in what the model reads.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use greenroom_kernel::{AssistantMessage, Block, Image, Message, Part, ToolCall, ToolResult, ToolStatus};
 use serde::Serialize;
@@ -14,12 +15,14 @@ use super::{DIALECT, VERTEX_VERSION};
 use crate::dialect::fields::Fields;
 use crate::dialect::ids::{is_name_byte, sendable_id, sendable_tool_name};
 use crate::dialect::size_hint;
-use crate::{ReasoningEffort, Request, ToolChoice, sendable_arguments};
+use crate::{Purpose, ReasoningEffort, Request, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that the API accepts, in bytes.
 const CALL_ID_BYTES_MAX: usize = 64;
 /// The fewest tokens that older models take for thinking.
 const THINKING_TOKENS_MIN: u64 = 1_024;
+/// The longest instruction for a compaction, in characters.
+const INSTRUCTION_CHARS_MAX: usize = 16_384;
 
 /// How requests are written for one server.
 #[derive(Debug, Clone, Copy)]
@@ -157,15 +160,25 @@ pub(super) fn body(request: &Request, style: &Style) -> serde_json::Result<Vec<u
     if let (None, Some(last)) = (system, tools.last_mut()) {
         last.cache_control = Some(CACHED);
     }
+    let (conversation, compaction) = match request.purpose {
+        Purpose::Compaction => split_instruction(&request.messages),
+        Purpose::Step | Purpose::Summary => (&*request.messages, None),
+    };
+    let mut settings = wire_settings(request, limit);
+    if let Some(compaction) = compaction {
+        // The API refuses the two together.
+        settings.remove("context_management");
+        settings.insert("compaction".to_owned(), compaction);
+    }
     let body = Body {
         anthropic_version: style.is_vertex.then_some(VERTEX_VERSION),
         model: (!style.is_vertex).then_some(&*request.model),
         max_tokens: limit,
         tools,
         system: system.map(|system| [text(system.into(), Some(CACHED))]),
-        messages: messages(request)?,
+        messages: messages(conversation)?,
         stream: style.stream,
-        settings: wire_settings(request, limit),
+        settings,
         metadata: style.names_session.then(|| Metadata { user_id: &request.session }),
     };
     let mut bytes = Vec::with_capacity(size_hint(request));
@@ -188,7 +201,7 @@ fn most_output(model: &str, style: &Style) -> u64 {
 }
 
 /// Whether a model takes a budget for its thinking, in tokens, instead of an effort: Claude 3.7 to 4.5.
-fn takes_budget(model: &str) -> bool {
+pub(super) fn takes_budget(model: &str) -> bool {
     let Some(at) = model.find("claude-") else { return false };
     let mut numbers = model[at..].split(['-', '.', '@', ':']).filter_map(|word| word.parse::<u32>().ok());
     // A date at the end is not a part of the version.
@@ -205,6 +218,29 @@ pub(super) fn has_bound_thinking(request: &Request) -> bool {
         |part: &Part| matches!(part, Part::OpaqueReasoning { dialect, .. } if dialect == DIALECT);
     let answers = || request.messages.iter().filter_map(|message| message.as_answer());
     binds && answers().any(|answer| answer.content.iter().any(is_thinking))
+}
+
+/// Whether a request asks for a compaction, or carries the result of one.
+pub(super) fn needs_compaction(request: &Request) -> bool {
+    let is_own = |block: &Block| matches!(block, Block::Native(native) if native.dialect == DIALECT);
+    let carries = |message: &Message| match message {
+        Message::User(blocks) => blocks.iter().any(is_own),
+        Message::Assistant(_) | Message::ToolResult(_) => false,
+    };
+    // It must be the first message.
+    request.purpose == Purpose::Compaction || request.messages.first().is_some_and(|first| carries(first))
+}
+
+/// Takes the instruction for a compaction off a conversation, which ends with it.
+fn split_instruction(messages: &[Arc<Message>]) -> (&[Arc<Message>], Option<Value>) {
+    let Some((last, conversation)) = messages.split_last() else { return (messages, None) };
+    let text = last.text();
+    let mut compaction = json!({ "type": "summarize" });
+    // The API's own instruction serves where ours would be refused.
+    if (1..=INSTRUCTION_CHARS_MAX).contains(&text.chars().count()) {
+        compaction["instructions"] = text.into();
+    }
+    (conversation, Some(compaction))
 }
 
 /// Returns the fields that the settings mean, with the user's own.
@@ -298,9 +334,9 @@ fn tool_choice(request: &Request) -> Option<Value> {
 }
 
 /// Writes the conversation. Messages of one role in a row become one, as the API requires of results.
-fn messages(request: &Request) -> serde_json::Result<Vec<WireMessage<'_>>> {
-    let mut wire: Vec<WireMessage<'_>> = Vec::with_capacity(request.messages.len());
-    for message in &request.messages {
+fn messages(conversation: &[Arc<Message>]) -> serde_json::Result<Vec<WireMessage<'_>>> {
+    let mut wire: Vec<WireMessage<'_>> = Vec::with_capacity(conversation.len());
+    for message in conversation {
         let (role, mut content) = match &**message {
             Message::User(blocks) => ("user", contents(blocks)),
             Message::ToolResult(result) => ("user", vec![wire_result(result)]),
@@ -348,14 +384,21 @@ fn text(text: Cow<'_, str>, cache_control: Option<CacheControl>) -> Content<'_> 
 
 /// Writes text and images. The API refuses text that is blank.
 fn contents(blocks: &[Block]) -> Vec<Content<'_>> {
-    fn content(block: &Block) -> Option<Content<'_>> {
+    let mut wire = Vec::with_capacity(blocks.len());
+    for block in blocks {
         match block {
-            Block::Text(said) => (!said.trim().is_empty()).then(|| text(said.into(), None)),
-            Block::Image(image) => Some(wire_image(image)),
-            _ => None,
+            Block::Text(said) => wire.extend((!said.trim().is_empty()).then(|| text(said.into(), None))),
+            Block::Image(image) => wire.push(wire_image(image)),
+            // The API's own form of the text before it.
+            Block::Native(native) if native.dialect == DIALECT => {
+                wire.pop();
+                let raw = |block: &String| RawValue::from_string(block.clone()).ok().map(Content::Raw);
+                wire.extend(native.blocks.iter().filter_map(raw));
+            }
+            _ => {}
         }
     }
-    blocks.iter().filter_map(content).collect()
+    wire
 }
 
 fn wire_image(image: &Image) -> Content<'_> {

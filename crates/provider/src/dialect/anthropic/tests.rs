@@ -100,7 +100,7 @@ fn decode(events: &[Value]) -> (Result<AssistantMessage, crate::ProviderError>, 
         assert!(matches!(taken, Taken::Progress | Taken::Nothing), "{event}: {taken:?}");
     }
     let progress = decoder.progress();
-    let asked = Asked { provider: "anthropic", model: "m", messages: &[] };
+    let asked = Asked { provider: "anthropic", model: "m", purpose: Purpose::Step, messages: &[] };
     (decoder.finish(&asked, &mut shown), shown.into(), progress)
 }
 

@@ -115,7 +115,7 @@ fn decode_raw(chunks: &[&str]) -> Decoded {
         assert!(matches!(taken, Taken::Progress | Taken::Nothing), "{chunk}: {taken:?}");
     }
     let progress = decoder.progress();
-    let asked = Asked { provider: "google", model: "m", messages: &[] };
+    let asked = Asked { provider: "google", model: "m", purpose: Purpose::Step, messages: &[] };
     Decoded { answer: decoder.finish(&asked, &mut shown), shown: shown.into(), progress }
 }
 
@@ -922,7 +922,10 @@ fn each_place_has_its_address_and_key() {
     );
     assert_eq!(serde_json::to_value(options.api).unwrap(), json!("gemini"));
     let rule = Gemini::new(&options).resent_reasoning(&ModelSettings::new(), &options);
-    assert_eq!(rule, ResentReasoning { readable_of: None, dialect: Some("gemini".to_owned()) });
+    assert_eq!(
+        rule,
+        ResentReasoning { readable_of: None, dialect: Some("gemini".to_owned()), opaque_of: None }
+    );
 }
 
 /// A random conversation in groups: messages that are sent together.

@@ -14,7 +14,7 @@ use super::item::{Kind, raw, take_text};
 use crate::dialect::chat::stop_reason;
 use crate::dialect::fields::Fields;
 use crate::dialect::{Asked, Decoder, Ids, Progress, Taken, with_calls};
-use crate::{ProviderError, ReplyEvent};
+use crate::{ProviderError, Purpose, ReplyEvent};
 
 /// The decoder of one answer.
 #[derive(Debug, Default)]
@@ -287,6 +287,12 @@ impl Item {
         }
     }
 
+    /// Returns the item as it came, if its end came.
+    fn whole(self) -> Option<Part> {
+        let data = self.ended?.whole.get().to_owned();
+        Some(Part::OpaqueBlock { dialect: DIALECT.to_owned(), data })
+    }
+
     /// Returns the parts that keep the item: a readable one, and what has to be sent back with it.
     fn parts(self, ids: &mut Ids<'_>) -> Vec<Part> {
         let Self { kind, text, name, call_id, ended, .. } = self;
@@ -474,7 +480,11 @@ impl Decoder for ResponsesDecoder {
         let stop = stop_reason(reason, self.has_output())?;
         let used_ids = if self.calls > 0 { asked.call_ids() } else { HashSet::new() };
         let mut ids = Ids::new(used_ids);
-        let content: Vec<Part> = self.items.into_iter().flat_map(|item| item.parts(&mut ids)).collect();
+        let content: Vec<Part> = if asked.purpose == Purpose::Compaction {
+            self.items.into_iter().filter_map(Item::whole).collect()
+        } else {
+            self.items.into_iter().flat_map(|item| item.parts(&mut ids)).collect()
+        };
         Ok(AssistantMessage {
             stop: with_calls(stop, &content),
             content,

@@ -4,6 +4,7 @@
 //! the same id; and an answer's opaque data goes to the provider that sent it and to no other, which would refuse it.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use greenroom_kernel::{AssistantMessage, Block, Image, Message, Part, ToolCall, ToolResult};
 use serde::{Serialize, Serializer};
@@ -106,7 +107,7 @@ pub(super) fn body(request: &Request, style: &Style<'_>) -> serde_json::Result<V
     let body = Body {
         model: &request.model,
         instructions: request.system.as_deref().filter(|system| !system.is_empty()),
-        input: input(request, style.provider),
+        input: input(&request.messages, style.provider),
         tools: request
             .tools
             .iter()
@@ -125,6 +126,32 @@ pub(super) fn body(request: &Request, style: &Style<'_>) -> serde_json::Result<V
     let mut bytes = Vec::with_capacity(size_hint(request));
     serde_json::to_writer(&mut bytes, &body)?;
     Ok(bytes)
+}
+
+/// A request to compact a conversation. Its last message is an instruction, which the API does not take.
+#[derive(Serialize)]
+struct CompactBody<'a> {
+    model: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instructions: Option<&'a str>,
+    input: Vec<Item<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_cache_key: Option<&'a str>,
+}
+
+/// Writes a request to compact a conversation.
+pub(super) fn compact_body(
+    request: &Request,
+    provider: &str,
+    names_session: bool,
+) -> serde_json::Result<Vec<u8>> {
+    let conversation = request.messages.split_last().map_or(&[][..], |(_, messages)| messages);
+    serde_json::to_vec(&CompactBody {
+        model: &request.model,
+        instructions: request.system.as_deref().filter(|system| !system.is_empty()),
+        input: input(conversation, provider),
+        prompt_cache_key: (names_session && !request.session.is_empty()).then_some(&*request.session),
+    })
 }
 
 /// Returns the fields that the settings mean, with the user's own. The API has no `stop` and no `seed`.
@@ -187,16 +214,11 @@ fn tool_choice(choice: &ToolChoice) -> Value {
 }
 
 /// Writes the conversation.
-fn input<'a>(request: &'a Request, provider: &str) -> Vec<Item<'a>> {
-    let mut items = Vec::with_capacity(request.messages.len());
-    for message in &request.messages {
+fn input<'a>(messages: &'a [Arc<Message>], provider: &str) -> Vec<Item<'a>> {
+    let mut items = Vec::with_capacity(messages.len());
+    for message in messages {
         match &**message {
-            Message::User(blocks) => {
-                let content = contents(blocks);
-                if !content.is_empty() {
-                    items.push(Item::Written(Written::Message { role: "user", content }));
-                }
-            }
+            Message::User(blocks) => user_items(blocks, provider, &mut items),
             Message::ToolResult(result) => items.push(wire_result(result)),
             Message::Assistant(answer) => {
                 items.extend(answer_items(answer, answer.provider == provider));
@@ -204,6 +226,28 @@ fn input<'a>(request: &'a Request, provider: &str) -> Vec<Item<'a>> {
         }
     }
     items
+}
+
+/// Writes a message of the user, with the provider's own form of a text in place of the text.
+fn user_items<'a>(blocks: &'a [Block], provider: &str, items: &mut Vec<Item<'a>>) {
+    let mut content = Vec::new();
+    for block in blocks {
+        match block {
+            Block::Native(native) if native.dialect == DIALECT && native.provider == provider => {
+                content.pop();
+                if !content.is_empty() {
+                    let content = std::mem::take(&mut content);
+                    items.push(Item::Written(Written::Message { role: "user", content }));
+                }
+                let whole = |block: &'a String| serde_json::from_str(block).ok().map(Item::Whole);
+                items.extend(native.blocks.iter().filter_map(whole));
+            }
+            block => content.extend(self::content(block)),
+        }
+    }
+    if !content.is_empty() {
+        items.push(Item::Written(Written::Message { role: "user", content }));
+    }
 }
 
 fn contents(blocks: &[Block]) -> Vec<Content<'_>> {

@@ -112,7 +112,7 @@ fn decode(events: &[String]) -> Decoded {
         assert!(matches!(taken, Taken::Progress | Taken::Nothing), "{event}: {taken:?}");
     }
     let progress = decoder.progress();
-    let asked = Asked { provider: "openai", model: "gpt-5", messages: &[] };
+    let asked = Asked { provider: "openai", model: "gpt-5", purpose: Purpose::Step, messages: &[] };
     Decoded { answer: decoder.finish(&asked, &mut shown), shown: shown.into(), progress }
 }
 

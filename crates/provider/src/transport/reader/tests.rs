@@ -15,6 +15,10 @@ use crate::transport::{HttpProvider, ServerOptions};
 const FIRST: Duration = Duration::from_secs(20);
 const IDLE: Duration = Duration::from_secs(3);
 
+fn no_call() -> Call {
+    Call { model: String::new(), messages: Vec::new(), purpose: Purpose::Step }
+}
+
 fn reader(chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static, first: Duration) -> Reader {
     let options = ServerOptions {
         base_url: "http://localhost/v1".parse().expect("a URL"),
@@ -23,7 +27,7 @@ fn reader(chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static, f
         ..ServerOptions::default()
     };
     let server = HttpProvider::new(options).expect("good options").server;
-    Reader::new(Body::events(chunks, usize::MAX), deadline_after(first), String::new(), Vec::new(), server)
+    Reader::new(Body::events(chunks, usize::MAX), deadline_after(first), no_call(), server)
 }
 
 fn text(text: &str) -> Bytes {
@@ -119,7 +123,7 @@ async fn a_call_has_no_id_that_a_call_of_the_conversation_has() {
         stop_raw: None,
         error: None,
     };
-    reader.messages.push(Arc::new(Message::Assistant(answer)));
+    reader.call.messages.push(Arc::new(Message::Assistant(answer)));
     while let Some(event) = reader.next().await {
         if let ReplyEvent::Done(answer) = event.expect("an answer") {
             let ids: Vec<&str> = answer.tool_calls().map(|call| call.id.as_str()).collect();
@@ -152,7 +156,7 @@ const RESPONSES: &str = concat!(
 /// The answer of a stream that came in these chunks.
 async fn answer_in(server: Arc<Server>, chunks: Vec<Bytes>) -> Result<AssistantMessage, ProviderError> {
     let body = Body::events(stream::iter(chunks.into_iter().map(Ok)), usize::MAX);
-    let mut reader = Reader::new(body, deadline_after(FIRST), String::new(), Vec::new(), server);
+    let mut reader = Reader::new(body, deadline_after(FIRST), no_call(), server);
     while let Some(event) = reader.next().await {
         if let ReplyEvent::Done(answer) = event? {
             return Ok(*answer);

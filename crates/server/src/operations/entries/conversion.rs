@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use greenroom_kernel::entry::{
     ChildRecord, ChildStage, Compaction, CompactionEnded, Custom, Entry, EntryId, EntryKind, EntryRange,
-    HandOff, Prune, PrunedResult, Shell,
+    HandOff, NativeSummary, Prune, PrunedResult, Shell,
 };
 use greenroom_kernel::files::{FileOps, Touch, Touched};
-use greenroom_kernel::message::Image;
+use greenroom_kernel::message::{Image, Native};
 use greenroom_kernel::question::AskedQuestion;
 use greenroom_kernel::{AssistantMessage, Block, Message, Part, ToolCall, ToolResult};
 
 use super::{
-    LoggedBlock, LoggedCompaction, LoggedEntry, LoggedFiles, LoggedKind, LoggedPart, LoggedPruned,
-    LoggedTouch,
+    LoggedBlock, LoggedCompaction, LoggedEntry, LoggedFiles, LoggedKind, LoggedNative, LoggedPart,
+    LoggedPruned, LoggedTouch,
 };
 use crate::operations::ImageData;
 
@@ -342,7 +342,11 @@ impl LoggedCompaction {
             usage,
             cost_microdollars,
             debt,
+            native,
         } = compaction;
+        let native = native.map(|NativeSummary { native: Native { provider, dialect, blocks }, tokens }| {
+            LoggedNative { provider, dialect, blocks, tokens }
+        });
         let debt = debt.into_iter().map(|EntryRange { first, last }| (first, last)).collect();
         let files = LoggedFiles::of(&files);
         Self {
@@ -367,6 +371,7 @@ impl LoggedCompaction {
             usage,
             cost_microdollars,
             debt,
+            native,
         }
     }
 
@@ -393,7 +398,12 @@ impl LoggedCompaction {
             usage,
             cost_microdollars,
             debt,
+            native,
         } = self;
+        let native = native.map(|LoggedNative { provider, dialect, blocks, tokens }| NativeSummary {
+            native: Native { provider, dialect, blocks },
+            tokens,
+        });
         let debt = debt.into_iter().map(|(first, last)| EntryRange { first, last }).collect();
         let files = files.files();
         Compaction {
@@ -418,6 +428,7 @@ impl LoggedCompaction {
             usage,
             cost_microdollars,
             debt,
+            native,
         }
     }
 }

@@ -77,6 +77,14 @@ fn kinds() -> Vec<EntryKind> {
         usage: usage(),
         cost_microdollars: Some(3),
         debt: vec![EntryRange { first: id(5), last: id(6) }],
+        native: Some(NativeSummary {
+            native: Native {
+                provider: "p".to_owned(),
+                dialect: "d".to_owned(),
+                blocks: vec!["{\"b\":1}".to_owned(), "x".to_owned()],
+            },
+            tokens: 13,
+        }),
     };
     let ended = CompactionEnded {
         started: id(7),
