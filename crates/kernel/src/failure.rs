@@ -33,6 +33,9 @@ pub enum FailureClass {
     ContentFilter,
     /// Even the smallest context does not fit: what remains cannot be compacted.
     ContextFloor,
+    /// The provider refuses content of earlier answers that it sent itself: a signature, encrypted reasoning or its own
+    /// compaction. The same request without such content may succeed.
+    OpaqueRefused,
     /// The server is not ready yet: it loads its model, or starts again. Waiting heals it, minutes perhaps.
     Loading,
     /// Anything else: most often a request that the provider calls invalid. A class of a newer program reads as this one.
@@ -56,6 +59,7 @@ impl FailureClass {
             Self::Malformed => "malformed",
             Self::ContentFilter => "content_filter",
             Self::ContextFloor => "context_floor",
+            Self::OpaqueRefused => "opaque_refused",
             Self::Other => "other",
             Self::Loading => "loading",
         }
@@ -79,6 +83,7 @@ impl FailureClass {
             | Self::Auth
             | Self::ContentFilter
             | Self::ContextFloor
+            | Self::OpaqueRefused
             | Self::Other => false,
         }
     }

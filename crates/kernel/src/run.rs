@@ -209,6 +209,8 @@ pub enum Effect {
         output_tokens_max: Option<u64>,
         /// The images to send; placeholders replace the others.
         media: Media,
+        /// Leave out what only the provider can read, because it refused that.
+        without_opaque: bool,
     },
     /// Record these messages.
     Record {
@@ -484,6 +486,7 @@ impl Run {
         effects.push(Effect::Ask {
             output_tokens_max: self.recovery.output_tokens_max,
             media: self.recovery.media,
+            without_opaque: self.recovery.without_opaque,
         });
         effects
     }

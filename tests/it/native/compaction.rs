@@ -2,7 +2,10 @@
 //! provider; and a session that never depends on it.
 
 use greenroom::EventKind;
-use greenroom::provider::{Provider, Purpose};
+use greenroom::provider::{
+    BoxFuture, Provider, ProviderError, Purpose, ReplyStream, Request, ResentReasoning, classify,
+};
+use greenroom_kernel::Block;
 use greenroom_kernel::{Compaction, EntryKind};
 
 use super::*;
@@ -175,4 +178,56 @@ async fn it_is_read_by_its_provider_alone() {
         first.assert_clean();
         second.assert_clean();
     }
+}
+
+/// A provider that takes nothing back that only it can read: its keys have changed.
+struct Forgetful(Arc<dyn Provider>);
+
+impl Provider for Forgetful {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn resent_reasoning(&self, settings: &ModelSettings) -> ResentReasoning {
+        self.0.resent_reasoning(settings)
+    }
+
+    fn stream(
+        &self,
+        request: Request,
+    ) -> BoxFuture<'static, std::result::Result<ReplyStream, ProviderError>> {
+        let is_opaque = |message: &Arc<Message>| match &**message {
+            Message::User(blocks) => blocks.iter().any(|block| matches!(block, Block::Native(_))),
+            Message::Assistant(answer) => {
+                answer.content.iter().any(|part| matches!(part, Part::OpaqueReasoning { .. }))
+            }
+            Message::ToolResult(_) => false,
+        };
+        if !request.messages.iter().any(is_opaque) {
+            return self.0.stream(request);
+        }
+        let body = r#"{"error":{"message":"The encrypted content gAAA could not be verified.","code":"invalid_encrypted_content"}}"#;
+        Box::pin(async move { Err(ProviderError::new(classify(Some(400), body, None), body)) })
+    }
+}
+
+/// Sessions elsewhere are lost when their provider refuses what it sent itself.
+#[tokio::test]
+async fn a_provider_that_refuses_its_own_summary_gets_the_text() {
+    let model = model_with(Some(NativeCompaction::Opaque));
+    let dir = tempfile::tempdir().unwrap();
+    for life in 0..2 {
+        let own = model.provider();
+        let provider: Arc<dyn Provider> = if life == 0 { own } else { Arc::new(Forgetful(own)) };
+        let builder = Runtime::builder().provider(provider).data_dir(dir.path());
+        let runtime = builder.compact_between_runs(false).start().await.unwrap();
+        let session = runtime.open("s", &natively(Strategy::Native)).await.unwrap();
+        let mut events = session.subscribe();
+        talk(&session, 14 * life, 14).await;
+        assert!(reads_summary(&model));
+        let is_told = |event: &greenroom::Event| matches!(&event.kind, EventKind::Warning { message } if message.contains("continues without them"));
+        assert_eq!(drain(&mut events).iter().any(|event| is_told(event)), life == 1);
+        runtime.shutdown().await.unwrap();
+    }
+    model.assert_clean();
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use greenroom_kernel::failure::Failure;
 use greenroom_kernel::run::{AbortCause, Effect, Input, Run};
 use greenroom_kernel::{Message, cost};
-use greenroom_provider::{ModelSettings, Purpose, Request, ToolChoice};
+use greenroom_provider::{ModelSettings, Purpose, Request, ResentReasoning, ToolChoice};
 use greenroom_tools::Pauses;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio_util::sync::CancellationToken;
@@ -214,6 +214,7 @@ impl AgentState {
             next_request: None,
             fewer_images: None,
             media_missed: false,
+            opaque_missed: false,
             measuring: false,
             measured: None,
             context: None,
@@ -328,9 +329,9 @@ impl AgentState {
                 }
                 self.publish(stamp, EventKind::StepEnd { step });
             }
-            Effect::Ask { output_tokens_max, media } => {
+            Effect::Ask { output_tokens_max, media, without_opaque } => {
                 let Some(running) = self.current(stamp) else { return };
-                running.next_request = Some(RequestForm { output_tokens_max, media });
+                running.next_request = Some(RequestForm { output_tokens_max, media, without_opaque });
                 match running.context.take() {
                     Some(messages) => self.ask(myself, stamp, messages),
                     None => self.tell_session(SessionMessage::Project { stamp }),
@@ -452,7 +453,8 @@ impl AgentState {
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         let session = self.session.clone();
         let Some(running) = self.current(stamp) else { return };
-        let Some(RequestForm { output_tokens_max, media }) = running.next_request.take() else { return };
+        let Some(form) = running.next_request.take() else { return };
+        let RequestForm { output_tokens_max, media, without_opaque } = form;
         let begin = &running.begin;
         let (messages, missing) =
             greenroom_kernel::path::limit_media(messages, media, begin.max_request_bytes);
@@ -460,6 +462,20 @@ impl AgentState {
         if missing > 0 && !std::mem::replace(&mut running.media_missed, true) {
             let message =
                 format!("{missing} of the newest images were not sent: the request would be too large");
+            shared.publish(&deps.bus, EventKind::Warning { message });
+        }
+        let messages = match without_opaque {
+            true => {
+                let strip = |message: &Arc<Message>| ResentReasoning::default().strip(message).into_owned();
+                messages.iter().map(strip).collect()
+            }
+            false => messages,
+        };
+        if without_opaque && !std::mem::replace(&mut running.opaque_missed, true) {
+            let message = "the provider refused the signatures, encrypted reasoning or compaction that it sent earlier in \
+                           this session: this run continues without them"
+                .to_owned();
+            tracing::warn!(session = %shared.id, "{message}");
             shared.publish(&deps.bus, EventKind::Warning { message });
         }
         let mut settings = ModelSettings { output_tokens_max, ..begin.settings.clone() };

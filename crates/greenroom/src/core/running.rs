@@ -32,6 +32,8 @@ pub(crate) struct Running {
     pub(crate) step_span: Span,
     /// Whether the user was warned that images of the prompt are not sent.
     pub(crate) media_missed: bool,
+    /// Whether the user was told that opaque data is left out.
+    pub(crate) opaque_missed: bool,
     pub(crate) measuring: bool,
     /// The newest measurement.
     pub(crate) measured: Option<Box<Measurement>>,
@@ -56,4 +58,6 @@ pub(crate) struct Running {
 pub(crate) struct RequestForm {
     pub(crate) output_tokens_max: Option<u64>,
     pub(crate) media: Media,
+    /// Whether what only the provider can read is left out.
+    pub(crate) without_opaque: bool,
 }

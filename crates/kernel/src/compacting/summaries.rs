@@ -429,6 +429,7 @@ impl Summaries {
             FailureClass::Auth
             | FailureClass::Quota
             | FailureClass::ContentFilter
+            | FailureClass::OpaqueRefused
             | FailureClass::ContextFloor => self.ask_next(pending, &failure.message),
         }
     }

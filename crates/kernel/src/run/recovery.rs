@@ -55,6 +55,8 @@ pub(super) struct Recovery {
     pub(super) output_tokens_max: Option<u64>,
     /// The images that the next request carries.
     pub(super) media: Media,
+    /// Whether requests leave out the opaque data of earlier answers, because the provider refused it.
+    pub(super) without_opaque: bool,
     /// Whether the provider silently truncated the context: compact before the next model call.
     pub(super) must_compact: bool,
     /// The failure from which the current compaction recovers.
@@ -78,6 +80,7 @@ impl Recovery {
             output_configured,
             output_tokens_max: output_configured,
             media: Media::All,
+            without_opaque: false,
             must_compact: false,
             last_failure: None,
             wordless: 0,
@@ -195,6 +198,10 @@ impl Run {
                 None if wordless => self.give_up(failure),
                 None => self.compact_for(failure),
             },
+            FailureClass::OpaqueRefused if !self.recovery.without_opaque => {
+                self.recovery.without_opaque = true;
+                self.ask()
+            }
             FailureClass::OutputLimit if self.recovery.output_lowered < 2 => {
                 self.recovery.output_lowered += 1;
                 let now = self.recovery.output_tokens_max;
@@ -214,6 +221,7 @@ impl Run {
             | FailureClass::Auth
             | FailureClass::ContentFilter
             | FailureClass::ContextFloor
+            | FailureClass::OpaqueRefused
             | FailureClass::Other => self.give_up(failure),
         }
     }

@@ -105,14 +105,15 @@ fn words(effects: &[Effect]) -> String {
                 let at = if *at_window { " window" } else { "" };
                 format!("compact {}{at} {failed_attempts}", why.as_str().expect("a word"))
             }
-            Effect::Ask { output_tokens_max, media } => {
+            Effect::Ask { output_tokens_max, media, without_opaque } => {
                 let out = output_tokens_max.map_or(String::new(), |tokens| format!(" out={tokens}"));
                 let media = match media {
                     Media::All => "",
                     Media::Newest => " newest",
                     Media::Nothing => " bare",
                 };
-                format!("ask{out}{media}")
+                let plain = if *without_opaque { " plain" } else { "" };
+                format!("ask{out}{media}{plain}")
             }
             Effect::Record { messages, boundary } => {
                 let boundary = match boundary {
@@ -687,6 +688,20 @@ fn a_report_above_the_window_says_that_the_context_was_cut() {
     ]);
 }
 
+/// What the provider refuses although it sent it itself is left out for the rest of the run, once.
+#[test]
+fn refused_opaque_data_is_left_out() {
+    let refused = || failed(FailureClass::OpaqueRefused);
+    check_asked(vec![
+        (refused(), "ask plain"),
+        (text(), "record (a) end"),
+        (recorded(1), "measure"),
+        (size(10), "ask plain"),
+        (refused(), "end failed opaque_refused ()"),
+    ]);
+    check_asked(vec![(refused(), "ask plain"), (refused(), "end failed opaque_refused ()")]);
+}
+
 #[test]
 fn a_payload_too_large_is_sent_with_fewer_images_before_anything_is_compacted() {
     let (old, new) = (|| too_many_bytes(Some(Media::Newest)), || too_many_bytes(Some(Media::Nothing)));
@@ -1169,7 +1184,8 @@ fn what_is_not_awaited_is_ignored() {
     ]);
 }
 
-const CLASSES: [FailureClass; 13] = [
+const CLASSES: [FailureClass; 14] = [
+    FailureClass::OpaqueRefused,
     FailureClass::ContextOverflow,
     FailureClass::OutputLimit,
     FailureClass::PayloadTooLarge,

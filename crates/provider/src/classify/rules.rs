@@ -5,8 +5,8 @@
 //! never overruled by the words of a context overflow.
 
 use greenroom_kernel::FailureClass::{
-    self, Auth, ContentFilter, ContextOverflow, Loading, Other, OutputLimit, Overloaded, PayloadTooLarge,
-    Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
+    self, Auth, ContentFilter, ContextOverflow, Loading, OpaqueRefused, Other, OutputLimit, Overloaded,
+    PayloadTooLarge, Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
 };
 
 use super::digest::Digest;
@@ -72,6 +72,10 @@ pub(super) const RULES: &[Rule] = &[
     // 4. Words for a refusal that may quote the vocabulary of an overflow but is not one.
     rule("loading words", Verdict::Class(Loading), |refusal| {
         refusal.may_be_no_overflow() && !refusal.blames_request() && words::is_loading(&refusal.digest.text)
+    }),
+    rule("refusal of opaque data", Verdict::Class(OpaqueRefused), |refusal| {
+        refusal.may_be_no_overflow()
+            && (refusal.has_code(words::OPAQUE_CODES) || words::is_opaque_refused(&refusal.digest.text))
     }),
     rule("quota or rate limit words", Verdict::Limit, |refusal| {
         refusal.may_be_no_overflow()

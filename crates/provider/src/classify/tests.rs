@@ -1119,3 +1119,54 @@ fn a_server_that_loads_its_model() {
         classify(Some(503), r#"{"error":"Model m is currently loading","estimated_time":20.0}"#, None);
     assert_eq!(failure.retry_after_ms, Some(20_000));
 }
+
+#[test]
+fn refusals_of_opaque_data() {
+    for (body, status) in [
+        (
+            r#"{"error":{"message":"The encrypted content gAAA...DQ== could not be verified.","type":"invalid_request_error","param":null,"code":"invalid_encrypted_content"}}"#,
+            400,
+        ),
+        (
+            r#"{"error":{"message":"The encrypted content for item rs_0a18 could not be verified. Reason: Encrypted content could not be decrypted or parsed."}}"#,
+            400,
+        ),
+        (
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in `thinking` block"},"request_id":"req_1"}"#,
+            400,
+        ),
+        (
+            r#"{"error":{"code":400,"message":"{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"messages.1.content.0: Invalid `signature` in `thinking` block\"}}","status":"INVALID_ARGUMENT"}}"#,
+            400,
+        ),
+        (
+            r#"{"error":{"code":400,"message":"Unable to submit request because Thought signature is not valid..","status":"INVALID_ARGUMENT"}}"#,
+            400,
+        ),
+        (r#"{"error":{"code":400,"message":"Invalid thought signature.","status":"INVALID_ARGUMENT"}}"#, 400),
+        (
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.3.content.0: this thinking block is bound to a different conversation"}}"#,
+            400,
+        ),
+        (
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"no","details":{"error_code":"compaction_signature_invalid"}}}"#,
+            400,
+        ),
+        (
+            r#"{"error":{"message":"Item 'rs_1' of type 'reasoning' was provided without its required following item.","type":"invalid_request_error"}}"#,
+            400,
+        ),
+        (r#"{"error":{"code":"invalid_encrypted_content","message":"x"}}"#, 200),
+    ] {
+        let failure = classify(Some(status), body, None);
+        assert_eq!(failure.class, FailureClass::OpaqueRefused, "{body}");
+        assert!(failure.message.contains("that it sent itself"), "{}", failure.message);
+    }
+    for body in [
+        r#"{"error":{"message":"Invalid value for thinking.type","type":"invalid_request_error"}}"#,
+        r#"{"error":{"message":"The request signature we calculated does not match the signature you provided."}}"#,
+        r#"{"error":{"message":"reasoning is not supported by this model"}}"#,
+    ] {
+        assert_ne!(classify(Some(400), body, None).class, FailureClass::OpaqueRefused, "{body}");
+    }
+}

@@ -77,6 +77,13 @@ pub(super) const CONTENT_FILTER_CODES: &[&str] = &[
     "promptblocked",
     "sensitivecontent",
 ];
+/// Codes of a refusal of signed or encrypted content that the provider sent itself.
+pub(super) const OPAQUE_CODES: &[&str] = &[
+    "invalidencryptedcontent",
+    "compactionsignatureinvalid",
+    "compactioncontentmismatch",
+    "compactionblockmisplaced",
+];
 /// Codes of an overloaded or failing server.
 pub(super) const OVERLOADED_CODES: &[&str] = &[
     "overloaded",
@@ -89,6 +96,19 @@ pub(super) const OVERLOADED_CODES: &[&str] = &[
     "capacityexceeded",
     "streamerror",
 ];
+
+/// Whether a text refuses signed or encrypted content that the provider sent itself.
+pub(super) fn is_opaque_refused(text: &str) -> bool {
+    let has = |phrase: &str| text.contains(phrase);
+    let is_bad = || {
+        has("invalid") || has("not valid") || has("could not be verified") || has("could not be decrypted")
+    };
+    ((has("encrypted content") || has("thought signature")) && is_bad())
+        || (has("signature") && has("thinking") && is_bad())
+        || has("bound to a different conversation")
+        // A reasoning item without the item that followed it, or the reverse.
+        || (has("without its required") && has("reasoning"))
+}
 
 /// Phrases for a used-up quota: credit, balance or spending limit.
 const QUOTA: &[&str] = &[

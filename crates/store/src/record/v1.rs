@@ -355,7 +355,8 @@ stored_enum!(V1: FailureClass {
     10 = ContentFilter,
     11 = ContextFloor,
     12 = Other,
-    13 = Loading;
+    13 = Loading,
+    14 = OpaqueRefused;
     _
 });
 

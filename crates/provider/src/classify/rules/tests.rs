@@ -1,8 +1,8 @@
 //! The table of rules, line by line, and the order of its lines.
 
 use greenroom_kernel::FailureClass::{
-    self, Auth, ContentFilter, ContextOverflow, Loading, Other, OutputLimit, Overloaded, PayloadTooLarge,
-    Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
+    self, Auth, ContentFilter, ContextOverflow, Loading, OpaqueRefused, Other, OutputLimit, Overloaded,
+    PayloadTooLarge, Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
 };
 
 use super::{RULES, Refusal};
@@ -32,6 +32,7 @@ fn each_rule_decides_a_body() {
         ("authentication code", Some(400), r#"{"code":"AuthError","error":"no"}"#, Auth),
         ("content filter code", Some(400), r#"{"code":"moderation_blocked","error":"no"}"#, ContentFilter),
         ("loading words", Some(503), "Loading model", Loading),
+        ("refusal of opaque data", Some(400), "Invalid `signature` in `thinking` block", OpaqueRefused),
         ("quota or rate limit words", Some(400), "too many requests", RateLimited),
         ("authentication words", Some(400), "this token expired: expired token", Auth),
         ("content filter words", Some(400), "this violates our content policy", ContentFilter),

@@ -471,7 +471,7 @@ fn error_bodies_have_their_class() {
         400,
         "invalid_request_error",
         "messages.3.content.0: Invalid `signature` in `thinking` block",
-        FailureClass::Other,
+        FailureClass::OpaqueRefused,
     );
     // In a stream the status is 200.
     check(200, "overloaded_error", "Overloaded", FailureClass::Overloaded);

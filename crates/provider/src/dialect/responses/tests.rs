@@ -598,7 +598,7 @@ fn events_that_are_errors_and_events_that_are_not() {
 #[test]
 fn refusals_and_their_classes() {
     use FailureClass::{
-        Auth, ContentFilter, ContextOverflow, Other, Overloaded, Quota, RateLimited,
+        Auth, ContentFilter, ContextOverflow, OpaqueRefused, Other, Overloaded, Quota, RateLimited,
         RequestTooLargeForRateLimit,
     };
     let check = |status: u16, code: &str, message: &str, class: FailureClass, wait_ms: Option<u64>| {
@@ -649,7 +649,7 @@ fn refusals_and_their_classes() {
         400,
         "invalid_encrypted_content",
         "The encrypted content gAAA...Rg== could not be verified.",
-        Other,
+        OpaqueRefused,
         None,
     );
     check(400, "", "Encrypted content is not supported with this model.", Other, None);
@@ -665,7 +665,7 @@ fn refusals_and_their_classes() {
         400,
         "",
         "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
-        Other,
+        OpaqueRefused,
         None,
     );
     check(
