@@ -365,7 +365,7 @@ fn message_value(message: &Message) -> Value {
                 Block::Text(text) => json!({ "text": text }),
                 Block::Image(image) => json!({ "image": image.media_type, "data": image.data }),
                 // A kind of block that cassettes do not have.
-                _ => Value::Null,
+                Block::Native(_) | _ => Value::Null,
             })
             .collect()
     };

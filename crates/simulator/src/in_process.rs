@@ -117,7 +117,7 @@ fn seen(mut request: Request, resent: &ResentReasoning) -> SeenRequest {
             .map(|block| match block {
                 Block::Text(text) => text.len(),
                 Block::Image(image) => image.data.len(),
-                _ => 0,
+                Block::Native(_) | _ => 0,
             })
             .sum()
     };

@@ -91,7 +91,7 @@ fn blocks(blocks: &[Block]) -> u64 {
         .map(|block| match block {
             Block::Text(text) => count(text),
             Block::Image(_) => IMAGE,
-            _ => 0,
+            Block::Native(_) | _ => 0,
         })
         .sum()
 }

@@ -209,7 +209,7 @@ fn blocks(blocks: &[Block]) -> Vec<Value> {
     let value = |block: &Block| match block {
         Block::Text(text) => json!({ "type": "text", "text": text }),
         Block::Image(image) => json!({ "type": "image", "data": image.data, "mimeType": image.media_type }),
-        _ => json!({ "type": "text", "text": "" }),
+        Block::Native(_) | _ => json!({ "type": "text", "text": "" }),
     };
     blocks.iter().map(value).collect()
 }

@@ -79,16 +79,16 @@ impl Compacting {
 
     /// Installs an opaque summary of the provider although no summary of ours could be made: other models cannot read it,
     /// so what it replaces is a debt.
-    pub(super) fn install_opaque_alone(&mut self, why: String) -> Vec<Effect> {
+    pub(super) fn install_opaque_alone(&mut self, why: &str) -> Vec<Effect> {
         let Some(plan) = self.plan.clone() else { return Vec::new() };
         let text = self.truncated(&plan, self.params.settings.summary_cap(self.params.window));
-        self.unsummarised = Some(why.clone());
+        self.unsummarised = Some(why.to_owned());
         let segment = self.segment(&plan, text, Author::Opaque);
         match segment.filter(|segment| self.is_success(segment.compaction.tokens_after)) {
             Some(segment) => self.install(segment),
             None => {
                 self.native.clear();
-                self.summary_failed(&why)
+                self.summary_failed(why)
             }
         }
     }

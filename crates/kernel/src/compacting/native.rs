@@ -205,7 +205,7 @@ impl Compacting {
         }
         match result {
             Ok(()) => self.finish_summaries(),
-            Err(why) if self.native.is_done() => self.install_opaque_alone(why),
+            Err(why) if self.native.is_done() => self.install_opaque_alone(&why),
             Err(why) => self.summary_failed(&why),
         }
     }

@@ -1,7 +1,8 @@
 //! The provider's own compaction: what it is sent, what is installed, and that nothing depends on it.
 
 use super::*;
-use crate::message::Native;
+use crate::entry::NativeSummary;
+use crate::message::{Block, Native};
 
 const READABLE: NativeSupport = NativeSupport { summariser: 1, is_readable: true };
 const OPAQUE: NativeSupport = NativeSupport { summariser: 1, is_readable: false };
@@ -82,8 +83,6 @@ fn native_of(ran: &Ran) -> Option<&NativeSummary> {
     ran.installed.as_ref().and_then(|segment| segment.compaction.native.as_ref())
 }
 
-use crate::entry::NativeSummary;
-
 #[test]
 fn a_readable_summary_is_the_summary() {
     for drawing in [turns(16), long_turn()] {
@@ -130,13 +129,10 @@ fn the_provider_reads_what_is_replaced() {
             .collect();
         let from = usize::from(begins.is_some());
         assert_eq!(sent[from..], replaced, "word for word");
-        let native = match &*sent[0] {
-            Message::User(blocks) => blocks.iter().find_map(|block| match block {
-                crate::message::Block::Native(native) => Some(native.provider.as_str()),
-                _ => None,
-            }),
-            _ => None,
-        };
+        let Message::User(blocks) = &*sent[0] else { panic!("{:?}", sent[0]) };
+        let native = blocks.iter().find_map(|block| {
+            if let Block::Native(native) = block { Some(native.provider.as_str()) } else { None }
+        });
         assert_eq!(native, begins, "the previous one is sent as it came");
     }
 }
@@ -175,10 +171,8 @@ fn one_of_two_forms_is_enough() {
             let ran = run_natively(&params, own, Model::Obedient);
             assert_eq!((ran.outcome(), native_of(&ran)), ("completed", None), "{support:?} {own:?}");
             assert!(ran.native_failed.is_some(), "{support:?} {own:?}");
-            let retries = match own {
-                Own::Fails(class) if class.is_retryable() => 5,
-                _ => 0,
-            };
+            let is_retried = matches!(own, Own::Fails(class) if class.is_retryable());
+            let retries = if is_retried { 5 } else { 0 };
             assert_eq!(asked(&ran), (1 + retries, 1), "{support:?} {own:?}");
             tried += 1;
         }

@@ -395,7 +395,7 @@ fn contents(blocks: &[Block]) -> Vec<Content<'_>> {
                 let raw = |block: &String| RawValue::from_string(block.clone()).ok().map(Content::Raw);
                 wire.extend(native.blocks.iter().filter_map(raw));
             }
-            _ => {}
+            Block::Native(_) | _ => {}
         }
     }
     wire

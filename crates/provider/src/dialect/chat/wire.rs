@@ -237,7 +237,7 @@ pub(super) fn size_hint(request: &Request) -> usize {
         let of_block = |block: &Block| match block {
             Block::Text(text) => text.len(),
             Block::Image(image) => MESSAGE + image.data.len(),
-            _ => 0,
+            Block::Native(_) | _ => 0,
         };
         blocks.iter().map(of_block).sum()
     };
@@ -314,7 +314,7 @@ fn user_content(blocks: &[Block]) -> Option<UserContent<'_>> {
             Block::Text(text) if text.is_empty() => None,
             Block::Text(text) => Some(UserPart::Text { text: Cow::Borrowed(text) }),
             Block::Image(image) => Some(image_part(image)),
-            _ => None,
+            Block::Native(_) | _ => None,
         })
         .collect();
     Some(UserContent::Parts(parts))

@@ -339,7 +339,7 @@ fn block_part(block: &Block) -> Option<WirePart<'_>> {
         Block::Text(said) if said.is_empty() => None,
         Block::Text(said) => Some(text(said)),
         Block::Image(shown) => Some(image(shown)),
-        _ => None,
+        Block::Native(_) | _ => None,
     }
 }
 

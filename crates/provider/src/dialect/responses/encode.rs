@@ -232,17 +232,18 @@ fn input<'a>(messages: &'a [Arc<Message>], provider: &str) -> Vec<Item<'a>> {
 fn user_items<'a>(blocks: &'a [Block], provider: &str, items: &mut Vec<Item<'a>>) {
     let mut content = Vec::new();
     for block in blocks {
-        match block {
-            Block::Native(native) if native.dialect == DIALECT && native.provider == provider => {
-                content.pop();
-                if !content.is_empty() {
-                    let content = std::mem::take(&mut content);
-                    items.push(Item::Written(Written::Message { role: "user", content }));
-                }
-                let whole = |block: &'a String| serde_json::from_str(block).ok().map(Item::Whole);
-                items.extend(native.blocks.iter().filter_map(whole));
+        let Block::Native(native) = block else {
+            content.extend(self::content(block));
+            continue;
+        };
+        if native.dialect == DIALECT && native.provider == provider {
+            content.pop();
+            if !content.is_empty() {
+                let content = std::mem::take(&mut content);
+                items.push(Item::Written(Written::Message { role: "user", content }));
             }
-            block => content.extend(self::content(block)),
+            let whole = |block: &'a String| serde_json::from_str(block).ok().map(Item::Whole);
+            items.extend(native.blocks.iter().filter_map(whole));
         }
     }
     if !content.is_empty() {
@@ -258,7 +259,7 @@ fn content(block: &Block) -> Option<Content<'_>> {
     match block {
         Block::Text(text) => (!text.is_empty()).then_some(Content::InputText { text }),
         Block::Image(image) => Some(Content::InputImage { image_url: DataUrl(image), detail: "auto" }),
-        _ => None,
+        Block::Native(_) | _ => None,
     }
 }
 

@@ -26,7 +26,7 @@ fn logged_blocks(blocks: &[Block]) -> Vec<LoggedBlock> {
     let logged = |block: &Block| match block {
         Block::Text(text) => Some(LoggedBlock::Text(text.clone())),
         Block::Image(image) => Some(LoggedBlock::Image(ImageData::from(image))),
-        _ => None,
+        Block::Native(_) | _ => None,
     };
     blocks.iter().filter_map(logged).collect()
 }
