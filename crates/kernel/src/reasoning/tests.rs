@@ -1,8 +1,10 @@
 //! The parts of an answer's reasoning that are sent back and counted, by provider and dialect.
 
 use super::*;
+use crate::entry::NativeSummary;
 use crate::entry::{EntryId, EntryKind};
-use crate::notation::assistant;
+use crate::notation::{assistant, compaction};
+use crate::path::project;
 use crate::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 
 fn entry(parts: Vec<Part>) -> Entry {
@@ -67,4 +69,51 @@ fn reasoning_counts_where_the_rule_of_the_request_carries_it() {
     assert!(
         !block.kind.as_message().and_then(|message| message.as_answer()).expect("it is an answer").is_empty()
     );
+}
+
+/// The path of a pinned message, and of a compaction whose summary has a provider's own form.
+fn compacted(summary: &str) -> (Vec<Arc<Entry>>, Vec<Arc<Entry>>) {
+    let entry = |id: u64, kind: EntryKind| {
+        let tokens = entry_tokens(&kind, Estimator::Classes);
+        let parent = id.checked_sub(1).map(EntryId);
+        let id = EntryId(id);
+        Arc::new(Entry { id, parent, at_ms: 0, tokens, reasoning_tokens: 0, origin: None, kind })
+    };
+    let mut compaction = compaction(Some(EntryId(1)), summary);
+    let native =
+        Native { provider: "own".to_owned(), dialect: "d".to_owned(), blocks: vec!["{}".to_owned()] };
+    compaction.native = Some(NativeSummary { native, tokens: 7 });
+    let user = |text: &str| EntryKind::message(Message::user(text));
+    let path = vec![
+        entry(0, user("pinned")),
+        entry(1, user("kept")),
+        entry(2, EntryKind::Compaction(Box::new(compaction))),
+    ];
+    (path.clone(), path[..1].to_vec())
+}
+
+#[test]
+fn one_form_of_a_summary_is_sent_and_counted() {
+    let summary = "## Goal\ng\n\n<read-files>\na.rs\n</read-files>";
+    let (path, pinned) = compacted(summary);
+    let sent = project(&path, &pinned);
+    let texts: Vec<String> = sent.iter().map(|message| message.text()).collect();
+    assert_eq!((texts.len(), &texts[1][..], &texts[2][..]), (3, "pinned", "kept"), "it stands first");
+    let of = |dialect: &str, opaque_of: Option<&str>| ResentReasoning {
+        readable_of: None,
+        dialect: Some(dialect.to_owned()),
+        opaque_of: opaque_of.map(str::to_owned),
+    };
+    let own = [of("d", None), of("d", Some("own"))];
+    let others = [of("d", Some("other")), of("e", None), of("e", Some("own")), ResentReasoning::default()];
+    for (rule, is_own) in own.iter().map(|rule| (rule, true)).chain(others.iter().map(|rule| (rule, false))) {
+        let expected = if is_own { 7 } else { path[2].tokens };
+        assert_eq!(rule.sent_tokens(&path[2]), expected, "{rule:?}");
+        assert_eq!(rule.sized(&path)[2].tokens, expected, "{rule:?}");
+        let Message::User(blocks) = &**rule.strip(&sent[0]) else { panic!("{rule:?}") };
+        assert_eq!(blocks.iter().any(|block| matches!(block, Block::Native(_))), is_own, "{rule:?}");
+        let text = crate::message::blocks_text(blocks);
+        assert_eq!(text.contains("## Goal"), !is_own, "{rule:?}: {text}");
+        assert_eq!(text.matches("a.rs").count(), 1, "what code wrote stands beside either: {text}");
+    }
 }

@@ -92,7 +92,10 @@ fn text(text: &str) -> Part {
 }
 
 /// Decodes events, and returns the answer, what was shown, and how far the answer came.
-fn decode(events: &[Value]) -> (Result<AssistantMessage, crate::ProviderError>, Vec<ReplyEvent>, Progress) {
+fn decode_for(
+    purpose: Purpose,
+    events: &[Value],
+) -> (Result<AssistantMessage, crate::ProviderError>, Vec<ReplyEvent>, Progress) {
     let mut decoder: Box<dyn Decoder> = Box::<decode::AnthropicDecoder>::default();
     let mut shown = VecDeque::new();
     for event in events {
@@ -100,8 +103,13 @@ fn decode(events: &[Value]) -> (Result<AssistantMessage, crate::ProviderError>, 
         assert!(matches!(taken, Taken::Progress | Taken::Nothing), "{event}: {taken:?}");
     }
     let progress = decoder.progress();
-    let asked = Asked { provider: "anthropic", model: "m", purpose: Purpose::Step, messages: &[] };
+    let asked = Asked { provider: "anthropic", model: "m", purpose, messages: &[] };
     (decoder.finish(&asked, &mut shown), shown.into(), progress)
+}
+
+/// Decodes the events of a step.
+fn decode(events: &[Value]) -> (Result<AssistantMessage, crate::ProviderError>, Vec<ReplyEvent>, Progress) {
+    decode_for(Purpose::Step, events)
 }
 
 fn start(index: u64, block: &Value) -> Value {
@@ -836,5 +844,103 @@ fn check_pairs(sent: &Value) {
             results_are_over |= !is_result;
             assert!(block["text"].as_str().is_none_or(|text| !text.trim().is_empty()), "blank text: {sent}");
         }
+    }
+}
+
+const COMPACTED: &str = r#"{"type":"compaction","content":"The goal: g","signature":"EuYB=="}"#;
+
+/// The request, its answer, and the next request: by the documentation of on-demand compaction.
+#[test]
+fn a_compaction_is_asked_for_and_sent_back_as_it_came() {
+    let mut asked = request(vec![
+        Message::user("Hi"),
+        Message::Assistant(answer(vec![text("Hello")])),
+        Message::user("Write the record."),
+    ]);
+    asked.purpose = Purpose::Compaction;
+    asked.settings.extra.insert("context_management".to_owned(), json!({ "edits": [] }));
+    let wire = unmarked(body(&asked));
+    assert_eq!(wire["compaction"], json!({ "type": "summarize", "instructions": "Write the record." }));
+    assert!(wire.get("context_management").is_none(), "the API refuses the two together");
+    let messages = json!([
+        { "role": "user", "content": [{ "type": "text", "text": "Hi" }] },
+        { "role": "assistant", "content": [{ "type": "text", "text": "Hello" }] },
+    ]);
+    assert_eq!(wire["messages"], messages, "the instruction is no message");
+    let beta = |request: &Request| {
+        let headers = encoded(request, &ServerOptions::anthropic("k")).headers;
+        headers.get(BETA).map(|value| value.to_str().expect("text").to_owned())
+    };
+    assert_eq!(beta(&asked).as_deref(), Some(COMPACTION));
+    // An instruction that is too long for the API: its own serves.
+    *asked.messages.last_mut().expect("the instruction") = Arc::new(Message::user("x".repeat(16_385)));
+    assert_eq!(body(&asked)["compaction"], json!({ "type": "summarize" }));
+
+    let block: Value = serde_json::from_str(COMPACTED).expect("JSON");
+    let arrived = events(vec![start(0, &block), stop(0)], "compaction");
+    let (answer, ..) = decode_for(Purpose::Compaction, &arrived);
+    let answer = answer.expect("it is whole");
+    assert_eq!((answer.stop, answer.text()), (StopReason::Stop, "The goal: g".to_owned()));
+    let blocks: Vec<String> = answer
+        .content
+        .iter()
+        .filter_map(|part| if let Part::OpaqueBlock { data, .. } = part { Some(data.clone()) } else { None })
+        .collect();
+    assert_eq!(blocks, [COMPACTED]);
+    // The same block in an answer to the user is no text.
+    let (step, ..) = decode(&arrived);
+    let step = step.expect("it is whole");
+    assert_eq!((step.stop, step.text()), (StopReason::Paused, String::new()));
+    // There may be no summary at all.
+    let (none, ..) = decode_for(Purpose::Compaction, &events(vec![], "max_tokens"));
+    let none = none.expect("it is an answer");
+    assert_eq!((none.stop, none.content), (StopReason::Length, vec![]));
+
+    let native = |dialect: &str| {
+        Block::Native(greenroom_kernel::Native {
+            provider: "anthropic".to_owned(),
+            dialect: dialect.to_owned(),
+            blocks: blocks.clone(),
+        })
+    };
+    let summary = |native: Block| {
+        vec![
+            Message::User(vec![
+                Block::Text("the summary".to_owned()),
+                native,
+                Block::Text("files".to_owned()),
+            ]),
+            Message::user("Go on."),
+        ]
+    };
+    let next = request(summary(native(DIALECT)));
+    let bytes = encoded(&next, &ServerOptions::anthropic("k")).body;
+    let bytes = String::from_utf8(bytes).expect("JSON is text");
+    assert!(bytes.contains(&format!(r#""content":[{COMPACTED},{{"type":"text","text":"files""#)), "{bytes}");
+    assert!(!bytes.contains("the summary"), "{bytes}");
+    assert_eq!(beta(&next).as_deref(), Some(COMPACTION));
+    // Another API's form is not sent, and the text is.
+    let foreign = request(summary(native("responses")));
+    let texts = unmarked(body(&foreign))["messages"][0]["content"].clone();
+    assert_eq!(texts[0]["text"], "the summary");
+    assert_eq!(beta(&foreign), None);
+}
+
+#[test]
+fn models_and_places_that_compact_by_themselves() {
+    let can = |base: &str, model: &str| {
+        let options =
+            ServerOptions { base_url: base.parse().expect("a URL"), ..ServerOptions::anthropic("k") };
+        Anthropic::new(&options).native_compaction(model)
+    };
+    let readable = Some(NativeCompaction::Readable);
+    for (base, model, expected) in [
+        ("https://api.anthropic.com/v1", "claude-opus-4-6", readable),
+        ("https://api.anthropic.com/v1", "claude-sonnet-5", readable),
+        ("https://api.anthropic.com/v1", "claude-opus-4-5", None),
+        ("https://x.services.ai.azure.com/anthropic/v1", "claude-opus-5-5", readable),
+        ("https://bedrock-runtime.us-east-1.amazonaws.com/anthropic/v1", "claude-opus-5-5", None),
+    ] {
+        assert_eq!(can(base, model), expected, "{base} {model}");
     }
 }

@@ -769,3 +769,64 @@ fn a_request_begins_with_the_one_before_it() {
     }
     assert!(requests >= 2_000 && with_reasoning >= 200, "{requests} {with_reasoning}");
 }
+
+/// The request, its answer, and the next request.
+#[test]
+fn a_compaction_is_asked_for_and_sent_back_as_it_came() {
+    let mut asked = request(
+        "gpt-5",
+        vec![
+            Message::user("Hi"),
+            Message::Assistant(answer(vec![text("Hello")])),
+            Message::user("Write the record."),
+        ],
+    );
+    asked.purpose = Purpose::Compaction;
+    asked.system = Some("Be brief.".to_owned());
+    let sent = encoded(&asked, &ServerOptions::responses("k"));
+    assert_eq!(sent.path, "responses/compact");
+    let wire: Value = serde_json::from_slice(&sent.body).unwrap();
+    let expected = json!({
+        "model": "gpt-5", "instructions": "Be brief.", "prompt_cache_key": "s1",
+        "input": [
+            { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "Hi" }] },
+            { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "Hello" }] },
+        ],
+    });
+    assert_eq!(wire, expected, "neither tools nor settings, and no instruction of ours");
+
+    let items = [
+        r#"{"id":"msg_1","type":"message","role":"user","status":"completed","content":[{"type":"input_text","text":"Hi"}]}"#,
+        r#"{"id":"cmp_1","type":"compaction","encrypted_content":"gAAA=="}"#,
+    ];
+    let arrived = format!(
+        r#"{{"id":"resp_1","object":"response.compaction","created_at":1,"output":[{},{}],"usage":{{"input_tokens":139,"output_tokens":438}}}}"#,
+        items[0], items[1]
+    );
+    let mut decoder: Box<dyn Decoder> = Box::<decode::ResponsesDecoder>::default();
+    assert_eq!(decoder.take(&arrived, &mut VecDeque::new()), Taken::Progress);
+    let asked = Asked { provider: "openai", model: "gpt-5", purpose: Purpose::Compaction, messages: &[] };
+    let answer = decoder.finish(&asked, &mut VecDeque::new()).unwrap();
+    assert_eq!((answer.stop, answer.usage.map(|usage| usage.output_tokens)), (StopReason::Stop, Some(438)));
+    assert_eq!(answer.content, items.map(block), "each item as it came, in order");
+
+    let native = |provider: &str| {
+        Block::Native(greenroom_kernel::Native {
+            provider: provider.to_owned(),
+            dialect: DIALECT.to_owned(),
+            blocks: items.map(str::to_owned).to_vec(),
+        })
+    };
+    let summary = |provider: &str| Message::User(vec![said("the summary"), native(provider), said("files")]);
+    let next = encoded(&request("gpt-5", vec![summary("openai")]), &ServerOptions::responses("k")).body;
+    let next = String::from_utf8(next).unwrap();
+    assert!(
+        next.contains(&format!(r#""input":[{},{},{{"type":"message","role":"user""#, items[0], items[1])),
+        "{next}"
+    );
+    assert!(next.contains("files") && !next.contains("the summary"), "{next}");
+    // Another account cannot read it.
+    let foreign = input(vec![summary("azure")]);
+    assert_eq!(foreign.as_array().map(Vec::len), Some(1));
+    assert_eq!(foreign[0]["content"][0]["text"], "the summary");
+}
