@@ -238,6 +238,10 @@ async fn what_is_said_beside_a_run_that_was_left_is_not_held_back_with_it() {
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(!session.is_live());
     assert_eq!(session.state().await.unwrap().held_back, 1, "also while it sleeps");
+    assert_eq!(session.clear_inbox().await.unwrap(), 1);
+    let state = session.state().await.unwrap();
+    assert!(!session.is_live());
+    assert_eq!((state.waiting, state.held_back), (0, 0), "nothing is left that could be held back");
 }
 
 #[tokio::test(start_paused = true)]

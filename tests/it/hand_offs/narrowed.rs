@@ -100,6 +100,27 @@ async fn what_the_last_messages_leave_out_is_recorded() {
     model.assert_clean();
 }
 
+/// The size after is that of the agent that takes over, whose instructions are larger, or smaller.
+#[tokio::test(start_paused = true)]
+async fn the_size_after_is_that_of_the_next_agent() {
+    for (leaves, takes_over) in [(2, 2_000), (2_000, 2)] {
+        let model = model();
+        let runtime = runtime(&model).await;
+        let with = |words: usize| agent(100_000).instructions("word ".repeat(words));
+        let team = Team::new("triage", with(leaves)).member("refunds", with(takes_over));
+        let session = runtime.open("s", &team).await.unwrap();
+        for word in 0..4 {
+            session.prompt(format!("{word} {}", "long ".repeat(300))).await.unwrap();
+        }
+        session.hand_off("refunds", Sees::Last(2)).await.unwrap();
+        let (_, said) = newest_compaction(&runtime).await;
+        let tokens = session.state().await.unwrap().context.tokens;
+        // The learned ratio may have moved a little.
+        assert!(tokens.abs_diff(said.tokens_after) <= tokens / 50, "{tokens}, {said:?}");
+        model.assert_clean();
+    }
+}
+
 /// The other agent sees the summary and every message that the summary does not cover.
 #[tokio::test(start_paused = true)]
 async fn what_is_summarised_is_seen_as_its_summary() {

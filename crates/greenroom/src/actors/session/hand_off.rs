@@ -121,9 +121,9 @@ impl SessionState {
         let new = Definition::resolve(&self.deps, Arc::new(member), self.log.pinned_tokens())?;
         let mut draft = self.log.draft(self.deps.now_ms());
         match sees {
-            Sees::Last(messages) => self.narrow(&mut draft, to, messages),
+            Sees::Last(messages) => self.narrow(&mut draft, &new, to, messages),
             // If the summary failed, its part of the conversation is not visible either.
-            Sees::Summary if !is_summarised => self.narrow(&mut draft, to, self.recent_messages()),
+            Sees::Summary if !is_summarised => self.narrow(&mut draft, &new, to, self.recent_messages()),
             Sees::Summary | Sees::All | _ => {}
         }
         let is_narrowed = !draft.is_empty();
@@ -160,8 +160,9 @@ impl SessionState {
         u32::try_from(kept.count()).unwrap_or(u32::MAX)
     }
 
-    /// Narrows the context to this many of the newest messages, and the request in progress.
-    fn narrow(&self, draft: &mut Draft, to: &str, messages: u32) {
+    /// Narrows the context of the agent that takes over, `to`, to this many of the newest messages, and the request in
+    /// progress.
+    fn narrow(&self, draft: &mut Draft, new: &Definition, to: &str, messages: u32) {
         let path = self.log.path();
         let active = ActivePath::of(path);
         let entries = active.entries();
@@ -196,7 +197,8 @@ impl SessionState {
         let mut sized = draft.clone();
         sized.push(EntryKind::Compaction(Box::new(compaction.clone())));
         after.extend(sized.entries().last().map(Arc::clone));
-        compaction.tokens_after = self.measure_path(&after).tokens();
+        let resent = new.resent_reasoning(&self.deps.model_settings(&new.agent));
+        compaction.tokens_after = self.measure_path_for(new, resent, &after).tokens();
         draft.push(EntryKind::Compaction(Box::new(compaction)));
     }
 }

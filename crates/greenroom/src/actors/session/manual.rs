@@ -20,9 +20,11 @@ use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
 use greenroom_kernel::retry::Retries;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, RequestFrame, Tracker};
+use greenroom_provider::ResentReasoning;
 
 use super::SessionState;
 use super::compaction::Spending;
+use super::definition::Definition;
 use super::open_compaction::CompactionRequest;
 use super::opening::shared;
 use crate::agent::Agent;
@@ -271,10 +273,20 @@ impl SessionState {
 
     /// Measures a path that is not the session's yet.
     pub(super) fn measure_path(&self, path: &[Arc<Entry>]) -> Measured {
-        let overhead = self.definition.overhead(self.log.pinned_tokens_before(path));
-        let (resent, window) = (self.resent_reasoning(), self.definition.window.tokens);
-        let frame = RequestFrame { overhead, resent, window };
-        Tracker::open(path, frame, self.ratio()).measured()
+        self.measure_path_for(&self.definition, self.resent_reasoning(), path)
+    }
+
+    /// Measures a path as a context of the agent with this definition.
+    pub(super) fn measure_path_for(
+        &self,
+        definition: &Definition,
+        resent: ResentReasoning,
+        path: &[Arc<Entry>],
+    ) -> Measured {
+        let overhead = definition.overhead(self.log.pinned_tokens_before(path));
+        let frame = RequestFrame { overhead, resent, window: definition.window.tokens };
+        let ratio = self.deps.learned.ratio(definition.lane.origin(), definition.model());
+        Tracker::open(path, frame, ratio).measured()
     }
 
     /// Replaces the context's path.

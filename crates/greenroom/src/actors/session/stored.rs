@@ -4,6 +4,7 @@
 //! if they were started and left alone. The supervisor holds a session while it is changed or deleted here,
 //! so it has one writer.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use greenroom_kernel::log::Amendment;
@@ -45,8 +46,10 @@ pub(crate) async fn state(
     let ratio = deps.learned.ratio(&config.origin, &config.model);
     let context = Tracker::open(log.path(), config.frame(), ratio).context_usage(config.limits.window);
     let state = state_by_log(id, &log, definition.model(), context);
-    // Its actors determined this before they slept.
-    let held_back = shared.published().held_back.map_or(state.held_back, |items| items.len());
+    // Its actors determined this before they slept; what was withdrawn since then is no longer in the inbox.
+    let is_held_back =
+        |items: &HashSet<EntryId>| log.inbox().iter().filter(|item| items.contains(&item.id)).count();
+    let held_back = shared.published().held_back.map_or(state.held_back, |items| is_held_back(&items));
     Ok(State { held_back, ..state })
 }
 
