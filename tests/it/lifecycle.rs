@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom_kernel::EntryId;
-use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, SeenRequest, Sequence};
+use greenroom_simulator::{Answer as Said, ByPurpose, CallInfo, Echo, Function, SeenRequest, Sequence};
 use greenroom_store::{Store, StoreError, StoreOptions};
 use greenroom_tools::{ToolContext, tool};
 
@@ -234,6 +234,38 @@ async fn what_is_under_way_in_a_session_that_is_deleted_ends_as_deleted() {
                 "asks {asks}, {what}: {reply:?}"
             );
         }
+    }
+}
+
+/// A compaction, and the summary of a branch, hear it too.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_during_a_compaction_is_told_to_its_caller() {
+    for is_branch in [false, true] {
+        let pace = greenroom_simulator::Pace { chunks: 2, first_ms: 0, between_ms: 3_600_000 };
+        let summaries = Function(move |_: &SeenRequest, _: CallInfo| Said::text("## Goal").with_pace(pace));
+        let model = simulator(ByPurpose::new(Echo, summaries), 100_000);
+        let runtime = runtime(&model).await;
+        let session = runtime.open("doomed", &agent(100_000)).await.unwrap();
+        for word in 0..4 {
+            session.prompt(format!("{word} {}", "long ".repeat(2_000))).await.unwrap();
+        }
+        let asked = model.calls();
+        let caller = session.clone();
+        let compacting = tokio::spawn(async move {
+            match is_branch {
+                true => caller.branch_with_summary(Some(EntryId(1))).await,
+                false => caller.compact(CompactOptions::default()).await.map(drop),
+            }
+        });
+        while model.calls() == asked {
+            tokio::task::yield_now().await;
+        }
+        runtime.delete("doomed").await.unwrap();
+        let told = compacting.await.unwrap();
+        assert!(
+            matches!(&told, Err(Error::Deleted { session }) if session == "doomed"),
+            "{is_branch}: {told:?}"
+        );
     }
 }
 

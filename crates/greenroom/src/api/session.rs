@@ -347,12 +347,20 @@ impl SessionHandle {
     /// Replaces the older part of the conversation, in the model's view, by a summary. Only while idle.
     ///
     /// # Errors
-    /// [`Error::NotIdle`]. A compaction that finds nothing to do or fails is not an error: see
-    /// [`Compacted::outcome`].
+    /// [`Error::NotIdle`]; [`Error::Deleted`] if the session is deleted meanwhile. A compaction that finds nothing to
+    /// do or fails is not an error: see [`Compacted::outcome`].
     pub async fn compact(&self, options: CompactOptions) -> Result<Compacted> {
-        self.door
+        let done = self
+            .door
             .ask(|reply| SessionMessage::CompactManually { options, agent: self.door.agent.clone(), reply })
-            .await
+            .await?;
+        self.unless_deleted(done)
+    }
+
+    /// Returns the result of a compaction, unless the session's deletion ended it.
+    fn unless_deleted(&self, done: Compacted) -> Result<Compacted> {
+        let is_cut_off = !done.outcome.is_installed() && self.door.shared.is_deleting();
+        if is_cut_off { Err(self.door.shared.gone()) } else { Ok(done) }
     }
 
     /// Returns what [`Self::compact`] would do now.
@@ -397,6 +405,7 @@ impl SessionHandle {
             .door
             .ask(|reply| SessionMessage::BranchWithSummary { to, agent: self.door.agent.clone(), reply })
             .await?;
+        let done = self.unless_deleted(done)?;
         match &done.outcome {
             // `Nothing`: the branch has no messages.
             CompactionOutcome::Completed | CompactionOutcome::Nothing { .. } => Ok(()),
