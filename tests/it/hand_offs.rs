@@ -413,3 +413,11 @@ async fn without_a_summary_nothing_more_is_seen() {
         assert!(!by_model || seen == [false, false], "{seen:?}");
     }
 }
+
+fn warnings(events: &mut greenroom::Subscription) -> Vec<String> {
+    let warning = |event: Arc<Event>| match &event.kind {
+        EventKind::Warning { message } => Some(message.clone()),
+        _ => None,
+    };
+    drain(events).into_iter().filter_map(warning).collect()
+}

@@ -336,6 +336,10 @@ pub enum Asker {
     Tool,
     /// A hook before the call, which has not begun.
     Hook,
+    /// What this version does not know: a newer program wrote it.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// A recorded question.

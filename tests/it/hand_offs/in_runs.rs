@@ -3,7 +3,6 @@
 //! Invariants: the first hand-off of an answer counts, after all its calls have ended; after a hand-off that fails, the
 //! agent that began the run continues it.
 
-use greenroom::Subscription;
 use greenroom_store::StoreOptions;
 use greenroom_store::faults::{ENOSPC, Fault, FaultyFiles, MemoryFiles};
 
@@ -30,14 +29,6 @@ fn results(request: &SeenRequest) -> String {
 async fn reply(session: &SessionHandle, text: &str) -> Result<Reply> {
     let reply = tokio::time::timeout(Duration::from_secs(3_600), session.prompt(text)).await;
     reply.unwrap_or_else(|_| panic!("{text}: it hangs"))
-}
-
-fn warnings(events: &mut Subscription) -> Vec<String> {
-    let warning = |event: Arc<Event>| match &event.kind {
-        EventKind::Warning { message } => Some(message.clone()),
-        _ => None,
-    };
-    drain(events).into_iter().filter_map(warning).collect()
 }
 
 /// The hand-offs and model changes in the log from this entry on.

@@ -303,6 +303,33 @@ async fn a_death_during_the_summary_does_not_ask_the_leaving_agent_again() {
     }
 }
 
+/// The replacement of a dead agent continues the run, without a second attempt at a hand-off that could not be made.
+#[tokio::test(start_paused = true)]
+async fn a_hand_off_that_failed_is_not_tried_again_after_a_death() {
+    quiet_injected_panics();
+    let pace = greenroom_simulator::Pace { chunks: 2, first_ms: 0, between_ms: 60_000 };
+    let slow = move |request: &SeenRequest, info: CallInfo| {
+        let result = request.messages.last().is_some_and(|message| message.role() == "tool");
+        if result { Said::text("triage continues").with_pace(pace) } else { script(request, info) }
+    };
+    let (model, strikes) = (simulator(Function(slow), 100_000), Strikes::default());
+    let runtime = builder(&model).probe(strikes.probe()).start().await.unwrap();
+    let triage = agent(100_000).instructions("triage").hand_off_to("refunds", "Pays back.", Sees::All);
+    // Its instructions leave no room for messages in the window.
+    let refunds = agent(100_000).instructions("rule ".repeat(100_000));
+    let session = runtime.open("s", &Team::new("triage", triage).member("refunds", refunds)).await.unwrap();
+    let mut events = session.subscribe();
+    let run = session.prompt("to refunds").start().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    kill_agent(&strikes, &session).await;
+    let reply = tokio::time::timeout(Duration::from_secs(600), run.reply()).await.expect("it ends");
+    assert_eq!(reply.unwrap().text, "triage continues");
+    let warned = warnings(&mut events);
+    let of_hand_off = warned.iter().filter(|warning| warning.starts_with("the conversation stays"));
+    assert_eq!(of_hand_off.count(), 1, "{warned:?}");
+    model.assert_clean();
+}
+
 /// An agent that takes the place of a dead one hears of an abort while the hand-off waits for its summary, and goes on with
 /// the run if nothing comes of the hand-off.
 #[tokio::test(start_paused = true)]

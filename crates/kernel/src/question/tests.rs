@@ -273,6 +273,8 @@ fn a_kind_of_a_newer_version_is_neither_asked_nor_answered() {
     let read: Question =
         serde_json::from_value(json!({ "text": "Where?", "kind": "place", "map": "m" })).expect("it is read");
     assert_eq!((read.text.as_str(), &read.kind), ("Where?", &QuestionKind::Unknown));
+    let asker: Asker = serde_json::from_str("\"supervisor\"").expect("a newer asker is read");
+    assert_eq!(asker, Asker::Unknown);
     assert_eq!(read.check(), Err("this version does not know its kind".to_owned()));
     assert!(read.accept(json!("here"), |_, _| Ok(())).is_err());
 }

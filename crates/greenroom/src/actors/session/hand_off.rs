@@ -68,6 +68,7 @@ impl SessionState {
         }
         let requested = self.requested_hand_off();
         let Some(run) = self.runs.open_mut() else { return false };
+        let requested = requested.filter(|pending| run.failed_transfer() != Some(pending.transfer));
         // A hand-off for which a crashed agent waited is kept.
         let pending = run.hand_off_mut();
         *pending = pending.take().or(requested);
@@ -102,6 +103,9 @@ impl SessionState {
             Err(Error::Store(error)) => self.run_broken(&Error::Store(error)),
             Err(error) => {
                 self.warn(format!("the conversation stays with its agent: {error}"));
+                if let Some(run) = self.runs.open_mut() {
+                    run.note_failed_transfer(pending.transfer);
+                }
                 let answer = self.log.newest_answer();
                 let delivered = pending.delivered;
                 let recorded = AgentMessage::Recorded { stamp, delivered, answer, is_measuring: false };

@@ -52,6 +52,8 @@ pub(super) struct OpenRun {
     rejected: Option<String>,
     /// The hand-off that comes before the run continues.
     hand_off: Option<PendingHandOff>,
+    /// The transfer whose hand-off could not be made: it is not tried again when the agent dies.
+    failed_transfer: Option<EntryId>,
     /// How many hand-offs this run has made.
     hand_offs: u32,
     /// The run's outcome, until its end is recorded.
@@ -160,6 +162,7 @@ impl OpenRun {
             told: Told::default(),
             rejected: None,
             hand_off: None,
+            failed_transfer: None,
             hand_offs: 0,
             closing: None,
         }
@@ -254,6 +257,16 @@ impl OpenRun {
 
     pub(super) fn hand_off_mut(&mut self) -> &mut Option<PendingHandOff> {
         &mut self.hand_off
+    }
+
+    /// Returns the transfer whose hand-off could not be made.
+    pub(super) fn failed_transfer(&self) -> Option<EntryId> {
+        self.failed_transfer
+    }
+
+    /// Notes that the hand-off of this transfer could not be made.
+    pub(super) fn note_failed_transfer(&mut self, transfer: EntryId) {
+        self.failed_transfer = Some(transfer);
     }
 
     /// Counts a hand-off. Returns their number.
