@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::Head;
+use greenroom_kernel::carried::Carried;
 use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::size::{Estimator, entry_reasoning_tokens, entry_tokens};
 use greenroom_kernel::{
@@ -125,6 +126,8 @@ fn over(older: u64) -> Compaction {
         model: "bench".to_owned(),
         usage: Usage::default(),
         cost_microdollars: None,
+        carried: Carried::default(),
+        recall: None,
     }
 }
 

@@ -5,8 +5,8 @@
 #[cfg(test)]
 mod tests;
 
-/// The text before a file's path.
-const BEGIN: &str = "\n\n<file path=\"";
+/// The text before a file's path. A compaction quotes the user's text before it.
+const BEGIN: &str = greenroom_kernel::words::FILE_MARK;
 const NAMED: &str = "\">\n";
 /// The text after a file's content.
 const END: &str = "\n</file>";

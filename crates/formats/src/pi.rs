@@ -13,6 +13,7 @@ mod v1;
 #[cfg(test)]
 mod tests;
 
+use greenroom_kernel::carried::Carried;
 use greenroom_kernel::entry::{Compaction, EntryId, EntryKind, Trigger};
 use greenroom_kernel::files::FileOps;
 use greenroom_kernel::message::Usage;
@@ -229,6 +230,8 @@ impl Reader {
             summary: str_of(line, "summary").unwrap_or_default().to_owned(),
             active_request: None,
             debt: Vec::new(),
+            carried: Carried::default(),
+            recall: None,
             files: files(line),
             trigger: if from_hook { Trigger::Hook } else { Trigger::Threshold },
             truncated: false,

@@ -134,7 +134,7 @@ pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::entry::{CompactionOutcome, Sees};
 pub use greenroom_kernel::question::{Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 pub use greenroom_kernel::run::RunLimits;
-pub use greenroom_kernel::{EntryId, FailureClass, Image, ImageError, RunId, RunOutcome};
+pub use greenroom_kernel::{EntryId, FactRecall, FailureClass, Image, ImageError, RunId, RunOutcome};
 pub use greenroom_provider::{ModelSettings, ReasoningEffort, ToolChoice};
 
 #[cfg(feature = "disk")]

@@ -483,7 +483,7 @@ impl Compacting {
         let Some(plan) = self.plan.clone() else { return Vec::new() };
         let history = self.native.text().or_else(|| self.summaries.text(SummaryKind::History));
         let text = summary::assemble(&plan, history, self.summaries.text(SummaryKind::TurnPrefix));
-        match self.segment(&plan, text, Author::Model) {
+        match self.segment(&plan, text, Author::Model, plan.facts_max()) {
             Some(segment) if self.is_success(segment.compaction.tokens_after) => self.install(segment),
             // Ours may be smaller than the provider's.
             Some(_) | None if self.native.is_done() => {
@@ -503,7 +503,7 @@ impl Compacting {
     /// `None` if any reduction is enough.
     fn room_for_summary(&self, plan: &Plan) -> Option<u64> {
         let target = self.target_tokens()?;
-        let room = target.saturating_sub(self.tokens_after(plan, plan.frame_tokens()));
+        let room = target.saturating_sub(self.tokens_after(plan, plan.frame_tokens() + plan.facts_max()));
         let room = to_estimate(room, self.params.ratio);
         // A small reserve for escapes in an accepted answer.
         Some(room - room / 16)

@@ -8,11 +8,12 @@
 //! Reading order: [`message`] (the content of a conversation), [`entry`] (the records), [`path`] (the active
 //! records), [`size`], [`reasoning`] and [`usage`] (sizes), [`unreported`] and [`cost`] (costs), [`settings`]
 //! and [`due`] (when and how to compact), [`plan`] (where to cut), [`prune`] (which tool results are sent
-//! shorter), [`summary`] (what to request and what to accept), [`compacting`] (a compaction from its plan to
+//! shorter), [`words`] and [`ledger`] (what is carried verbatim), [`summary`] (what to request and what to accept), [`compacting`] (a compaction from its plan to
 //! its end), [`question`] (questions to people), [`log`] (a session's records in memory, and additions to
 //! them), [`failure`] (failures), [`run`] (what to do next).
 
 pub mod bill;
+pub mod carried;
 pub mod compacting;
 pub mod context_usage;
 pub mod cost;
@@ -22,6 +23,7 @@ pub mod failure;
 pub mod files;
 pub mod head;
 pub mod image;
+pub mod ledger;
 pub mod log;
 pub mod message;
 #[cfg(test)]
@@ -43,7 +45,9 @@ pub mod terms;
 pub mod text;
 pub mod unreported;
 pub mod usage;
+pub mod words;
 
+pub use carried::{Carried, Fact, FactKind, FactRecall, Quote};
 pub use entry::{Compaction, Entry, EntryId, EntryKind, RunId, RunOutcome};
 pub use failure::{Failure, FailureClass};
 pub use files::{FileOps, Touch, Touched};

@@ -51,6 +51,18 @@ impl Message {
         }
     }
 
+    /// Returns its plain text, and the calls of an answer with their arguments, one a line.
+    pub fn said(&self) -> String {
+        let mut text = self.text();
+        for call in self.tool_calls() {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text.push_str(&format!("{}({})", call.name, call.arguments));
+        }
+        text
+    }
+
     /// Returns all plain text in it, joined by newlines; images, reasoning and calls are left out.
     pub fn text(&self) -> String {
         match self {

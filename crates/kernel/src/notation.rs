@@ -241,6 +241,8 @@ pub(crate) fn compaction(first_kept: Option<EntryId>, summary: &str) -> Compacti
         cost_microdollars: None,
         debt: Vec::new(),
         native: None,
+        carried: crate::carried::Carried::default(),
+        recall: None,
     }
 }
 

@@ -9,22 +9,34 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::entry::{Entry, EntryId, EntryKind};
-use crate::files::{FileOps, Touch};
-use crate::message::{Message, Part, ToolStatus};
+use crate::files::FileOps;
+use crate::message::Message;
 use crate::path::{ActivePath, as_sent, is_message};
 use crate::render::summary_text;
 use crate::settings::{CompactionSettings, CutRule, Occasion};
 use crate::size::{Estimator, entry_tokens, stored_tokens};
 use crate::summary::{self, SUMMARY_TOKENS_MIN};
 use crate::text::bounded;
+use crate::words::{Words, WordsMax};
+
+mod touched;
 
 #[cfg(test)]
 mod tests;
+
+use touched::file_operations;
+pub use touched::{call_file, touched_files};
 
 /// The longest active request that is repeated verbatim, in bytes.
 pub const ACTIVE_REQUEST_BYTES: usize = 8 * 1024;
 /// The expected size of a summary relative to what it replaces: one part in this many.
 const SUMMARY_PARTS: u64 = 10;
+/// What replaces so little, in tokens, shows no words and no facts: it could not be smaller.
+const SMALL_TOKENS: u64 = 256;
+/// The most of what is replaced that is quoted as the user's words: one part in this many.
+const WORDS_PARTS: u64 = 4;
+/// The most of what is replaced that is repeated as facts: one part in this many.
+const FACTS_PARTS: u64 = 8;
 /// The lead-in of each message that joined the request in progress.
 const STEER_LEAD: &str = "(Said while that was worked on:)";
 
@@ -58,6 +70,10 @@ pub struct PlanOptions {
     pub summary_cap: u64,
     /// The cap of a split turn's summary, in tokens: for the expected resulting size.
     pub prefix_cap: u64,
+    /// How much of the user's own words is quoted.
+    pub words_max: WordsMax,
+    /// How many tokens of facts are added to a summary.
+    pub facts_max: u64,
 }
 
 /// Which file operations count.
@@ -80,11 +96,10 @@ impl PlanOptions {
         overhead: u64,
     ) -> Self {
         let keep_max = settings.keep_max(window, overhead);
+        let keep_recent = settings.keep_recent(window, occasion, tokens_before.saturating_sub(overhead));
+        let keep_recent = keep_recent.min(keep_max).max(1);
         Self {
-            keep_recent: settings
-                .keep_recent(window, occasion, tokens_before.saturating_sub(overhead))
-                .min(keep_max)
-                .max(1),
+            keep_recent,
             keep_max,
             preserve_messages: settings.preserve_messages.unwrap_or(0),
             cut: settings.cut,
@@ -97,6 +112,8 @@ impl PlanOptions {
             overhead,
             summary_cap: settings.summary_cap(window),
             prefix_cap: settings.prefix_cap(window),
+            words_max: settings.words_max(window, overhead, keep_recent),
+            facts_max: settings.facts_max(window, overhead, keep_recent),
         }
     }
 
@@ -117,6 +134,8 @@ impl PlanOptions {
             overhead: 0,
             summary_cap: 0,
             prefix_cap: 0,
+            words_max: WordsMax { carried: 0, shown: 0 },
+            facts_max: 0,
         }
     }
 }
@@ -143,6 +162,8 @@ pub struct Plan {
     /// The user's message of the turn that the cut splits, or the text that an earlier compaction carried of
     /// it, and the steers that joined it before the cut.
     pub active_request: Option<String>,
+    /// The user's own words in what is replaced, and those that the previous compaction carried.
+    pub words: Words,
     /// All files touched from the session's start to `last`.
     pub files: FileOps,
     /// The context's size before, in tokens.
@@ -208,10 +229,15 @@ impl Plan {
         self.tokens_after((self.replaced_tokens / SUMMARY_PARTS).max(least).min(cap))
     }
 
-    /// Returns the largest possible resulting context, in tokens: the summaries reach their caps. A
-    /// compaction that does not make the context smaller is not installed.
+    /// Returns the largest possible resulting context, in tokens: the summaries and the facts reach their
+    /// caps. A compaction that does not make the context smaller is not installed.
     pub fn tokens_after_max(&self) -> u64 {
-        self.tokens_after(self.summary_caps().iter().sum())
+        self.tokens_after(self.summary_caps().iter().sum::<u64>() + self.facts_max())
+    }
+
+    /// Returns how many tokens of facts are added to a summary at most.
+    pub(crate) fn facts_max(&self) -> u64 {
+        self.options.facts_max.min(self.replaced_tokens.saturating_sub(SMALL_TOKENS) / FACTS_PARTS)
     }
 
     /// Returns the size of the context with summaries of this many tokens.
@@ -344,18 +370,22 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
     if count_messages(replaced) == 0 {
         return Err(NothingToCompact::AllRecent);
     }
-    let active_request = if is_turn_start(&path[cut].kind) {
-        None
+    let carried = active.compaction().map(|compaction| &compaction.carried);
+    let (active_request, request_from) = if is_turn_start(&path[cut].kind) {
+        (None, None)
     } else {
-        let (begun, after) = match turn_start {
-            Some(start) => (request_text(&path[start].kind), start + 1),
+        let (begun, from, after) = match turn_start {
+            Some(start) => (request_text(&path[start].kind), Some(path[start].id), start + 1),
             // The turn began before the active part: the last compaction carries its request.
             None => {
-                let carried = active.compaction().and_then(|compaction| compaction.active_request.clone());
-                (carried, active.start)
+                let request = active.compaction().and_then(|compaction| compaction.active_request.clone());
+                let from = carried.and_then(|carried| carried.request_from);
+                (request, from.or(Some(path[active.start].id)), active.start)
             }
         };
-        with_steers(begun, &path[after..first_kept])
+        let request = with_steers(begun, &path[after..first_kept]);
+        let from = from.filter(|_| request.is_some());
+        (request, from)
     };
     let sent = as_sent(path);
     let tokens_of = |entries: &[Arc<Entry>]| -> u64 {
@@ -365,6 +395,8 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
     let kept_tokens = tokens_of(&sent[first_kept..]);
     let merged = active.compaction.map_or(0, |index| stored_tokens(&path[index], options.estimator));
     let replaced_tokens = merged + tokens_of(&sent[active.start..first_kept]);
+    let shown = options.words_max.shown.min(replaced_tokens.saturating_sub(SMALL_TOKENS) / WORDS_PARTS);
+    let words_max = WordsMax { shown, ..options.words_max };
     Ok(Plan {
         base: active.compaction_id(),
         first: path[active.start].id,
@@ -375,6 +407,7 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
         turn_prefix,
         previous_summary: active.compaction().map(|compaction| compaction.summary.clone()),
         active_request,
+        words: Words::select(carried, replaced, request_from, words_max),
         files: file_operations(active, replaced, options.files),
         tokens_before: options.tokens_before,
         kept_tokens,
@@ -615,70 +648,4 @@ fn request_text(kind: &EntryKind) -> Option<String> {
     };
     let text = text.trim();
     (!text.is_empty()).then(|| bounded(text, ACTIVE_REQUEST_BYTES))
-}
-
-/// Returns the files touched according to these entries.
-pub fn touched_files(entries: &[Arc<Entry>]) -> FileOps {
-    let mut files = FileOps::default();
-    add_files(entries, FileRule::Declared, &mut files);
-    files
-}
-
-/// Returns the files of the last active compaction and of the replaced entries.
-fn file_operations(active: &ActivePath<'_>, replaced: &[Arc<Entry>], rule: FileRule) -> FileOps {
-    let mut files = match active.compaction() {
-        Some(compaction) if !(compaction.from_hook && rule == FileRule::EveryCall) => {
-            compaction.files.clone()
-        }
-        Some(_) | None => FileOps::default(),
-    };
-    add_files(replaced, rule, &mut files);
-    files
-}
-
-fn add_files(entries: &[Arc<Entry>], rule: FileRule, files: &mut FileOps) {
-    for entry in entries {
-        if let EntryKind::Message { message, .. } = &entry.kind {
-            message_files(message, rule, files);
-        } else if let (EntryKind::BranchSummary { files: branch, .. }, FileRule::Declared) =
-            (&entry.kind, rule)
-        {
-            files.merge(branch);
-        }
-    }
-}
-
-fn message_files(message: &Message, rule: FileRule, files: &mut FileOps) {
-    match (message, rule) {
-        (Message::ToolResult(result), FileRule::Declared) => {
-            for touched in &result.touched {
-                // A changed file is changed, even if the call failed later.
-                if result.status == ToolStatus::Ok || touched.touch == Touch::Modified {
-                    files.record(touched.path.clone(), touched.touch);
-                }
-            }
-        }
-        (Message::Assistant(assistant), FileRule::EveryCall) => {
-            for part in &assistant.content {
-                let Part::ToolCall(call) = part else { continue };
-                if let Some((path, touch)) = call_file(&call.name, &call.arguments) {
-                    files.record(path, touch);
-                }
-            }
-        }
-        (Message::User(_) | Message::Assistant(_), FileRule::Declared)
-        | (Message::User(_) | Message::ToolResult(_), FileRule::EveryCall) => {}
-    }
-}
-
-/// Returns the file that a call of a tool with a well-known name touches.
-pub fn call_file(tool: &str, arguments: &str) -> Option<(String, Touch)> {
-    let touch = match tool {
-        "read" => Touch::Read,
-        "write" | "edit" => Touch::Modified,
-        _ => return None,
-    };
-    let arguments: serde_json::Value = serde_json::from_str(arguments).ok()?;
-    let path = arguments.get("path")?.as_str().filter(|path| !path.is_empty())?;
-    Some((path.to_owned(), touch))
 }

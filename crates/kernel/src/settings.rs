@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::size::Estimator;
+use crate::words::WordsMax;
 
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,12 @@ pub(crate) const SUCCESS_SHARE: f64 = 0.7;
 const SUCCESS_ROOM_SHARE: u64 = 2;
 /// The share of a summary in the room beside the fixed part, before the kept part: one part in this many.
 const SUMMARY_ROOM_SHARE: u64 = 3;
+/// The maximum of `user_words` and of `ledger`, as a share of the window.
+const CARRIED_SHARE_MAX: f64 = 0.25;
+/// The most of the room for what replaces the older part that the user's words take: one part in this many.
+const WORDS_ROOM_PARTS: u64 = 3;
+/// The most of that room that facts take beside a summary: one part in this many.
+const FACTS_ROOM_PARTS: u64 = 6;
 /// The minimum room beside the fixed part in which a compaction can work, in tokens: a short summary with its
 /// leading sentence, and the newest messages.
 const ROOM_TOKENS_MIN: u64 = 128;
@@ -67,6 +74,11 @@ pub struct CompactionSettings {
     pub preserve_messages: Option<u64>,
     /// Whether a model writes the summary, or none does.
     pub strategy: Strategy,
+    /// How much of the window the user's own words may fill that a compaction quotes. `null`: none is quoted.
+    pub user_words: Option<f64>,
+    /// How much of the window the facts may fill that a compaction adds to a summary that lacks them. `null`:
+    /// no facts are collected.
+    pub ledger: Option<f64>,
     /// The model that writes summaries. `null`: the session's own.
     pub summary_model: Option<String>,
     /// How the place of the cut is chosen.
@@ -98,6 +110,8 @@ impl Default for CompactionSettings {
             keep_recent_tokens: None,
             preserve_messages: None,
             strategy: Strategy::Summarize,
+            user_words: Some(0.10),
+            ledger: Some(0.05),
             summary_model: None,
             cut: CutRule::TurnFirst,
             min_split_prefix: 5,
@@ -118,6 +132,8 @@ impl Default for CompactionSettings {
 pub enum Strategy {
     /// The model of the session, or `summary_model`.
     Summarize,
+    /// No model: the facts and the user's words, verbatim, as much as a summary may have.
+    Digest,
     /// No model: counts, the previous summary, the active request and the files.
     Truncate,
     /// The provider of the session's model, by its own compaction; as `summarize` if it has none, or if that fails.
@@ -131,7 +147,7 @@ impl Strategy {
     pub fn wants_summary(self) -> bool {
         match self {
             Self::Summarize | Self::Native | Self::Auto => true,
-            Self::Truncate => false,
+            Self::Digest | Self::Truncate => false,
         }
     }
 
@@ -139,7 +155,7 @@ impl Strategy {
     pub fn is_native(self) -> bool {
         match self {
             Self::Native | Self::Auto => true,
-            Self::Summarize | Self::Truncate => false,
+            Self::Summarize | Self::Digest | Self::Truncate => false,
         }
     }
 }
@@ -265,6 +281,11 @@ impl CompactionSettings {
         if !fraction(self.soft_threshold) {
             return value("soft_threshold", "must be a fraction above 0 and at most 1");
         }
+        for (key, share) in [("user_words", self.user_words), ("ledger", self.ledger)] {
+            if share.is_some_and(|share| !(share > 0.0 && share <= CARRIED_SHARE_MAX)) {
+                return value(key, "must be a fraction above 0 and at most 0.25, or null");
+            }
+        }
         for (key, tokens) in [
             ("context_window", self.context_window),
             ("auto_compact_token_limit", self.auto_compact_token_limit),
@@ -365,6 +386,24 @@ impl CompactionSettings {
             (Occasion::Manual, None) => window.min(conversation) / KEEP_PARTS,
         }
         .max(1)
+    }
+
+    /// Returns how much of the user's own words a compaction quotes if it keeps `keep_recent`.
+    pub fn words_max(&self, window: u64, overhead: u64, keep_recent: u64) -> WordsMax {
+        let carried = self.user_words.map_or(0, |of| share(window, of));
+        let shown = self.carried_max(self.user_words, WORDS_ROOM_PARTS, window, overhead, keep_recent);
+        WordsMax { carried, shown }
+    }
+
+    /// Returns how many tokens of facts a compaction adds to a summary, if it keeps `keep_recent`.
+    pub fn facts_max(&self, window: u64, overhead: u64, keep_recent: u64) -> u64 {
+        self.carried_max(self.ledger, FACTS_ROOM_PARTS, window, overhead, keep_recent)
+    }
+
+    /// Returns this share of the window, in tokens, or a part of the room beside what is kept if that is less.
+    fn carried_max(&self, of: Option<f64>, parts: u64, window: u64, overhead: u64, keep: u64) -> u64 {
+        let room = self.target_tokens(window, overhead).saturating_sub(overhead.saturating_add(keep));
+        of.map_or(0, |of| share(window, of).min(room / parts))
     }
 
     /// Returns the cap of the history summary, in tokens: 0.8 × the reserve.

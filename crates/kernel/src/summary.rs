@@ -17,8 +17,14 @@ use crate::settings::MESSAGES_PLACE;
 use crate::size::classes;
 use crate::text::elide_middle;
 
+mod footer;
+
 #[cfg(test)]
 mod tests;
+
+use footer::append_footer;
+pub use footer::{footer, split_footer, without_footer};
+pub(crate) use footer::{with_facts, without_request};
 
 /// The minimum room, in tokens, in which a summary is worth requesting.
 pub(crate) const SUMMARY_TOKENS_MIN: u64 = 64;
@@ -45,7 +51,7 @@ const CUT_NOTE: &str = "[Compacted ";
 /// The maximum length of one tool result in a transcript, in characters.
 const TOOL_RESULT_CHARS: usize = 2_000;
 /// Our own tags; data that looks like one of them is escaped.
-const TAGS: [&str; 9] = [
+const TAGS: [&str; 10] = [
     "conversation",
     "previous-summary",
     "summary",
@@ -54,6 +60,7 @@ const TAGS: [&str; 9] = [
     "modified-files",
     "active-request",
     "facts",
+    "user-words",
     "system",
 ];
 /// The role tags of a transcript; a line of data that begins like one is escaped.
@@ -363,6 +370,9 @@ pub enum Rejected {
         /// The limit, in tokens.
         cap: u64,
     },
+    /// It has headings, and nothing below them.
+    #[error("the summary has headings without content")]
+    Hollow,
     /// It does not have the requested form.
     #[error("the summary has {found} of the asked-for headings, and needs {needed}")]
     Headings {
@@ -393,6 +403,10 @@ impl Rejected {
             Self::TooLong { tokens, cap } => Some(format!(
                 "Your last answer had about {tokens} tokens, and at most {cap} are allowed. Write a shorter record."
             )),
+            Self::Hollow => Some(
+                "Your last answer had headings and nothing below them. Write the record with its content."
+                    .to_owned(),
+            ),
             Self::Headings { missing, .. } => Some(format!(
                 "Your last answer lacked headings that were asked for: {}. Write the record with all of them.",
                 missing.join(", ")
@@ -453,7 +467,22 @@ fn check_form(text: &str, kind: SummaryKind) -> Result<(), Rejected> {
     let missing: Vec<&'static str> =
         headings.iter().copied().filter(|heading| !has_heading(text, heading)).collect();
     let found = headings.len() - missing.len();
-    if found < needed { Err(Rejected::Headings { found, needed, missing }) } else { Ok(()) }
+    if found < needed {
+        return Err(Rejected::Headings { found, needed, missing });
+    }
+    if text.lines().any(says_something) { Ok(()) } else { Err(Rejected::Hollow) }
+}
+
+/// Whether a line is more than a heading, a mark, or a word for nothing.
+fn says_something(line: &str) -> bool {
+    let line = line.trim();
+    let item = line.trim_start_matches("- ").trim_start_matches("[x]");
+    let bare = item.trim_matches(|c: char| !c.is_alphanumeric());
+    let is_heading =
+        line.starts_with('#') || (line.starts_with("**") && line.trim_end_matches(':').ends_with("**"));
+    let is_nothing = ["", "none", "n/a", "na", "nothing", "empty", "not applicable", "unknown"];
+    let is_number = bare.bytes().all(|byte| byte.is_ascii_digit());
+    !is_heading && !is_number && !is_nothing.contains(&bare.to_lowercase().as_str())
 }
 
 /// Returns as many whole lines from the beginning as fit; `None` if that is not the greater part.
@@ -514,7 +543,7 @@ pub fn assemble(plan: &Plan, history: Option<&str>, turn_prefix: Option<&str>) -
             prefix.trim()
         );
     }
-    append_footer(text, plan.active_request.as_deref(), &plan.files)
+    append_footer(text, &plan.words.text(), plan.active_request.as_deref(), &plan.files)
 }
 
 /// Returns the text that is installed if no summary is possible: counts, the previous summary, the active
@@ -553,7 +582,7 @@ pub fn truncated(plan: &Plan, cap_tokens: u64, wanted: bool) -> String {
     if let Some(previous) = previous.map(without_cut_note).filter(|body| !body.is_empty()) {
         let _ = write!(text, "\n\n{}", escape_tags(&keep_within(&previous, cap_tokens)));
     }
-    append_footer(text, plan.active_request.as_deref(), &plan.files)
+    append_footer(text, &plan.words.text(), plan.active_request.as_deref(), &plan.files)
 }
 
 /// Returns a summary without the line that reports a cut.
@@ -566,57 +595,17 @@ pub fn without_cut_note(summary: &str) -> String {
 
 /// Returns a supplied summary, escaped, with the active request and the footer.
 pub fn supplied(plan: &Plan, summary: &str) -> String {
-    append_footer(escape_tags(summary.trim()), plan.active_request.as_deref(), &plan.files)
+    append_footer(
+        escape_tags(summary.trim()),
+        &plan.words.text(),
+        plan.active_request.as_deref(),
+        &plan.files,
+    )
 }
 
 /// Returns the record of a branch that was left, with the files touched there as its footer.
 pub fn branch_record(text: &str, files: &FileOps) -> String {
-    append_footer(text.to_owned(), None, files)
-}
-
-fn append_footer(mut text: String, active_request: Option<&str>, files: &FileOps) -> String {
-    if let Some(request) = active_request {
-        let _ = write!(
-            text,
-            "\n\nThe user's request in progress, word for word:\n<active-request>\n{}\n</active-request>",
-            request.replace("</active-request", "&lt;/active-request")
-        );
-    }
-    let footer = footer(files);
-    if !footer.is_empty() {
-        let _ = write!(text, "\n\n{footer}");
-    }
-    text
-}
-
-/// Returns the lists of files, one path per line; empty if no file was touched.
-pub fn footer(files: &FileOps) -> String {
-    let list = |tag: &str, paths: Vec<&str>| {
-        let lines: Vec<String> =
-            paths.into_iter().map(|path| escape_tags(&path.replace('\n', " "))).collect();
-        (!lines.is_empty()).then(|| format!("<{tag}>\n{}\n</{tag}>", lines.join("\n")))
-    };
-    let lists =
-        [list("read-files", files.read().collect()), list("modified-files", files.modified().collect())];
-    lists.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
-}
-
-/// Returns a summary without the active request and the lists of files that this code added to it: the part
-/// that the next summariser merges.
-pub fn without_footer(summary: &str) -> &str {
-    split_footer(summary).0
-}
-
-/// Splits a summary into what the next summariser merges, and what this code added to it.
-pub fn split_footer(summary: &str) -> (&str, &str) {
-    let ours = [
-        "\n\nThe user's request in progress, word for word:\n<active-request>",
-        "\n<active-request>",
-        "\n<read-files>",
-        "\n<modified-files>",
-    ];
-    let end = ours.iter().filter_map(|mark| summary.find(mark)).min().unwrap_or(summary.len());
-    (summary[..end].trim_end(), summary[end..].trim())
+    append_footer(text.to_owned(), "", None, files)
 }
 
 /// Escapes a text so that nothing in it can be taken for one of our tags, or for the role at the beginning of

@@ -162,12 +162,13 @@ pub fn compaction(end: &Compacted) -> String {
     let cost = end.cost_microdollars.filter(|cost| *cost > 0);
     let cost = cost.map(|cost| format!(", {}", about(cents(cost), estimated_tokens)));
     format!(
-        "{verb} {} → {} tokens, {}, {}{}",
+        "{verb} {} → {} tokens, {}, {}{}{}",
         tenths(end.tokens_before),
         tenths(end.tokens_after),
         count(end.messages_removed, "message"),
         duration(end.duration_ms),
         cost.unwrap_or_default(),
+        text::kept_facts(end).map(|kept| format!(", {kept}")).unwrap_or_default(),
     )
 }
 

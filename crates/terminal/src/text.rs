@@ -47,11 +47,13 @@ pub fn compacted(end: &Compacted) -> String {
             removed => format!("Compacted {removed} messages"),
         };
         let why = end.outcome.reason().map(|reason| format!("\n  Without a summary: {reason}"));
+        let facts = kept_facts(end).map(|kept| format!("\n  Facts: {kept}"));
         return format!(
-            "✓ {what}\n  Tokens: {} → {} (saved {}){}",
+            "✓ {what}\n  Tokens: {} → {} (saved {}){}{}",
             thousands(end.tokens_before),
             thousands(end.tokens_after),
             thousands(end.tokens_before.saturating_sub(end.tokens_after)),
+            facts.unwrap_or_default(),
             why.unwrap_or_default(),
         );
     }
@@ -62,4 +64,10 @@ pub fn compacted(end: &Compacted) -> String {
     } else {
         format!("Compaction {name}: {reason}; the conversation is unchanged")
     }
+}
+
+/// Describes how many of the facts that a compaction replaced are still in the context: `kept 39 of 41 facts`.
+pub fn kept_facts(end: &Compacted) -> Option<String> {
+    let recall = end.recall.filter(|recall| recall.facts > 0)?;
+    Some(format!("kept {} of {} facts", recall.after, recall.facts))
 }

@@ -88,6 +88,7 @@ async fn compact(
         CompactionOutcome::Failed { .. } | CompactionOutcome::Superseded => error::FAILED,
         CompactionOutcome::Completed
         | CompactionOutcome::Truncated { .. }
+        | CompactionOutcome::Digested { .. }
         | CompactionOutcome::Pruned { .. }
         | CompactionOutcome::Nothing { .. }
         | CompactionOutcome::Unknown

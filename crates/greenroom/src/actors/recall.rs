@@ -4,7 +4,7 @@
 //! Invariants: it reads only the session of the call, and only messages that the current agent may see; one
 //! call returns a bounded part.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -143,7 +143,7 @@ fn readable(kind: &EntryKind) -> Option<(String, String)> {
                 Message::Assistant(_) => "an answer".to_owned(),
                 Message::ToolResult(result) => format!("a result of `{}`", result.tool_name),
             };
-            Some((what, said(message)))
+            Some((what, message.said()))
         }
         EntryKind::WholeResult { content, .. } => Some(("a whole result".to_owned(), blocks_text(content))),
         EntryKind::Shell(shell) => Some(("a command of the user".to_owned(), shell.output.clone())),
@@ -174,16 +174,4 @@ fn readable(kind: &EntryKind) -> Option<(String, String)> {
         | EntryKind::RunEnded { .. }
         | _ => None,
     }
-}
-
-/// Returns the text of a message, with the calls of an answer.
-fn said(message: &Arc<Message>) -> String {
-    let mut text = message.text();
-    for call in message.tool_calls() {
-        if !text.is_empty() {
-            text.push('\n');
-        }
-        text.push_str(&format!("{}({})", call.name, call.arguments));
-    }
-    text
 }

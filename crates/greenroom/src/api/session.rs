@@ -272,6 +272,7 @@ impl SessionHandle {
             match summarised.outcome {
                 CompactionOutcome::Completed
                 | CompactionOutcome::Truncated { .. }
+                | CompactionOutcome::Digested { .. }
                 | CompactionOutcome::Pruned { .. }
                 | CompactionOutcome::Nothing { .. } => {}
                 CompactionOutcome::Cancelled { .. } => return Err(Error::Aborted),
@@ -412,6 +413,7 @@ impl SessionHandle {
             CompactionOutcome::Failed { .. }
             | CompactionOutcome::Cancelled { .. }
             | CompactionOutcome::Truncated { .. }
+            | CompactionOutcome::Digested { .. }
             | CompactionOutcome::Pruned { .. }
             | CompactionOutcome::Superseded
             | CompactionOutcome::Interrupted

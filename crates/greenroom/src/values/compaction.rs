@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::carried::FactRecall;
 use greenroom_kernel::compacting::Supplied;
 use greenroom_kernel::entry::{CompactionEnded, CompactionOutcome, Entry, EntryId, Trigger};
 use greenroom_kernel::message::Usage;
@@ -48,6 +49,10 @@ pub struct Compacted {
     pub summary_usage: Usage,
     /// The cost of its model calls, in micro-dollars; `None` if the price is unknown.
     pub cost_microdollars: Option<u64>,
+    /// How many of the facts in what was replaced are in the new context: without the ledger (`before`), and with it
+    /// (`after`). `None` if nothing was replaced, or without a ledger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recall: Option<FactRecall>,
 }
 
 impl From<&CompactionEnded> for Compacted {
@@ -65,6 +70,7 @@ impl From<&CompactionEnded> for Compacted {
             duration_ms: ended.duration_ms,
             summary_usage: ended.summary_usage,
             cost_microdollars: ended.cost_microdollars,
+            recall: ended.recall,
         }
     }
 }
@@ -89,6 +95,7 @@ impl Compacted {
             CompactionOutcome::Nothing { .. }
             | CompactionOutcome::Completed
             | CompactionOutcome::Truncated { .. }
+            | CompactionOutcome::Digested { .. }
             | CompactionOutcome::Pruned { .. }
             | CompactionOutcome::Unknown
             | _ => None,

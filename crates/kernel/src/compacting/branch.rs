@@ -133,7 +133,7 @@ fn with_compaction(entry: &Arc<Entry>) -> Option<(&Entry, &Compaction)> {
 
 /// Returns the summary of a compaction on the branch as a record that precedes the messages after it.
 fn record_of(entry: &Entry, compaction: &Compaction) -> Arc<Entry> {
-    let summary = summary::without_footer(&compaction.summary).to_owned();
+    let summary = summary::without_request(&compaction.summary).to_owned();
     let kind = EntryKind::BranchSummary { from: EntryId(0), summary, files: FileOps::default() };
     Arc::new(Entry { kind, ..entry.clone() })
 }

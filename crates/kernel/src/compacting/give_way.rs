@@ -15,12 +15,16 @@ use crate::failure::{Failure, FailureClass};
 use crate::path::{ActivePath, as_sent, is_message};
 use crate::plan::{Plan, plan};
 use crate::prune;
+use crate::render::summary_text;
 use crate::run::is_full;
+use crate::size::classes;
 use crate::summary::SUMMARY_TOKENS_MIN;
 use crate::text::bounded;
 
 /// The minimum of the active request that is kept in the tightest window, in bytes.
 const REQUEST_BYTES_MIN: usize = 512;
+/// The share of the window for which a cut leaves room, so that a digest can stand in its place: one part in this many.
+const DIGEST_SHARE: u64 = 10;
 
 impl Compacting {
     /// Starts the last rung. It needs no smaller plan than the previous one: its summary is smaller.
@@ -75,22 +79,32 @@ impl Compacting {
         }
     }
 
-    /// Returns the smallest truncation that reaches the target; `None` if there is none.
+    /// Returns the smallest cut that reaches the target, with room for a digest if there is such a cut; `None` if
+    /// there is none.
     pub(super) fn least_cut(&self) -> Option<Box<Segment>> {
+        let least = plan(&self.params.path, &self.least_options()).ok()?;
         let cap = self.params.settings.summary_cap(self.params.window);
         let places = Plan::places(&self.params.path);
-        let at = |place: &EntryId| {
-            let segment = self.cut_at(*place, cap)?;
-            self.has_room(segment.compaction.tokens_after).then_some(segment)
+        let fits = |place: &EntryId, reserve: u64| {
+            let Some(plan) = least.moved_to(&self.params.path, *place) else { return false };
+            let size = classes::tokens(&summary_text(&self.truncated(&plan, cap)));
+            size < self.params.replaced_tokens(&plan)
+                && self.has_room(self.tokens_after(&plan, size + reserve))
         };
-        // The later the cut, the less is kept.
-        let first = places.partition_point(|place| at(place).is_none());
-        places.get(first).and_then(at)
+        let digest = if self.makes_digests() { cap.min(self.params.window / DIGEST_SHARE) } else { 0 };
+        [digest, 0].into_iter().find_map(|reserve| {
+            // The later the cut, the less is kept.
+            let first = places.partition_point(|place| !fits(place, reserve));
+            let plan = least.moved_to(&self.params.path, *places.get(first)?)?;
+            let facts_max = self.digest_max(&plan);
+            let segment = self.segment(&plan, self.truncated(&plan, cap), Author::Nobody, facts_max)?;
+            self.has_room(segment.compaction.tokens_after).then_some(segment)
+        })
     }
 
-    /// Returns the truncation that keeps as little as is legal, if the rest can be sent. If the active
-    /// request is too large next to the newest messages, for instance because of steers that joined it, its
-    /// middle gives way.
+    /// Returns the cut that keeps as little as is legal, if the rest can be sent. What is too large next to the
+    /// newest messages gives way: the facts, then the user's words, and then the middle of the active request, which
+    /// may be large because of steers that joined it.
     pub(super) fn greatest_cut(&self) -> Option<Box<Segment>> {
         let mut least = plan(&self.params.path, &self.least_options()).ok()?;
         let cap = self.params.settings.summary_cap(self.params.window);
@@ -98,25 +112,24 @@ impl Compacting {
         let room = self.room_for_summary(&least).unwrap_or(cap).min(cap).max(SUMMARY_TOKENS_MIN);
         let request = least.active_request.clone().unwrap_or_default();
         let mut bytes_max = request.len();
+        let mut facts_max = self.digest_max(&least);
         loop {
-            let segment = self.segment(&least, self.truncated(&least, room), Author::Nobody)?;
-            if self.can_be_sent(segment.compaction.tokens_after) {
+            let segment = self.segment(&least, self.truncated(&least, room), Author::Nobody, facts_max);
+            if let Some(segment) = segment.filter(|segment| self.can_be_sent(segment.compaction.tokens_after))
+            {
                 return Some(segment);
             }
-            if bytes_max <= REQUEST_BYTES_MIN {
+            if facts_max > 0 {
+                facts_max = 0;
+            } else if least.words.is_shown() {
+                least.words.hide();
+            } else if bytes_max <= REQUEST_BYTES_MIN {
                 return None;
+            } else {
+                bytes_max = (bytes_max / 2).max(REQUEST_BYTES_MIN);
+                least.active_request = Some(bounded(&request, bytes_max));
             }
-            bytes_max = (bytes_max / 2).max(REQUEST_BYTES_MIN);
-            least.active_request = Some(bounded(&request, bytes_max));
         }
-    }
-
-    /// Returns the truncation of everything before this entry; its text has at most `cap_tokens` of the
-    /// previous summary.
-    pub(super) fn cut_at(&self, first_kept: EntryId, cap_tokens: u64) -> Option<Box<Segment>> {
-        let least = plan(&self.params.path, &self.least_options()).ok()?;
-        let plan = least.moved_to(&self.params.path, first_kept)?;
-        self.segment(&plan, self.truncated(&plan, cap_tokens), Author::Nobody)
     }
 
     /// Leaves out the middles of the newest results, once. Returns whether that made anything smaller.

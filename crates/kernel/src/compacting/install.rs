@@ -3,11 +3,18 @@
 //! Invariants: a segment is smaller than what it replaces, and what it keeps follows it. A cut that no summary has
 //! read is recorded as a debt.
 
-use super::{Compacting, Effect, Phase, Segment, Supplied};
-use crate::entry::{Compaction, CompactionOutcome, EntryKind, EntryRange, PrunedResult};
-use crate::path::ActivePath;
+use std::sync::Arc;
+
+use super::{Compacting, Effect, Phase, Rung, Segment, Supplied};
+use crate::carried::{Carried, Fact, FactRecall};
+use crate::compacting::summaries::to_estimate;
+use crate::entry::{Compaction, CompactionOutcome, Entry, EntryKind, EntryRange, PrunedResult};
+use crate::ledger;
+use crate::path::{ActivePath, as_sent, entry_message};
 use crate::plan::Plan;
-use crate::size::{Estimator, entry_tokens};
+use crate::render::summary_text;
+use crate::settings::Strategy;
+use crate::size::{Estimator, classes, entry_tokens};
 use crate::summary::{self, SUMMARY_TOKENS_MIN};
 
 /// The most ranges recorded of messages cut without a summary.
@@ -28,6 +35,16 @@ pub(super) enum Author {
     Opaque,
 }
 
+impl Author {
+    /// Whether a digest, or if there is nothing in it a notice, stands in place of a summary.
+    fn is_none(self) -> bool {
+        match self {
+            Self::Model | Self::Hook | Self::Opaque => false,
+            Self::Strategy | Self::Nobody => true,
+        }
+    }
+}
+
 impl Compacting {
     pub(super) fn install_supplied(&mut self, supplied: &Supplied) -> Vec<Effect> {
         let Some(mut plan) = self.plan.clone() else { return Vec::new() };
@@ -42,7 +59,7 @@ impl Compacting {
             }
         }
         let text = summary::supplied(&plan, &supplied.summary);
-        let segment = self.segment(&plan, text, Author::Hook).filter(|segment| {
+        let segment = self.segment(&plan, text, Author::Hook, plan.facts_max()).filter(|segment| {
             !supplied.summary.trim().is_empty()
                 && (self.is_success(segment.compaction.tokens_after)
                     || self.can_be_sent(segment.compaction.tokens_after))
@@ -58,14 +75,12 @@ impl Compacting {
         }
     }
 
-    /// Installs the truncate fallback as a chosen strategy.
+    /// Installs a digest, or the truncate fallback, as a chosen strategy.
     pub(super) fn install_truncated(&mut self, plan: &Plan) -> Vec<Effect> {
-        let cap = self
-            .room_for_summary(plan)
-            .unwrap_or(u64::MAX)
-            .min(self.params.settings.summary_cap(self.params.window));
-        let text = self.truncated(plan, cap.max(SUMMARY_TOKENS_MIN));
-        match self.segment(plan, text, Author::Strategy) {
+        let cap = self.params.settings.summary_cap(self.params.window);
+        let cap = self.room_for_summary(plan).unwrap_or(u64::MAX).min(cap).max(SUMMARY_TOKENS_MIN);
+        let text = self.truncated(plan, cap);
+        match self.segment(plan, text, Author::Strategy, self.digest_max(plan)) {
             Some(segment)
                 if self.is_success(segment.compaction.tokens_after)
                     || self.can_be_sent(segment.compaction.tokens_after) =>
@@ -83,7 +98,7 @@ impl Compacting {
         let Some(plan) = self.plan.clone() else { return Vec::new() };
         let text = self.truncated(&plan, self.params.settings.summary_cap(self.params.window));
         self.unsummarised = Some(why.to_owned());
-        let segment = self.segment(&plan, text, Author::Opaque);
+        let segment = self.segment(&plan, text, Author::Opaque, plan.facts_max());
         match segment.filter(|segment| self.is_success(segment.compaction.tokens_after)) {
             Some(segment) => self.install(segment),
             None => {
@@ -95,8 +110,25 @@ impl Compacting {
 
     /// Returns the replacement text without a model's summary.
     pub(super) fn truncated(&self, plan: &Plan, cap_tokens: u64) -> String {
-        let wanted = self.params.settings.strategy.wants_summary();
-        summary::truncated(plan, cap_tokens, wanted)
+        summary::truncated(plan, cap_tokens, self.params.settings.strategy.wants_summary())
+    }
+
+    /// Whether facts stand in place of a summary that no model writes.
+    pub(super) fn makes_digests(&self) -> bool {
+        let settings = &self.params.settings;
+        settings.ledger.is_some() && settings.strategy != Strategy::Truncate
+    }
+
+    /// Returns how many tokens of facts (by our estimate) stand in place of a summary: as many as that may have,
+    /// unless only a notice is wanted.
+    pub(super) fn digest_max(&self, plan: &Plan) -> u64 {
+        if !self.makes_digests() {
+            return plan.facts_max();
+        }
+        let cap = self.params.settings.summary_cap(self.params.window);
+        let cap = to_estimate(cap, self.params.ratio);
+        // A digest that is no smaller than half of what it replaces is not worth the cut.
+        cap.min(plan.replaced_tokens / 2).max(plan.facts_max())
     }
 
     /// Returns why there is no summary by a model.
@@ -104,30 +136,44 @@ impl Compacting {
         self.unsummarised.clone().unwrap_or_default()
     }
 
-    /// Returns the segment to install; `None` if it would not be smaller than what it replaces.
-    pub(super) fn segment(&self, plan: &Plan, text: String, author: Author) -> Option<Box<Segment>> {
+    /// Returns the segment to install, with at most `facts_max` tokens of facts by our estimate added to `text`; `None`
+    /// if it would not be smaller than what it replaces.
+    pub(super) fn segment(
+        &self,
+        plan: &Plan,
+        text: String,
+        author: Author,
+        facts_max: u64,
+    ) -> Option<Box<Segment>> {
         let active = ActivePath::of(&self.params.path);
         let carried = || active.compaction().map(|compaction| compaction.debt.clone()).unwrap_or_default();
+        let Ledger { text, facts, recall, is_shown } = self.with_ledger(plan, text, facts_max);
+        let is_digest = author.is_none()
+            && self.params.settings.strategy != Strategy::Truncate
+            && (is_shown || plan.words.is_shown());
+        let cut = |reason: String| match is_digest {
+            true => CompactionOutcome::Digested { reason },
+            false => CompactionOutcome::Truncated { reason },
+        };
         let (debt, outcome) = match author {
             Author::Model => (self.params.debt_left.clone(), CompactionOutcome::Completed),
             // The hook has not read what was cut earlier.
             Author::Hook => (carried(), CompactionOutcome::Completed),
             Author::Strategy => {
-                let reason = "no summary is wanted: the strategy is `truncate`".to_owned();
-                (carried(), CompactionOutcome::Truncated { reason })
+                let strategy =
+                    if self.params.settings.strategy == Strategy::Digest { "digest" } else { "truncate" };
+                (carried(), cut(format!("no summary is wanted: the strategy is `{strategy}`")))
             }
             Author::Nobody | Author::Opaque => {
-                let cut = EntryRange { first: plan.first, last: plan.last };
+                let range = EntryRange { first: plan.first, last: plan.last };
                 // Without wanted summaries there is no debt.
                 let debt = match self.params.settings.strategy.wants_summary() {
-                    true => with_range(carried(), active.compaction(), cut),
+                    true => with_range(carried(), active.compaction(), range),
                     false => carried(),
                 };
                 let outcome = match author {
                     Author::Opaque => CompactionOutcome::Completed,
-                    Author::Model | Author::Hook | Author::Strategy | Author::Nobody => {
-                        CompactionOutcome::Truncated { reason: self.reason() }
-                    }
+                    Author::Model | Author::Hook | Author::Strategy | Author::Nobody => cut(self.reason()),
                 };
                 (debt, outcome)
             }
@@ -146,7 +192,7 @@ impl Compacting {
             active_request: plan.active_request.clone(),
             files: plan.files.clone(),
             trigger: self.params.trigger,
-            truncated: matches!(author, Author::Strategy | Author::Nobody),
+            truncated: author.is_none(),
             from_hook: author == Author::Hook,
             is_split_turn: plan.is_split_turn,
             tokens_before: self.params.tokens_before,
@@ -159,6 +205,13 @@ impl Compacting {
             cost_microdollars: None,
             debt,
             native,
+            carried: Carried {
+                words: plan.words.quotes.clone(),
+                words_left: plan.words.left.clone(),
+                request_from: plan.words.request_from,
+                facts,
+            },
+            recall,
         };
         let kind = EntryKind::Compaction(Box::new(compaction.clone()));
         let native_tokens = compaction.native.as_ref().map(|native| native.tokens);
@@ -185,12 +238,64 @@ impl Compacting {
         })
     }
 
+    /// Looks the facts up in the new context, and adds those that are missing to the summary's text, as long as the
+    /// context is a success with them.
+    fn with_ledger(&self, plan: &Plan, text: String, facts_max: u64) -> Ledger {
+        if self.params.settings.ledger.is_none() {
+            return Ledger { text, facts: Vec::new(), recall: None, is_shown: false };
+        }
+        let active = ActivePath::of(&self.params.path);
+        let previous = active.compaction().map_or(&[][..], |compaction| &compaction.carried.facts);
+        let replaced: Vec<Arc<Entry>> = plan.history.iter().chain(&plan.turn_prefix).cloned().collect();
+        let facts = ledger::carried_on(previous, &replaced);
+        let sent = as_sent(&self.params.path);
+        let is_sent = |entry: &Entry| entry.id >= plan.first_kept || self.params.pinned.contains(&entry.id);
+        let kept: Vec<String> = sent
+            .iter()
+            .filter(|entry| is_sent(entry))
+            .filter_map(|entry| Some(entry_message(&entry.kind)?.said()))
+            .collect();
+        let found = ledger::recognised(&facts, kept.iter().map(String::as_str).chain([text.as_str()]));
+        let room = self.room_for_facts(plan, &text).min(facts_max);
+        let chosen = ledger::Facts::ranked(&facts, |index| !found[index]).choose(room);
+        let before = found.iter().filter(|found| **found).count() as u64;
+        let recall = FactRecall { facts: facts.len() as u64, before, after: before + chosen.len() as u64 };
+        let section = ledger::text(&facts, &chosen);
+        let text = summary::with_facts(text, &section);
+        Ledger { text, facts, recall: Some(recall), is_shown: !chosen.is_empty() }
+    }
+
+    /// Returns how many tokens of facts (by our estimate) may be added to this text.
+    fn room_for_facts(&self, plan: &Plan, text: &str) -> u64 {
+        let size = classes::tokens(&summary_text(text));
+        let smaller = plan.replaced_tokens.saturating_sub(size) / 2;
+        let now = self.tokens_after(plan, size);
+        let target = match self.rung {
+            Rung::LastResort => self.room_tokens(),
+            Rung::Summarise | Rung::Halve | Rung::Least | Rung::Truncate => {
+                self.target_tokens().unwrap_or(u64::MAX).min(self.params.tokens_before)
+            }
+        };
+        let room = to_estimate(target.saturating_sub(now), self.params.ratio);
+        // Our count of the parts may be a little below that of the whole.
+        smaller.min(room - room / 16)
+    }
+
     pub(super) fn install(&mut self, segment: Box<Segment>) -> Vec<Effect> {
         assert!(segment.first <= segment.last && segment.last < segment.first_kept, "the kept part follows");
         self.phase = Phase::Install;
         self.on_its_way = Some(segment.outcome.clone());
         vec![Effect::Install(segment)]
     }
+}
+
+/// A summary's text with the facts that it lacked.
+struct Ledger {
+    text: String,
+    facts: Vec<Fact>,
+    recall: Option<FactRecall>,
+    /// Whether facts were added.
+    is_shown: bool,
 }
 
 /// Returns a debt extended by the current cut, after `base`. If `base` was cut too, the two become one range.

@@ -82,6 +82,10 @@ impl CompactionParams {
         let mut options =
             PlanOptions::new(&self.settings, self.window, self.occasion(), self.tokens_before, self.overhead);
         options.keep_max = to_estimate(options.keep_max, self.ratio);
+        options.facts_max = to_estimate(options.facts_max, self.ratio);
+        for tokens in [&mut options.words_max.carried, &mut options.words_max.shown] {
+            *tokens = to_estimate(*tokens, self.ratio);
+        }
         options.keep_recent = options.keep_recent.min(options.keep_max).max(1);
         // After an overflow, a context that fits matters more than the caller's wishes.
         if let Some(keep) = self.keep_recent.filter(|_| self.trigger != Trigger::Overflow) {

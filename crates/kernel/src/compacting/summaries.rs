@@ -447,9 +447,11 @@ impl Summaries {
             // As in a turn.
             Rejected::Empty | Rejected::Incomplete => self.try_again(pending, failure, correction, jitter),
             Rejected::Filtered => self.ask_next(pending, &failure.message),
-            Rejected::CutOff | Rejected::ToolCalls | Rejected::TooLong { .. } | Rejected::Headings { .. } => {
-                self.correct(pending, failure, correction)
-            }
+            Rejected::CutOff
+            | Rejected::ToolCalls
+            | Rejected::TooLong { .. }
+            | Rejected::Hollow
+            | Rejected::Headings { .. } => self.correct(pending, failure, correction),
         }
     }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::EntryId;
+use crate::carried::{Carried, FactRecall};
 use crate::files::FileOps;
 use crate::message::{Native, Usage};
 
@@ -55,6 +56,11 @@ pub enum CompactionOutcome {
         /// Why no model's summary stands there, as a fragment of a sentence.
         reason: String,
     },
+    /// A digest without a model was installed: the user's words and facts, verbatim.
+    Digested {
+        /// Why no model's summary stands there, as a fragment of a sentence.
+        reason: String,
+    },
     /// Tool results are sent shorter, and no message was replaced.
     Pruned {
         /// Why no model's summary was made, as a fragment of a sentence.
@@ -91,6 +97,7 @@ impl CompactionOutcome {
         match self {
             Self::Completed => "completed",
             Self::Truncated { .. } => "truncated",
+            Self::Digested { .. } => "digested",
             Self::Pruned { .. } => "pruned",
             Self::Nothing { .. } => "nothing",
             Self::Failed { .. } => "failed",
@@ -105,6 +112,7 @@ impl CompactionOutcome {
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Truncated { reason }
+            | Self::Digested { reason }
             | Self::Pruned { reason }
             | Self::Nothing { reason }
             | Self::Failed { reason }
@@ -116,7 +124,7 @@ impl CompactionOutcome {
     /// Whether the context changed.
     pub fn is_installed(&self) -> bool {
         match self {
-            Self::Completed | Self::Truncated { .. } | Self::Pruned { .. } => true,
+            Self::Completed | Self::Truncated { .. } | Self::Digested { .. } | Self::Pruned { .. } => true,
             Self::Nothing { .. }
             | Self::Failed { .. }
             | Self::Cancelled { .. }
@@ -155,7 +163,7 @@ pub struct Compaction {
     pub files: FileOps,
     /// The reason for the compaction.
     pub trigger: Trigger,
-    /// Whether the truncate fallback replaces a model's summary.
+    /// Whether a digest or the truncate fallback replaces a model's summary.
     pub truncated: bool,
     /// Whether a hook supplied it.
     pub from_hook: bool,
@@ -182,6 +190,10 @@ pub struct Compaction {
     pub debt: Vec<EntryRange>,
     /// The provider's own form of the summary, for requests in its dialect; the summary serves all others.
     pub native: Option<NativeSummary>,
+    /// The user's own words and the facts of the ledger.
+    pub carried: Carried,
+    /// How many of the facts are in the new context; `None` without a ledger.
+    pub recall: Option<FactRecall>,
 }
 
 /// A summary in the form of one provider's API, which made it.
@@ -266,4 +278,7 @@ pub struct CompactionEnded {
     pub summary_usage: Usage,
     /// The cost of its model calls, in micro-dollars; `None` if the price is not known.
     pub cost_microdollars: Option<u64>,
+    /// How many of the facts in what was replaced are in the new context; `None` if nothing was replaced, or
+    /// without a ledger.
+    pub recall: Option<FactRecall>,
 }

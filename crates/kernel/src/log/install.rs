@@ -74,6 +74,7 @@ impl Log {
             duration_ms,
             summary_usage: compaction.usage,
             cost_microdollars,
+            recall: compaction.recall,
         };
         draft.push(EntryKind::CompactionEnded(ended.clone()));
         if let Some(prune) = segment.prune {
@@ -107,6 +108,7 @@ impl Log {
             duration_ms,
             summary_usage: usage,
             cost_microdollars,
+            recall: None,
         };
         draft.push(EntryKind::CompactionEnded(ended.clone()));
         draft.push(EntryKind::Prune(Box::new(prune)));

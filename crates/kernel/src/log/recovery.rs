@@ -51,6 +51,7 @@ impl Log {
             duration_ms: 0,
             summary_usage: Usage::default(),
             cost_microdollars: None,
+            recall: None,
         })
     }
 }

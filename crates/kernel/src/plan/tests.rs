@@ -2,6 +2,8 @@
 //! split turn begins.
 
 use super::*;
+use crate::files::Touch;
+use crate::message::ToolStatus;
 use crate::notation::{Random, draw, odd_path, path};
 
 fn options(keep_recent: u64) -> PlanOptions {
@@ -19,6 +21,8 @@ fn options(keep_recent: u64) -> PlanOptions {
         overhead: 7,
         summary_cap: 30,
         prefix_cap: 20,
+        words_max: crate::words::WordsMax { carried: 0, shown: 0 },
+        facts_max: 0,
     }
 }
 

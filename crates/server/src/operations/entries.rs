@@ -8,7 +8,7 @@ use greenroom::{SessionSummary, State, Status};
 use greenroom_kernel::entry::{CompactionOutcome, Delivery, EntryId, RunId, RunOutcome, Sees, Trigger};
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
-use greenroom_kernel::{StopReason, ToolStatus, Usage};
+use greenroom_kernel::{Carried, FactRecall, StopReason, ToolStatus, Usage};
 use greenroom_store::{Notice, SessionCopy, Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -187,6 +187,7 @@ pub enum LoggedKind {
         duration_ms: u64,
         summary_usage: Usage,
         cost_microdollars: Option<u64>,
+        recall: Option<FactRecall>,
     },
     /// A run ended.
     RunEnded { run: RunId, outcome: RunOutcome, context: ContextUsage },
@@ -301,6 +302,8 @@ pub struct LoggedCompaction {
     pub debt: Vec<(EntryId, EntryId)>,
     /// The provider's own form of the summary.
     pub native: Option<LoggedNative>,
+    pub carried: Carried,
+    pub recall: Option<FactRecall>,
 }
 
 /// A summary in the form of one provider's API.

@@ -15,8 +15,9 @@ use greenroom_kernel::question::{AskedQuestion, Asker, GivenAnswer, Question, Qu
 use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
-    AssistantMessage, Block, Compaction, Entry, EntryId, EntryKind, Failure, FailureClass, FileOps, Image,
-    Message, Native, Part, RunOutcome, StopReason, ToolCall, ToolResult, ToolStatus, Touch, Touched, Usage,
+    AssistantMessage, Block, Carried, Compaction, Entry, EntryId, EntryKind, Fact, FactKind, FactRecall,
+    Failure, FailureClass, FileOps, Image, Message, Native, Part, Quote, RunOutcome, StopReason, ToolCall,
+    ToolResult, ToolStatus, Touch, Touched, Usage,
 };
 
 use super::{StoredRecord, decode, decode_head, encode, encode_head};
@@ -122,7 +123,31 @@ fn compaction(trigger: Trigger) -> EntryKind {
             },
             tokens: 13,
         }),
+        carried: carried(),
+        recall: Some(FactRecall { facts: 13, before: 14, after: 15 }),
     }))
+}
+
+fn carried() -> Carried {
+    let kinds = [
+        FactKind::Rule,
+        FactKind::Decision,
+        FactKind::Error,
+        FactKind::Done,
+        FactKind::Open,
+        FactKind::Command,
+        FactKind::Path,
+        FactKind::Url,
+        FactKind::Identifier,
+        FactKind::Number,
+    ];
+    let fact = |kind| Fact { entry: EntryId(16), kind, text: "f".to_owned(), key: "k".to_owned(), times: 17 };
+    Carried {
+        words: vec![Quote { entry: EntryId(18), text: "w".to_owned(), is_rule: true }],
+        words_left: vec![EntryId(19)],
+        request_from: Some(EntryId(20)),
+        facts: kinds.map(fact).to_vec(),
+    }
 }
 
 fn ended(outcome: CompactionOutcome) -> EntryKind {
@@ -139,6 +164,7 @@ fn ended(outcome: CompactionOutcome) -> EntryKind {
         duration_ms: 8,
         summary_usage: usage(),
         cost_microdollars: None,
+        recall: Some(FactRecall { facts: 9, before: 10, after: 11 }),
     })
 }
 
@@ -371,6 +397,7 @@ fn kinds() -> Vec<EntryKind> {
     kinds.push(EntryKind::Terms { run: EntryId(6), terms: terms() });
     kinds.push(EntryKind::Terms { run: EntryId(6), terms: Arc::default() });
     kinds.push(EntryKind::Spent(Spent { by: Spender::Calls, usage: usage(), cost_microdollars: Some(9) }));
+    kinds.push(ended(CompactionOutcome::Digested { reason: reason() }));
     kinds
 }
 

@@ -22,8 +22,9 @@ use greenroom_kernel::question::{AskedQuestion, Asker, GivenAnswer, Question, Qu
 use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
-    AssistantMessage, Block, Entry, EntryId, EntryKind, Failure, FailureClass, FileOps, Image, Message,
-    Native, Part, RunOutcome, StopReason, ToolCall, ToolResult, ToolStatus, Touch, Touched, Usage,
+    AssistantMessage, Block, Carried, Entry, EntryId, EntryKind, Fact, FactKind, FactRecall, Failure,
+    FailureClass, FileOps, Image, Message, Native, Part, Quote, RunOutcome, StopReason, ToolCall, ToolResult,
+    ToolStatus, Touch, Touched, Usage,
 };
 use serde_json::Value;
 
@@ -271,7 +272,36 @@ stored_struct!(V1: Compaction {
     cost_microdollars: Option<u64>,
     debt: Vec<EntryRange>,
     native: Option<NativeSummary>,
+    carried: Carried,
+    recall: Option<FactRecall>,
 });
+
+stored_struct!(V1: Carried {
+    words: Vec<Quote>,
+    words_left: Vec<EntryId>,
+    request_from: Option<EntryId>,
+    facts: Vec<Fact>,
+});
+
+stored_struct!(V1: Quote { entry: EntryId, text: String, is_rule: bool });
+
+stored_struct!(V1: Fact { entry: EntryId, kind: FactKind, text: String, key: String, times: u32 });
+
+stored_enum!(V1: FactKind {
+    0 = Rule,
+    1 = Decision,
+    2 = Error,
+    3 = Done,
+    4 = Open,
+    5 = Command,
+    6 = Path,
+    7 = Url,
+    8 = Identifier,
+    9 = Number;
+    _
+});
+
+stored_struct!(V1: FactRecall { facts: u64, before: u64, after: u64 });
 
 stored_struct!(V1: NativeSummary { native: Native, tokens: u64 });
 
@@ -305,6 +335,7 @@ stored_struct!(V1: CompactionEnded {
     duration_ms: u64,
     summary_usage: Usage,
     cost_microdollars: Option<u64>,
+    recall: Option<FactRecall>,
 });
 
 stored_enum!(V1: CompactionOutcome {
@@ -315,7 +346,8 @@ stored_enum!(V1: CompactionOutcome {
     4 = Cancelled { reason: String },
     5 = Superseded,
     6 = Interrupted,
-    7 = Pruned { reason: String };
+    7 = Pruned { reason: String },
+    8 = Digested { reason: String };
     _
 });
 

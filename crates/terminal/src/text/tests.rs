@@ -20,6 +20,7 @@ fn end(outcome: CompactionOutcome) -> Compacted {
         duration_ms: 1_200,
         summary_usage: Default::default(),
         cost_microdollars: None,
+        recall: None,
     })
 }
 

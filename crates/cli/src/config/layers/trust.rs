@@ -50,6 +50,8 @@ pub(crate) fn rule(key: &str) -> Rule {
         | "compaction.keep_recent_tokens"
         | "compaction.preserve_messages"
         | "compaction.strategy"
+        | "compaction.user_words"
+        | "compaction.ledger"
         | "compaction.summary_model"
         | "compaction.cut"
         | "compaction.min_split_prefix"

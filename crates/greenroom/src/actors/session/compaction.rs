@@ -395,16 +395,23 @@ impl SessionState {
     fn warn_of_loss(&self, ended: &CompactionEnded) {
         let is_wanted = self.definition.settings.strategy.wants_summary();
         match &ended.outcome {
-            CompactionOutcome::Truncated { reason } if is_wanted => self.warn(format!(
-                "the oldest {} messages of the context were cut without a summary ({reason}); the next summary that can be \
-                 made reads them, and undoing the compaction brings them back where they fit",
-                ended.messages_removed
-            )),
+            CompactionOutcome::Truncated { reason } | CompactionOutcome::Digested { reason } if is_wanted => {
+                let instead = match ended.outcome {
+                    CompactionOutcome::Digested { .. } => "replaced by a digest",
+                    _ => "cut without a summary",
+                };
+                self.warn(format!(
+                    "the oldest {} messages of the context were {instead} ({reason}); the next summary that can be made \
+                     reads them, and undoing the compaction brings them back where they fit",
+                    ended.messages_removed
+                ));
+            }
             CompactionOutcome::Pruned { reason } => self.warn(format!(
                 "tool results are sent shorter to make room ({reason}); the model can read them with `recall`, and undoing \
                  the compaction brings them back where they fit"
             )),
             CompactionOutcome::Truncated { .. }
+            | CompactionOutcome::Digested { .. }
             | CompactionOutcome::Completed
             | CompactionOutcome::Nothing { .. }
             | CompactionOutcome::Failed { .. }
@@ -512,6 +519,7 @@ impl SessionState {
             duration_ms: 0,
             summary_usage: Usage::default(),
             cost_microdollars: None,
+            recall: None,
         }
     }
 

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::carried::Carried;
 use greenroom_kernel::entry::{Compaction, EntryKind, HandOff, RunOutcome, Sees, Trigger};
 use greenroom_kernel::log::Draft;
 use greenroom_kernel::path::{ActivePath, is_message, open_calls};
@@ -196,6 +197,8 @@ impl SessionState {
             usage: Usage::default(),
             cost_microdollars: None,
             debt: Vec::new(),
+            carried: Carried::default(),
+            recall: None,
         };
         let mut after = path.to_vec();
         let mut sized = draft.clone();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use greenroom_kernel::entry::CompactionOutcome;
 use greenroom_kernel::question::GivenAnswer;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
-use greenroom_kernel::{FailureClass, RunOutcome, StopReason};
+use greenroom_kernel::{FactRecall, FailureClass, RunOutcome, StopReason};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
@@ -32,6 +32,7 @@ fn compacted(outcome: CompactionOutcome) -> Compacted {
         duration_ms: 1_200,
         summary_usage: Usage { input_tokens: 5, ..Usage::default() },
         cost_microdollars: None,
+        recall: Some(FactRecall { facts: 3, before: 1, after: 2 }),
     }
 }
 
@@ -344,7 +345,7 @@ fn ends_are_flat_and_their_outcomes_are_words() {
                 "type": "compaction_end", "started": 7, "trigger": "threshold", "outcome": "nothing",
                 "reason": "recent", "tokens_before": 900, "tokens_after": 90, "messages_before": 12,
                 "messages_after": 3, "messages_removed": 10, "duration_ms": 1200,
-                "summary_usage": Usage { input_tokens: 5, ..Usage::default() }, "cost_microdollars": null,
+                "summary_usage": Usage { input_tokens: 5, ..Usage::default() }, "cost_microdollars": null, "recall": { "facts": 3, "before": 1, "after": 2 },
             }),
         ),
         (

@@ -124,6 +124,7 @@ impl LoggedKind {
                 duration_ms,
                 summary_usage,
                 cost_microdollars,
+                recall,
             }) => Self::CompactionEnded {
                 started,
                 trigger,
@@ -137,6 +138,7 @@ impl LoggedKind {
                 duration_ms,
                 summary_usage,
                 cost_microdollars,
+                recall,
             },
             EntryKind::RunEnded { run, outcome, context } => Self::RunEnded { run, outcome, context },
             EntryKind::Child(ChildRecord { call_id, name, session, stage }) => {
@@ -287,6 +289,7 @@ impl LoggedKind {
                 duration_ms,
                 summary_usage,
                 cost_microdollars,
+                recall,
             } => EntryKind::CompactionEnded(CompactionEnded {
                 started,
                 trigger,
@@ -300,6 +303,7 @@ impl LoggedKind {
                 duration_ms,
                 summary_usage,
                 cost_microdollars,
+                recall,
             }),
             Self::RunEnded { run, outcome, context } => EntryKind::RunEnded { run, outcome, context },
             Self::Child { call_id, name, session, started, outcome } => {
@@ -343,6 +347,8 @@ impl LoggedCompaction {
             cost_microdollars,
             debt,
             native,
+            carried,
+            recall,
         } = compaction;
         let native = native.map(|NativeSummary { native: Native { provider, dialect, blocks }, tokens }| {
             LoggedNative { provider, dialect, blocks, tokens }
@@ -372,6 +378,8 @@ impl LoggedCompaction {
             cost_microdollars,
             debt,
             native,
+            carried,
+            recall,
         }
     }
 
@@ -399,6 +407,8 @@ impl LoggedCompaction {
             cost_microdollars,
             debt,
             native,
+            carried,
+            recall,
         } = self;
         let native = native.map(|LoggedNative { provider, dialect, blocks, tokens }| NativeSummary {
             native: Native { provider, dialect, blocks },
@@ -429,6 +439,8 @@ impl LoggedCompaction {
             cost_microdollars,
             debt,
             native,
+            carried,
+            recall,
         }
     }
 }

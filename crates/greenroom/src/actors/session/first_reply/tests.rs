@@ -84,6 +84,7 @@ fn compacted(tokens_before: u64) -> EntryKind {
         duration_ms: 1,
         summary_usage: Usage::default(),
         cost_microdollars: None,
+        recall: None,
     })
 }
 

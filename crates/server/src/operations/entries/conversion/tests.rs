@@ -7,7 +7,7 @@ use greenroom_kernel::entry::{ChildStage, CompactionOutcome, Delivery, RunOutcom
 use greenroom_kernel::files::Touch;
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
-use greenroom_kernel::{StopReason, ToolStatus, Usage};
+use greenroom_kernel::{Carried, Fact, FactKind, FactRecall, Quote, StopReason, ToolStatus, Usage};
 use greenroom_store::{Batch, Store};
 use serde_json::json;
 
@@ -85,6 +85,19 @@ fn kinds() -> Vec<EntryKind> {
             },
             tokens: 13,
         }),
+        carried: Carried {
+            words: vec![Quote { entry: id(2), text: "w".to_owned(), is_rule: true }],
+            words_left: vec![id(3)],
+            request_from: Some(id(2)),
+            facts: vec![Fact {
+                entry: id(3),
+                kind: FactKind::Decision,
+                text: "f".to_owned(),
+                key: String::new(),
+                times: 2,
+            }],
+        },
+        recall: Some(FactRecall { facts: 3, before: 1, after: 2 }),
     };
     let ended = CompactionEnded {
         started: id(7),
@@ -99,6 +112,7 @@ fn kinds() -> Vec<EntryKind> {
         duration_ms: 5,
         summary_usage: usage(),
         cost_microdollars: None,
+        recall: Some(FactRecall { facts: 3, before: 1, after: 2 }),
     };
     let pruned = PrunedResult { entry: id(3), text: "cut".to_owned(), keeps_images: true, tokens: 2 };
     let child = |stage| {
