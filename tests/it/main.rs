@@ -21,6 +21,8 @@ mod events;
 mod fallbacks;
 /// What goes wrong outside: providers, disks, tools, callers.
 mod faults;
+/// What is still in the context after compactions, of recorded and of synthetic sessions.
+mod fidelity;
 /// A conversation goes from one agent to another.
 mod hand_offs;
 /// Handles reach their sessions, whatever happened to the sessions.

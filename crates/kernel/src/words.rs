@@ -25,6 +25,8 @@ pub const FILE_MARK: &str = "\n\n<file path=\"";
 const MESSAGE_SHARE: u64 = 3;
 /// What stands before the quotes in a summary.
 pub(crate) const MARK: &str = "\n\nThe user's own words, with the entry of each:\n<user-words>";
+/// One message may have this many tokens in any case.
+const MESSAGE_TOKENS_MIN: u64 = 64;
 /// The most messages named as not quoted.
 const LEFT_MAX: usize = 32;
 /// The size of an entry's number and a line break, in tokens.
@@ -140,7 +142,7 @@ fn newest(mut entries: Vec<EntryId>) -> Vec<EntryId> {
 fn within(quotes: Vec<Quote>, tokens_max: u64, left: &mut Vec<EntryId>) -> Vec<Quote> {
     let mut order: Vec<usize> = (0..quotes.len()).collect();
     order.sort_by_key(|index| (!quotes[*index].is_rule, std::cmp::Reverse(quotes[*index].entry)));
-    let most = tokens_max / MESSAGE_SHARE;
+    let most = (tokens_max / MESSAGE_SHARE).max(MESSAGE_TOKENS_MIN);
     let mut room = tokens_max;
     let mut taken: Vec<Quote> = Vec::new();
     for index in order {

@@ -352,7 +352,8 @@ pub(super) enum Name<'t> {
 pub(super) fn names<'t>(text: &'t str, each: &mut impl FnMut(Name<'t>)) {
     let is_between = |c: char| c.is_whitespace() || "\"'`()[]{}<>,;|=\\".contains(c);
     for word in text.split(is_between) {
-        let word = word.trim_matches(['.', ':', '!', '?', '*', '_', '…', '&']).trim_end_matches('/');
+        let word = word.trim_end_matches(['.', ':', '!', '?', '*', '…', '&']).trim_end_matches('/');
+        let word = word.trim_start_matches(['*', '…', '&', ':']);
         if word.len() < 3 || word.len() > NAME_BYTES_MAX {
             continue;
         }
