@@ -6,8 +6,10 @@
 
 /// Replays of a session through the kernel's compactions.
 mod replay;
-/// Recorded sessions and synthetic ones, as entries.
+/// Recorded sessions, as entries.
 mod sessions;
+/// Synthetic sessions.
+mod synthetic;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -47,7 +49,14 @@ fn listed(name: &str) -> Vec<Listed> {
 }
 
 /// Every list that there is, by the name of its session.
-const LISTS: [&str; 2] = ["pi_v3_large", "codex_2025_09"];
+const LISTS: [&str; 6] = [
+    "pi_v3_large",
+    "codex_2025_09",
+    "claude_code_2.1",
+    "claude_code_2.0_short",
+    "synthetic_harbour",
+    "synthetic_hafen",
+];
 
 #[test]
 fn each_listed_fact_stands_in_its_session_and_not_in_its_question() {

@@ -25,6 +25,9 @@ impl Session {
 
 /// Returns the session of this name; `None` if it is a recorded one and absent.
 pub(super) fn read(name: &str) -> Option<Session> {
+    if let Some(session) = super::synthetic::read(name) {
+        return Some(session);
+    }
     let text = corpus(&format!("sessions/{name}.jsonl"))?;
     let kinds = if name.starts_with("pi") {
         let imported = greenroom_formats::import(&text, ImportOptions::default()).unwrap();
@@ -137,7 +140,8 @@ impl Told {
     }
 
     fn claude(&mut self, line: &Value) {
-        let is_beside = line["isSidechain"] == true || line["isMeta"] == true;
+        // The other system's own summary is left out, too.
+        let is_beside = ["isSidechain", "isMeta", "isCompactSummary"].iter().any(|mark| line[mark] == true);
         let message = &line["message"];
         let role = line["type"].as_str().unwrap_or_default();
         if is_beside || !matches!(role, "user" | "assistant") {
