@@ -2,6 +2,8 @@
 
 /// A branch that is left and summarised.
 mod branches;
+/// The user's words, the ledger of facts, and digests.
+mod carried;
 /// Hooks of programs around compactions.
 mod hooks;
 /// Which rung is taken, which errors are typed, and when attempts stop.

@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::message::{AssistantMessage, Usage};
 use crate::path::{as_sent, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
-use crate::settings::{CutRule, SUCCESS_SHARE, share};
+use crate::settings::{CutRule, FACTS_ROOM_PARTS, SUCCESS_SHARE, WORDS_ROOM_PARTS, share};
 use crate::size::classes;
 use crate::summary::{self, SUMMARY_TOKENS_MIN, Style, SummaryKind};
 use crate::usage::Ratio;
@@ -45,6 +45,9 @@ const FREED_SHARE: f64 = 0.1;
 /// The share of the window for a summary if the newest messages alone exceed the target: one part in this
 /// many.
 const SUMMARY_USEFUL_SHARE: u64 = 16;
+
+/// The size of a summary that takes precedence over the user's words and facts, in tokens.
+const SUMMARY_FIRST_TOKENS: u64 = 256;
 
 /// The hooks' decision about a plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -385,6 +388,7 @@ impl Compacting {
                     return self.nothing(nothing);
                 }
                 self.consulted = true;
+                let next = self.with_room(next);
                 self.plan = Some(next.clone());
                 if consult {
                     self.phase = Phase::Hooks;
@@ -499,6 +503,20 @@ impl Compacting {
         }
     }
 
+    /// Returns the plan with no more of the user's words and of facts than leave half of the room to the summary, and
+    /// none where the room is only enough for a short one.
+    fn with_room(&self, mut plan: Plan) -> Plan {
+        let Some(target) = self.target_tokens() else { return plan };
+        let mut bare = plan.clone();
+        bare.words.hide();
+        let room = target.saturating_sub(self.tokens_after(&bare, bare.frame_tokens()));
+        let summaries = 1 + u64::from(plan.is_split_turn);
+        let room = to_estimate(room, self.params.ratio).saturating_sub(SUMMARY_FIRST_TOKENS * summaries);
+        plan.options.facts_max = plan.options.facts_max.min(room / FACTS_ROOM_PARTS);
+        plan.words.limit(room / WORDS_ROOM_PARTS);
+        plan
+    }
+
     /// Returns how many tokens (by our estimate) the summary may have for the result to count as a success;
     /// `None` if any reduction is enough.
     fn room_for_summary(&self, plan: &Plan) -> Option<u64> {
@@ -532,7 +550,8 @@ impl Compacting {
     /// the newest messages cannot give way, and must not prevent the older ones from being summarised.
     /// Returns 0 if that would not free a tenth.
     fn least_with_summary(&self) -> u64 {
-        let Ok(least) = plan(&self.params.path, &self.least_options()) else { return 0 };
+        let Ok(mut least) = plan(&self.params.path, &self.least_options()) else { return 0 };
+        least.words.hide();
         let cap = self.params.settings.summary_cap(self.params.window);
         let useful = cap.min(self.estimate_window() / SUMMARY_USEFUL_SHARE).max(2 * SUMMARY_TOKENS_MIN);
         let tokens = self.tokens_after(&least, least.frame_tokens() + useful);

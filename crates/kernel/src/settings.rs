@@ -40,9 +40,9 @@ const SUMMARY_ROOM_SHARE: u64 = 3;
 /// The maximum of `user_words` and of `ledger`, as a share of the window.
 const CARRIED_SHARE_MAX: f64 = 0.25;
 /// The most of the room for what replaces the older part that the user's words take: one part in this many.
-const WORDS_ROOM_PARTS: u64 = 3;
+pub(crate) const WORDS_ROOM_PARTS: u64 = 3;
 /// The most of that room that facts take beside a summary: one part in this many.
-const FACTS_ROOM_PARTS: u64 = 6;
+pub(crate) const FACTS_ROOM_PARTS: u64 = 6;
 /// The minimum room beside the fixed part in which a compaction can work, in tokens: a short summary with its
 /// leading sentence, and the newest messages.
 const ROOM_TOKENS_MIN: u64 = 128;

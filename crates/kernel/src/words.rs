@@ -31,6 +31,8 @@ const MESSAGE_TOKENS_MIN: u64 = 64;
 const LEFT_MAX: usize = 32;
 /// The size of an entry's number and a line break, in tokens.
 const MARK_TOKENS: u64 = 4;
+/// The least room in which words are shown, in tokens: the text around them, and a sentence.
+const SHOWN_TOKENS_MIN: u64 = 32;
 /// What stands between two quoted parts of one message.
 const GAP: &str = " […] ";
 /// The size of that, in tokens.
@@ -54,6 +56,8 @@ pub struct Words {
     pub left: Vec<EntryId>,
     /// The first message of the request in progress: it and later ones are shown as the request.
     pub request_from: Option<EntryId>,
+    /// How many tokens of them the summary shows at most.
+    shown_max: u64,
     /// The quotes that the summary shows.
     shown: Vec<Quote>,
     /// The messages of which it shows not all words.
@@ -68,6 +72,9 @@ impl Words {
         request_from: Option<EntryId>,
         most: WordsMax,
     ) -> Self {
+        if most.carried == 0 {
+            return Self::default();
+        }
         let mut left: Vec<EntryId> = previous.map_or(Vec::new(), |previous| previous.words_left.clone());
         let carried = previous.into_iter().flat_map(|previous| previous.words.iter().cloned());
         let typed = replaced.iter().filter_map(|entry| {
@@ -78,17 +85,30 @@ impl Words {
         let is_request = |quote: &Quote| request_from.is_some_and(|from| quote.entry >= from);
         let (request, rest): (Vec<Quote>, Vec<Quote>) = carried.chain(typed).partition(is_request);
         let mut quotes = within(rest, most.carried, &mut left);
-        // With no room at all, nothing is said of them.
-        let mut not_shown = if most.shown == 0 { Vec::new() } else { left.clone() };
-        let shown =
-            if most.shown == 0 { Vec::new() } else { within(quotes.clone(), most.shown, &mut not_shown) };
         quotes.extend(within(request, most.carried, &mut left));
-        Self { quotes, left: newest(left), request_from, shown, not_shown: newest(not_shown) }
+        let (left, shown_max) = (newest(left), most.shown);
+        let mut words =
+            Self { quotes, left, request_from, shown_max, shown: Vec::new(), not_shown: Vec::new() };
+        words.limit(shown_max);
+        words
     }
 
     /// Whether the summary shows any of them.
     pub(crate) fn is_shown(&self) -> bool {
         !self.shown.is_empty()
+    }
+
+    /// Shows no more of them than fit into `tokens_max` tokens by our estimate, and names the messages of the others.
+    pub(crate) fn limit(&mut self, tokens_max: u64) {
+        let tokens_max = tokens_max.min(self.shown_max);
+        self.hide();
+        if tokens_max >= SHOWN_TOKENS_MIN {
+            let is_shown = |quote: &&Quote| self.request_from.is_none_or(|from| quote.entry < from);
+            let quotes: Vec<Quote> = self.quotes.iter().filter(is_shown).cloned().collect();
+            let mut not_shown = self.left.clone();
+            self.shown = within(quotes, tokens_max, &mut not_shown);
+            self.not_shown = newest(not_shown);
+        }
     }
 
     /// Shows none of them.

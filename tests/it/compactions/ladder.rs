@@ -22,16 +22,17 @@ fn reported(input_tokens: u64) -> Usage {
 /// At the window something must be done: if no summary is possible, the fallback is installed, and reported
 /// as such.
 #[tokio::test(start_paused = true)]
-async fn at_the_window_the_fallback_stands_in_and_says_truncated() {
+async fn at_the_window_a_digest_stands_in_and_says_so() {
     let model = simulator(ByPurpose::new(Sequence(vec![Said::text("on")]), Summariser::Garbage), 20_000);
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(8_000), chat(12, 330)).await;
     let mut events = session.subscribe();
     session.prompt("go on").await.unwrap();
     let ended = ends(&drain(&mut events));
-    assert_eq!(ended.iter().map(|end| end.outcome.as_str()).collect::<Vec<_>>(), ["truncated"], "{ended:?}");
+    assert_eq!(ended.iter().map(|end| end.outcome.as_str()).collect::<Vec<_>>(), ["digested"], "{ended:?}");
     let compaction = newest(&runtime, "s").await;
     assert!(compaction.truncated && compaction.summary.starts_with("[Compacted "));
+    assert!(compaction.summary.contains("<user-words>\n["), "{}", compaction.summary);
     model.assert_clean();
 }
 
@@ -54,7 +55,7 @@ async fn after_a_fallback_above_the_trigger_none_follows_in_vain() {
     let trigger = CompactionSettings::default().trigger_tokens(8_000).unwrap();
     let ended = ends(&drain(&mut events));
     let outcomes: Vec<_> = ended.iter().map(|end| end.outcome.as_str()).collect();
-    assert_eq!(outcomes, ["truncated", "completed"], "{ended:?}");
+    assert_eq!(outcomes, ["digested", "completed"], "{ended:?}");
     assert!((trigger..7_000).contains(&ended[0].tokens_after), "{ended:?}");
     // Once it is answered, the large prompt is compacted below the trigger.
     assert!(ended[1].tokens_after < trigger, "{ended:?}");
@@ -164,7 +165,7 @@ async fn a_paused_session_compacts_at_the_window_all_the_same() {
     assert_eq!(outcomes(&drain(&mut events)), ["failed"; 3]);
     session.prompt("more").await.unwrap();
     session.prompt("more").await.unwrap();
-    assert_eq!(outcomes(&drain(&mut events))[0], "truncated");
+    assert_eq!(outcomes(&drain(&mut events))[0], "digested");
 }
 
 /// A weak compaction is not followed by another without a new message between them.

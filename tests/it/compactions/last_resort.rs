@@ -11,7 +11,8 @@ use greenroom_simulator::{
 };
 
 use crate::compaction_fixtures::{
-    asked, calls, chat, compactions, ends, keep, newest, opened, result, said, talker, text, user, warnings,
+    asked, calls, chat, compactions, ends, keep, newest, opened, result, said, settings, talker, text, user,
+    warnings,
 };
 use crate::support::{agent, drain, runtime, simulator};
 
@@ -34,7 +35,9 @@ async fn what_broken_streams_cost_is_little_and_the_next_summary_reads_it() {
     let is_broken = Arc::new(AtomicBool::new(true));
     let model = simulator(ByPurpose::new(talker(300), breakable(&is_broken)), 40_000);
     let runtime = runtime(&model).await;
-    let definition = agent(32_000);
+    // A digest would take room of its own.
+    let plain = settings(|settings| (settings.user_words, settings.ledger) = (None, None));
+    let definition = agent(32_000).compaction(plain);
     let session = opened(&runtime, "s", &definition, chat(62, 250)).await;
     let mut events = session.subscribe();
     session.prompt("go on").await.unwrap();

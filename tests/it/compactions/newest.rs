@@ -39,7 +39,10 @@ async fn large_prompts_beside_a_low_limit_or_in_a_small_window_are_compacted() {
         assert!(completed >= 3, "{window} {limit:?}: {ended:?}");
         // A summary with hardly any room may be rejected once.
         let failed = ended.iter().filter(|end| end.outcome.as_str() == "failed").count();
-        assert!(failed <= 1 && ended.iter().all(|end| end.outcome.as_str() != "truncated"), "{ended:?}");
+        assert!(
+            failed <= 1 && ended.iter().all(|end| !["truncated", "digested"].contains(&end.outcome.as_str())),
+            "{ended:?}"
+        );
         let warned = warnings(&seen);
         assert!(
             !warned.iter().any(|text| text.contains("paused") || text.contains("cut without")),

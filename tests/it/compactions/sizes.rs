@@ -3,7 +3,7 @@
 use greenroom_kernel::EntryId;
 use greenroom_simulator::{ByPurpose, Summariser};
 
-use crate::compaction_fixtures::{chat, keep, opened, talker, text};
+use crate::compaction_fixtures::{chat, keep, opened, settings, talker, text};
 use crate::support::{agent, runtime, simulator};
 
 /// The context's size in the list of sessions, by the live session, and by the session after a restart.
@@ -16,7 +16,8 @@ fn assert_same(listed: u64, live: u64, slept: u64, what: &str) {
 async fn the_size_in_lists_is_right_after_a_branch_an_undo_and_a_fork() {
     let model = simulator(ByPurpose::new(talker(200), Summariser::Obedient), 40_000);
     let runtime = runtime(&model).await;
-    let definition = agent(40_000);
+    // Half of this conversation is the user's.
+    let definition = agent(40_000).compaction(settings(|settings| settings.user_words = None));
     let session = opened(&runtime, "s", &definition, chat(6, 300)).await;
     let sizes = async |id: &str, what: &str| {
         let listed = runtime.sessions().await.unwrap();

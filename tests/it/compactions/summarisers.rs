@@ -256,7 +256,9 @@ async fn a_history_of_three_million_tokens_is_compacted_in_chunks() {
         ..SimulatorOptions::new(ByPurpose::new(Echo, paced(1_000, 1_000)))
     };
     let model = Simulator::new(options);
-    let own = settings(|settings| settings.context_window = Some(4_000_000));
+    let mut own = settings(|settings| settings.context_window = Some(4_000_000));
+    // Half of this conversation is the user's.
+    own.user_words = None;
     // The session's model has a huge window; the summariser has the assumed one.
     let own = CompactionSettings { summary_model: Some("nobody-knows-it".into()), ..own };
     let runtime = builder(&model).compaction(own).start().await.unwrap();

@@ -186,5 +186,5 @@ async fn where_nothing_comes_of_it_the_new_agent_has_a_compaction_of_its_own() {
     let late = settings(|settings| (settings.threshold, settings.reserve_tokens) = (Some(1.0), None));
     let run = orphaned(Summariser::Garbage, 10_200, Some(late)).await;
     run.reply.unwrap();
-    assert_eq!((run.ended, run.refused), (vec!["failed", "truncated"], 1));
+    assert_eq!((run.ended, run.refused), (vec!["failed", "digested"], 1));
 }

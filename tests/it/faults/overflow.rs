@@ -365,7 +365,7 @@ async fn each_refusal_goes_one_rung_down_and_after_the_last_the_end_is_typed() {
         (Trigger::Overflow, "completed"),
         (Trigger::Overflow, "completed"),
         // The last rung requests no summary.
-        (Trigger::Overflow, "truncated"),
+        (Trigger::Overflow, "digested"),
     ];
     // A fifth of the window, half of that (for whole turns, half as much again), and less than both.
     let kept_at_most = [9_000, 4_500, 2_000];

@@ -88,7 +88,9 @@ async fn the_current_context_decides_and_the_total_bills() {
 async fn summaries_bill_and_never_move_the_size() {
     let model = simulator(Echo, 100_000);
     let runtime = runtime(&model).await;
-    let session = opened(&runtime, "s", &agent(100_000), chat(20, 400)).await;
+    // Half of this conversation is the user's.
+    let definition = agent(100_000).compaction(settings(|settings| settings.user_words = None));
+    let session = opened(&runtime, "s", &definition, chat(20, 400)).await;
     let before = session.state().await.unwrap();
     let done = session.compact(keep(300)).await.unwrap();
     let after = session.state().await.unwrap();

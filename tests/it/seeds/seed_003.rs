@@ -95,7 +95,9 @@ async fn file_paths_decisions_code_and_errors_are_asked_for_and_an_obedient_summ
 async fn the_status_lines_say_how_many_messages_and_the_tokens_before_and_after() {
     let model = simulator(Echo, 200_000);
     let runtime = runtime(&model).await;
-    let session = opened(&runtime, "s", &agent(200_000), chat(60, 1_000)).await;
+    // Half of this conversation is the user's.
+    let definition = agent(200_000).compaction(settings(|settings| settings.user_words = None));
+    let session = opened(&runtime, "s", &definition, chat(60, 1_000)).await;
     let done = session.compact(keep(2_000)).await.unwrap();
     // The lines themselves are the command's: `crates/terminal/src/text.rs`.
     assert!(done.is_installed() && done.messages_removed == done.messages_before - done.messages_after + 1);

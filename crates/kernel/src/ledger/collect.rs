@@ -154,15 +154,13 @@ impl<'e> Collector<'e> {
     /// Adds what a model's text states.
     fn prose(&mut self, entry: EntryId, text: &str) {
         let mut found = Vec::new();
-        scan::sentences(text, &mut |sentence| {
-            match scan::statement(sentence) {
-                Some(Statement::Decision) => found.push((FactKind::Decision, sentence, "")),
-                Some(Statement::Done) => found.push((FactKind::Done, sentence, "")),
-                Some(Statement::Open) => found.push((FactKind::Open, sentence, "")),
-                None => {}
-            }
-            if let Some(quantity) = scan::quantity(sentence) {
-                found.push((FactKind::Number, sentence, quantity));
+        scan::sentences(text, &mut |sentence| match scan::statement(sentence) {
+            Some(Statement::Decision) => found.push((FactKind::Decision, sentence, "")),
+            Some(Statement::Done) => found.push((FactKind::Done, sentence, "")),
+            Some(Statement::Open) => found.push((FactKind::Open, sentence, "")),
+            None => {
+                let quantity = scan::quantity(sentence);
+                found.extend(quantity.map(|quantity| (FactKind::Number, sentence, quantity)));
             }
         });
         for (kind, text, key) in found {

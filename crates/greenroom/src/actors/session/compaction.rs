@@ -396,13 +396,13 @@ impl SessionState {
         let is_wanted = self.definition.settings.strategy.wants_summary();
         match &ended.outcome {
             CompactionOutcome::Truncated { reason } | CompactionOutcome::Digested { reason } if is_wanted => {
-                let instead = match ended.outcome {
-                    CompactionOutcome::Digested { .. } => "replaced by a digest",
-                    _ => "cut without a summary",
+                let digest = match ended.outcome {
+                    CompactionOutcome::Digested { .. } => "; a digest of them stands in their place",
+                    _ => "",
                 };
                 self.warn(format!(
-                    "the oldest {} messages of the context were {instead} ({reason}); the next summary that can be made \
-                     reads them, and undoing the compaction brings them back where they fit",
+                    "the oldest {} messages of the context were cut without a summary ({reason}){digest}; the next summary \
+                     that can be made reads them, and undoing the compaction brings them back where they fit",
                     ended.messages_removed
                 ));
             }
