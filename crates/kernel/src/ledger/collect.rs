@@ -24,6 +24,8 @@ const CONSTANTS_MAX: usize = 6;
 const NAMES_MAX: usize = 24;
 /// The most sentences of an answer that are kept without a sign, from its beginning.
 const FIRST_SENTENCES: usize = 2;
+/// The shortest of these, in bytes.
+const SENTENCE_BYTES_MIN: usize = 24;
 /// The longest command, in bytes.
 const COMMAND_BYTES_MAX: usize = 160;
 /// The longest last line of a command's output, in bytes.
@@ -142,7 +144,9 @@ impl<'e> Collector<'e> {
                     first.push(sentence);
                 }
             });
-            for sentence in first.into_iter().filter(|sentence| sentence.len() >= 24) {
+            let is_new =
+                |sentence: &&str| sentence.len() >= SENTENCE_BYTES_MIN && scan::statement(sentence).is_none();
+            for sentence in first.into_iter().filter(is_new) {
                 self.add(entry, FactKind::Done, sentence, "");
             }
         }
