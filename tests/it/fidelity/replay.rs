@@ -126,6 +126,7 @@ fn compact(
         failed_attempts: 0,
         debt: Vec::new(),
         debt_left: Vec::new(),
+        native: None,
     };
     let (mut compacting, effects) = Compacting::begin(params);
     let mut effects: VecDeque<Effect> = effects.into();
@@ -142,7 +143,7 @@ fn compact(
                 }
             }
             Effect::Install(segment) => return Some(segment),
-            Effect::Withdraw(_) | Effect::FallBack { .. } => continue,
+            Effect::Withdraw(_) | Effect::FallBack { .. } | Effect::NativeFailed { .. } => continue,
             Effect::InstallPrune(_) | Effect::Summarised(_) | Effect::End(_) => return None,
         };
         effects.extend(compacting.on(input));
