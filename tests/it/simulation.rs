@@ -138,6 +138,8 @@ fn assert_rich(fired: &BTreeMap<String, u64>) {
         "results were pruned",
         "a debt was made",
         "a debt was paid",
+        "facts were added",
+        "words were carried",
     ] {
         assert_happened(fired, what);
     }

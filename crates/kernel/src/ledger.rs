@@ -6,7 +6,7 @@
 //! Invariants: every fact is a part of the entry that it names; the same entries give the same facts; collecting is
 //! linear in the entries, and recognising in the context; a ledger is bounded, however many compactions carry it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub(crate) const MARK: &str = "\n\n## Facts\n<facts>";
 const CLOSE: &str = "</facts>";
 /// The size of the heading and the tags, in tokens.
 const FRAME_TOKENS: u64 = 16;
+/// The size of the heading of a kind, in tokens.
+const HEADING_TOKENS: u64 = 6;
 /// The size of an entry's number and the marks around it, in tokens.
 const MARK_TOKENS: u64 = 6;
 /// How much a repetition counts, where being the newest counts [`RECENCY`].
@@ -127,11 +129,14 @@ impl<'f> Facts<'f> {
     /// Chooses the facts whose text fits into `tokens_max` tokens by our estimate. Returns their indices.
     pub(crate) fn choose(&self, tokens_max: u64) -> Vec<usize> {
         let mut room = tokens_max.saturating_sub(FRAME_TOKENS);
+        let mut headings = HashSet::new();
         self.take(|fact| {
-            let size = classes::tokens(&fact.text) + MARK_TOKENS;
+            let heading = if headings.contains(&fact.kind) { 0 } else { HEADING_TOKENS };
+            let size = classes::tokens(&fact.text) + MARK_TOKENS + heading;
             let fits = size <= room;
             if fits {
                 room -= size;
+                headings.insert(fact.kind);
             }
             fits
         })

@@ -97,7 +97,13 @@ impl Plan {
         });
         let settings = CompactionSettings {
             enabled: !once_in(random, 12),
-            strategy: if once_in(random, 8) { Strategy::Truncate } else { Strategy::Summarize },
+            strategy: match random.below(12) {
+                0 => Strategy::Truncate,
+                1 => Strategy::Digest,
+                _ => Strategy::Summarize,
+            },
+            user_words: if once_in(random, 4) { None } else { Some(0.1) },
+            ledger: if once_in(random, 4) { None } else { Some(0.05) },
             cut: pick(random, &[CutRule::Nearest, CutRule::TurnFirst]),
             keep_recent_tokens: pick(random, &[None, None, Some(window / 10), Some(window / 3)]),
             threshold: pick(random, &[Some(0.80), Some(0.60), None]),

@@ -11,11 +11,13 @@ use greenroom_kernel::entry::{
     Compaction, CompactionEnded, CompactionOutcome, Delivery, Entry, EntryId, EntryKind, Prune, RunId,
     RunOutcome, Trigger,
 };
+use greenroom_kernel::ledger::FACTS_MAX;
 use greenroom_kernel::message::{Message, StopReason};
 use greenroom_kernel::path::{ActivePath, as_sent, is_message, path_to};
 use greenroom_kernel::plan::is_turn_start;
 use greenroom_kernel::question::QuestionEnd;
-use greenroom_kernel::settings::{CompactionSettings, Strategy};
+use greenroom_kernel::settings::CompactionSettings;
+use greenroom_kernel::words::own_words;
 
 /// The maximum size of a context after an automatic compaction, as a share of its trigger.
 const SUCCESS_SHARE: f64 = 0.7;
@@ -140,6 +142,7 @@ impl Record {
             (Some(ended), EntryKind::Compaction(compaction)) => {
                 self.check_installed(&entry, &ended, compaction, bounds);
                 self.check_debt(id, compaction, bounds);
+                self.check_carried(id, compaction, bounds);
                 self.check_request(&entry, compaction);
             }
             (Some(ended), EntryKind::Prune(prune)) => {
@@ -315,23 +318,49 @@ impl Record {
         self.happened("results were pruned");
     }
 
+    /// What a compaction carries stands in its entries, and within its bounds.
+    fn check_carried(&mut self, id: EntryId, compaction: &Compaction, bounds: &Bounds) {
+        let carried = &compaction.carried;
+        let (words, ledger) = (bounds.settings.user_words, bounds.settings.ledger);
+        assert!(words.is_some() || carried.words.is_empty(), "entry {id}: words although they are off");
+        assert!(ledger.is_some() || carried.facts.is_empty(), "entry {id}: facts although they are off");
+        let path: HashSet<EntryId> = self.path_back(id).map(|entry| entry.id).collect();
+        for quote in &carried.words {
+            let own = own_words(&self.entries[place(quote.entry)].kind).unwrap_or_default();
+            let is_there = quote.text.split(" […] ").all(|part| own.contains(part));
+            assert!(is_there && path.contains(&quote.entry), "entry {id}: {quote:?} is not in {own}");
+        }
+        for fact in &carried.facts {
+            assert!(path.contains(&fact.entry), "entry {id}: {fact:?} is not on the path");
+        }
+        assert!(carried.facts.len() <= FACTS_MAX, "entry {id}: {} facts", carried.facts.len());
+        let Some(recall) = compaction.recall else { return };
+        assert_eq!(recall.facts, carried.facts.len() as u64, "entry {id}: {recall:?}");
+        assert!(recall.before <= recall.after && recall.after <= recall.facts, "entry {id}: {recall:?}");
+        if recall.before < recall.after {
+            self.happened("facts were added");
+        }
+        if !carried.words.is_empty() {
+            self.happened("words were carried");
+        }
+    }
+
     /// Each message before the kept part was read by a summary, or is a debt.
     fn check_debt(&mut self, id: EntryId, compaction: &Compaction, bounds: &Bounds) {
         let (first, last) = compaction.first.zip(compaction.last).expect("ours name what they replace");
         let before = compaction.base.map(|base| self.unread[&base].clone()).unwrap_or_default();
         let owed = compaction.base.map_or(0, |base| self.debt_of(base).len());
         let owes = |id: &EntryId| compaction.debt.iter().any(|range| (range.first..=range.last).contains(id));
-        let unread: BTreeSet<EntryId> =
-            if compaction.truncated && bounds.settings.strategy == Strategy::Summarize {
-                let cut = self.path_back(last).take_while(|entry| entry.id >= first);
-                let cut = cut.filter(|entry| is_message(&entry.kind)).map(|entry| entry.id);
-                before.union(&cut.collect()).copied().collect()
-            } else if compaction.truncated || compaction.from_hook {
-                before
-            } else {
-                // It has read what is no longer a debt.
-                before.into_iter().filter(owes).collect()
-            };
+        let unread: BTreeSet<EntryId> = if compaction.truncated && bounds.settings.strategy.wants_summary() {
+            let cut = self.path_back(last).take_while(|entry| entry.id >= first);
+            let cut = cut.filter(|entry| is_message(&entry.kind)).map(|entry| entry.id);
+            before.union(&cut.collect()).copied().collect()
+        } else if compaction.truncated || compaction.from_hook {
+            before
+        } else {
+            // It has read what is no longer a debt.
+            before.into_iter().filter(owes).collect()
+        };
         let unknown: Vec<&EntryId> = unread.iter().filter(|id| !owes(id)).collect();
         assert!(
             unknown.is_empty(),
