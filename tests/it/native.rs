@@ -19,6 +19,7 @@ use crate::compaction_fixtures::text;
 use crate::support::agent;
 
 mod compaction;
+mod counting;
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}

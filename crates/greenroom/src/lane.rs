@@ -51,6 +51,8 @@ pub(crate) struct Lane {
     is_unreachable: AtomicBool,
     /// Whether the server has ever answered, even with a refusal.
     has_answered: AtomicBool,
+    /// Whether the provider said that it does not count tokens.
+    does_not_count: AtomicBool,
 }
 
 /// The limits of a lane.
@@ -155,6 +157,7 @@ impl Lane {
             served: Arc::new(ServedModels::new(Arc::clone(&provider))),
             is_unreachable: AtomicBool::new(false),
             has_answered: AtomicBool::new(false),
+            does_not_count: AtomicBool::new(false),
             provider,
             queue: Mutex::new(Queue::new(limits.in_flight_max.max(1))),
             budget: limits
@@ -176,6 +179,16 @@ impl Lane {
     /// Whether there is a limit on tokens per minute.
     pub(crate) fn counts_tokens(&self) -> bool {
         self.budget.is_some()
+    }
+
+    /// Whether the provider may be asked to count tokens now: not while it wants to be left alone.
+    pub(crate) fn counts(&self) -> bool {
+        !self.does_not_count.load(Ordering::Relaxed) && self.pause().is_none()
+    }
+
+    /// Notes that the provider does not count tokens.
+    pub(crate) fn does_not_count(&self) {
+        self.does_not_count.store(true, Ordering::Relaxed);
     }
 
     /// Waits for a slot, and until the call may start. `tell` is called if the call has to wait: when the

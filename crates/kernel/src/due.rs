@@ -36,6 +36,9 @@ pub struct Size {
     pub is_due: bool,
     /// Whether the next request could not be sent with room for an answer.
     pub at_window: bool,
+    /// Whether the estimated part is so large that the trigger may or may not be reached: a provider that counts is
+    /// asked. [`Tracker::is_uncertain`](crate::usage::Tracker::is_uncertain) decides it.
+    pub is_uncertain: bool,
     /// The budget that is used up: its name and size.
     pub over_budget: Option<String>,
 }
@@ -68,26 +71,43 @@ impl ContextLimits {
         Some(window.saturating_sub(answer))
     }
 
+    /// Returns the size of the context, in tokens, at which an automatic compaction begins; `None` if none does.
+    pub fn compacts_at(&self) -> Option<u64> {
+        if !self.settings.enabled || self.is_sub_agent {
+            return None;
+        }
+        let window = self.window.tokens?;
+        let trigger = if self.only_at_window {
+            window.saturating_sub(self.settings.reserve(window))
+        } else {
+            self.settings.trigger_tokens(window)?
+        };
+        // At the window a pause must not prevent it: the truncate fallback needs no model.
+        let paused_until = self.full_at().filter(|_| self.is_paused);
+        Some(trigger.max(paused_until.unwrap_or(0)))
+    }
+
     /// Evaluates a context of `tokens` tokens, and of `counted` by our own count alone, in a session that has
     /// cost `cost_microdollars` so far.
     pub fn size(&self, tokens: u64, counted: u64, cost_microdollars: u64) -> Size {
         let window = self.window.tokens;
         let at_window = self.full_at().is_some_and(|full| tokens >= full);
-        let trigger = window.and_then(|window| {
-            if self.only_at_window {
-                return Some(window.saturating_sub(self.settings.reserve(window)));
-            }
-            self.settings.trigger_tokens(window)
-        });
-        // At the window a pause must not prevent it: the truncate fallback needs no model.
-        let may = self.settings.enabled && !self.is_sub_agent && (at_window || !self.is_paused);
-        let is_due = may && trigger.is_some_and(|trigger| tokens >= trigger);
+        let is_due = self.compacts_at().is_some_and(|trigger| tokens >= trigger);
         let over_budget = self.cost.used_up(cost_microdollars);
         let is_window_guessed = matches!(
             self.window.source,
             WindowSource::Learned | WindowSource::Assumed | WindowSource::Trained
         );
-        Size { tokens, counted, window, is_window_guessed, is_due, at_window, over_budget }
+        Size {
+            tokens,
+            counted,
+            window,
+            is_window_guessed,
+            is_due,
+            at_window,
+            is_uncertain: false,
+            over_budget,
+        }
     }
 }
 

@@ -73,6 +73,8 @@ pub enum Input {
     Begin,
     /// The answer to [`Effect::Measure`].
     Size(Size),
+    /// The answer to [`Effect::Count`]: the provider has counted, or cannot.
+    Counted,
     /// A compaction ended.
     Compacted {
         /// Whether the context changed.
@@ -184,6 +186,14 @@ pub enum Verdict {
 pub enum Effect {
     /// Ask for the context's size.
     Measure,
+    /// Let the provider count the tokens of the next request, so that the next measurement knows; answer with
+    /// [`Input::Counted`].
+    Count {
+        /// The images that the request has.
+        media: Media,
+        /// Whether it leaves out what only the provider can read.
+        without_opaque: bool,
+    },
     /// Compact the context; answer with [`Input::Compacted`].
     Compact {
         /// The reason for the compaction.
@@ -270,10 +280,9 @@ pub enum Boundary {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     New,
-    /// After a compaction the size is only checked: everything possible was done.
-    Measuring {
-        compacted: bool,
-    },
+    Measuring(After),
+    /// The provider counts.
+    Counting,
     Compacting {
         emergency: bool,
     },
@@ -289,6 +298,17 @@ enum Phase {
     Tools,
     Ending,
     Over,
+}
+
+/// What a measurement comes after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// A record, or the run's begin.
+    Record,
+    /// A compaction: the size is only checked, because everything possible was done.
+    Compaction,
+    /// The provider's count, for which it is not asked again.
+    Count,
 }
 
 /// A run in progress: a state machine without side effects.
@@ -409,8 +429,9 @@ impl Run {
             (_, Input::Abort { partial, cause }) => self.abort(partial, cause),
             (_, Input::Recorded { delivered }) if self.records_pending > 0 => self.recorded(delivered),
             (Phase::New, Input::Begin) if !self.calls.open.is_empty() => self.take_up_calls(),
-            (Phase::New, Input::Begin) => self.measure(false),
-            (Phase::Measuring { compacted }, Input::Size(size)) => self.measured(size, compacted),
+            (Phase::New, Input::Begin) => self.measure(After::Record),
+            (Phase::Measuring(after), Input::Size(size)) => self.measured(size, after),
+            (Phase::Counting, Input::Counted) => self.measure(After::Count),
             (Phase::Compacting { emergency }, Input::Compacted { installed, floor, why }) => {
                 self.compacted(installed, floor, why.as_deref(), emergency)
             }
@@ -430,6 +451,7 @@ impl Run {
                 _,
                 Input::Begin
                 | Input::Size(_)
+                | Input::Counted
                 | Input::Compacted { .. }
                 | Input::Answered { .. }
                 | Input::Failed { .. }
@@ -452,20 +474,25 @@ impl Run {
         vec![Effect::StepStarted { step }, Effect::RunTools(self.calls.open.values().cloned().collect())]
     }
 
-    fn measure(&mut self, compacted: bool) -> Vec<Effect> {
-        self.phase = Phase::Measuring { compacted };
+    fn measure(&mut self, after: After) -> Vec<Effect> {
+        self.phase = Phase::Measuring(after);
         vec![Effect::Measure]
     }
 
-    fn measured(&mut self, size: Size, compacted: bool) -> Vec<Effect> {
+    fn measured(&mut self, size: Size, after: After) -> Vec<Effect> {
         self.size = size;
         if let Some(reason) = self.size.over_budget.take() {
             return self.end(Vec::new(), RunOutcome::Stopped { reason });
         }
         let must_compact = self.recovery.must_compact && self.may_compact;
+        if self.size.is_uncertain && after == After::Record && !must_compact {
+            self.phase = Phase::Counting;
+            let Recovery { media, without_opaque, .. } = self.recovery;
+            return vec![Effect::Count { media, without_opaque }];
+        }
         let trigger = if must_compact { Trigger::Overflow } else { Trigger::Threshold };
         // After a compaction the size is only checked: there is no new message since.
-        if due::is_due(trigger, &self.size, !compacted) {
+        if due::is_due(trigger, &self.size, after != After::Compaction) {
             self.phase = Phase::Compacting { emergency: false };
             let at_window = self.size.at_window || must_compact;
             return vec![Effect::Compact { trigger, at_window, failed_attempts: 0 }];
@@ -499,7 +526,7 @@ impl Run {
     /// Continues with the next step, once the step's answer and results are recorded.
     fn next_step(&mut self) -> Vec<Effect> {
         let mut effects = self.end_step();
-        effects.extend(self.measure(false));
+        effects.extend(self.measure(After::Record));
         effects
     }
 
@@ -541,7 +568,8 @@ impl Run {
             }
             Phase::Tools
             | Phase::New
-            | Phase::Measuring { .. }
+            | Phase::Measuring(_)
+            | Phase::Counting
             | Phase::Compacting { .. }
             | Phase::Asking
             | Phase::Waiting

@@ -88,6 +88,19 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Encodes a request to count the input tokens of this request; `None` if the API does not count.
+    ///
+    /// # Errors
+    /// The reason why it cannot be sent, as a clause.
+    fn encode_count(&self, _request: &Request, _options: &ServerOptions) -> Result<Option<Encoded>, String> {
+        Ok(None)
+    }
+
+    /// Returns the name of the field with the number in the answer to such a request.
+    fn count_field(&self) -> &'static str {
+        "input_tokens"
+    }
+
     /// Returns the output limit, in tokens, of requests that name none.
     fn output_tokens_max(&self, options: &ServerOptions) -> Option<u64> {
         options.output_tokens_max

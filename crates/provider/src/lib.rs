@@ -137,6 +137,16 @@ pub trait Provider: Send + Sync + 'static {
         None
     }
 
+    /// Counts the input tokens of a request, without an answer to it; `None` if the provider does not count, and then it
+    /// is not asked again. The count is that which the usage of an answer to the same request reports. It must be free
+    /// of charge.
+    ///
+    /// # Errors
+    /// If there is no count, for example because the provider cannot be reached. The call itself may work nevertheless.
+    fn count_tokens(&self, _request: Request) -> BoxFuture<'static, Result<Option<u64>, ProviderError>> {
+        async { Ok(None) }.boxed()
+    }
+
     /// Returns the output limit, in tokens, of a request whose `output_tokens_max` is `None`; `None` if such
     /// a request is sent without a limit. A run must know the limit in order to lower it.
     fn output_tokens_max(&self) -> Option<u64> {

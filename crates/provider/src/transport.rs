@@ -7,6 +7,7 @@
 
 mod body;
 mod connection;
+mod count;
 mod listing;
 mod options;
 mod reader;
@@ -14,6 +15,7 @@ mod send;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use futures_util::future::{BoxFuture, FutureExt};
@@ -49,6 +51,8 @@ struct Server {
     templates: Mutex<HashMap<String, Arc<Template>>>,
     /// The models for which the server refused to compact a conversation, because it cannot.
     no_compaction: Mutex<HashSet<String>>,
+    /// Whether the server does not have the operation that counts tokens.
+    no_count: AtomicBool,
 }
 
 /// Where requests go, and what they all carry.
@@ -81,6 +85,7 @@ impl HttpProvider {
             endpoint: Arc::new(endpoint(&options, &*dialect)?),
             templates: Mutex::default(),
             no_compaction: Mutex::default(),
+            no_count: AtomicBool::new(false),
             dialect,
             options,
         };
@@ -117,6 +122,10 @@ impl Provider for HttpProvider {
     fn native_compaction(&self, model: &str) -> Option<NativeCompaction> {
         let own = self.server.dialect.native_compaction(model)?;
         (!self.server.no_compaction.lock().contains(model)).then_some(own)
+    }
+
+    fn count_tokens(&self, request: Request) -> BoxFuture<'static, Result<Option<u64>, ProviderError>> {
+        count::count(Arc::clone(&self.server), request).boxed()
     }
 
     fn output_tokens_max(&self) -> Option<u64> {

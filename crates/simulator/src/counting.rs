@@ -32,6 +32,8 @@ pub struct Counting {
     pub counts_cached_apart: bool,
     /// The tokens of the server's own text before every request.
     pub hidden_tokens: u64,
+    /// How many tokens it counts for a hundred by [`crate::tokens`].
+    pub percent: u64,
 }
 
 impl Default for Counting {
@@ -41,6 +43,7 @@ impl Default for Counting {
             reports_reasoning: true,
             counts_cached_apart: false,
             hidden_tokens: 0,
+            percent: 100,
         }
     }
 }
@@ -60,6 +63,11 @@ impl Counting {
             total += tokens.content + if is_read { tokens.reasoning } else { 0 };
         }
         total
+    }
+
+    /// Converts a number of tokens to that of the server's own tokens.
+    pub(crate) fn scaled(&self, tokens: u64) -> u64 {
+        tokens.saturating_mul(self.percent) / 100
     }
 
     /// Converts the true usage to what the server reports.

@@ -61,6 +61,18 @@ impl Provider for InProcess {
         self.simulator.options().compaction
     }
 
+    fn count_tokens(&self, request: Request) -> BoxFuture<'static, Result<Option<u64>, ProviderError>> {
+        let simulator = self.simulator.clone();
+        let resent = self.resent_reasoning(&request.settings);
+        Box::pin(async move {
+            match simulator.count(seen(request, &resent), Vec::new()) {
+                Ok(tokens) => Ok(Some(tokens)),
+                Err(status) if status.status == 404 => Ok(None),
+                Err(status) => Err(error_of(status.status, &status.headers, &status.body)),
+            }
+        })
+    }
+
     fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
         let simulator = self.simulator.clone();
         let resent = self.resent_reasoning(&request.settings);

@@ -5,6 +5,7 @@
 
 pub(crate) mod anthropic;
 pub(crate) mod chat;
+mod count;
 mod gemini;
 mod responses;
 
@@ -61,6 +62,32 @@ impl Protocol {
             "/v1/responses" | responses::COMPACT_PATH => Some(Self::Responses),
             "/v1/messages" => Some(Self::Anthropic),
             _ => gemini::call_of(path).map(|_| Self::Gemini),
+        }
+    }
+
+    /// Returns the protocol of requests to this path, if they ask for a count of tokens.
+    pub(crate) fn counting(path: &str) -> Option<Self> {
+        match path {
+            "/v1/responses/input_tokens" => Some(Self::Responses),
+            "/v1/messages/count_tokens" => Some(Self::Anthropic),
+            _ => path.ends_with(":countTokens").then_some(Self::Gemini),
+        }
+    }
+
+    /// Reads a request to count the tokens of another one, as that other one.
+    pub(crate) fn parse_count(self, path: &str, headers: &HeaderMap, body: &[u8]) -> Parsed {
+        let (path, body, broken) = count::counted(self, path, body);
+        let mut parsed = self.parse(&path, headers, &body);
+        parsed.broken.extend(broken);
+        parsed
+    }
+
+    /// Returns the answer to such a request.
+    pub(crate) fn count(self, tokens: u64) -> serde_json::Value {
+        match self {
+            Self::Gemini => serde_json::json!({ "totalTokens": tokens }),
+            Self::Responses => serde_json::json!({ "object": "response.input_tokens", "input_tokens": tokens }),
+            Self::Anthropic | Self::Chat => serde_json::json!({ "input_tokens": tokens }),
         }
     }
 

@@ -146,7 +146,8 @@ fn notifying(body: Body, over: Arc<Notify>) -> Body {
 }
 
 async fn handle(simulator: Simulator, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
-    let protocol = Protocol::of(request.uri().path());
+    let counting = Protocol::counting(request.uri().path());
+    let protocol = Protocol::of(request.uri().path()).or(counting);
     if let Some(key) = &simulator.options().require_key
         && protocol.unwrap_or(Protocol::Chat).key(request.headers()) != Some(key)
         && Protocol::Chat.key(request.headers()) != Some(key)
@@ -154,6 +155,9 @@ async fn handle(simulator: Simulator, request: Request<Incoming>) -> Result<Resp
         let message = "Incorrect API key provided. Check the key that this simulator was started with.";
         let body = chat::error_body(message, "invalid_request_error", Some("invalid_api_key"));
         return Ok(json(401, protocol.unwrap_or(Protocol::Chat).error(401, body)));
+    }
+    if let (&Method::POST, Some(protocol)) = (request.method(), counting) {
+        return Ok(count(&simulator, protocol, request).await);
     }
     match (request.method(), protocol) {
         (&Method::POST, Some(protocol)) => complete(simulator, protocol, request).await,
@@ -172,6 +176,21 @@ async fn handle(simulator: Simulator, request: Request<Incoming>) -> Result<Resp
             let message = format!("Unknown request URL: {method} {path}.");
             Ok(json(404, chat::error_body(&message, "invalid_request_error", Some("unknown_url"))))
         }
+    }
+}
+
+/// Answers a request to count tokens.
+async fn count(simulator: &Simulator, protocol: Protocol, request: Request<Incoming>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let Ok(body) = Limited::new(body, BODY_BYTES_MAX).collect().await else {
+        let body = chat::error_body("The request is too large.", "invalid_request_error", None);
+        return json(413, protocol.error(413, body));
+    };
+    let Parsed { seen, broken, .. } =
+        protocol.parse_count(head.uri.path(), &head.headers, &body.to_bytes());
+    match simulator.count(seen, broken) {
+        Ok(tokens) => json(200, protocol.count(tokens).to_string()),
+        Err(status) => json(status.status, protocol.error(status.status, status.body)),
     }
 }
 

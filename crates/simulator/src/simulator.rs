@@ -72,6 +72,8 @@ pub struct SimulatorOptions {
     /// How it compacts conversations by itself; `None` if it does not. Over HTTP the protocol decides whether the
     /// summary can be read.
     pub compaction: Option<NativeCompaction>,
+    /// Whether it counts the tokens of a request when it is asked, as the APIs of the vendors do.
+    pub counts_tokens: bool,
 }
 
 impl SimulatorOptions {
@@ -96,6 +98,7 @@ impl SimulatorOptions {
             resend_reasoning: ResendReasoning::Never,
             counting: Counting::default(),
             compaction: None,
+            counts_tokens: false,
         }
     }
 }
@@ -114,6 +117,7 @@ struct Inner {
 #[derive(Default)]
 struct State {
     calls: u64,
+    counts: u64,
     sessions: HashMap<String, Session>,
     log: VecDeque<LoggedRequest>,
     violations: Vec<Violation>,
@@ -262,6 +266,11 @@ impl Simulator {
         self.state().calls
     }
 
+    /// Returns how often it was asked to count the tokens of a request.
+    pub fn counts(&self) -> u64 {
+        self.state().counts
+    }
+
     /// Returns the last requests, oldest first; at most `log_capacity`.
     pub fn requests(&self) -> Vec<LoggedRequest> {
         self.state().log.iter().cloned().collect()
@@ -342,7 +351,7 @@ impl Simulator {
         if !broken.is_empty() {
             let answer = self.refuse_broken(&request, call, broken);
             self.log(call, request, started, Outcome::BrokeRules);
-            return (answer, flight);
+            return (Transmission::Status(answer), flight);
         }
         if request.purpose == Purpose::Compaction && options.compaction.is_none() {
             self.log(call, request, started, Outcome::BrokeRules);
@@ -395,8 +404,30 @@ impl Simulator {
         (answer, flight)
     }
 
+    /// Counts the tokens of a request, which is checked like one for an answer.
+    pub(crate) fn count(
+        &self,
+        mut request: SeenRequest,
+        mut broken: Vec<Broken>,
+    ) -> Result<u64, StatusAnswer> {
+        let options = &self.inner.options;
+        let call = {
+            let mut state = self.state();
+            state.counts += 1;
+            state.calls
+        };
+        if !options.counts_tokens {
+            let body = wire::error_body("Not Found", "invalid_request_error", Some("not_found"));
+            return Err(StatusAnswer::new(404, body));
+        }
+        measure(&mut request, None, &options.counting);
+        broken.extend(check::check(&request, 0));
+        broken.retain(|(rule, _)| !options.tolerates.contains(rule));
+        if broken.is_empty() { Ok(request.tokens) } else { Err(self.refuse_broken(&request, call, broken)) }
+    }
+
     /// Records the broken rules, and returns the refusal.
-    fn refuse_broken(&self, request: &SeenRequest, call: u64, broken: Vec<Broken>) -> Transmission {
+    fn refuse_broken(&self, request: &SeenRequest, call: u64, broken: Vec<Broken>) -> StatusAnswer {
         let texts: Vec<String> =
             broken.iter().map(|(rule, detail)| format!("{}: {detail}", rule.text())).collect();
         let mut state = self.state();
@@ -410,7 +441,7 @@ impl Simulator {
         }
         drop(state);
         let body = wire::error_body(&texts.join("; "), "invalid_request_error", Some("invalid_value"));
-        Transmission::Status(StatusAnswer::new(400, body))
+        StatusAnswer::new(400, body)
     }
 
     /// Returns the refusal of a request that is larger than the window, or requests more output than
@@ -546,9 +577,11 @@ fn measure(request: &mut SeenRequest, previous: Option<&Previous>, counting: &Co
             known += 1;
         }
     }
-    let cached = head_tokens + counting.messages(&request.messages[..known], &message_tokens);
+    let cached =
+        counting.scaled(head_tokens + counting.messages(&request.messages[..known], &message_tokens));
     message_tokens.extend(request.messages[known..].iter().map(|message| MessageTokens::of(message)));
-    request.tokens = head_tokens + counting.messages(&request.messages, &message_tokens);
+    request.tokens =
+        counting.scaled(head_tokens + counting.messages(&request.messages, &message_tokens));
     // Reasoning that a template drops with a new turn is no longer in the prefix.
     request.cached_tokens = same_head.map_or(0, |_| cached.min(request.tokens));
     (Measured { head_tokens, message_tokens }, known)

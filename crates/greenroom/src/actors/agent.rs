@@ -11,7 +11,7 @@ use std::time::Duration;
 use greenroom_kernel::failure::Failure;
 use greenroom_kernel::run::{AbortCause, Effect, Input, Run};
 use greenroom_kernel::{Message, cost};
-use greenroom_provider::{ModelSettings, Purpose, Request, ResentReasoning, ToolChoice};
+use greenroom_provider::ModelSettings;
 use greenroom_tools::Pauses;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,9 @@ use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::EventKind;
 
+mod count_task;
 mod model_task;
+mod request;
 mod tool_task;
 
 /// The agent actor.
@@ -136,9 +138,10 @@ impl AgentState {
                 if !std::mem::take(&mut running.measuring) {
                     return;
                 }
-                let size = measured.size.clone();
+                let mut size = measured.size.clone();
                 running.measured = Some(measured);
                 running.context = context;
+                size.is_uncertain = size.is_uncertain && self.can_count(stamp);
                 self.input(myself, stamp, Input::Size(size));
                 // If another step comes first, such as a compaction, this context is outdated by the next
                 // model call.
@@ -149,6 +152,7 @@ impl AgentState {
             AgentMessage::Context { stamp, messages } => self.ask(myself, stamp, messages),
             AgentMessage::TrackerRestarted { tracker } => self.measure_anew(myself, tracker),
             AgentMessage::Abort { stamp, cause } => self.abort(myself, stamp, cause),
+            AgentMessage::Counted { stamp, call, tokens } => self.counted(myself, stamp, call, tokens),
             AgentMessage::ModelOver { stamp, call, outcome } => self.model_over(myself, stamp, call, outcome),
             AgentMessage::ToolOver { stamp, result } => self.input(myself, stamp, Input::ToolEnded(result)),
             AgentMessage::ToolsOver { stamp } => {
@@ -304,6 +308,10 @@ impl AgentState {
                     self.tell_session(SessionMessage::Measure { stamp });
                 }
             }
+            Effect::Count { media, without_opaque } => {
+                let form = RequestForm { output_tokens_max: None, media, without_opaque };
+                self.count(myself, stamp, form);
+            }
             Effect::Compact { trigger, at_window, failed_attempts } => {
                 let measured = self.current(stamp).and_then(|running| running.measured.clone());
                 let measured = measured.expect("a run compacts only after it was told its size");
@@ -443,57 +451,14 @@ impl AgentState {
         &mut self,
         myself: &ActorRef<Mail<AgentMessage>>,
         stamp: RunAttempt,
-        mut messages: Vec<Arc<Message>>,
+        messages: Vec<Arc<Message>>,
     ) {
-        // A partial answer of an aborted run is replaced by a new one; providers refuse requests that end
-        // with an answer.
-        while messages.last().is_some_and(|message| is_cut_off(message)) {
-            messages.pop();
-        }
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         let session = self.session.clone();
         let Some(running) = self.current(stamp) else { return };
         let Some(form) = running.next_request.take() else { return };
-        let RequestForm { output_tokens_max, media, without_opaque } = form;
+        let request = request::of_step(running, &deps, &shared, messages, form);
         let begin = &running.begin;
-        let (messages, missing) =
-            greenroom_kernel::path::limit_media(messages, media, begin.max_request_bytes);
-        running.fewer_images = greenroom_kernel::path::fewer_images(&messages);
-        if missing > 0 && !std::mem::replace(&mut running.media_missed, true) {
-            let message =
-                format!("{missing} of the newest images were not sent: the request would be too large");
-            shared.publish(&deps.bus, EventKind::Warning { message });
-        }
-        let messages = match without_opaque {
-            true => {
-                let strip = |message: &Arc<Message>| ResentReasoning::default().strip(message).into_owned();
-                messages.iter().map(strip).collect()
-            }
-            false => messages,
-        };
-        if without_opaque && !std::mem::replace(&mut running.opaque_missed, true) {
-            let message = "the provider refused the signatures, encrypted reasoning or compaction that it sent earlier in \
-                           this session: this run continues without them"
-                .to_owned();
-            tracing::warn!(session = %shared.id, "{message}");
-            shared.publish(&deps.bus, EventKind::Warning { message });
-        }
-        let mut settings = ModelSettings { output_tokens_max, ..begin.settings.clone() };
-        if running.step > 1 && settings.tool_choice.as_ref().is_some_and(ToolChoice::is_forced) {
-            // The forced tool call was made. If the model had to call a tool in every step, it could never
-            // answer.
-            settings.tool_choice = None;
-        }
-        let request = Request {
-            model: begin.model.clone(),
-            system: Some(begin.instructions.to_string()).filter(|text| !text.is_empty()),
-            messages,
-            tools: begin.tools.specs(),
-            settings,
-            output_schema: begin.schema.clone(),
-            purpose: Purpose::Step,
-            session: shared.id.to_string(),
-        };
         let Some(lane) = deps.lane(&begin.agent).cloned() else { return };
         running.call += 1;
         let cancel = begin.cancel.child_token();
@@ -652,11 +617,6 @@ impl Watch {
         };
         line.send(AgentMessage::Abort { stamp, cause }.into());
     }
-}
-
-/// Whether the message is a partial answer.
-fn is_cut_off(message: &Message) -> bool {
-    message.as_answer().is_some_and(|answer| !answer.is_whole())
 }
 
 /// Returns a number in 0..1000 that differs between sessions and calls.

@@ -54,12 +54,30 @@ impl TrackerState {
         let trust = self.tracker.appended(entry);
         let Some(message) = entry.kind.as_message() else { return };
         let Message::Assistant(answer) = &**message else { return };
+        if trust == Trust::Used {
+            let input = answer.usage.map_or(0, |usage| usage.input_tokens);
+            self.deps.learned.accepted(&self.config.origin, &self.config.model, input);
+        }
+        self.trusted(trust);
+        self.announce();
+    }
+
+    /// Uses the provider's count of a request that is about to be sent.
+    fn provider_counted(&mut self, counted: u64, tokens: Option<u64>) {
+        let trust = self.tracker.provider_counted(counted, tokens);
+        tracing::debug!(session = %self.shared.id, counted, tokens, ?trust, "the provider counted");
+        self.trusted(trust);
+        if trust == Trust::Used {
+            self.announce();
+        }
+    }
+
+    /// Handles the judgement of a report or a count.
+    fn trusted(&self, trust: Trust) {
         match trust {
             Trust::Used => {
-                let learned = &self.deps.learned;
-                learned.learn_ratio(&self.config.origin, &self.config.model, self.tracker.ratio());
-                let input = answer.usage.map_or(0, |usage| usage.input_tokens);
-                learned.accepted(&self.config.origin, &self.config.model, input);
+                let TrackerConfig { origin, model, .. } = &self.config;
+                self.deps.learned.learn_ratio(origin, model, self.tracker.ratio());
             }
             Trust::Unusable | Trust::Suspended => {}
             Trust::Contradicted { reported, counted, is_first } => {
@@ -70,7 +88,6 @@ impl TrackerState {
                 }
             }
         }
-        self.announce();
     }
 
     /// Warns the user, once about reports that are too large and once about those that are too small, that
@@ -106,6 +123,7 @@ impl TrackerState {
                 self.shared.set_context(self.context());
             }
             TrackerMessage::Billed(bill) => self.bill = bill,
+            TrackerMessage::Counted { counted, tokens } => self.provider_counted(counted, tokens),
             TrackerMessage::Measure { stamp, context, reply_to } => {
                 let measured = self.measurement();
                 let _ = reply_to.cast(AgentMessage::Sized { stamp, measured, context }.into());
@@ -121,6 +139,8 @@ impl TrackerState {
         let usage = self.context();
         let cost = self.bill.cost_microdollars;
         let mut size = self.config.limits.size(usage.tokens, self.tracker.counted(), cost);
+        let compacts_at = self.config.limits.compacts_at();
+        size.is_uncertain = compacts_at.is_some_and(|at| self.tracker.is_uncertain(at));
         size.over_budget = size.over_budget.or_else(|| self.deps.purse.used_up(self.deps.now_ms()));
         let ContextLimits { window, settings, .. } = &self.config.limits;
         let trigger_at = window.tokens.and_then(|window| settings.trigger_tokens(window));

@@ -487,6 +487,8 @@ pub(crate) enum AgentMessage {
     TrackerRestarted { tracker: ractor::ActorRef<Mail<TrackerMessage>> },
     /// From the run's watcher: the run is cancelled, or its time is up.
     Abort { stamp: RunAttempt, cause: AbortCause },
+    /// From the task that asks for a count: the tokens of the next request by the provider; `None` if there is no count.
+    Counted { stamp: RunAttempt, call: u64, tokens: Option<u64> },
     /// From the model task: the call is over.
     ModelOver { stamp: RunAttempt, call: u64, outcome: ModelOutcome },
     /// From the tool task: a call is over.
@@ -515,6 +517,7 @@ impl AgentMessage {
             Self::Sized { .. } => "agent/sized",
             Self::TrackerRestarted { .. } => "agent/tracker_restarted",
             Self::Abort { .. } => "agent/abort",
+            Self::Counted { .. } => "agent/counted",
             Self::ModelOver { .. } => "agent/model_over",
             Self::ToolOver { .. } => "agent/tool_over",
             Self::ToolsOver { .. } => "agent/tools_over",
@@ -575,6 +578,9 @@ pub(crate) enum TrackerMessage {
         context: Option<Vec<Arc<Message>>>,
         reply_to: ractor::ActorRef<Mail<AgentMessage>>,
     },
+    /// From the agent: the provider's count of a request that had this size by our count, in tokens; `None` if there is
+    /// none.
+    Counted { counted: u64, tokens: Option<u64> },
     /// From the session: measure the context.
     MeasureFor(MeasureFor),
 }
@@ -588,6 +594,7 @@ impl TrackerMessage {
             Self::Configure { .. } => "usage_tracker/configure",
             Self::Billed(..) => "usage_tracker/billed",
             Self::Measure { .. } => "usage_tracker/measure",
+            Self::Counted { .. } => "usage_tracker/counted",
             Self::MeasureFor(..) => "usage_tracker/measure_for",
         }
     }

@@ -160,3 +160,21 @@ fn only_what_follows_from_the_size_waits_for_it() {
         assert_eq!(is_due(trigger, &size, has_news), expect, "{trigger:?}, due {due}, news {has_news}");
     }
 }
+
+#[test]
+fn a_compaction_begins_at_one_size() {
+    let check = |expect: Option<u64>, change: fn(&mut ContextLimits)| {
+        let limits = limits(change);
+        assert_eq!(limits.compacts_at(), expect, "{limits:?}");
+        for tokens in [7_500, 7_501, 9_374, 9_375, 9_376, 10_000] {
+            let is_due = expect.is_some_and(|at| tokens >= at);
+            assert_eq!(limits.size(tokens, tokens, 0).is_due, is_due, "{tokens} of {limits:?}");
+        }
+    };
+    check(Some(7_501), |_| {});
+    check(Some(7_500), |limits| limits.only_at_window = true);
+    check(Some(9_375), |limits| limits.is_paused = true);
+    check(None, |limits| limits.is_sub_agent = true);
+    check(None, |limits| limits.window.tokens = None);
+    check(None, |limits| limits.settings = settings(|settings| settings.enabled = false));
+}

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::{Effect, Phase, Run, RunLimits};
+use super::{After, Effect, Phase, Run, RunLimits};
 use crate::entry::{RunOutcome, Trigger};
 use crate::failure::{Failure, FailureClass};
 use crate::path::Media;
@@ -138,7 +138,7 @@ impl Run {
             }
             // Neither the measurement nor the lowered limits are valid any more.
             self.recovery.restore_output();
-            return self.measure(true);
+            return self.measure(After::Compaction);
         }
         self.ask()
     }
@@ -239,7 +239,7 @@ impl Run {
     /// Continues with another model, whose requests have this output limit. Its window may be smaller.
     pub(super) fn fell_back(&mut self, output_tokens_max: Option<u64>) -> Vec<Effect> {
         self.recovery = Recovery::new(self.limits, output_tokens_max);
-        self.measure(false)
+        self.measure(After::Record)
     }
 
     /// Whether the provider's silence may mean that the request is too large, whatever the numbers say: it

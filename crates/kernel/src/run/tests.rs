@@ -100,6 +100,7 @@ fn words(effects: &[Effect]) -> String {
         .map(|effect| match effect {
             Effect::StepStarted { .. } | Effect::StepEnded { .. } => unreachable!("left out"),
             Effect::Measure => "measure".into(),
+            Effect::Count { media, without_opaque } => format!("count {media:?} {without_opaque}"),
             Effect::Compact { trigger, at_window, failed_attempts } => {
                 let why = serde_json::to_value(trigger).expect("a word");
                 let at = if *at_window { " window" } else { "" };
@@ -1231,6 +1232,7 @@ fn any_input(random: &mut Random) -> Input {
             window: (!random.one_in(5)).then_some(1_000),
             is_due: random.one_in(3),
             at_window: random.one_in(5),
+            is_uncertain: random.one_in(4),
             over_budget: random.one_in(60).then(|| "a budget".into()),
         }),
         3 => Input::Compacted {
@@ -1250,6 +1252,7 @@ fn any_input(random: &mut Random) -> Input {
             fewer_images: *random.pick(&[None, None, Some(Media::Newest), Some(Media::Nothing)]),
             jitter: random.below(2_000),
         },
+        6 if random.one_in(5) => Input::Counted,
         6 if random.one_in(6) => Input::Refused { reason: "not now".into() },
         6 if random.one_in(2) => fell_back(random.one_in(2).then_some(700)),
         6 => Input::Waited,
@@ -1325,7 +1328,11 @@ impl Log {
                 }
             }
             Effect::Wait { delay_ms, .. } => assert!(*delay_ms <= BACKOFF_MS_MAX, "seed {seed}"),
-            Effect::Ask { .. } | Effect::Compact { .. } | Effect::Measure | Effect::Validate { .. } => {
+            Effect::Ask { .. }
+            | Effect::Compact { .. }
+            | Effect::Measure
+            | Effect::Count { .. }
+            | Effect::Validate { .. } => {
                 assert!(self.open.is_empty(), "seed {seed}: calls are open");
             }
             Effect::StepStarted { step } => {
@@ -1409,8 +1416,10 @@ fn a_run_whose_effects_are_done_always_ends() {
                         counted: random.below(1_200),
                         window: Some(1_000),
                         is_due: random.one_in(3),
+                        is_uncertain: random.one_in(4),
                         ..Size::default()
                     })),
+                    Effect::Count { .. } => waiting.push(Input::Counted),
                     Effect::Compact { .. } => waiting.push(compacted(random.one_in(2))),
                     Effect::Ask { .. } => loop {
                         let input = any_input(&mut random);
@@ -1458,12 +1467,46 @@ fn a_run_whose_effects_are_done_always_ends() {
     assert!(judged > 500, "only {judged} answers were judged");
 }
 
+/// An uncertain size is counted once, and then decides as it is.
+#[test]
+fn an_uncertain_size_is_counted_before_it_decides() {
+    let uncertain =
+        |is_due| Input::Size(Size { is_due, is_uncertain: true, window: Some(1_000), ..Size::default() });
+    let over = Size { over_budget: Some("1 $".into()), is_uncertain: true, ..Size::default() };
+    let check = |inputs: Vec<(Input, &str)>| {
+        let mut run = Run::new(RunLimits::default(), true, None);
+        run.on(Input::Begin);
+        for (input, expect) in inputs {
+            let shown = format!("{input:?}");
+            assert_eq!(words(&run.on(input)), expect, "after {shown}");
+        }
+    };
+    check(vec![
+        (uncertain(true), "count All false"),
+        (Input::Counted, "measure"),
+        (uncertain(false), "ask"),
+        (Input::Counted, ""),
+        (tools(&["x"]), "record (c=x) none"),
+        (recorded(0), "run x"),
+        (ended("x"), "record (r=x) steps"),
+        (recorded(0), "measure"),
+        (uncertain(false), "count All false"),
+        (Input::Counted, "measure"),
+        (uncertain(true), "compact threshold 0"),
+        (compacted(true), "measure"),
+        (uncertain(true), "ask"),
+    ]);
+    check(vec![(Input::Size(over), "end stopped ()")]);
+    check(vec![(uncertain(true), "count All false"), (abort(), "cancel; end aborted ()")]);
+}
+
 /// Returns the steps that start and end, as `+1 -1`.
 fn steps(effects: &[Effect]) -> String {
     let word = |effect: &Effect| match effect {
         Effect::StepStarted { step } => Some(format!("+{step}")),
         Effect::StepEnded { step } => Some(format!("-{step}")),
         Effect::Measure
+        | Effect::Count { .. }
         | Effect::Compact { .. }
         | Effect::Ask { .. }
         | Effect::Record { .. }

@@ -434,3 +434,56 @@ fn a_report_below_the_one_before_teaches_nothing_of_what_was_added() {
     assert_eq!(report(&mut tracker, answer(13_000, 0, 0), 0), Trust::Used);
     assert_eq!((tracker.ratio(), tracker.measured().usage_tokens), (learned, 13_000));
 }
+
+/// Whether a provider is asked to count, by the reported and the estimated part of the size and the trigger.
+#[test]
+fn the_provider_counts_only_where_the_estimate_may_be_on_either_side_of_the_trigger() {
+    let check = |drawing: &str, reports: &[(u64, u64, u64)], trigger: u64, expect: bool| {
+        let path = reporting(drawing, reports);
+        let tracker = Tracker::open(&path, RequestFrame::default(), Ratio::default());
+        assert_eq!(tracker.is_uncertain(trigger), expect, "{drawing} and a trigger at {trigger}");
+    };
+    // All is estimated: 600 may be 400 to 900.
+    check("u:600", &[], 400, false);
+    check("u:600", &[], 401, true);
+    check("u:600", &[], 900, true);
+    check("u:600", &[], 901, false);
+    // Of 1,000 and 600 more the 600 are uncertain.
+    check("u:900 a:100 u:600", &[(1, 900, 100)], 1_400, false);
+    check("u:900 a:100 u:600", &[(1, 900, 100)], 1_401, true);
+    check("u:900 a:100 u:600", &[(1, 900, 100)], 1_900, true);
+    check("u:900 a:100 u:600", &[(1, 900, 100)], 1_901, false);
+    // An addition this small is not worth a request.
+    check("u:9900 a:100 u:312", &[(1, 9_900, 100)], 10_300, false);
+    check("u:9900 a:100 u:330", &[(1, 9_900, 100)], 10_300, true);
+}
+
+#[test]
+fn a_count_is_used_like_a_report_and_asked_for_again_only_after_an_addition() {
+    let mut path = path("u:1000 u:2 u:100 u:50");
+    let later = path.split_off(1);
+    let mut tracker = Tracker::open(&path, RequestFrame::default(), Ratio::default());
+    assert!(tracker.is_uncertain(1_400));
+    // No answer: not again until there is more to count.
+    assert_eq!(tracker.provider_counted(1_000, None), Trust::Unusable);
+    assert!(!tracker.is_uncertain(1_400));
+    tracker.appended(&later[0]);
+    assert!(!tracker.is_uncertain(1_400));
+    tracker.appended(&later[1]);
+    assert!(tracker.is_uncertain(1_400), "100 tokens came");
+    // The count of another request is of no use.
+    assert_eq!(tracker.provider_counted(1_000, Some(1_300)), Trust::Unusable);
+    assert_eq!(tracker.measured(), Measured { usage_tokens: 0, trailing_tokens: 1_102 });
+    assert_eq!(tracker.provider_counted(1_102, Some(1_322)), Trust::Used);
+    assert_eq!(tracker.measured(), Measured { usage_tokens: 1_322, trailing_tokens: 0 });
+    assert!(tracker.ratio().value() > 1.05, "{:?}", tracker.ratio());
+    assert!(!tracker.is_uncertain(1_400));
+    tracker.appended(&later[2]);
+    assert!(tracker.is_uncertain(1_380), "what came since is uncertain");
+    // One that our own count contradicts is not believed.
+    assert!(matches!(tracker.provider_counted(1_152, Some(90_000)), Trust::Contradicted { .. }));
+    assert_eq!(tracker.measured().usage_tokens, 1_322);
+    // Another model counts in another way.
+    tracker.switch_model(Ratio::default());
+    assert!(tracker.is_uncertain(1_400));
+}

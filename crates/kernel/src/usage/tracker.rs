@@ -8,9 +8,13 @@ use std::sync::Arc;
 use super::weigh::{Answered, Counts, Server, Verdict};
 use super::{ContextUsage, Measured, Ratio, Window, fresh_from, usable_usage};
 use crate::entry::Entry;
-use crate::message::Message;
+use crate::message::{Message, Usage};
 use crate::path::{ActivePath, as_sent, entry_message, is_message};
 use crate::reasoning::ResentReasoning;
+
+/// The smallest estimated part that is worth a request to count: one part of the trigger in this many. An error in less
+/// would move a compaction by at most half of that.
+const COUNT_SHARE: u64 = 32;
 
 /// The common properties of every request of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub struct Tracker {
     ratio: Ratio,
     /// The learned properties of the server's counting.
     server: Server,
+    /// [`Self::counted`] when the provider was last asked to count.
+    asked_at: Option<u64>,
 }
 
 /// A provider's report on the whole context, and our count at that time.
@@ -76,7 +82,7 @@ impl Tracker {
         let path = &*as_sent(path);
         let active = ActivePath::of(path);
         let counts = summary_counts(&frame, path, &active);
-        let mut tracker = Self { frame, counts, report: None, ratio, server };
+        let mut tracker = Self { frame, counts, report: None, ratio, server, asked_at: None };
         let fresh = fresh_from(path, &active);
         for (index, entry) in path.iter().enumerate().skip(active.start) {
             if index >= fresh {
@@ -156,6 +162,43 @@ impl Tracker {
         self.ratio = ratio;
         self.report = None;
         self.server = Server::default();
+        self.asked_at = None;
+    }
+
+    /// Whether only the provider can tell if the context has reached this trigger, in tokens, so that it is worth a
+    /// request to count.
+    ///
+    /// The estimated part may be as small as two thirds of the estimate, or as large as one and a half times. A small
+    /// one is not worth a request, and neither is an addition of that size since the last time, so the provider is asked
+    /// a bounded number of times on the way to the trigger, whether or not it answers.
+    pub fn is_uncertain(&self, trigger: u64) -> bool {
+        let Measured { usage_tokens, trailing_tokens } = self.measured();
+        let worth = trigger / COUNT_SHARE;
+        let least = usage_tokens.saturating_add(trailing_tokens / 3 * 2);
+        let most = usage_tokens.saturating_add(trailing_tokens.saturating_mul(3) / 2);
+        let has_grown = |at: u64| self.counted().abs_diff(at) > worth;
+        least < trigger && most >= trigger && trailing_tokens > worth && self.asked_at.is_none_or(has_grown)
+    }
+
+    /// Uses the provider's count of a request, in tokens, like the input of a report; `None` if there was no answer.
+    /// `counted` was [`Self::counted`] for that request; the count is of no use if it is another number now.
+    pub fn provider_counted(&mut self, counted: u64, tokens: Option<u64>) -> Trust {
+        if counted != self.counted() {
+            return Trust::Unusable;
+        }
+        self.asked_at = Some(counted);
+        let Some(tokens) = tokens.filter(|tokens| *tokens > 0) else { return Trust::Unusable };
+        let usage = Usage { input_tokens: tokens, ..Usage::default() };
+        match self.server.weigh(&usage, self.counts, &self.frame, &mut self.ratio) {
+            Verdict::Believed { input } => {
+                self.report = Some(Report { tokens: input, counts: self.counts });
+                Trust::Used
+            }
+            Verdict::Suspended => Trust::Suspended,
+            Verdict::Contradicted { reported, counted, is_first } => {
+                Trust::Contradicted { reported, counted, is_first }
+            }
+        }
     }
 
     /// Returns the tokens that the server adds to each request invisibly, as far as its reports have revealed

@@ -10,6 +10,7 @@ mod encode;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
+use super::fields::Fields;
 use super::{Decoder, Dialect, Encoded};
 use crate::transport::ServerOptions;
 use crate::{ModelSettings, NativeCompaction, Request, ResentReasoning};
@@ -26,6 +27,9 @@ const BETA: &str = "anthropic-beta";
 const BINDING_CONTROLS: &str = "thinking-binding-controls-2026-08-01";
 /// The beta feature of a conversation that the API compacts, and of later requests that carry the result.
 const COMPACTION: &str = "compact-2026-09-04";
+/// The fields of a request that a request to count it has too.
+const COUNTED: &[&str] =
+    &["model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "context_management"];
 /// The output limit of requests that name none, in tokens: the API requires a limit.
 const OUTPUT_TOKENS_MAX: u64 = 32_000;
 
@@ -93,6 +97,17 @@ impl Dialect for Anthropic {
 
     fn resent_reasoning(&self, _: &ModelSettings, _: &ServerOptions) -> ResentReasoning {
         ResentReasoning { readable_of: None, dialect: Some(DIALECT.to_owned()), opaque_of: None }
+    }
+
+    fn encode_count(&self, request: &Request, options: &ServerOptions) -> Result<Option<Encoded>, String> {
+        // Bedrock and Vertex have operations of their own.
+        if self.place != Place::Anthropic {
+            return Ok(None);
+        }
+        let whole = self.encode(request, options)?;
+        let fields: Fields = serde_json::from_slice(&whole.body).map_err(|error| error.to_string())?;
+        let body = fields.only(COUNTED).json().into_bytes();
+        Ok(Some(Encoded { path: "messages/count_tokens".to_owned(), body, ..whole }))
     }
 
     fn native_compaction(&self, model: &str) -> Option<NativeCompaction> {

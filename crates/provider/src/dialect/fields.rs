@@ -85,6 +85,12 @@ impl Fields {
         self.0.iter().map(|(name, value)| (name.as_str(), &**value))
     }
 
+    /// Keeps the fields with these names.
+    pub(crate) fn only(mut self, names: &[&str]) -> Self {
+        self.0.retain(|(name, _)| names.contains(&name.as_str()));
+        self
+    }
+
     /// Removes the fields whose values say nothing.
     pub(crate) fn without_blanks(mut self) -> Self {
         self.0.retain(|(_, value)| !matches!(value.get(), "null" | "[]"));

@@ -10,6 +10,7 @@ mod model;
 use greenroom_kernel::Part;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName};
+use serde_json::value::to_raw_value;
 
 use self::model::Model;
 use super::fields::Fields;
@@ -19,6 +20,9 @@ use crate::{ModelSettings, Request, ResentReasoning};
 
 /// The name of the dialect in stored parts.
 const DIALECT: &str = "gemini";
+
+/// The fields of a request that Vertex takes to count it.
+const COUNTED_AT_VERTEX: &[&str] = &["contents", "systemInstruction", "tools", "generationConfig"];
 
 /// The dialect of one server.
 #[derive(Debug)]
@@ -50,6 +54,30 @@ impl Dialect for Gemini {
 
     fn resent_reasoning(&self, _: &ModelSettings, _: &ServerOptions) -> ResentReasoning {
         ResentReasoning { readable_of: None, dialect: Some(DIALECT.to_owned()), opaque_of: None }
+    }
+
+    fn encode_count(&self, request: &Request, options: &ServerOptions) -> Result<Option<Encoded>, String> {
+        let model = Model::new(&request.model);
+        let body =
+            encode::body(request, &model, options.output_tokens_max).map_err(|error| error.to_string())?;
+        let fields: Fields = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        let json = if self.is_vertex {
+            fields.only(COUNTED_AT_VERTEX).json()
+        } else {
+            // Without this form, instructions and tools would not count.
+            let mut whole = fields;
+            let name = to_raw_value(&model.path()).map_err(|error| error.to_string())?;
+            whole.set("model", name);
+            let mut count = Fields::default();
+            count.set("generateContentRequest", whole.into_raw());
+            count.json()
+        };
+        let path = format!("{}:countTokens", model.path());
+        Ok(Some(Encoded { path, headers: HeaderMap::new(), body: json.into_bytes() }))
+    }
+
+    fn count_field(&self) -> &'static str {
+        "totalTokens"
     }
 
     fn key_header(&self, key: &str) -> (HeaderName, String) {

@@ -13,6 +13,7 @@ mod item;
 use http::HeaderMap;
 use http::header::{ACCEPT, HeaderValue};
 
+use super::fields::Fields;
 use super::{Decoder, Dialect, Encoded, is_openai};
 use crate::transport::ServerOptions;
 use crate::{ModelSettings, NativeCompaction, Purpose, Request, ResentReasoning};
@@ -23,6 +24,21 @@ const DIALECT: &str = "responses";
 const PATH: &str = "responses";
 /// The path of the operation that compacts a conversation.
 const COMPACT_PATH: &str = "responses/compact";
+
+/// The path of the operation that counts the tokens of a request.
+const COUNT_PATH: &str = "responses/input_tokens";
+/// The fields of a request that a request to count it has too.
+const COUNTED: &[&str] = &[
+    "model",
+    "instructions",
+    "input",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning",
+    "text",
+    "truncation",
+];
 
 /// The dialect of one server.
 #[derive(Debug)]
@@ -66,6 +82,13 @@ impl Dialect for Responses {
             dialect: Some(DIALECT.to_owned()),
             opaque_of: Some(options.name.clone()),
         }
+    }
+
+    fn encode_count(&self, request: &Request, options: &ServerOptions) -> Result<Option<Encoded>, String> {
+        let whole = self.encode(request, options)?;
+        let fields: Fields = serde_json::from_slice(&whole.body).map_err(|error| error.to_string())?;
+        let body = fields.only(COUNTED).json().into_bytes();
+        Ok(Some(Encoded { path: COUNT_PATH.to_owned(), body, ..whole }))
     }
 
     fn native_compaction(&self, _: &str) -> Option<NativeCompaction> {

@@ -335,7 +335,7 @@ fn compressed(base: &str, encoding: &str) -> ProviderError {
     ProviderError::new(Failure { status: Some(200), ..Failure::new(FailureClass::Other, message) }, "")
 }
 
-fn timed_out(message: String) -> ProviderError {
+pub(super) fn timed_out(message: String) -> ProviderError {
     ProviderError::new(Failure::new(FailureClass::Timeout, message), "")
 }
 
@@ -352,7 +352,7 @@ fn seconds(duration: Duration) -> String {
 }
 
 /// The failure of a call that got no stream.
-fn transport_error(base: &str, error: TransportError) -> ProviderError {
+pub(super) fn transport_error(base: &str, error: TransportError) -> ProviderError {
     match error {
         TransportError::Make(error) => {
             let message = format!("the request could not be made: {}", one_line(&error));
