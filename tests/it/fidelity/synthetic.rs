@@ -48,7 +48,7 @@ const HARBOUR: [Scene; 26] = [
     Model("The parser is finished and all 64 tests pass."),
     User("Next the alarm. And always store times in UTC."),
     Ran("env", "HARBOUR_LISTEN_PORT=7070\nHOME=/home/harbour", false),
-    Model("TODO: the alarm still needs a test for two gauges at once."),
+    Model("Not yet done: the alarm still needs a test for two gauges at once."),
     User("Go on with the export."),
     Model("The export is blocked until the berth list is complete."),
     User("Then look at the berths first."),
