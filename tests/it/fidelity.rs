@@ -85,12 +85,12 @@ const WAYS: [Way; 4] = [Way::SummariseLossy, Way::SummariseObedient, Way::Digest
 
 impl Way {
     fn settings(self, is_with: bool) -> CompactionSettings {
-        let mut settings = CompactionSettings::default();
-        settings.strategy = match self {
+        let strategy = match self {
             Self::SummariseLossy | Self::SummariseObedient => Strategy::Summarize,
             Self::Digest => Strategy::Digest,
             Self::Truncate => Strategy::Truncate,
         };
+        let mut settings = CompactionSettings { strategy, ..CompactionSettings::default() };
         if !is_with {
             (settings.user_words, settings.ledger) = (None, None);
         }
@@ -118,7 +118,8 @@ impl Share {
     }
 
     fn percent(self) -> String {
-        if self.all == 0 { "–".to_owned() } else { format!("{} %", self.found * 100 / self.all) }
+        let percent = (self.found * 100).checked_div(self.all);
+        percent.map_or("–".to_owned(), |percent| format!("{percent} %"))
     }
 }
 

@@ -24,6 +24,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("allocations", "how often a call and a run allocate"),
     ("cancel", "how long a cancel takes"),
     ("crowd", "many subscribers, streams, and compactions at once"),
+    ("digest", "digests, by the length of what they replace"),
     ("estimate", "estimating sizes"),
     ("fleet", "1,000 agents at work"),
     ("host", "short commands and starts of a chat, with a host and without"),

@@ -84,8 +84,8 @@ impl Words {
         // The request is shown in another place, so its words take no room here; but they are kept for the next time.
         let is_request = |quote: &Quote| request_from.is_some_and(|from| quote.entry >= from);
         let (request, rest): (Vec<Quote>, Vec<Quote>) = carried.chain(typed).partition(is_request);
-        let mut quotes = within(rest, most.carried, &mut left);
-        quotes.extend(within(request, most.carried, &mut left));
+        let mut quotes = within(&rest, most.carried, &mut left);
+        quotes.extend(within(&request, most.carried, &mut left));
         let (left, shown_max) = (newest(left), most.shown);
         let mut words =
             Self { quotes, left, request_from, shown_max, shown: Vec::new(), not_shown: Vec::new() };
@@ -106,7 +106,7 @@ impl Words {
             let is_shown = |quote: &&Quote| self.request_from.is_none_or(|from| quote.entry < from);
             let quotes: Vec<Quote> = self.quotes.iter().filter(is_shown).cloned().collect();
             let mut not_shown = self.left.clone();
-            self.shown = within(quotes, tokens_max, &mut not_shown);
+            self.shown = within(&quotes, tokens_max, &mut not_shown);
             self.not_shown = newest(not_shown);
         }
     }
@@ -159,7 +159,7 @@ fn newest(mut entries: Vec<EntryId>) -> Vec<EntryId> {
 }
 
 /// Returns the quotes that fit, oldest first; the others' entries are added to `left`.
-fn within(quotes: Vec<Quote>, tokens_max: u64, left: &mut Vec<EntryId>) -> Vec<Quote> {
+fn within(quotes: &[Quote], tokens_max: u64, left: &mut Vec<EntryId>) -> Vec<Quote> {
     let mut order: Vec<usize> = (0..quotes.len()).collect();
     order.sort_by_key(|index| (!quotes[*index].is_rule, std::cmp::Reverse(quotes[*index].entry)));
     let most = (tokens_max / MESSAGE_SHARE).max(MESSAGE_TOKENS_MIN);

@@ -69,6 +69,7 @@ impl Stored {
                     "trigger": compaction.trigger,
                     "outcome": outcomes.get(&id).copied().unwrap_or(assumed),
                     "is_split_turn": compaction.is_split_turn,
+                    "recall": compaction.recall,
                     "tokens_before": compaction.tokens_before,
                     "tokens_after": compaction.tokens_after,
                     "messages_removed": compaction.messages_removed,

@@ -359,7 +359,7 @@ pub(super) fn names<'t>(text: &'t str, each: &mut impl FnMut(Name<'t>)) {
         }
         if word.contains("://") || word.starts_with("localhost:") {
             each(Name::Url(word));
-        } else if let Some(path) = as_path(word, text) {
+        } else if let Some(path) = as_path(word) {
             each(Name::Path(path));
         } else if is_code(word) {
             each(Name::Identifier(word));
@@ -372,7 +372,7 @@ pub(super) fn names<'t>(text: &'t str, each: &mut impl FnMut(Name<'t>)) {
             && !span.contains('\n')
             && span.chars().any(char::is_alphabetic)
             && span.split_whitespace().count() <= 6;
-        if is_name && as_path(span, text).is_none() && !span.contains("://") {
+        if is_name && as_path(span).is_none() && !span.contains("://") {
             each(Name::Identifier(span.trim()));
         }
         spans.next();
@@ -380,7 +380,7 @@ pub(super) fn names<'t>(text: &'t str, each: &mut impl FnMut(Name<'t>)) {
 }
 
 /// Returns the path in a word, without the number of a line after it.
-fn as_path<'t>(word: &'t str, _text: &str) -> Option<&'t str> {
+fn as_path(word: &str) -> Option<&str> {
     if word.contains(char::is_whitespace) || word.contains("://") {
         return None;
     }
@@ -525,9 +525,10 @@ pub(super) fn constants<'t>(text: &'t str, count_max: usize, each: &mut impl FnM
         let end =
             (at..bytes.len()).take_while(|index| is_part(bytes[*index])).last().map_or(at, |last| last + 1);
         until = end;
-        let is_whole = !(start > 0 && bytes[start - 1].is_ascii_alphanumeric())
-            && !bytes.get(end).is_some_and(u8::is_ascii_alphanumeric);
-        if is_whole && end - start <= NAME_BYTES_MAX && is_code(&text[start..end]) {
+        let before = start.checked_sub(1).map(|before| bytes[before]);
+        let is_part_of_more =
+            before.into_iter().chain(bytes.get(end).copied()).any(|byte| byte.is_ascii_alphanumeric());
+        if !is_part_of_more && end - start <= NAME_BYTES_MAX && is_code(&text[start..end]) {
             each(&text[start..end]);
             count += 1;
         }

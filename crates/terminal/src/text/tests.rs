@@ -1,6 +1,6 @@
 //! The text for people.
 
-use greenroom::{Compacted, CompactionOutcome};
+use greenroom::{Compacted, CompactionOutcome, FactRecall};
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::{CompactionEnded, Trigger};
 
@@ -60,4 +60,11 @@ fn a_compaction_says_what_it_saved_or_why_there_was_none() {
     ] {
         assert_eq!(compacted(&end(outcome)), text);
     }
+    let mut kept = end(CompactionOutcome::Digested { reason: reason() });
+    kept.recall = Some(FactRecall { facts: 41, before: 30, after: 39 });
+    let lines = format!("{done}\n  Facts: kept 39 of 41 facts\n  Without a summary: {}", reason());
+    assert_eq!(compacted(&kept), lines);
+    assert!(crate::format::compaction(&kept).ends_with(", kept 39 of 41 facts"));
+    kept.recall = Some(FactRecall { facts: 0, before: 0, after: 0 });
+    assert_eq!(super::kept_facts(&kept), None, "nothing to say without facts");
 }

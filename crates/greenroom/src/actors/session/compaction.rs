@@ -396,10 +396,8 @@ impl SessionState {
         let is_wanted = self.definition.settings.strategy.wants_summary();
         match &ended.outcome {
             CompactionOutcome::Truncated { reason } | CompactionOutcome::Digested { reason } if is_wanted => {
-                let digest = match ended.outcome {
-                    CompactionOutcome::Digested { .. } => "; a digest of them stands in their place",
-                    _ => "",
-                };
+                let is_digest = matches!(ended.outcome, CompactionOutcome::Digested { .. });
+                let digest = if is_digest { "; a digest of them stands in their place" } else { "" };
                 self.warn(format!(
                     "the oldest {} messages of the context were cut without a summary ({reason}){digest}; the next summary \
                      that can be made reads them, and undoing the compaction brings them back where they fit",
