@@ -53,6 +53,8 @@ mod prompts;
 mod questions;
 /// Models that think aloud, and what their servers report.
 mod reasoning;
+/// Searches in what was said.
+mod recall;
 /// A prompt as a request: typed, timed, streamed.
 mod requests;
 /// Runs as handles: each is aborted, awaited and streamed by itself.

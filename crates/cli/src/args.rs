@@ -16,7 +16,7 @@ pub(crate) use self::model::{ModelArgs, ServerArgs};
 pub(crate) use self::serve::{HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
 pub(crate) use self::stored::{
     AcceptLossArgs, AnswerArgs, Cut, DeleteArgs, Estimator, ExportArgs, ImportArgs, JsonArgs, PlanArgs,
-    QuestionsArgs, SessionsArgs, ShowArgs, StoreCommand, TreeArgs,
+    QuestionsArgs, RecallArgs, SessionsArgs, ShowArgs, StoreCommand, TreeArgs,
 };
 pub(crate) use self::talk::{ChatArgs, CompactArgs, DemoArgs, ResumeArgs, RunArgs};
 
@@ -97,6 +97,9 @@ pub(crate) enum Command {
     /// Show a stored session: its messages and compactions
     #[command(after_help = help::SHOW_EXAMPLES)]
     Show(ShowArgs),
+    /// Search the stored sessions for words
+    #[command(after_help = help::RECALL_EXAMPLES)]
+    Recall(RecallArgs),
     /// Show the branches of a stored session
     #[command(after_help = help::TREE_EXAMPLES)]
     Tree(TreeArgs),

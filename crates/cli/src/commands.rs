@@ -16,6 +16,7 @@ pub(crate) mod import;
 pub(crate) mod models;
 pub(crate) mod plan;
 pub(crate) mod questions;
+pub(crate) mod recall;
 pub(crate) mod rpc;
 pub(crate) mod run;
 mod run_view;

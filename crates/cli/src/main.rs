@@ -30,8 +30,8 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::args::{Command, Options};
 use crate::commands::{
-    chat, compact, completions, demo, export, import, models, plan, questions, rpc, run, serve, sessions,
-    show, simulate, store, top, tree,
+    chat, compact, completions, demo, export, import, models, plan, questions, recall, rpc, run, serve,
+    sessions, show, simulate, store, top, tree,
 };
 
 fn main() -> ExitCode {
@@ -113,6 +113,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Run(args) => run::run(global, args).await,
         Command::Sessions(args) => sessions::run(global, args).await,
         Command::Show(args) => show::run(global, args).await,
+        Command::Recall(args) => recall::run(global, args).await,
         Command::Tree(args) => tree::run(global, args).await,
         Command::Resume(args) => chat::resume(global, args).await,
         Command::Compact(args) => compact::run(global, args).await,

@@ -128,6 +128,7 @@ pub use values::compaction::{
 pub use values::error::{ConfigError, Error, MetadataError, Result};
 pub use values::hook::{HookAction, HookPoint};
 pub use values::prompt::{CallView, Prompt, Reply, Typed};
+pub use values::recalled::Recalled;
 pub use values::state::{State, Status};
 
 pub use greenroom_kernel::compacting::Supplied;
@@ -190,6 +191,7 @@ pub mod internal {
     #[cfg(feature = "disk")]
     pub use crate::api::env::data_dir;
     pub use crate::api::questions::list_stored;
+    pub use crate::core::searches::recall_stored;
     pub use crate::events::entry_events::of_entries;
 }
 

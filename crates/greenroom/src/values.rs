@@ -13,4 +13,5 @@ pub(crate) mod model_info;
 pub(crate) mod names;
 pub(crate) mod partial_json;
 pub(crate) mod prompt;
+pub(crate) mod recalled;
 pub(crate) mod state;

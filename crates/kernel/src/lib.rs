@@ -37,6 +37,7 @@ pub mod reasoning;
 pub mod render;
 pub mod retry;
 pub mod run;
+pub mod search;
 pub mod session_id;
 pub mod settings;
 pub mod size;

@@ -34,8 +34,8 @@ pub use self::parts::{
 pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsListed};
 pub use self::read::{
     ExportSession, Exported, FindSession, ForgetLimit, Forgotten, GetSession, ListModels, ListSessions,
-    ListWaiting, ModelSummary, ModelsListed, Replay, Replayed, SessionFound, SessionPage, SessionState,
-    ShowSession, Shown, WaitingInput, WaitingListed,
+    ListWaiting, ModelSummary, ModelsListed, RecallEntries, RecalledEntries, Replay, Replayed, SessionFound,
+    SessionPage, SessionState, ShowSession, Shown, WaitingInput, WaitingListed,
 };
 pub use self::runs::Runs;
 pub use self::session::{
@@ -318,6 +318,7 @@ pub fn methods() -> Vec<Method> {
         method::<ExportSession>(),
         method::<ListSessions>(),
         method::<ShowSession>(),
+        method::<RecallEntries>(),
         method::<GetSession>(),
         method::<FindSession>(),
         method::<Replay>(),

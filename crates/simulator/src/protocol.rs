@@ -86,7 +86,9 @@ impl Protocol {
     pub(crate) fn count(self, tokens: u64) -> serde_json::Value {
         match self {
             Self::Gemini => serde_json::json!({ "totalTokens": tokens }),
-            Self::Responses => serde_json::json!({ "object": "response.input_tokens", "input_tokens": tokens }),
+            Self::Responses => {
+                serde_json::json!({ "object": "response.input_tokens", "input_tokens": tokens })
+            }
             Self::Anthropic | Self::Chat => serde_json::json!({ "input_tokens": tokens }),
         }
     }

@@ -186,8 +186,7 @@ async fn count(simulator: &Simulator, protocol: Protocol, request: Request<Incom
         let body = chat::error_body("The request is too large.", "invalid_request_error", None);
         return json(413, protocol.error(413, body));
     };
-    let Parsed { seen, broken, .. } =
-        protocol.parse_count(head.uri.path(), &head.headers, &body.to_bytes());
+    let Parsed { seen, broken, .. } = protocol.parse_count(head.uri.path(), &head.headers, &body.to_bytes());
     match simulator.count(seen, broken) {
         Ok(tokens) => json(200, protocol.count(tokens).to_string()),
         Err(status) => json(status.status, protocol.error(status.status, status.body)),

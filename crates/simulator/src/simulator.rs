@@ -580,8 +580,7 @@ fn measure(request: &mut SeenRequest, previous: Option<&Previous>, counting: &Co
     let cached =
         counting.scaled(head_tokens + counting.messages(&request.messages[..known], &message_tokens));
     message_tokens.extend(request.messages[known..].iter().map(|message| MessageTokens::of(message)));
-    request.tokens =
-        counting.scaled(head_tokens + counting.messages(&request.messages, &message_tokens));
+    request.tokens = counting.scaled(head_tokens + counting.messages(&request.messages, &message_tokens));
     // Reasoning that a template drops with a new turn is no longer in the prefix.
     request.cached_tokens = same_head.map_or(0, |_| cached.min(request.tokens));
     (Measured { head_tokens, message_tokens }, known)

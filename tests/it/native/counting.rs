@@ -169,13 +169,9 @@ impl Provider for Troubled {
 #[tokio::test(start_paused = true)]
 async fn a_count_that_fails_changes_nothing() {
     crate::support::quiet_injected_panics();
-    for trouble in [
-        Trouble::Fails,
-        Trouble::Panics,
-        Trouble::PanicsAtOnce,
-        Trouble::NeverAnswers,
-        Trouble::IsWrong,
-    ] {
+    for trouble in
+        [Trouble::Fails, Trouble::Panics, Trouble::PanicsAtOnce, Trouble::NeverAnswers, Trouble::IsWrong]
+    {
         let (model, asked) = (counting(100, false), Arc::new(AtomicU64::new(0)));
         let provider = Arc::new(Troubled(model.provider(), trouble, Arc::clone(&asked)));
         let before = tokio::time::Instant::now();

@@ -70,6 +70,7 @@ use Bound::{RatioMax, RatioMin, ValueMax, ValueMin};
 
 const BARE: &str = "a loop over a bare HTTP client that parses its streams";
 const BARE_1000: &str = "the same loop with 1,000 in flight";
+const CHAT: &str = "the same run over chat completions";
 const FIRST: &str = "the shortest history";
 const PLAIN: &str = "a file, one fdatasync for all that wait";
 const NONE: &str = "–";
@@ -106,6 +107,9 @@ const GOALS: &[Goal] = &[
     Goal::new("a streamed piece, as fast as they come: CPU", BARE, "pieces/at_once/session", RatioMax(1.5)),
     Goal::new("a streamed piece, one a millisecond: CPU", BARE, "pieces/each_ms/session", RatioMax(1.5)),
     Goal::new("… where its chunk has an id of its own", BARE, "pieces/each_ms_other/session", RatioMax(1.5)),
+    Goal::new("a run over Anthropic's Messages: CPU", CHAT, "dialects/run/anthropic", RatioMax(1.3)),
+    Goal::new("… OpenAI's Responses", CHAT, "dialects/run/responses", RatioMax(1.3)),
+    Goal::new("… Gemini", CHAT, "dialects/run/gemini", RatioMax(1.3)),
     Goal::new(
         "runs/s on disk, whole answers",
         "rig, not streaming, no log",

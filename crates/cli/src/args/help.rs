@@ -139,6 +139,15 @@ Examples:
   greenroom show demo-2026                a prefix of an id is enough
   greenroom show demo-2026 --json | jq -r '.conversation[].text'";
 
+pub(super) const RECALL_EXAMPLES: &str = "\
+Examples:
+  greenroom recall retry limit            in all sessions
+  greenroom recall port of the proxy --session demo-2026
+  greenroom recall migration --json | jq -r '.[].text'
+
+The words are ranked: rare ones count more, and endings do not matter. What a compaction replaced is found like \
+everything else on a session's current path.";
+
 pub(super) const TREE_EXAMPLES: &str = "\
 Examples:
   greenroom tree demo-2026

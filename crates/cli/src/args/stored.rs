@@ -97,6 +97,29 @@ pub(crate) struct ShowArgs {
     pub(crate) json: bool,
 }
 
+/// `recall`.
+#[derive(Debug, Args)]
+pub(crate) struct RecallArgs {
+    /// The words to search for
+    #[arg(value_name = "WORD", required = true)]
+    pub(crate) query: Vec<String>,
+    /// Search this session only: its id or a prefix
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    /// Print at most this many entries
+    #[arg(short = 'n', long, default_value_t = 10, value_name = "COUNT", value_parser = limit())]
+    pub(crate) limit: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The parser of `recall --limit`.
+fn limit() -> impl clap::builder::TypedValueParser<Value = usize> {
+    use clap::builder::TypedValueParser as _;
+    clap::value_parser!(u8).range(1..=100).map(usize::from)
+}
+
 /// `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {

@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::internal::list_stored;
-use greenroom::{LoggedWork, Order, PendingQuestion, SessionSummary, State, Status};
+use greenroom::internal::{list_stored, recall_stored};
+use greenroom::{LoggedWork, Order, PendingQuestion, Recalled, SessionSummary, State, Status};
 use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_server::operations::{
-    EntryPage, FindSession, ListLive, ListQuestions, ListSessions, LoggedEntry, ReadEntries, StoreLosses,
-    status_of,
+    EntryPage, FindSession, ListLive, ListQuestions, ListSessions, LoggedEntry, ReadEntries, RecallEntries,
+    StoreLosses, status_of,
 };
 use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_store::StoreError;
@@ -21,7 +21,7 @@ use greenroom_terminal::time;
 
 use super::link::ATTEMPTS;
 use super::stored::{self, Looked};
-use crate::args::Global;
+use crate::args::{Global, RecallArgs};
 use crate::error::{self, usage};
 use crate::{agent, host};
 
@@ -287,6 +287,30 @@ impl Source {
                     questions.extend(list_stored(store, &session, now_ms)?);
                 }
                 Ok((questions, code))
+            }
+        }
+    }
+
+    /// Searches one session or all for words. Returns what was found, and the exit code.
+    pub(crate) async fn recall(&self, global: &Global, args: &RecallArgs) -> Result<(Vec<Recalled>, u8)> {
+        let (query, limit) = (args.query.join(" "), args.limit);
+        match self {
+            Self::Host(client) => {
+                let (session_id, code) = match &args.session {
+                    Some(given) => (Some(self.known(given).await?), 0),
+                    None => (None, self.losses(global).await?),
+                };
+                let found = client.call(RecallEntries { query, session_id, limit: Some(limit) }).await?.found;
+                Ok((found, code))
+            }
+            Self::Store(Looked { store, .. }) => {
+                let (session, code) = match &args.session {
+                    Some(given) => (Some(stored::resolve_known(store, given)?), 0),
+                    None => (None, stored::completeness(store)),
+                };
+                let store = store.clone();
+                let found = move || recall_stored(&store, session.as_deref(), &query, limit);
+                Ok((tokio::task::spawn_blocking(found).await??, code))
             }
         }
     }

@@ -73,6 +73,15 @@ fn sessions_are_listed_shown_planned_and_deleted() {
     assert!(table.starts_with("SESSION") && table.lines().count() == 3, "{table}");
     let shown = place.run(&["show", "one"]).stdout;
     assert!(shown.contains("you › Hello there.") && shown.contains("agent › "), "{shown}");
+    let found = place.json(&["recall", "hello", "--json"]);
+    let of = |at: usize| (found[at]["role"].as_str().unwrap(), found[at]["text"].as_str().unwrap());
+    assert_eq!((found.as_array().unwrap().len(), of(0).1), (4, "Hello there."), "{found}");
+    let found = place.run(&["recall", "hello", "there", "--session", "tw", "-n", "1"]).stdout;
+    assert!(found.starts_with("two  entry ") && found.ends_with("  Hello there.\n"), "{found}");
+    assert_eq!(found.lines().count(), 2, "{found}");
+    let none = place.run(&["recall", "zebra"]);
+    assert_eq!((none.code, none.stdout.as_str()), (Some(0), "No entry has words of \"zebra\".\n"));
+    assert_eq!(place.run(&["recall", "x", "--session", "nobody"]).code, Some(3));
     let plan = place.json(&["plan", "one", "--json"]);
     assert!(plan["plan"].is_null() && plan["reason"].is_string(), "{plan}");
     assert!(place.run(&["plan", "one"]).stdout.contains("No compaction needed: "));
@@ -117,6 +126,7 @@ fn a_store_in_use_can_be_looked_into() {
     for arguments in [
         &["sessions"][..],
         &["show", "mi"],
+        &["recall", "look"],
         &["tree", "mine"],
         &["plan", "mine"],
         &["export", "mine"],

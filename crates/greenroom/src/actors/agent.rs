@@ -447,12 +447,7 @@ impl AgentState {
     }
 
     /// Handles the arrival of the context: asks the model.
-    fn ask(
-        &mut self,
-        myself: &ActorRef<Mail<AgentMessage>>,
-        stamp: RunAttempt,
-        messages: Vec<Arc<Message>>,
-    ) {
+    fn ask(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt, messages: Vec<Arc<Message>>) {
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         let session = self.session.clone();
         let Some(running) = self.current(stamp) else { return };

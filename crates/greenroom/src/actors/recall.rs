@@ -1,10 +1,10 @@
-//! The tool `recall`: reads an entry of the session's own log, from any position in it, so that messages left
-//! out of the context remain accessible.
+//! The tool `recall`: reads an entry of the session's own log, from any position in it, or searches what was compacted
+//! away, so that messages left out of the context remain accessible.
 //!
 //! Invariants: it reads only the session of the call, and only messages that the current agent may see; one
 //! call returns a bounded part.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -15,6 +15,8 @@ use greenroom_tools::{Tool, ToolContext, ToolOutput};
 use serde::Deserialize;
 
 use crate::core::deps::{Deps, blocking};
+use crate::core::searches;
+use crate::values::recalled::Recalled;
 
 /// How many characters one call returns.
 const CHARACTERS: usize = 4_000;
@@ -27,18 +29,24 @@ pub(crate) struct Recall {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
-    entry: u64,
+    entry: Option<u64>,
     #[serde(default)]
     from: usize,
     find: Option<String>,
+    query: Option<String>,
 }
+
+/// How many entries a search shows.
+const FOUND_MAX: usize = 8;
+/// How much of each entry a search shows, in bytes.
+const PASSAGE_BYTES: usize = 480;
 
 impl Tool for Recall {
     fn spec(&self) -> ToolSpec {
         ToolSpec {
             name: prune::RECALL.to_owned(),
             // Every request contains this description, so it is short.
-            description: "Reads an entry that was left out or shortened, from a character on or from where a text is found."
+            description: "Reads an entry that was left out or shortened, from a character on or from where a text is found; or searches what was compacted away for the words of `query`."
                 .to_owned(),
             parameters: serde_json::json!({
                 "type": "object",
@@ -46,8 +54,8 @@ impl Tool for Recall {
                     "entry": { "type": "integer" },
                     "from": { "type": "integer" },
                     "find": { "type": "string" },
+                    "query": { "type": "string" },
                 },
-                "required": ["entry"],
             }),
         }
     }
@@ -66,7 +74,16 @@ impl Tool for Recall {
                 }
             };
             let Some(deps) = deps else { return ToolOutput::error("the runtime is shut down") };
-            let (store, session, id) = (deps.store.clone(), context.session, EntryId(wanted.entry));
+            if let Some(query) = wanted.query.clone() {
+                return match wanted.entry {
+                    None => search(&deps, context.session, query).await,
+                    Some(_) => ToolOutput::error("either `entry` or `query` is to be given, not both"),
+                };
+            }
+            let Some(entry) = wanted.entry else {
+                return ToolOutput::error("`entry` or `query` is to be given");
+            };
+            let (store, session, id) = (deps.store.clone(), context.session, EntryId(entry));
             let read = move || {
                 let head = store.head(&session)?.unwrap_or_default();
                 let (entries, hidden_before) = (head.entries, head.hidden_before);
@@ -92,6 +109,31 @@ impl Tool for Recall {
             }
         }
         .boxed()
+    }
+}
+
+/// Searches what was compacted away.
+async fn search(deps: &Deps, session: String, query: String) -> ToolOutput {
+    let (searches, store) = (Arc::clone(&deps.searches), deps.store.clone());
+    let wanted = searches::Wanted {
+        words: query,
+        limit: FOUND_MAX,
+        passage_bytes: PASSAGE_BYTES,
+        only_compacted: true,
+    };
+    let words = wanted.words.clone();
+    match blocking(deps, move || searches.find(&store, &session, &wanted)).await {
+        Ok(found) if found.is_empty() => {
+            ToolOutput::text(format!("Nothing that was compacted away has words of {words:?}."))
+        }
+        Ok(found) => {
+            let shown = found.iter().map(|found| {
+                let Recalled { entry, role, from, text, .. } = found;
+                format!("[entry {entry}, {role}, from character {from}]\n{text}")
+            });
+            ToolOutput::text(shown.collect::<Vec<_>>().join("\n\n"))
+        }
+        Err(error) => ToolOutput::error(format!("the log could not be searched: {error}")),
     }
 }
 

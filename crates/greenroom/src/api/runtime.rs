@@ -23,11 +23,13 @@ use crate::api::sessions::{self, Order, SessionQuery, SessionSummary};
 use crate::core::deps::{Deps, blocking};
 use crate::core::door::open;
 use crate::core::message::{OpenReason, SupervisorMessage};
+use crate::core::searches::Wanted;
 use crate::events::activity::LiveSession;
 use crate::events::bus::{Filter, Subscription};
 use crate::events::entry_events;
 use crate::events::event::Event;
 use crate::values::error::{BranchPointError, Error, Result};
+use crate::values::recalled::Recalled;
 use crate::values::state::Status;
 use builder::RuntimeBuilder;
 
@@ -309,6 +311,20 @@ impl Runtime {
             }
             chain.reverse();
             Ok(chain)
+        })
+        .await
+    }
+
+    /// Searches the logs of all sessions for the words of `query`, best first: messages, results and commands on the
+    /// current path of each session, whether or not the model still sees them. At most `limit` entries. A session's
+    /// search takes memory for an index, which is kept for a while.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn recall(&self, query: &str, limit: usize) -> Result<Vec<Recalled>> {
+        let (deps, query) = (Arc::clone(&self.deps), query.to_owned());
+        blocking(&self.deps, move || {
+            deps.searches.find_in_all(&deps.store, &Wanted::by_program(query, limit))
         })
         .await
     }

@@ -27,6 +27,7 @@ use crate::core::asking;
 use crate::core::deps::{Deps, blocking};
 use crate::core::door::Door;
 use crate::core::message::{SessionMail, SessionMessage};
+use crate::core::searches::Wanted;
 use crate::core::shared::SessionShared;
 use crate::core::trace::CalledFrom;
 use crate::events::activity::{Activity, InProgress};
@@ -36,6 +37,7 @@ use crate::values::compaction::{CompactOptions, Compacted};
 use crate::values::error::{Error, Result};
 use crate::values::metadata;
 use crate::values::prompt::Prompt;
+use crate::values::recalled::Recalled;
 use crate::values::state::{State, Status};
 
 /// A handle of a session. Cloning is cheap.
@@ -498,6 +500,19 @@ impl SessionHandle {
     /// [`Error::Deleted`], [`Error::Store`].
     pub async fn context(&self) -> Result<Vec<Arc<Message>>> {
         stored::context_of(&self.door).await
+    }
+
+    /// Searches the session's log for the words of `query`, best first: messages, results and commands on the current
+    /// path, whether or not the model still sees them. At most `limit` entries. This starts nothing. (The model has the
+    /// tool `recall` for what was compacted away.)
+    ///
+    /// # Errors
+    /// [`Error::Deleted`], [`Error::Store`].
+    pub async fn recall(&self, query: &str, limit: usize) -> Result<Vec<Recalled>> {
+        self.door.check_deleted()?;
+        let (deps, id) = (Arc::clone(&self.door.deps), Arc::clone(&self.door.shared.id));
+        let wanted = Wanted::by_program(query.to_owned(), limit);
+        blocking(&self.door.deps, move || deps.searches.find(&deps.store, &id, &wanted)).await
     }
 
     /// Returns the current activity, as published in events. This starts nothing.

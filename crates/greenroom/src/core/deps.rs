@@ -18,6 +18,7 @@ use crate::agent::hooks::Hooks;
 use crate::agent::live::Live;
 use crate::agent::shared_tools::SharedTools;
 use crate::core::message::SupervisorMessage;
+use crate::core::searches::Searches;
 use crate::core::shared::SessionShared;
 use crate::events::bus::Bus;
 use crate::lane::Lane;
@@ -71,6 +72,8 @@ pub(crate) struct Deps {
     pub(crate) probe: Option<Probe>,
     /// The waits between sessions.
     pub(crate) waits: Arc<Waits>,
+    /// Searches in the logs of sessions.
+    pub(crate) searches: Arc<Searches>,
     /// Serialises the deletions of sessions with their descendants.
     pub(crate) deletions: tokio::sync::Mutex<()>,
 }
@@ -214,7 +217,8 @@ impl Deps {
     }
 
     /// Notes a deletion: sessions created from now on have a later creation time.
-    pub(crate) fn note_deletion(&self) {
+    pub(crate) fn note_deletion(&self, session: &str) {
+        self.searches.forget(session);
         let next = self.created_at_ms() + 1;
         self.deleted_before_ms.fetch_max(next, Ordering::Relaxed);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use greenroom::{Cursor, Event, FactSource, Order, SessionSummary, State};
+use greenroom::{Cursor, Event, FactSource, Order, Recalled, SessionSummary, State};
 use greenroom_formats::export_pi;
 use greenroom_kernel::entry::{Delivery, Entry, EntryId, EntryKind};
 use greenroom_kernel::message::blocks_text;
@@ -257,6 +257,53 @@ impl Operation for ShowSession {
             let new = path.iter().filter(|entry| self.after.is_none_or(|after| entry.id > after));
             let conversation = new.filter_map(|entry| Said::of(entry)).collect();
             Ok(Shown { session, conversation })
+        })))
+    }
+}
+
+/// Searches the logs of one session or of all for words.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecallEntries {
+    /// The words.
+    pub query: String,
+    /// The session; all if it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// The most entries: 10 unless set, at most 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// Entries that a search found, best first.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct RecalledEntries {
+    /// The entries.
+    pub found: Vec<Recalled>,
+}
+
+/// How many entries a search finds unless its limit says otherwise.
+const FOUND: usize = 10;
+/// The most entries that a search finds.
+const FOUND_MAX: usize = 100;
+
+impl Operation for RecallEntries {
+    const METHOD: &'static str = "session/recall";
+    type Output = RecalledEntries;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        self.session_id.as_deref()
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        Ok(Answer::Later(Box::pin(async move {
+            let limit = self.limit.unwrap_or(FOUND).min(FOUND_MAX);
+            let found = match &self.session_id {
+                Some(id) => asked.runtime.session(id).await?.recall(&self.query, limit).await?,
+                None => asked.runtime.recall(&self.query, limit).await?,
+            };
+            Ok(RecalledEntries { found })
         })))
     }
 }

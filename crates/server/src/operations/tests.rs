@@ -97,6 +97,8 @@ async fn every_operation_does_what_it_says() {
         ("session/entries", a.clone(), "/is_live", json!(true)),
         ("session/entries", with(json!({ "limit": 1 })), "/next", json!(1)),
         ("session/show", a.clone(), "/conversation/0/text", json!("one")),
+        ("session/recall", with(json!({ "query": "one" })), "/found/0/text", json!("one")),
+        ("session/recall", json!({ "query": "one", "limit": 1 }), "/found/0/session", json!("a")),
         ("session/replay", with(json!({ "limit": 2 })), "/events/0/seq", json!(0)),
         ("session/fork", with(json!({ "to": "b", "entry_id": 1 })), "/session_id", json!("b")),
         ("session/show", json!({ "session_id": "b" }), "/conversation/1/role", json!("assistant")),
@@ -183,7 +185,7 @@ async fn what_is_not_understood_is_refused_before_anything_is_done() {
     // these parameters that it takes.
     let all = json!({
         "session_id": "none", "text": "x", "title": "x", "name": "x", "to": "y", "entry_id": 1, "question_id": 0,
-        "value": "x", "prefix": "none", "model": "none",
+        "value": "x", "prefix": "none", "model": "none", "query": "x",
     });
     let schema = schema();
     let mut refused = Vec::new();

@@ -9,8 +9,16 @@ use super::Protocol;
 use crate::check::{Broken, Rule};
 
 /// The fields of a request to count, by protocol.
-const ANTHROPIC: &[&str] =
-    &["model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "context_management"];
+const ANTHROPIC: &[&str] = &[
+    "model",
+    "messages",
+    "system",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "output_config",
+    "context_management",
+];
 const RESPONSES: &[&str] = &[
     "model",
     "instructions",

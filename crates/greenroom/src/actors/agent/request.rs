@@ -25,12 +25,10 @@ pub(super) fn of_step(
     }
     let RequestForm { output_tokens_max, media, without_opaque } = form;
     let begin = &running.begin;
-    let (messages, missing) =
-        greenroom_kernel::path::limit_media(messages, media, begin.max_request_bytes);
+    let (messages, missing) = greenroom_kernel::path::limit_media(messages, media, begin.max_request_bytes);
     running.fewer_images = greenroom_kernel::path::fewer_images(&messages);
     if missing > 0 && !std::mem::replace(&mut running.media_missed, true) {
-        let message =
-            format!("{missing} of the newest images were not sent: the request would be too large");
+        let message = format!("{missing} of the newest images were not sent: the request would be too large");
         shared.publish(&deps.bus, EventKind::Warning { message });
     }
     let messages = match without_opaque {
@@ -41,9 +39,10 @@ pub(super) fn of_step(
         false => messages,
     };
     if without_opaque && !std::mem::replace(&mut running.opaque_missed, true) {
-        let message = "the provider refused the signatures, encrypted reasoning or compaction that it sent earlier in \
+        let message =
+            "the provider refused the signatures, encrypted reasoning or compaction that it sent earlier in \
                        this session: this run continues without them"
-            .to_owned();
+                .to_owned();
         tracing::warn!(session = %shared.id, "{message}");
         shared.publish(&deps.bus, EventKind::Warning { message });
     }

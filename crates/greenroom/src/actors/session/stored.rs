@@ -90,7 +90,7 @@ pub(crate) async fn delete(deps: &Arc<Deps>, id: Arc<str>) -> Result<()> {
         return Err(Error::NoSession { session: id.to_string() });
     }
     deps.store.delete(&id).await?;
-    deps.note_deletion();
+    deps.note_deletion(&id);
     Ok(())
 }
 

@@ -383,6 +383,7 @@ impl RuntimeBuilder {
             uses: AtomicU64::new(1),
             probe: self.probe,
             waits: Arc::default(),
+            searches: Arc::default(),
             deletions: tokio::sync::Mutex::default(),
         });
         deps.refresh_runtime_settings();

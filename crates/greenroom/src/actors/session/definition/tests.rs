@@ -84,6 +84,7 @@ fn deps() -> Deps {
         uses: AtomicU64::new(1),
         probe: None,
         waits: Arc::default(),
+        searches: Arc::default(),
         deletions: tokio::sync::Mutex::default(),
     }
 }

@@ -1,0 +1,111 @@
+//! Searches in what was said: by the model in what was compacted away, by programs in everything.
+
+use greenroom::EntryId;
+use greenroom::prelude::*;
+use greenroom_kernel::message::Message;
+use greenroom_simulator::{
+    Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, Summariser,
+};
+use serde_json::json;
+
+use crate::compaction_fixtures::text;
+use crate::support::{agent, runtime, simulator};
+
+/// Asks with a search where the user says so, and answers with what was found.
+fn searching(window: u64) -> Simulator {
+    let talk = |request: &SeenRequest, info: CallInfo| {
+        if let Some(Message::ToolResult(result)) = request.messages.last().map(|last| &**last) {
+            return Said::text(format!("found: {}", greenroom_kernel::message::blocks_text(&result.content)));
+        }
+        match request.last_user_text().strip_prefix("search: ") {
+            Some(query) => Said::call("recall", &json!({ "query": query })),
+            None => Said::text(text(&format!("answer {}.", info.session_call), 200)),
+        }
+    };
+    simulator(ByPurpose::new(Function(talk), Summariser::Lossy), window)
+}
+
+/// A tool, so that the agent has `recall`.
+fn with_tool(window: u64) -> Agent {
+    #[derive(Deserialize, JsonSchema)]
+    struct Nothing {}
+    agent(window).tool("look", |_: Nothing| async { Ok("nothing") })
+}
+
+async fn say(session: &SessionHandle, text: impl Into<Prompt>) -> String {
+    session.prompt(text).await.unwrap().text
+}
+
+/// What a lossy summary dropped is one search away; what the model still sees is not shown again.
+#[tokio::test(start_paused = true)]
+async fn the_model_finds_what_was_compacted_away() {
+    let model = searching(8_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &with_tool(8_000)).await.unwrap();
+    assert!(say(&session, "search: staging").await.contains("Nothing that was compacted away"));
+    say(&session, "The staging database listens on port 6543; never migrate it on a Friday.").await;
+    for turn in 0..12 {
+        say(&session, format!("Turn {turn}: {}", text("more of it", 400))).await;
+    }
+    let compactions = runtime.compactions("s").await.unwrap();
+    assert!(!compactions.is_empty());
+    let first_kept = compactions.last().unwrap().kind.as_compaction().unwrap().first_kept.unwrap();
+    say(&session, "The staging banner is green.").await;
+    let found = say(&session, "search: which port has the staging database").await;
+    assert!(found.contains("port 6543"), "{found}");
+    assert!(!found.contains("banner"), "that is in the context: {found}");
+    let first = found.lines().next().unwrap();
+    assert!(first.starts_with("found: [entry ") && first.contains(", user, "), "{first}");
+    let entry: u64 = first["found: [entry ".len()..].split(',').next().unwrap().parse().unwrap();
+    assert!(entry < first_kept.0, "{entry}, kept from {first_kept}");
+    assert!(say(&session, "search: xylophone").await.contains("Nothing that was compacted away"));
+    model.assert_clean();
+}
+
+/// Programs search everything on the current path: of one session or of all, over restarts, and not what was deleted.
+#[tokio::test]
+async fn programs_search_every_session() {
+    let dir = tempfile::tempdir().unwrap();
+    for life in 0..2 {
+        let model = searching(100_000);
+        let runtime =
+            Runtime::builder().provider(model.provider()).data_dir(dir.path()).start().await.unwrap();
+        let sessions = ["a", "b", "c"];
+        if life == 0 {
+            for id in sessions {
+                let session = runtime.open(id, &agent(100_000)).await.unwrap();
+                say(&session, format!("The {id} service retries seven times.")).await;
+                say(&session, "Something else altogether.").await;
+                // A branch that was left is not searched.
+                say(&session, "The retry limit is a platypus.").await;
+                session.branch(Some(EntryId(1))).await.unwrap();
+                say(&session, format!("Then {id} goes on.")).await;
+            }
+        }
+        let found = runtime.recall("how often does it retry", 10).await.unwrap();
+        let mut of: Vec<&str> = found.iter().map(|found| found.session.as_str()).collect();
+        of.sort_unstable();
+        assert_eq!(of, sessions, "{found:?}");
+        assert!(found.iter().all(|found| found.role == "user" && found.text.contains("seven times")));
+        assert!(runtime.recall("platypus", 10).await.unwrap().is_empty());
+        assert_eq!(runtime.recall("retry", 2).await.unwrap().len(), 2);
+        let session = runtime.session("b").await.unwrap();
+        let own = session.recall("retries", 10).await.unwrap();
+        assert_eq!(own.iter().map(|found| found.session.as_str()).collect::<Vec<_>>(), ["b"]);
+        assert!(life == 0 || !session.is_live(), "a search starts nothing");
+        // What is said after a search is found by the next one.
+        let session = runtime.open("b", &agent(100_000)).await.unwrap();
+        say(&session, format!("A walrus {life}.")).await;
+        assert_eq!(session.recall("walrus", 9).await.unwrap().len(), life + 1);
+        if life == 1 {
+            runtime.delete("b").await.unwrap();
+            assert!(runtime.recall("walrus", 9).await.unwrap().is_empty());
+            assert!(matches!(session.recall("walrus", 9).await, Err(Error::Deleted { .. })));
+            let again = runtime.open("b", &agent(100_000)).await.unwrap();
+            say(&again, "A heron.").await;
+            assert!(again.recall("walrus", 9).await.unwrap().is_empty());
+            assert_eq!(again.recall("heron", 9).await.unwrap()[0].text, "A heron.");
+        }
+        runtime.shutdown().await.unwrap();
+    }
+}
