@@ -487,7 +487,8 @@ impl Compacting {
         let Some(plan) = self.plan.clone() else { return Vec::new() };
         let history = self.native.text().or_else(|| self.summaries.text(SummaryKind::History));
         let text = summary::assemble(&plan, history, self.summaries.text(SummaryKind::TurnPrefix));
-        match self.segment(&plan, text, Author::Model, plan.facts_max()) {
+        let facts_max = self.facts_max_beside(&plan, &text);
+        match self.segment(&plan, text, Author::Model, facts_max) {
             Some(segment) if self.is_success(segment.compaction.tokens_after) => self.install(segment),
             // Ours may be smaller than the provider's.
             Some(_) | None if self.native.is_done() => {

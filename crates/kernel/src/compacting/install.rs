@@ -113,6 +113,15 @@ impl Compacting {
         summary::truncated(plan, cap_tokens, self.params.settings.strategy.wants_summary())
     }
 
+    /// Returns how many tokens of facts (by our estimate) are added to a summary: up to twice as many if that leaves as
+    /// much of its cap unused. A summariser that drops much leaves more to the ledger.
+    pub(super) fn facts_max_beside(&self, plan: &Plan, text: &str) -> u64 {
+        let cap = self.params.settings.summary_cap(self.params.window);
+        let said = classes::tokens(summary::without_footer(text));
+        let unused = to_estimate(cap, self.params.ratio).saturating_sub(said);
+        plan.facts_max() + unused.min(plan.facts_max())
+    }
+
     /// Whether facts stand in place of a summary that no model writes.
     pub(super) fn makes_digests(&self) -> bool {
         let settings = &self.params.settings;

@@ -126,8 +126,8 @@ fn the_most_recent_and_most_repeated_come_first() {
         chosen.into_iter().map(|index| facts[index].text.as_str()).collect::<Vec<_>>()
     };
     assert_eq!(paths(200), ["src/rare.rs", "src/often.rs", "src/newest.rs"]);
-    assert_eq!(paths(36), ["src/often.rs", "src/newest.rs"]);
-    assert_eq!(paths(26), ["src/often.rs"]);
+    assert_eq!(paths(42), ["src/often.rs", "src/newest.rs"]);
+    assert_eq!(paths(32), ["src/often.rs"]);
 }
 
 #[test]
