@@ -20,6 +20,7 @@ use crate::support::agent;
 
 mod compaction;
 mod counting;
+mod features;
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
@@ -113,6 +114,61 @@ async fn check_survives(api: Api, name: Option<&str>) {
     model.assert_clean();
 }
 
+/// Our own compaction changes what came before thinking that is bound to it: the server drops it, the user is told once,
+/// and the session goes on.
+#[tokio::test]
+async fn dropped_thinking_is_told_once() {
+    let window = 6_000;
+    let model = model(window);
+    let (provider, _server) = served(&model, "vendor", Api::Anthropic).await;
+    let runtime = Runtime::builder().provider(Arc::new(provider)).in_memory().start().await.unwrap();
+    let settings = CompactionSettings { strategy: Strategy::Summarize, ..CompactionSettings::default() };
+    let session =
+        runtime.open("s", &looking(window).model("claude-opus-5-5").compaction(settings)).await.unwrap();
+    let mut events = session.subscribe();
+    let mut compactions = 0;
+    for run in 0..24 {
+        let reply = session.prompt(format!("Look, {run}.")).await.unwrap();
+        assert!(reply.text.starts_with("answer "), "{reply:?}");
+        compactions += reply.compactions.len();
+    }
+    let warnings: Vec<String> = crate::support::drain(&mut events)
+        .iter()
+        .filter_map(|event| match &event.kind {
+            greenroom::EventKind::Warning { message } => Some(message.clone()),
+            _ => None,
+        })
+        .collect();
+    assert!(compactions >= 2, "{compactions}");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("blocks (prefix_binding_mismatch)"), "{warnings:?}");
+    // Thinking since the compaction is seen.
+    let newest = model.requests().last().unwrap().request.clone();
+    let answers = newest.messages.iter().filter_map(|message| message.as_answer());
+    assert!(answers.map(|answer| answer.reasoning_chars()).sum::<usize>() > 0);
+    model.assert_clean();
+}
+
+/// An unknown beta feature is refused, as the vendor does.
+#[tokio::test]
+async fn an_unknown_beta_feature_is_refused() {
+    let model = model(50_000);
+    let server = model.serve().await.unwrap();
+    for (feature, is_taken) in [("context-1m-2025-08-07", true), ("no-such-feature-2020-01-01", false)] {
+        let options = ServerOptions {
+            base_url: server.base_url(),
+            headers: vec![("anthropic-beta".to_owned(), feature.to_owned())],
+            ..ServerOptions::anthropic("k")
+        };
+        let provider = HttpProvider::new(options).unwrap();
+        let runtime = Runtime::builder().provider(Arc::new(provider)).in_memory().start().await.unwrap();
+        let session = runtime.open("s", &looking(50_000)).await.unwrap();
+        let answer = session.prompt("Look.").await;
+        assert_eq!(answer.is_ok(), is_taken, "{feature}: {answer:?}");
+    }
+    assert!(!model.violations().is_empty());
+}
+
 /// A server that pauses its turn gets the answer back as it is, and continues.
 #[tokio::test]
 async fn a_paused_turn_continues() {
@@ -167,44 +223,94 @@ const VENDORS: [(&str, Api); 4] = [
     ("gemini", Api::Gemini),
 ];
 
-/// One conversation that changes between the four APIs at random, with compactions, undos and sleeps in between.
-/// Returns how many runs it had, how many compactions, and how many of those a vendor made by itself.
-async fn live(seed: u64) -> [usize; 3] {
+/// What happened in some conversations.
+#[derive(Debug, Default)]
+struct Lived {
+    runs: usize,
+    compactions: usize,
+    /// The compactions that a vendor made by itself, as the log has them.
+    native: usize,
+    forks: usize,
+    restarts: usize,
+}
+
+impl Lived {
+    fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.compactions += other.compactions;
+        self.native += other.native;
+        self.forks += other.forks;
+        self.restarts += other.restarts;
+    }
+}
+
+/// The models behind the four APIs, and their servers.
+struct World {
+    models: Vec<Simulator>,
+    servers: Vec<SimulatorServer>,
+    /// The directory of the store; `None`: it is in memory, and the runtime is never closed.
+    dir: Option<tempfile::TempDir>,
+}
+
+impl World {
+    async fn new(window: u64, on_disk: bool) -> Self {
+        let models: Vec<_> = VENDORS.iter().map(|_| model(window)).collect();
+        let mut servers = Vec::new();
+        for model in &models {
+            servers.push(model.serve().await.unwrap());
+        }
+        Self { models, servers, dir: on_disk.then(|| tempfile::tempdir().unwrap()) }
+    }
+
+    async fn runtime(&self) -> Runtime {
+        let mut builder = Runtime::builder();
+        for ((name, api), server) in VENDORS.iter().zip(&self.servers) {
+            let options = ServerOptions {
+                name: (*name).to_owned(),
+                api: *api,
+                base_url: server.base_url(),
+                prompt_cache_key: Some(true),
+                ..ServerOptions::default()
+            };
+            builder = builder.provider(Arc::new(HttpProvider::new(options).unwrap()));
+        }
+        match &self.dir {
+            Some(dir) => builder.data_dir(dir.path()).start().await.unwrap(),
+            None => builder.in_memory().start().await.unwrap(),
+        }
+    }
+}
+
+/// One conversation that changes between the four APIs at random, with compactions, undos, branches, forks and sleeps in
+/// between, and, with a store on disk, closed and opened again by a new runtime.
+async fn live(seed: u64, on_disk: bool) -> Lived {
     let mut random = Random::new(seed);
     let window = 6_000;
-    let mut builder = Runtime::builder().in_memory();
-    let (mut models, mut servers) = (Vec::new(), Vec::new());
     // In every other conversation the vendors compact by themselves, those that can.
     let strategy = if seed.is_multiple_of(2) { Strategy::Auto } else { Strategy::Summarize };
     let settings = CompactionSettings { strategy, ..CompactionSettings::default() };
-    for (name, api) in VENDORS {
-        let model = model(window);
-        let (provider, server) = served(&model, name, api).await;
-        builder = builder.provider(Arc::new(provider));
-        models.push(model);
-        servers.push(server);
-    }
-    let runtime = builder.start().await.unwrap();
-    let (mut runs, mut compactions) = (0, 0);
+    let world = World::new(window, on_disk).await;
+    let mut runtime = world.runtime().await;
+    let (mut lived, mut id) = (Lived::default(), "s".to_owned());
     for _ in 0..6 + random.below(6) {
         let (name, _) = VENDORS[usize::try_from(random.below(4)).unwrap()];
-        let session =
-            runtime.open("s", &looking(window).provider(name).compaction(settings.clone())).await.unwrap();
+        let agent = looking(window).provider(name).compaction(settings.clone());
+        let session = runtime.open(&*id, &agent).await.unwrap();
         for _ in 0..=random.below(3) {
-            let reply = session.prompt(format!("Look, {runs}.")).await.unwrap();
+            let reply = session.prompt(format!("Look, {}.", lived.runs)).await.unwrap();
             assert!(reply.text.starts_with("answer "), "seed {seed}: {reply:?}");
-            compactions += reply.compactions.len();
-            runs += 1;
+            lived.compactions += reply.compactions.len();
+            lived.runs += 1;
         }
         if random.below(4) == 0 {
-            compactions += usize::from(session.compact(CompactOptions::default()).await.is_ok());
+            lived.compactions += usize::from(session.compact(CompactOptions::default()).await.is_ok());
         }
         if random.below(3) == 0 {
             // Nothing to undo is an answer too.
             let _undone = session.undo_compaction().await;
         }
         if random.below(4) == 0 {
-            let entries = runtime.entries("s", greenroom::EntryId(0)).await.unwrap();
+            let entries = runtime.entries(&*id, greenroom::EntryId(0)).await.unwrap();
             let is_answer = |entry: &&greenroom::Entry| {
                 entry.kind.as_message().is_some_and(|message| {
                     message.as_answer().is_some_and(|a| a.tool_calls().next().is_none())
@@ -215,47 +321,64 @@ async fn live(seed: u64) -> [usize; 3] {
             // A compaction after the run may be in progress.
             let _moved = session.branch(Some(to)).await;
         }
-        runtime.close("s").await.unwrap();
+        if random.below(4) == 0 {
+            // The conversation goes on in the fork.
+            let fork = format!("{id}f");
+            if runtime.fork(&id, &fork, agent).await.is_ok() {
+                lived.forks += 1;
+                runtime.close(&*id).await.unwrap();
+                id = fork;
+            }
+        }
+        if on_disk && random.below(2) == 0 {
+            runtime.shutdown().await.unwrap();
+            runtime = world.runtime().await;
+            lived.restarts += 1;
+        } else {
+            runtime.close(&*id).await.unwrap();
+        }
     }
-    for model in &models {
+    for model in &world.models {
         model.assert_clean();
     }
-    let own = compaction::compactions(&runtime, "s").await;
-    let own = own.iter().filter(|compaction| compaction.native.is_some()).count();
+    let recorded = compaction::compactions(&runtime, &id).await;
+    lived.native = recorded.iter().filter(|compaction| compaction.native.is_some()).count();
     runtime.shutdown().await.unwrap();
-    [runs, compactions, own]
+    lived
 }
 
 #[tokio::test]
 async fn every_request_is_accepted_by_every_vendor() {
-    let mut counts = [0; 3];
+    let mut lived = Lived::default();
     for seed in 0..CONVERSATIONS {
-        let more = live(seed).await;
-        counts = std::array::from_fn(|at| counts[at] + more[at]);
+        lived.add(&live(seed, false).await);
     }
-    let [runs, compactions, own] = counts;
-    assert!(
-        runs > 400 && compactions > 100 && own > 20,
-        "{runs} runs, {compactions} compactions, {own} of vendors"
-    );
+    let Lived { runs, compactions, native, forks, .. } = lived;
+    assert!(runs > 400 && compactions > 100 && native > 20 && forks > 40, "{lived:?}");
 }
 
-/// More of them, by hand: `GREENROOM_RUNS=2000`, from `GREENROOM_FIRST_SEED` on.
+#[tokio::test]
+async fn every_request_is_accepted_after_a_restart_too() {
+    let mut lived = Lived::default();
+    for seed in 500..500 + CONVERSATIONS / 4 {
+        lived.add(&live(seed, true).await);
+    }
+    let Lived { runs, compactions, native, forks, restarts } = lived;
+    assert!(runs > 100 && compactions > 25 && native > 3 && forks > 10 && restarts > 25, "{lived:?}");
+}
+
+/// More of them, by hand, every third with a store on disk: `GREENROOM_RUNS=2000`, from `GREENROOM_FIRST_SEED` on.
 #[tokio::test]
 #[ignore = "takes minutes"]
 #[expect(clippy::disallowed_methods, reason = "a test reads its numbers from the environment")]
 async fn many_conversations() {
     let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let (first, count) = (number("GREENROOM_FIRST_SEED", 1_000), number("GREENROOM_RUNS", 2_000));
-    let mut counts = [0; 3];
+    let mut lived = Lived::default();
     for seed in first..first + count {
-        let more = live(seed).await;
-        counts = std::array::from_fn(|at| counts[at] + more[at]);
+        lived.add(&live(seed, seed.is_multiple_of(3)).await);
     }
-    let [runs, compactions, own] = counts;
-    eprintln!(
-        "{count} conversations from {first} on: {runs} runs, {compactions} compactions, {own} of vendors"
-    );
+    eprintln!("{count} conversations from {first} on: {lived:?}");
 }
 
 /// How many conversations the test suite has.

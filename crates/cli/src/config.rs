@@ -174,6 +174,10 @@ pub(crate) struct ProviderConfig {
     pub(crate) api: Option<Api>,
     /// The environment variable with the key; without one, no key is sent.
     pub(crate) api_key_env: Option<String>,
+    /// A shell command that prints the key on its first line, in place of `api_key_env`: for access tokens that expire.
+    pub(crate) key_command: Option<String>,
+    /// How long a key of `key_command` is used, in seconds; one that the server refuses is replaced at once.
+    pub(crate) key_command_ttl_s: u64,
     /// The provider's name in the model catalogue; by default it is found by the address or the provider's
     /// own name.
     pub(crate) catalog: Option<String>,
@@ -197,6 +201,8 @@ impl Default for ProviderConfig {
             base_url: None,
             api: None,
             api_key_env: None,
+            key_command: None,
+            key_command_ttl_s: 300,
             catalog: None,
             max_in_flight: 16,
             tokens_per_minute: None,
@@ -431,11 +437,15 @@ fn check(config: &Config) -> Result<(), Wrong> {
         if let Some(Err(reason)) = provider.api_key_env.as_deref().map(check_variable) {
             return wrong(&["providers", name, "api_key_env"], reason);
         }
+        if provider.key_command.as_deref().is_some_and(|command| command.trim().is_empty()) {
+            return wrong(&["providers", name, "key_command"], "must be a command, or null");
+        }
         for (key, value) in [
             ("max_in_flight", provider.max_in_flight as u64),
             ("tokens_per_minute", provider.tokens_per_minute.unwrap_or(1)),
             ("first_event_timeout_s", provider.first_event_timeout_s),
             ("idle_timeout_s", provider.idle_timeout_s),
+            ("key_command_ttl_s", provider.key_command_ttl_s),
         ] {
             if value == 0 {
                 return wrong(&["providers", name, key], "must be at least 1");

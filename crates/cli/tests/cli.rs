@@ -41,6 +41,7 @@ mod cli {
     pub(crate) mod demo;
     pub(crate) mod going_on;
     pub(crate) mod host;
+    mod key_command;
     pub(crate) mod layers;
     pub(crate) mod live;
     pub(crate) mod log;

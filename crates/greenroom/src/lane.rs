@@ -239,10 +239,12 @@ impl Lane {
         (ticket, position)
     }
 
-    /// Returns the end of the pause that the provider requested, if the pause is not over.
+    /// Returns the end of the pause that the provider requested, or that its limits make, if the pause is not over.
     fn pause(&self) -> Option<Instant> {
-        let until = *self.paused_until.lock();
-        until.filter(|until| *until > Instant::now())
+        let now = Instant::now();
+        let asked = self.paused_until.lock().filter(|until| *until > now);
+        let limited = self.provider.limited_for().map(|wait| now + wait);
+        asked.max(limited)
     }
 
     /// Notes that a run or caller now waits for the summaries of this family.

@@ -179,7 +179,7 @@ pub mod provider {
 
     #[cfg(feature = "http")]
     pub use greenroom_provider::{
-        Api, ApiKey, BaseUrl, BaseUrlError, HttpProvider, MaxTokensField, OptionsError, Proxies,
+        Api, ApiKey, BaseUrl, BaseUrlError, HttpProvider, KeySource, MaxTokensField, OptionsError, Proxies,
         ServerOptions,
     };
 }

@@ -27,6 +27,7 @@ pub mod transport;
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 #[cfg(feature = "http")]
 pub use self::base_url::{BaseUrl, BaseUrlError};
@@ -39,8 +40,8 @@ pub use self::served::{Served, ServedModel};
 pub use self::settings::{ModelSettings, ReasoningEffort, ResendReasoning, SettingError, ToolChoice};
 #[cfg(feature = "http")]
 pub use self::transport::{
-    ANTHROPIC_BASE_URL, ApiKey, GEMINI_BASE_URL, HttpProvider, MaxTokensField, OPENAI_BASE_URL, OptionsError,
-    Proxies, ServerOptions,
+    ANTHROPIC_BASE_URL, ApiKey, GEMINI_BASE_URL, HttpProvider, KeySource, MaxTokensField, OPENAI_BASE_URL,
+    OptionsError, Proxies, ServerOptions,
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::BoxStream;
@@ -137,6 +138,12 @@ pub trait Provider: Send + Sync + 'static {
         None
     }
 
+    /// Returns how long one of the server's own limits leaves no room for another call, by its newest answers; `None` if
+    /// there is room, or nothing is known. Calls of all sessions wait for so long.
+    fn limited_for(&self) -> Option<Duration> {
+        None
+    }
+
     /// Counts the input tokens of a request, without an answer to it; `None` if the provider does not count, and then it
     /// is not asked again. The count is that which the usage of an answer to the same request reports. It must be free
     /// of charge.
@@ -174,6 +181,13 @@ pub enum ReplyEvent {
         name: Option<String>,
         /// The next piece of the arguments' JSON text.
         arguments: String,
+    },
+    /// The provider did not show some thinking of earlier answers to the model, although the request carried it.
+    ThinkingDropped {
+        /// The reason, in the provider's own words.
+        reason: String,
+        /// The number of blocks.
+        count: usize,
     },
     /// The complete answer. Nothing follows it.
     Done(Box<AssistantMessage>),

@@ -79,7 +79,7 @@ fn unit(text: &str) -> Option<(f64, usize)> {
 
 /// Returns the duration at the start of `text`: numbers with units, one after another, as in `1m30.5s`. A
 /// first number without a unit counts `default_unit_ms` each.
-fn duration_ms(text: &str, default_unit_ms: f64) -> Option<u64> {
+pub(crate) fn duration_ms(text: &str, default_unit_ms: f64) -> Option<u64> {
     let mut total_ms: Option<u64> = None;
     let mut rest = text;
     loop {

@@ -8,6 +8,8 @@
 mod body;
 mod connection;
 mod count;
+mod key;
+mod limits;
 mod listing;
 mod options;
 mod reader;
@@ -17,11 +19,16 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::{BoxFuture, FutureExt};
+use greenroom_kernel::retry::BACKOFF_MS_MAX;
 use http::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
+pub use self::key::KeySource;
+use self::key::Keys;
 pub use self::options::{
     ANTHROPIC_BASE_URL, ApiKey, GEMINI_BASE_URL, MaxTokensField, OPENAI_BASE_URL, OptionsError, Proxies,
     ServerOptions,
@@ -31,6 +38,9 @@ use crate::dialect::Dialect;
 use crate::{
     ModelSettings, NativeCompaction, Provider, ProviderError, ReplyStream, Request, ResentReasoning, Served,
 };
+
+/// The longest wait because of a limit that a server states: as long as a `Retry-After` is followed.
+const LIMIT_WAIT_MAX: Duration = Duration::from_millis(BACKOFF_MS_MAX);
 
 /// A provider for a server that is reached by HTTP. Cloning is cheap; clones share connections.
 #[derive(Debug, Clone)]
@@ -51,6 +61,10 @@ struct Server {
     templates: Mutex<HashMap<String, Arc<Template>>>,
     /// The models for which the server refused to compact a conversation, because it cannot.
     no_compaction: Mutex<HashSet<String>>,
+    /// The keys, if they change.
+    keys: Keys,
+    /// Until when one of the server's own limits is used up.
+    used_up_until: Mutex<Option<Instant>>,
     /// Whether the server does not have the operation that counts tokens.
     no_count: AtomicBool,
 }
@@ -85,6 +99,8 @@ impl HttpProvider {
             endpoint: Arc::new(endpoint(&options, &*dialect)?),
             templates: Mutex::default(),
             no_compaction: Mutex::default(),
+            keys: Keys::new(options.key_source.clone()),
+            used_up_until: Mutex::new(None),
             no_count: AtomicBool::new(false),
             dialect,
             options,
@@ -128,6 +144,11 @@ impl Provider for HttpProvider {
         count::count(Arc::clone(&self.server), request).boxed()
     }
 
+    fn limited_for(&self) -> Option<Duration> {
+        let until = (*self.server.used_up_until.lock())?;
+        Some(until.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero())
+    }
+
     fn output_tokens_max(&self) -> Option<u64> {
         self.server.dialect.output_tokens_max(&self.server.options)
     }
@@ -136,13 +157,45 @@ impl Provider for HttpProvider {
 impl Server {
     /// Removes the key from an error, because some servers repeat the key that they refuse.
     fn without_key(&self, mut error: ProviderError) -> ProviderError {
-        let key = self.options.api_key.as_ref().map(|key| key.expose().trim()).unwrap_or_default();
-        if !key.is_empty() {
-            error.body = without_key(&error.body, key);
-            error.failure.message = without_key(&error.failure.message, key);
+        for key in [self.options.api_key.clone(), self.keys.newest()].into_iter().flatten() {
+            let key = key.expose().trim();
+            if !key.is_empty() {
+                error.body = without_key(&error.body, key);
+                error.failure.message = without_key(&error.failure.message, key);
+            }
         }
         error
     }
+
+    /// Adds a key that changes to the headers of a request, unless the user's own headers have its place.
+    fn add_key(&self, key: &ApiKey, headers: &mut HeaderMap) -> Result<(), String> {
+        let (name, value) = key_header(&*self.dialect, key)
+            .map_err(|_| "the key of its source has characters that a header cannot carry".to_owned())?;
+        let is_own = |(own, _): &(String, String)| own.eq_ignore_ascii_case(name.as_str());
+        if !self.options.headers.iter().any(is_own) {
+            headers.insert(name, value);
+        }
+        Ok(())
+    }
+
+    /// Notes what an answer says about the server's own limits.
+    fn note_limits(&self, headers: &HeaderMap) {
+        let Some(wait) = limits::wait(headers, SystemTime::now()) else { return };
+        let until = Instant::now() + wait.min(LIMIT_WAIT_MAX);
+        let mut known = self.used_up_until.lock();
+        *known = Some(known.map_or(until, |known| known.max(until)));
+    }
+}
+
+/// Returns the header with a key.
+fn key_header(
+    dialect: &dyn Dialect,
+    key: &ApiKey,
+) -> Result<(HeaderName, HeaderValue), http::header::InvalidHeaderValue> {
+    let (name, value) = dialect.key_header(key.expose().trim());
+    let mut value = HeaderValue::from_str(&value)?;
+    value.set_sensitive(true);
+    Ok((name, value))
 }
 
 /// A text with `***` in place of the key. A short one may be a part of any word, so it is looked for as a whole word.
@@ -171,9 +224,7 @@ fn endpoint(options: &ServerOptions, dialect: &dyn Dialect) -> Result<Endpoint, 
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     }
     if let Some(key) = options.api_key.as_ref().filter(|key| !key.expose().is_empty()) {
-        let (name, value) = dialect.key_header(key.expose().trim());
-        let mut value = HeaderValue::from_str(&value).map_err(|_| OptionsError::ApiKey)?;
-        value.set_sensitive(true);
+        let (name, value) = key_header(dialect, key).map_err(|_| OptionsError::ApiKey)?;
         headers.insert(name, value);
     }
     for (name, value) in &options.headers {

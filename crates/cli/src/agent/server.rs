@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::provider::Prices;
-use greenroom::provider::{BaseUrl, Catalog, HttpProvider, Proxies, ServerOptions};
+use greenroom::provider::{BaseUrl, Catalog, HttpProvider, KeySource, Proxies, ServerOptions};
 use greenroom_tools::origin;
 
-use super::trust;
+use super::{key_command, trust};
 use crate::args::{ModelArgs, ServerArgs};
 use crate::config::surroundings::Surroundings;
 use crate::config::{
@@ -71,8 +71,12 @@ impl Server {
         };
         let base_url = given.parse().map_err(|error| usage(format!("{what}: {error}")))?;
         // The key of a configured provider is sent only to its own address, whoever chose the provider.
-        let settings =
-            ProviderConfig { api_key_env: Some(OPENAI_KEY.to_owned()), catalog: None, ..settings.clone() };
+        let settings = ProviderConfig {
+            api_key_env: Some(OPENAI_KEY.to_owned()),
+            key_command: None,
+            catalog: None,
+            ..settings.clone()
+        };
         Ok(Self { name: None, settings, base_url, is_of_file: false, surroundings: surroundings.clone() })
     }
 
@@ -91,6 +95,13 @@ impl Server {
         }
     }
 
+    /// Returns where the keys come from, if a command prints them.
+    fn key_source(&self) -> Option<KeySource> {
+        let command = self.settings.key_command.clone()?;
+        let ttl = Duration::from_secs(self.settings.key_command_ttl_s);
+        Some(key_command::source(command, self.surroundings.for_key_command()).ttl(ttl))
+    }
+
     fn catalog_name(&self) -> String {
         self.settings.catalog_name(self.name.as_deref().unwrap_or(OPENAI), &self.base_url)
     }
@@ -105,9 +116,12 @@ impl Server {
         if let Some(name) = &args.api_key_env {
             check_variable(name).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
         }
-        let key_variable = args.api_key_env.as_deref().or(self.settings.api_key_env.as_deref());
+        // No confirmation: what can change the user's file can run the command itself.
+        let key_source = self.key_source().filter(|_| args.api_key_env.is_none());
+        let of_settings = self.settings.api_key_env.as_deref().filter(|_| key_source.is_none());
+        let key_variable = args.api_key_env.as_deref().or(of_settings);
         let is_usual = self.settings.api_key_env.as_deref() == key_variable;
-        let others = if is_usual { self.other_variables() } else { &[] };
+        let others = if is_usual && key_source.is_none() { self.other_variables() } else { &[] };
         let mut variables = key_variable.into_iter().chain(others.iter().copied());
         let found = variables.find_map(|name| Some((name, self.surroundings.variable(name)?)));
         let (key_variable, api_key) = match found {
@@ -149,6 +163,7 @@ impl Server {
             api: self.settings.api_at(&self.base_url),
             base_url: self.base_url.clone(),
             api_key: api_key.map(Into::into),
+            key_source,
             proxies: Some(proxies(&self.surroundings)),
             first_event_timeout: Duration::from_secs(self.settings.first_event_timeout_s),
             idle_timeout: Duration::from_secs(self.settings.idle_timeout_s),

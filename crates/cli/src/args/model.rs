@@ -15,7 +15,8 @@ pub(crate) struct ServerArgs {
     /// Provider of the configuration to use [default: the configuration's choice, else openai]
     #[arg(long, value_name = "NAME", conflicts_with = "base_url")]
     pub(crate) provider: Option<String>,
-    /// Base URL of the API, without /chat/completions [default: OPENAI_BASE_URL, else the provider's]
+    /// Base URL of the API, without /chat/completions [default: OPENAI_BASE_URL, else the provider's]; an API other than
+    /// chat completions must be chosen: --set providers.openai.api=anthropic, gemini or responses
     #[arg(long, value_name = "URL")]
     pub(crate) base_url: Option<String>,
     /// Environment variable with the API key [default: the provider's; with --base-url OPENAI_API_KEY]

@@ -152,6 +152,13 @@ impl Surroundings {
         Some(shown.collect())
     }
 
+    /// Returns the variables of the command that prints a key: those that can affect an agent, the same with a host and
+    /// without.
+    pub(crate) fn for_key_command(&self) -> Vec<(String, String)> {
+        let names = self.names().into_iter().filter(|name| matters(name));
+        names.filter_map(|name| Some((name.clone(), self.variable(&name)?))).collect()
+    }
+
     /// Returns the permissions that new files of a client do not get; `None` means this process's umask.
     pub(crate) fn umask(&self) -> Option<u32> {
         self.0.umask

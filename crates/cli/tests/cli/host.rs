@@ -59,11 +59,27 @@ impl Hosted {
 
     /// With a model that answers so.
     pub(crate) async fn of(script: impl Script) -> Self {
-        let simulator = Simulator::new(SimulatorOptions::new(script));
+        Self::with(SimulatorOptions::new(script)).await
+    }
+
+    /// With a model that says this to those who have this key.
+    pub(crate) async fn requiring_key(key: &str, said: &'static str) -> Self {
+        let script = Function(move |_: &SeenRequest, _: CallInfo| Answer::text(said));
+        Self::with(SimulatorOptions { require_key: Some(key.to_owned()), ..SimulatorOptions::new(script) })
+            .await
+    }
+
+    async fn with(options: SimulatorOptions) -> Self {
+        let simulator = Simulator::new(options);
         let server = simulator.serve().await.unwrap();
         let place = Place::new();
         let guard = Guard::of(&place);
         Self { place, simulator, server, guard }
+    }
+
+    /// The address of the model.
+    pub(crate) fn url(&self) -> String {
+        self.server.base_url().to_string()
     }
 
     /// The binary with these arguments; it may start a host.

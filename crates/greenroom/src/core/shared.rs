@@ -6,6 +6,7 @@
 //! actor is removed from here while no sender is about to use it, so no message to a session is lost because
 //! it falls asleep.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -78,6 +79,8 @@ pub(crate) struct SessionShared {
     broadcast: Mutex<Broadcast>,
     /// Whether a request to abort the compaction is in the mailbox: one is enough.
     abort_asked: AtomicBool,
+    /// The reasons of dropped thinking of which the user was told.
+    dropped_thinking: Mutex<HashSet<String>>,
     pub(crate) activity: AtomicU64,
     /// The number of its newest use among the uses of all sessions.
     used: AtomicU64,
@@ -139,11 +142,19 @@ impl SessionShared {
             pauses: Pauses::default(),
             broadcast: Mutex::new(Broadcast::new(unpublished)),
             abort_asked: AtomicBool::new(false),
+            dropped_thinking: Mutex::default(),
             activity: AtomicU64::new(0),
             used: AtomicU64::new(0),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             queries: Arc::new(Semaphore::new(REQUESTS_MAX)),
         }
+    }
+
+    /// Whether the user has not been told of thinking that was dropped for this reason. From now on, the user has.
+    pub(crate) fn is_first_drop(&self, reason: String) -> bool {
+        const REASONS_MAX: usize = 16;
+        let mut told = self.dropped_thinking.lock();
+        told.len() < REASONS_MAX && told.insert(reason)
     }
 
     /// Returns the sessions above it, the nearest first.

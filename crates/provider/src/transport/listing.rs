@@ -11,7 +11,8 @@ use greenroom_kernel::{Failure, FailureClass};
 use serde_json::Value;
 
 use super::Server;
-use super::send::root_cause;
+use super::reader::transport_error;
+use super::send::{TransportError, root_cause};
 use crate::ProviderError;
 use crate::classify::{classify, one_line};
 use crate::served::Served;
@@ -43,12 +44,17 @@ pub(super) async fn served(server: Arc<Server>) -> Result<Served, ProviderError>
 }
 
 async fn page(server: &Server, url: &str) -> Result<Value, ProviderError> {
+    let mut headers = server.endpoint.headers.clone();
+    // A source of keys may take longer than a page.
+    if let Some(key) = server.keys.current().await.map_err(|reason| no_key(&reason))? {
+        server.add_key(&key, &mut headers).map_err(|reason| no_key(&reason))?;
+    }
     let asked = async {
         let mut whole = reqwest::Url::parse(url).map_err(|error| failed(url, &error.to_string()))?;
         if !server.endpoint.query.is_empty() {
             whole.query_pairs_mut().extend_pairs(&server.endpoint.query);
         }
-        let request = server.client.get(whole).headers(server.endpoint.headers.clone());
+        let request = server.client.get(whole).headers(headers);
         let response = request.send().await.map_err(|error| failed(url, &root_cause(&error)))?;
         let status = response.status();
         let mut body = Vec::new();
@@ -69,6 +75,10 @@ async fn page(server: &Server, url: &str) -> Result<Value, ProviderError> {
     result
         .unwrap_or_else(|_| Err(failed(url, "no answer in time")))
         .map_err(|error| server.without_key(error))
+}
+
+fn no_key(reason: &str) -> ProviderError {
+    transport_error("", TransportError::NoKey(reason.to_owned()))
 }
 
 fn failed(url: &str, reason: &str) -> ProviderError {

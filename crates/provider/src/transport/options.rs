@@ -5,6 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::KeySource;
 use crate::{Api, BaseUrl, ResendReasoning};
 
 /// The base URL of OpenAI's own API.
@@ -107,6 +108,8 @@ pub struct ServerOptions {
     /// The key, which is sent in the header that the API expects, by default as a bearer token. Local servers usually
     /// need none.
     pub api_key: Option<ApiKey>,
+    /// Where keys come from that change, such as access tokens that expire; in place of `api_key`.
+    pub key_source: Option<KeySource>,
     /// The proxies; `None` means those that the environment names.
     pub proxies: Option<Proxies>,
     /// Additional headers. A header with the name of one of ours replaces it.
@@ -144,6 +147,7 @@ impl Default for ServerOptions {
             api: Api::default(),
             base_url: OPENAI_BASE_URL.parse().expect("it is a constant, and a test parses it"),
             api_key: None,
+            key_source: None,
             proxies: None,
             headers: Vec::new(),
             connect_timeout: Duration::from_secs(10),
@@ -200,6 +204,7 @@ impl fmt::Debug for ServerOptions {
             .field("api", &self.api)
             .field("base_url", &self.base_url)
             .field("api_key", &self.api_key)
+            .field("key_source", &self.key_source)
             .field("proxies", &self.proxies)
             .field("header_names", &header_names)
             .field("connect_timeout", &self.connect_timeout)

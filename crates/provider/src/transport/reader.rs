@@ -15,14 +15,14 @@ use futures_util::stream::{Stream, StreamExt};
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, ToolCall};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
-use super::Server;
 use super::body::{Body, Interruption, more_than};
 use super::send::{TransportError, root_cause};
+use super::{Server, ServerOptions, limits};
 use crate::classify::{classify, one_line};
 use crate::dialect::{Asked, Decoder, Progress, Taken, error_in_stream};
 use crate::retry_after::retry_after_ms;
 use crate::settings::refuses_stream;
-use crate::{ModelSettings, ProviderError, Purpose, ReplyEvent, ReplyStream, Request};
+use crate::{Api, ModelSettings, ProviderError, Purpose, ReplyEvent, ReplyStream, Request};
 
 /// How long to wait for usage after the finish reason.
 const AFTER_FINISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,9 +30,14 @@ const AFTER_FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest answer, in bytes of text, reasoning and arguments: several times what any model can generate.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// A refusal that is about streaming or about a setting says so, and what to do about it.
-fn naming_cause(mut error: ProviderError, settings: &ModelSettings, streams: bool) -> ProviderError {
+/// A refusal that is about the API, about streaming or about a setting says so, and what to do about it.
+fn naming_cause(mut error: ProviderError, settings: &ModelSettings, options: &ServerOptions) -> ProviderError {
     let failure = &mut error.failure;
+    if options.api == Api::Chat && error.body.contains("v1/responses") {
+        failure.message.push_str("; set `api: responses` for this provider");
+        return error;
+    }
+    let streams = options.stream;
     let may_be_setting = failure.class == FailureClass::Other && matches!(failure.status, Some(400 | 422));
     if !may_be_setting {
         return error;
@@ -68,7 +73,7 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
             if request.purpose == Purpose::Compaction && is_unknown_operation(&error) {
                 server.no_compaction.lock().insert(request.model.clone());
             }
-            return Err(server.without_key(naming_cause(error, &request.settings, server.options.stream)));
+            return Err(server.without_key(naming_cause(error, &request.settings, &server.options)));
         }
         Err(_) => {
             let what = if server.options.stream { "no answer" } else { "no whole answer" };
@@ -358,8 +363,17 @@ pub(super) fn transport_error(base: &str, error: TransportError) -> ProviderErro
             let message = format!("the request could not be made: {}", one_line(&error));
             ProviderError::new(Failure::new(FailureClass::Other, message), "")
         }
+        TransportError::NoKey(reason) => {
+            let message = format!("there is no API key: {}", one_line(&reason));
+            ProviderError::new(Failure::new(FailureClass::Auth, message), "")
+        }
         TransportError::Status { status, headers, body } => {
-            let wait_ms = retry_after_ms(&headers, SystemTime::now());
+            let now = SystemTime::now();
+            let of_limits = || {
+                let wait = limits::wait(&headers, now).filter(|_| status == 429)?;
+                u64::try_from(wait.as_millis()).ok()
+            };
+            let wait_ms = retry_after_ms(&headers, now).or_else(of_limits);
             ProviderError::new(classify(Some(status), &body, wait_ms), body)
         }
         TransportError::Redirect { status, location } => {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::StreamExt;
-use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
+use http::{HeaderMap, StatusCode};
 
 use super::Server;
 use super::body::{Body, compression};
@@ -42,6 +42,9 @@ pub(super) enum TransportError {
     /// The request could not be made.
     #[error("{0}")]
     Make(String),
+    /// There is no key.
+    #[error("{0}")]
+    NoKey(String),
     /// No connection, or it broke before the answer began.
     #[error(transparent)]
     Send(reqwest::Error),
@@ -97,7 +100,20 @@ impl Server {
         let template = self.template(&request.path).map_err(TransportError::Make)?;
         // The body is shared, not copied.
         let body = Bytes::from(request.body);
-        let response = self.execute(|| template.with(body.clone(), &request.headers)).await?;
+        let mut headers = request.headers;
+        let key = self.keys.current().await.map_err(TransportError::NoKey)?;
+        if let Some(key) = &key {
+            self.add_key(key, &mut headers).map_err(TransportError::NoKey)?;
+        }
+        let mut response = self.execute(|| template.with(body.clone(), &headers)).await?;
+        // An access token may have expired before its time.
+        if let (StatusCode::UNAUTHORIZED, Some(refused)) = (response.status(), key)
+            && let Some(key) = self.keys.in_place_of(&refused).await.map_err(TransportError::NoKey)?
+        {
+            self.add_key(&key, &mut headers).map_err(TransportError::NoKey)?;
+            response = self.execute(|| template.with(body.clone(), &headers)).await?;
+        }
+        self.note_limits(response.headers());
         self.sort(response).await
     }
 

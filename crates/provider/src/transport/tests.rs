@@ -596,7 +596,9 @@ async fn reasoning_in_the_text() {
             .map(|event| match event {
                 ReplyEvent::Reasoning(text) => text.to_uppercase(),
                 ReplyEvent::Text(text) => text.clone(),
-                ReplyEvent::ToolCall { .. } | ReplyEvent::Done(_) => String::new(),
+                ReplyEvent::ToolCall { .. } | ReplyEvent::ThinkingDropped { .. } | ReplyEvent::Done(_) => {
+                    String::new()
+                }
             })
             .collect();
         assert_eq!(told, "HM.Yes.");
@@ -898,4 +900,55 @@ async fn a_reused_connection_that_breaks_before_the_answer_costs_one_request_mor
         assert!(collect(&provider).await.1.is_err(), "{first:?}");
         assert_eq!(*seen.lock().expect("no test panics with the lock"), [1], "{first:?}");
     }
+}
+
+#[tokio::test]
+async fn a_model_of_another_api_says_which() {
+    let body = r#"{"error":{"message":"This model is only supported in v1/responses and not in v1/chat/completions.","type":"invalid_request_error","param":"model"}}"#;
+    let error = failure(refusal("404 Not Found", "content-type: application/json\r\n", body)).await;
+    assert!(error.failure.message.ends_with("; set `api: responses` for this provider"), "{error}");
+}
+
+/// A call with this answer's head, and how long the next one has to wait.
+async fn limited(status: &str, headers: &str) -> (Option<ProviderError>, Option<Duration>) {
+    let body = r#"{"error":{"message":"slow down"}}"#;
+    let hello = lines(&[r#"{"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}"#, "[DONE]"]);
+    let answer = match status {
+        "200 OK" => format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n{headers}\r\n{hello}"
+        ),
+        status => refusal(status, headers, body),
+    };
+    let server = serve(Play::Close(answer)).await;
+    let provider = HttpProvider::new(options(&server.base_url)).expect("good options");
+    let error = match provider.stream(request()).await {
+        Ok(mut stream) => {
+            while let Some(event) = stream.next().await {
+                event.expect("a whole answer");
+            }
+            None
+        }
+        Err(error) => Some(error),
+    };
+    (error, provider.limited_for())
+}
+
+#[tokio::test]
+async fn a_limit_that_is_used_up_makes_the_next_call_wait() {
+    let used_up = "x-ratelimit-remaining-tokens: 0\r\nx-ratelimit-reset-tokens: 20s\r\n";
+    let (error, wait) = limited("200 OK", used_up).await;
+    assert!(error.is_none());
+    let wait = wait.expect("nothing remains");
+    assert!(wait > Duration::from_secs(15) && wait <= Duration::from_secs(20), "{wait:?}");
+    let (_, wait) = limited("200 OK", &used_up.replace("20s", "99h")).await;
+    assert!(wait.is_some_and(|wait| wait <= Duration::from_secs(60)), "as long as Retry-After: {wait:?}");
+    let (_, wait) = limited("200 OK", &used_up.replace("tokens: 0", "tokens: 12")).await;
+    assert_eq!(wait, None);
+    // A refusal without Retry-After waits for the reset, and one with it as it says.
+    let (error, _) = limited("429 Too Many Requests", used_up).await;
+    assert_eq!(error.expect("refused").failure.retry_after_ms, Some(20_000));
+    let (error, _) = limited("429 Too Many Requests", &format!("{used_up}retry-after: 3\r\n")).await;
+    assert_eq!(error.expect("refused").failure.retry_after_ms, Some(3_000));
+    let (error, _) = limited("400 Bad Request", used_up).await;
+    assert_eq!(error.expect("refused").failure.retry_after_ms, None);
 }

@@ -3,7 +3,7 @@
 
 use futures_util::future::BoxFuture;
 use futures_util::stream;
-use greenroom_provider::{HttpProvider, ReplyStream, ServerOptions};
+use greenroom_provider::{Api, HttpProvider, ReplyStream, ServerOptions};
 
 use super::*;
 
@@ -20,6 +20,24 @@ async fn our_openai_provider_conforms() {
         let unseen: Vec<_> =
             report.checks.iter().filter(|(_, verdict)| *verdict != Verdict::Passed).collect();
         assert!(unseen.is_empty() && report.checks.len() > 20, "{stream}: {unseen:?}\n{report}");
+    }
+}
+
+/// The other APIs, each of which has no field for some of the settings.
+#[tokio::test]
+async fn our_provider_conforms_with_every_api() {
+    for api in [Api::Anthropic, Api::Responses, Api::Gemini] {
+        for stream in [true, false] {
+            let report = check_openai(|base_url| async move {
+                let options = ServerOptions { api, base_url, stream, ..ServerOptions::default() };
+                Arc::new(HttpProvider::new(options).unwrap()) as Arc<dyn Provider>
+            })
+            .await
+            .unwrap();
+            let unseen: Vec<_> =
+                report.checks.iter().filter(|(_, verdict)| *verdict != Verdict::Passed).collect();
+            assert!(unseen.is_empty() && report.checks.len() > 20, "{api:?} {stream}: {unseen:?}\n{report}");
+        }
     }
 }
 

@@ -33,6 +33,19 @@ const BINDING_CONTROLS: &str = "thinking-binding-controls-2026-08-01";
 /// The beta feature without which a request may neither ask for a compaction nor carry one.
 const COMPACTION: &str = "compact-2026-09-04";
 
+/// Other beta features that the API knows.
+const OTHER_FEATURES: &[&str] = &[
+    "code-execution-2025-05-22",
+    "context-1m-2025-08-07",
+    "context-management-2025-06-27",
+    "extended-cache-ttl-2025-04-11",
+    "files-api-2025-04-14",
+    "fine-grained-tool-streaming-2025-05-14",
+    "interleaved-thinking-2025-05-14",
+    "mcp-client-2025-04-04",
+    "structured-outputs-2025-11-13",
+];
+
 /// What a request for a compaction may not carry.
 const NOT_WITH_COMPACTION: &[&str] = &["context_management", "stop_sequences"];
 
@@ -69,19 +82,32 @@ pub(super) fn parse(headers: &HeaderMap, from: FromHeaders, body: &[u8]) -> Pars
     if super::text(headers, "anthropic-version").is_none() {
         reader.breaks(Rule::Setting, "the header anthropic-version is missing");
     }
+    let features = super::text(headers, "anthropic-beta").unwrap_or_default();
+    let features: Vec<&str> =
+        features.split(',').map(str::trim).filter(|feature| !feature.is_empty()).collect();
+    let is_known = |feature: &str| {
+        [BINDING_CONTROLS, COMPACTION].contains(&feature) || OTHER_FEATURES.contains(&feature)
+    };
+    for feature in features.iter().filter(|feature| !is_known(feature)) {
+        reader.breaks(
+            Rule::Setting,
+            format!("Unexpected value(s) `{feature}` for the `anthropic-beta` header"),
+        );
+    }
+    let reports_drops = features.contains(&BINDING_CONTROLS);
     let model = body.get("model").and_then(Value::as_str).unwrap_or_default().to_owned();
     reader.is_binding = BINDING_MODELS.iter().any(|binding| model.starts_with(binding));
     let behavior =
         body.get("thinking").and_then(|thinking| thinking.pointer("/block_binding/prefix_mismatch_behavior"));
     if behavior.and_then(Value::as_str) == Some("drop_block") {
         // The block is dropped, and does not fail the request.
+        reader.drops = reader.is_binding;
         reader.is_binding = false;
-        if !super::text(headers, "anthropic-beta").is_some_and(|features| features.contains(BINDING_CONTROLS))
-        {
+        if !reports_drops {
             reader.breaks(Rule::Setting, "thinking.block_binding without its beta feature");
         }
     }
-    let has_compaction = super::text(headers, "anthropic-beta").is_some_and(|beta| beta.contains(COMPACTION));
+    let has_compaction = features.contains(&COMPACTION);
     reader.takes_compactions = has_compaction;
     let is_compaction = body.get("compaction").is_some_and(|it| it["type"] == "summarize");
     if is_compaction {
@@ -120,6 +146,7 @@ pub(super) fn parse(headers: &HeaderMap, from: FromHeaders, body: &[u8]) -> Pars
         stop: None,
         usage: None,
         compacts: is_compaction,
+        transformations: reports_drops.then_some(reader.dropped),
     };
     let seen = SeenRequest {
         model,
@@ -181,6 +208,10 @@ struct Reader {
     /// The hash of everything read so far, and what it was at the blocks of the current run of answers.
     before: u64,
     is_binding: bool,
+    /// Whether it drops thinking that is bound to something else, instead of refusing it.
+    drops: bool,
+    /// What was dropped, as the answer says it.
+    dropped: Vec<Value>,
     /// Whether the beta feature of compactions is on.
     takes_compactions: bool,
     /// Whether a compaction was read.
@@ -340,7 +371,7 @@ impl Reader {
         let mut parts = Vec::new();
         // An answer begins at the message, or after the blocks of an answer that was paused.
         let mut starts = vec![self.before];
-        for block in content {
+        for (at, block) in content.iter().enumerate() {
             match block.get("type").and_then(Value::as_str) {
                 Some("text") => {
                     let text = string(block, "text");
@@ -352,7 +383,14 @@ impl Reader {
                 Some("thinking") => {
                     let (thinking, signed) = (string(block, "thinking"), string(block, "signature"));
                     self.check_signature(index, &thinking, &signed, &starts);
-                    parts.push(Part::Reasoning(thinking));
+                    if self.drops && !starts.iter().any(|start| signed == signature(&thinking, *start)) {
+                        let path = format!("messages.{index}.content.{at}");
+                        let reason = "prefix_binding_mismatch";
+                        self.dropped
+                            .push(json!({ "type": "thinking_dropped", "path": path, "reason": reason }));
+                    } else {
+                        parts.push(Part::Reasoning(thinking));
+                    }
                 }
                 Some("redacted_thinking" | "server_tool_use" | "web_search_tool_result" | "compaction") => {}
                 Some("tool_use") => {
@@ -466,6 +504,8 @@ struct AnthropicWriter {
     usage: Option<Value>,
     /// Whether the answer is a compaction: its text is gathered in `thought`.
     compacts: bool,
+    /// What was changed in the request, if the answer is to say so.
+    transformations: Option<Vec<Value>>,
 }
 
 impl AnthropicWriter {
@@ -553,10 +593,13 @@ impl Writer for AnthropicWriter {
             }
             Piece::Usage(counts) if self.compacts => self.usage = Some(compaction_usage(*counts)),
             Piece::Role => {
-                let message = json!({
+                let mut message = json!({
                     "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": [],
                     "stop_reason": null, "usage": { "input_tokens": 0, "output_tokens": 0 },
                 });
+                if let Some(transformations) = self.transformations.take() {
+                    message["input_transformations"] = transformations.into();
+                }
                 Self::event("message_start", json!({ "message": message }), out);
                 Self::event("ping", json!({}), out);
             }
@@ -659,6 +702,9 @@ impl Writer for AnthropicWriter {
             block["signature"] = signature(&string(block, "thinking"), self.before).into();
         }
         body["content"] = content.into();
+        if let Some(transformations) = self.transformations.take() {
+            body["input_transformations"] = transformations.into();
+        }
         body
     }
 }

@@ -177,6 +177,18 @@ impl ModelTask {
         self.shared.publish_of_run(&self.deps.bus, self.stamp.run, kind);
     }
 
+    /// Warns the user, once in this session for each reason, that the model does not see thinking of earlier answers.
+    fn thinking_dropped(&self, reason: String, count: usize) {
+        let message = format!(
+            "the model does not see the thinking of earlier answers: the provider dropped {count} blocks ({reason}). It does \
+             so when what came before a block has changed, for example by a compaction, or when another model wrote it"
+        );
+        tracing::debug!(session = %self.shared.id, "{message}");
+        if self.shared.is_first_drop(reason) {
+            self.publish(EventKind::Warning { message });
+        }
+    }
+
     async fn work(
         &self,
         mut request: Request,
@@ -240,6 +252,10 @@ impl ModelTask {
                 ReplyEvent::Reasoning(text) => Delta::Reasoning(text),
                 ReplyEvent::ToolCall { index, name, arguments } => {
                     Delta::ToolArguments { index, name, text: arguments }
+                }
+                ReplyEvent::ThinkingDropped { reason, count } => {
+                    self.thinking_dropped(reason, count);
+                    continue;
                 }
                 // Other events have no visible text.
                 _ => continue,

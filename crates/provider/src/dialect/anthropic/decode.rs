@@ -2,13 +2,14 @@
 //!
 //! Invariants: kinds of block, delta and event that are unknown today are kept or ignored, and never fail an answer.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use greenroom_kernel::{AssistantMessage, Part, StopReason, ToolCall, Usage};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::DIALECT;
+use crate::classify::one_line;
 use crate::dialect::fields::Fields;
 use crate::dialect::{Asked, Decoder, Ids, Progress, Taken, error_in_stream, with_calls};
 use crate::{ProviderError, Purpose, ReplyEvent};
@@ -20,6 +21,8 @@ pub(super) struct AnthropicDecoder {
     calls: usize,
     usage: Reported,
     stop_raw: Option<String>,
+    /// What the server changed in the request, by the newest event that says so.
+    transformations: Vec<Transformation>,
     is_over: bool,
     output_bytes: usize,
 }
@@ -73,6 +76,7 @@ struct Event {
     error: Option<Box<RawValue>>,
     content: Option<Vec<Fields>>,
     stop_reason: Option<String>,
+    input_transformations: Option<Vec<Transformation>>,
 }
 
 /// The message of `message_start`.
@@ -81,7 +85,20 @@ struct Event {
 struct WholeMessage {
     usage: Option<WireUsage>,
     content: Option<Vec<Fields>>,
+    input_transformations: Option<Vec<Transformation>>,
 }
+
+/// A change that the server made in the request before the model read it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Transformation {
+    #[serde(rename = "type")]
+    kind: String,
+    reason: String,
+}
+
+/// The kind of a change that leaves a block of thinking out.
+const DROPPED: &str = "thinking_dropped";
 
 /// Token counts as sent.
 #[derive(Debug, Default, Deserialize)]
@@ -274,7 +291,18 @@ fn show(kind: Kind, piece: String, events: &mut VecDeque<ReplyEvent>) {
 impl Decoder for AnthropicDecoder {
     fn take(&mut self, data: &str, events: &mut VecDeque<ReplyEvent>) -> Taken {
         let Ok(event) = serde_json::from_str::<Event>(data) else { return Taken::Unreadable };
-        let Event { kind, index, message, content_block, delta, usage, error, content, stop_reason } = event;
+        let Event {
+            kind,
+            index,
+            message,
+            content_block,
+            delta,
+            usage,
+            error,
+            content,
+            stop_reason,
+            input_transformations,
+        } = event;
         if error.is_some() {
             return Taken::Error(data.to_owned());
         }
@@ -283,9 +311,14 @@ impl Decoder for AnthropicDecoder {
         if let Some(usage) = usage.as_ref().or(message.as_ref().and_then(|message| message.usage.as_ref())) {
             self.usage.add(usage);
         }
+        if let Some(transformations) = input_transformations {
+            self.transformations = transformations;
+        }
         match kind.as_deref() {
             Some("message_start") => {
-                let content = message.and_then(|message| message.content).unwrap_or_default();
+                let WholeMessage { content, input_transformations, .. } = *message.unwrap_or_default();
+                self.transformations = input_transformations.unwrap_or_default();
+                let content = content.unwrap_or_default();
                 self.take_whole(content, events);
             }
             Some("content_block_start") => self.begin(index, content_block.unwrap_or_default(), events),
@@ -339,8 +372,14 @@ impl Decoder for AnthropicDecoder {
     fn finish(
         self: Box<Self>,
         asked: &Asked<'_>,
-        _: &mut VecDeque<ReplyEvent>,
+        events: &mut VecDeque<ReplyEvent>,
     ) -> Result<AssistantMessage, ProviderError> {
+        let mut dropped = BTreeMap::<String, usize>::new();
+        for change in self.transformations.iter().filter(|change| change.kind == DROPPED) {
+            *dropped.entry(one_line(&change.reason)).or_default() += 1;
+        }
+        events
+            .extend(dropped.into_iter().map(|(reason, count)| ReplyEvent::ThinkingDropped { reason, count }));
         let reason = self.stop_raw.as_deref().unwrap_or_default();
         let stop = match reason {
             "max_tokens" => StopReason::Length,

@@ -944,3 +944,83 @@ fn models_and_places_that_compact_by_themselves() {
         assert_eq!(can(base, model), expected, "{base} {model}");
     }
 }
+
+/// A count is of the same request, without what the operation does not take.
+#[test]
+fn a_count_is_asked_for_with_the_fields_that_count() {
+    let mut asked = request(vec![Message::user("Hi.")]);
+    asked.system = Some("Be brief.".to_owned());
+    asked.tools = Arc::from([ToolSpec {
+        name: "read".to_owned(),
+        description: "Reads.".to_owned(),
+        parameters: json!({ "type": "object" }),
+    }]);
+    asked.settings.reasoning_effort = Some(ReasoningEffort::High);
+    asked.settings.stop = Some(vec!["x".to_owned()]);
+    let options = ServerOptions { prompt_cache_key: Some(true), ..ServerOptions::anthropic("k") };
+    let anthropic = Anthropic::new(&options);
+    let count = anthropic.encode_count(&asked, &options).expect("it can be written").expect("it counts");
+    assert_eq!((count.path.as_str(), anthropic.count_field()), ("messages/count_tokens", "input_tokens"));
+    let whole = body(&asked);
+    let body: Value = serde_json::from_slice(&count.body).expect("a body is JSON");
+    let names: Vec<&String> = body.as_object().expect("an object").keys().collect();
+    assert_eq!(names, ["model", "tools", "system", "messages", "thinking", "output_config"]);
+    for name in names {
+        assert_eq!(body[name], whole[name], "{name}");
+    }
+    // Features that the request needs, its count needs too.
+    let mut compacted = request(vec![Message::User(vec![Block::Native(greenroom_kernel::Native {
+        provider: "anthropic".to_owned(),
+        dialect: DIALECT.to_owned(),
+        blocks: vec![COMPACTED.to_owned()],
+    })])]);
+    compacted.model = "claude-opus-4-7".to_owned();
+    let count = anthropic.encode_count(&compacted, &options).expect("it can be written").expect("it counts");
+    assert_eq!(count.headers[BETA], COMPACTION);
+    for place in [
+        "https://bedrock-runtime.eu-west-1.amazonaws.com/anthropic/v1",
+        "https://x-aiplatform.googleapis.com/v1",
+    ] {
+        let options = ServerOptions { base_url: place.parse().expect("a URL"), ..options.clone() };
+        let count = Anthropic::new(&options).encode_count(&asked, &options).expect("it can be written");
+        assert!(count.is_none(), "{place}");
+    }
+}
+
+/// The server says in an answer which thinking of the request the model did not see, perhaps twice.
+#[test]
+fn dropped_thinking_is_reported_by_its_reason() {
+    let drop = |reason: &str| json!({ "type": "thinking_dropped", "path": "messages.1.content.0", "reason": reason });
+    let check = |at_start: Option<Value>, at_end: Option<Value>, expect: &[(&str, usize)]| {
+        let mut events =
+            events(vec![start(0, &json!({ "type": "text", "text": "Hi" })), stop(0)], "end_turn");
+        if let Some(changes) = at_start {
+            events[0]["message"]["input_transformations"] = changes;
+        }
+        if let Some(changes) = at_end {
+            let end = events.iter_mut().find(|event| event["type"] == "message_delta").expect("an end");
+            end["input_transformations"] = changes;
+        }
+        let (answer, shown, _) = decode(&events);
+        assert_eq!(answer.expect("an answer").text(), "Hi");
+        let told: Vec<(String, usize)> = shown
+            .into_iter()
+            .filter_map(|event| match event {
+                ReplyEvent::ThinkingDropped { reason, count } => Some((reason, count)),
+                _ => None,
+            })
+            .collect();
+        let expect: Vec<(String, usize)> =
+            expect.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
+        assert_eq!(told, expect);
+    };
+    check(None, None, &[]);
+    check(Some(json!([])), None, &[]);
+    check(Some(json!([drop("a"), drop("b"), drop("a")])), None, &[("a", 2), ("b", 1)]);
+    // The newest list counts.
+    check(Some(json!([drop("a")])), Some(json!([drop("a"), drop("c")])), &[("a", 1), ("c", 1)]);
+    check(Some(json!([drop("a")])), Some(json!([])), &[]);
+    // Changes of other kinds, and those without a reason.
+    let allowed = json!({ "type": "thinking_mismatch_allowed", "reason": "a" });
+    check(Some(json!([allowed, { "type": "thinking_dropped" }])), None, &[("", 1)]);
+}

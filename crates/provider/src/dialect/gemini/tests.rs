@@ -1033,3 +1033,28 @@ fn a_longer_conversation_begins_with_the_shorter_one() {
     }
     assert!(compared > 1_500, "{compared}");
 }
+
+/// A count is of the same request, in the form in which instructions and tools count.
+#[test]
+fn a_count_is_asked_for_with_the_whole_request() {
+    let mut asked = request(NEW, vec![Message::user("Hi.")]);
+    asked.system = Some("Be brief.".to_owned());
+    asked.tools = Arc::from([spec()]);
+    let options = ServerOptions::gemini("k");
+    let gemini = Gemini::new(&options);
+    let count = gemini.encode_count(&asked, &options).unwrap().unwrap();
+    assert_eq!(count.path, format!("models/{NEW}:countTokens"));
+    assert_eq!(gemini.count_field(), "totalTokens");
+    let mut whole = body(&asked);
+    whole["model"] = format!("models/{NEW}").into();
+    let body: Value = serde_json::from_slice(&count.body).unwrap();
+    assert_eq!(body, json!({ "generateContentRequest": whole }));
+    // Vertex has the fields at the top.
+    let base_url = "https://x-aiplatform.googleapis.com/v1/projects/p/locations/l/publishers/google";
+    let options = ServerOptions { base_url: base_url.parse().unwrap(), ..options };
+    let count = Gemini::new(&options).encode_count(&asked, &options).unwrap().unwrap();
+    let body: Value = serde_json::from_slice(&count.body).unwrap();
+    assert_eq!(body["systemInstruction"], whole["systemInstruction"]);
+    assert_eq!(body["contents"], whole["contents"]);
+    assert!(body.get("generateContentRequest").is_none() && body.get("toolConfig").is_none(), "{body}");
+}

@@ -229,7 +229,7 @@ fn what_came_is_what_is_sent_again() {
                 assert_eq!(index, 0);
                 calls += &(name.unwrap_or_default() + &arguments);
             }
-            ReplyEvent::Done(_) => {}
+            ReplyEvent::ThinkingDropped { .. } | ReplyEvent::Done(_) => {}
         }
     }
     assert_eq!((thoughts.as_str(), texts.as_str()), ("First é.\n\nThen.", "I look.It is no."));
@@ -829,4 +829,24 @@ fn a_compaction_is_asked_for_and_sent_back_as_it_came() {
     let foreign = input(vec![summary("azure")]);
     assert_eq!(foreign.as_array().map(Vec::len), Some(1));
     assert_eq!(foreign[0]["content"][0]["text"], "the summary");
+}
+
+/// A count is of the same request, without what the operation does not take.
+#[test]
+fn a_count_is_asked_for_with_the_fields_that_count() {
+    let mut asked = request("gpt-5", vec![Message::user("Hi.")]);
+    asked.system = Some("Be brief.".to_owned());
+    asked.settings.reasoning_effort = Some(ReasoningEffort::High);
+    asked.settings.output_tokens_max = Some(100);
+    let options = ServerOptions::responses("k");
+    let responses = Responses::new(&options);
+    let count = responses.encode_count(&asked, &options).unwrap().unwrap();
+    assert_eq!((count.path.as_str(), responses.count_field()), ("responses/input_tokens", "input_tokens"));
+    let whole = body(&asked);
+    let body: Value = serde_json::from_slice(&count.body).unwrap();
+    let names: Vec<&String> = body.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["model", "instructions", "input", "reasoning"]);
+    for name in names {
+        assert_eq!(body[name], whole[name], "{name}");
+    }
 }

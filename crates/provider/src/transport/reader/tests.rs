@@ -153,6 +153,25 @@ const RESPONSES: &str = concat!(
     "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\",\"usage\":{\"input_tokens\":5,\"output_tokens\":6}}}\n\n",
 );
 
+/// A stream of Anthropic's, with signed thinking, a block that nobody knows and characters of several bytes.
+const ANTHROPIC: &str = concat!(
+    "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,\"output_tokens\":1}}}\n\n",
+    "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}\n\n",
+    "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"thinking_delta\",\"thinking\":\"Hm \u{e9}\"}}\n\n",
+    "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"signature_delta\",\"signature\":\"A+/=\"}}\n\n",
+    "data: {\"type\":\"content_block_stop\",\"index\":0}\n\n: ping\n\n",
+    "data: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{\"type\":\"novelty\",\"data\":\"n\u{1f600}\"}}\n\n",
+    "data: {\"type\":\"content_block_stop\",\"index\":1}\n\n",
+    "data: {\"type\":\"content_block_start\",\"index\":2,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
+    "data: {\"type\":\"content_block_delta\",\"index\":2,\"delta\":{\"type\":\"text_delta\",\"text\":\"So \u{1f600}\"}}\n\n",
+    "data: {\"type\":\"content_block_stop\",\"index\":2}\n\n",
+    "data: {\"type\":\"content_block_start\",\"index\":3,\"content_block\":{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"read\",\"input\":{}}}\n\n",
+    "data: {\"type\":\"content_block_delta\",\"index\":3,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"{\\\"n\\\": 1e3}\"}}\n\n",
+    "data: {\"type\":\"content_block_stop\",\"index\":3}\n\n",
+    "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"tool_use\"},\"usage\":{\"output_tokens\":9}}\n\n",
+    "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+);
+
 /// The answer of a stream that came in these chunks.
 async fn answer_in(server: Arc<Server>, chunks: Vec<Bytes>) -> Result<AssistantMessage, ProviderError> {
     let body = Body::events(stream::iter(chunks.into_iter().map(Ok)), usize::MAX);
@@ -176,7 +195,9 @@ async fn check_cuts(options: ServerOptions, events: &'static str, parts: usize) 
         assert_eq!(cut, whole, "cut at {at}");
     }
     // A stream that ends too early is no answer, wherever it ends.
-    let last = events.rfind("data: ").expect("there are events");
+    let says_why = ["finishReason", "response.completed\",\"response", "stop_reason"];
+    let end = says_why.into_iter().find_map(|why| events.rfind(why)).expect("it says why it ends");
+    let last = events[..end].rfind("data: ").expect("there are events");
     for end in 0..last {
         let error = answer(vec![bytes.slice(..end)]).await.expect_err("it is not whole");
         assert_eq!(error.failure.class, FailureClass::Malformed, "ends at {end}");
@@ -187,4 +208,5 @@ async fn check_cuts(options: ServerOptions, events: &'static str, parts: usize) 
 async fn an_answer_is_the_same_wherever_it_is_cut() {
     check_cuts(ServerOptions::gemini("k"), GEMINI, 6).await;
     check_cuts(ServerOptions::responses("k"), RESPONSES, 5).await;
+    check_cuts(ServerOptions::anthropic("k"), ANTHROPIC, 5).await;
 }

@@ -45,6 +45,7 @@ fn check_calls(fragments: &[Value], expected: &[(&str, &str, &str)]) {
                 ReplyEvent::ToolCall { .. }
                 | ReplyEvent::Text(_)
                 | ReplyEvent::Reasoning(_)
+                | ReplyEvent::ThinkingDropped { .. }
                 | ReplyEvent::Done(_) => None,
             })
             .collect();

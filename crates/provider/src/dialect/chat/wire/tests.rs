@@ -129,6 +129,18 @@ fn a_whole_request() {
 }
 
 #[test]
+fn one_call_at_a_time() {
+    let mut request = request(vec![Message::user("hi")]);
+    request.settings.parallel_tool_calls = Some(false);
+    // Servers refuse it without tools.
+    assert!(wire(&request, &PLAIN).get("parallel_tool_calls").is_none());
+    let parameters = json!({"type": "object"});
+    request.tools =
+        Arc::from([ToolSpec { name: "read".to_owned(), description: "reads".to_owned(), parameters }]);
+    assert_eq!(wire(&request, &PLAIN)["parallel_tool_calls"], json!(false));
+}
+
+#[test]
 fn limits_of_the_output() {
     let style = WireStyle {
         max_tokens_field: MaxTokensField::MaxCompletionTokens,
