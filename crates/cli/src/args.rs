@@ -139,7 +139,7 @@ pub(crate) enum Command {
     /// Run the background process that shares the store between terminals; `chat` and `run` start it automatically
     #[command(after_help = help::HOST_EXAMPLES)]
     Host(HostArgs),
-    /// Serve a simulated model over an OpenAI-compatible HTTP API, for tests
+    /// Serve a simulated model over HTTP, for tests: the APIs of OpenAI (chat completions, Responses), Anthropic and Gemini
     #[command(after_help = help::SIMULATE_EXAMPLES)]
     Simulate(SimulateArgs),
     /// List the provider's models: windows, output limits, prices, and the source of each

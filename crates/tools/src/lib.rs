@@ -18,6 +18,8 @@ pub mod origin;
 mod output;
 mod pauses;
 #[cfg(feature = "command-tools")]
+pub mod printed;
+#[cfg(feature = "command-tools")]
 pub mod privacy;
 #[cfg(feature = "command-tools")]
 mod process;

@@ -94,7 +94,8 @@ Examples:
   greenroom simulate --listen 127.0.0.1:8080 --say Hello --say Goodbye
   greenroom simulate --script answers.yaml
 
-The first line on standard output is the base URL, for OPENAI_BASE_URL. A script:
+The first line on standard output is the base URL, for OPENAI_BASE_URL and for \
+the clients of the other APIs. A script:
   answers:
     - calls: [{ tool: weather, arguments: { city: Oslo } }]
       expect_user: umbrella            # else the call is refused

@@ -143,6 +143,7 @@ pub(crate) async fn run(global: &Global, args: &SimulateArgs) -> Result<u8> {
         options.window = args.window.or(file.window).unwrap_or(options.window);
         options.require_key.clone_from(&args.require_key);
         options.tolerates = Rule::ACCEPTED_BY_SERVERS;
+        options.counts_tokens = true;
     };
     let interrupts = Interrupts::new()?;
     if answers.is_empty() {

@@ -54,7 +54,7 @@ fn an_expired_token_is_replaced_once() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_host_keeps_no_stale_key() {
     let hosted = Hosted::requiring_key("good", "word").await;
     let tokens = Tokens::new();
@@ -81,7 +81,7 @@ fn a_command_that_fails_is_named() {
             "echo sk-secret; echo not logged in >&2; exit 4",
             "key_command failed (exit status: 4): not logged in",
         ),
-        ("true", "key_command printed no key on its first line"),
+        ("true", "key_command printed nothing on its first line"),
     ] {
         place.own_file(&own_file(command, &model.url()));
         let said = place.run(&["run", "--no-tools", "--model", "m", "-p", "x"]);

@@ -39,6 +39,31 @@ fn a_model_finds_its_vendor_and_its_key() {
     assert!(model.simulator.requests().len() == 3, "one request was sent for each");
 }
 
+/// Every variable that usually has a vendor's key is found. A proxy that nobody serves keeps the test in this machine.
+#[test]
+fn each_usual_variable_of_a_vendor_serves() {
+    let place = Place::new();
+    for (model, variable, is_found) in [
+        ("gemini-2.5-pro", "GEMINI_API_KEY", true),
+        ("gemini-2.5-pro", "GOOGLE_API_KEY", true),
+        ("gemini-2.5-pro", "GOOGLE_GENERATIVE_AI_API_KEY", true),
+        ("gemini-2.5-pro", "OPENAI_API_KEY", false),
+        ("claude-opus-4-7", "ANTHROPIC_API_KEY", true),
+        ("claude-opus-4-7", "GOOGLE_API_KEY", false),
+        ("gpt-5.5", "OPENAI_API_KEY", true),
+        ("gpt-5.5", "ANTHROPIC_API_KEY", false),
+    ] {
+        let arguments =
+            ["run", "--no-tools", "--model", model, "--set", "limits.retries_max=0", "-p", "Say hi."];
+        let mut command = place.command(&arguments);
+        let ran =
+            command.env("HTTPS_PROXY", "http://127.0.0.1:1").env(variable, "sk-vendor").output().unwrap();
+        let stderr = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(stderr.contains("cannot reach https://"), is_found, "{model} {variable}: {stderr}");
+        assert_eq!(stderr.contains("there is no API key"), !is_found, "{model} {variable}: {stderr}");
+    }
+}
+
 #[test]
 fn without_a_key_it_says_what_can_be_done() {
     let place = Place::new();

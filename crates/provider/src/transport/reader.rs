@@ -31,7 +31,11 @@ const AFTER_FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A refusal that is about the API, about streaming or about a setting says so, and what to do about it.
-fn naming_cause(mut error: ProviderError, settings: &ModelSettings, options: &ServerOptions) -> ProviderError {
+fn naming_cause(
+    mut error: ProviderError,
+    settings: &ModelSettings,
+    options: &ServerOptions,
+) -> ProviderError {
     let failure = &mut error.failure;
     if options.api == Api::Chat && error.body.contains("v1/responses") {
         failure.message.push_str("; set `api: responses` for this provider");
