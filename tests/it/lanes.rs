@@ -194,3 +194,58 @@ async fn a_limit_of_tokens_a_minute_holds_calls_back() {
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     model.assert_clean();
 }
+
+/// A provider whose own limit is used up for a while after its first call.
+struct Limited {
+    inner: std::sync::Arc<dyn greenroom::provider::Provider>,
+    full_again: std::sync::Mutex<Option<tokio::time::Instant>>,
+}
+
+impl greenroom::provider::Provider for Limited {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn stream(
+        &self,
+        request: greenroom::provider::Request,
+    ) -> greenroom::provider::BoxFuture<
+        'static,
+        Result<greenroom::provider::ReplyStream, greenroom::provider::ProviderError>,
+    > {
+        let full_again = tokio::time::Instant::now() + Duration::from_secs(20);
+        self.full_again.lock().unwrap().get_or_insert(full_again);
+        self.inner.stream(request)
+    }
+
+    fn limited_for(&self) -> Option<Duration> {
+        let wait = (*self.full_again.lock().unwrap())?.saturating_duration_since(tokio::time::Instant::now());
+        Some(wait).filter(|wait| !wait.is_zero())
+    }
+}
+
+/// A limit that the provider's answers show as used up holds back the calls of all sessions, until it is full again.
+#[tokio::test(start_paused = true)]
+async fn a_used_up_limit_of_the_provider_holds_calls_back() {
+    let model = slow_model();
+    let limited = Limited { inner: model.provider(), full_again: std::sync::Mutex::new(None) };
+    let builder = Runtime::builder().provider(std::sync::Arc::new(limited)).in_memory();
+    let runtime = builder.start().await.unwrap();
+    let mut events = runtime.subscribe(Filter::all().kinds([EventType::QueueUpdate]));
+    let (one, two) =
+        (runtime.open("a", agent(100_000)).await.unwrap(), runtime.open("b", agent(100_000)).await.unwrap());
+    let began = tokio::time::Instant::now();
+    one.prompt("hello").await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1), "there was room");
+    two.prompt("hello").await.unwrap();
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_secs(20) && waited < Duration::from_secs(21), "{waited:?}");
+    one.prompt("hello").await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(22), "it is full again");
+    let reasons: Vec<_> = drain(&mut events)
+        .iter()
+        .map(|event| serde_json::to_value(&event.kind).unwrap()["reason"].clone())
+        .collect();
+    assert_eq!(reasons, ["paused", "paused"], "the begin and the end of one wait");
+    model.assert_clean();
+}
