@@ -295,7 +295,7 @@ async fn live(seed: u64, on_disk: bool) -> Lived {
     for _ in 0..6 + random.below(6) {
         let (name, _) = VENDORS[usize::try_from(random.below(4)).unwrap()];
         let agent = looking(window).provider(name).compaction(settings.clone());
-        let session = runtime.open(&*id, &agent).await.unwrap();
+        let session = runtime.open(&id, &agent).await.unwrap();
         for _ in 0..=random.below(3) {
             let reply = session.prompt(format!("Look, {}.", lived.runs)).await.unwrap();
             assert!(reply.text.starts_with("answer "), "seed {seed}: {reply:?}");
@@ -310,7 +310,7 @@ async fn live(seed: u64, on_disk: bool) -> Lived {
             let _undone = session.undo_compaction().await;
         }
         if random.below(4) == 0 {
-            let entries = runtime.entries(&*id, greenroom::EntryId(0)).await.unwrap();
+            let entries = runtime.entries(&id, greenroom::EntryId(0)).await.unwrap();
             let is_answer = |entry: &&greenroom::Entry| {
                 entry.kind.as_message().is_some_and(|message| {
                     message.as_answer().is_some_and(|a| a.tool_calls().next().is_none())
@@ -326,7 +326,7 @@ async fn live(seed: u64, on_disk: bool) -> Lived {
             let fork = format!("{id}f");
             if runtime.fork(&id, &fork, agent).await.is_ok() {
                 lived.forks += 1;
-                runtime.close(&*id).await.unwrap();
+                runtime.close(&id).await.unwrap();
                 id = fork;
             }
         }
@@ -335,7 +335,7 @@ async fn live(seed: u64, on_disk: bool) -> Lived {
             runtime = world.runtime().await;
             lived.restarts += 1;
         } else {
-            runtime.close(&*id).await.unwrap();
+            runtime.close(&id).await.unwrap();
         }
     }
     for model in &world.models {

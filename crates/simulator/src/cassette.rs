@@ -440,7 +440,7 @@ impl From<&ReplyEvent> for Piece {
                 content: answer.content.iter().map(Content::from).collect(),
             }),
             // A kind of piece that cassettes do not have.
-            _ => Self::Text(String::new()),
+            ReplyEvent::ThinkingDropped { .. } | _ => Self::Text(String::new()),
         }
     }
 }

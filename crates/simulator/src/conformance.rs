@@ -310,7 +310,7 @@ async fn one(provider: &Arc<dyn Provider>, request: Request) -> Result<Received,
                 }
                 return Ok(Received { text, reasoning, arguments, answer: *answer });
             }
-            _ => {}
+            ReplyEvent::ThinkingDropped { .. } | _ => {}
         }
     }
     Err(Ended::Broken("the stream ended with neither `Done` nor an error".to_owned()))

@@ -55,6 +55,7 @@ pub(crate) struct Running {
 }
 
 /// The form of a request.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestForm {
     pub(crate) output_tokens_max: Option<u64>,
     pub(crate) media: Media,

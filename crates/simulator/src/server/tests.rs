@@ -445,7 +445,7 @@ async fn ask_provider(
             ReplyEvent::Text(text) | ReplyEvent::Reasoning(text) => pieces.push_str(&text),
             ReplyEvent::ToolCall { arguments, .. } => pieces.push_str(&arguments),
             ReplyEvent::Done(message) => return Ok((pieces, *message)),
-            other => panic!("{other:?}"),
+            other @ (ReplyEvent::ThinkingDropped { .. } | _) => panic!("{other:?}"),
         }
     }
     panic!("the stream ended without a message")

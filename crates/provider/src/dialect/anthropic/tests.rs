@@ -1007,7 +1007,10 @@ fn dropped_thinking_is_reported_by_its_reason() {
             .into_iter()
             .filter_map(|event| match event {
                 ReplyEvent::ThinkingDropped { reason, count } => Some((reason, count)),
-                _ => None,
+                ReplyEvent::Text(_)
+                | ReplyEvent::Reasoning(_)
+                | ReplyEvent::ToolCall { .. }
+                | ReplyEvent::Done(_) => None,
             })
             .collect();
         let expect: Vec<(String, usize)> =
