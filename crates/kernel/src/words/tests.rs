@@ -50,8 +50,12 @@ fn only_what_the_user_typed_is_quoted() {
 
 #[test]
 fn constraints_come_before_the_rest_and_the_newest_before_the_older() {
-    let prompts =
-        ["Write a parser for it.", "You must never touch main.rs.", "Now the tests.", "And the docs then."];
+    let prompts = [
+        "You must never touch main.rs.",
+        "Write a parser for it, with all its rules.",
+        "Now the tests of the parser.",
+        "And the docs of the parser then.",
+    ];
     let all = selected(&prompts, 1_000);
     assert_eq!((shown(&all), ids(&all.not_shown)), (vec![0, 1, 2, 3], vec![]));
     // With less room the oldest without a rule goes first; the rule stays to the last.
@@ -59,8 +63,8 @@ fn constraints_come_before_the_rest_and_the_newest_before_the_older() {
     for tokens_max in (SHOWN_TOKENS_MIN..60).rev() {
         let words = selected(&prompts, tokens_max);
         let quoted = shown(&words);
-        assert!(quoted.is_empty() || quoted.contains(&1), "{tokens_max}: {quoted:?}");
-        assert!(!quoted.contains(&0) || quoted.len() == 4, "{tokens_max}: {quoted:?}");
+        assert!(quoted.contains(&0), "{tokens_max}: {quoted:?}");
+        assert!(!quoted.contains(&1) || quoted.len() == 4, "{tokens_max}: {quoted:?}");
         let tokens: u64 = words.shown.iter().map(|quote| classes::tokens(&quote.text) + MARK_TOKENS).sum();
         assert!(tokens <= tokens_max, "{tokens} of {tokens_max}");
         // What is not quoted is named.
