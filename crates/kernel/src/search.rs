@@ -201,7 +201,7 @@ impl Query {
             });
             found.iter().map(|(_, worth)| worth).sum::<f32>()
         };
-        let scores: Vec<f32> = pieces.iter().map(|piece| score(piece)).collect();
+        let scores: Vec<f32> = pieces.iter().map(score).collect();
         let best = (0..pieces.len())
             .max_by(|one, other| scores[*one].total_cmp(&scores[*other]).then(other.cmp(one)));
         let Some(best) = best else { return (0, "") };

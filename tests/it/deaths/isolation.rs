@@ -325,7 +325,10 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
     };
     let disk = strike.disk.open(Path::new("disk"), OpenMode::Create).unwrap();
     let orders = Orders::default();
-    let options = SimulatorOptions::new(script(strike.clone(), orders.clone()));
+    let options = SimulatorOptions {
+        counts_tokens: true,
+        ..SimulatorOptions::new(script(strike.clone(), orders.clone()))
+    };
     // Its models have prices, so the cost of an interrupted call is reported.
     let model =
         Simulator::new(SimulatorOptions { provider_name: "openai".into(), window: 20_000, ..options });
