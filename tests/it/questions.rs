@@ -103,23 +103,20 @@ async fn ends(runtime: &Runtime, session: &str) -> Vec<QuestionEnd> {
     ends
 }
 
-/// Where sessions are kept over restarts: in memory, or on a disk, since a shutdown closes a store in memory
-/// for good.
-struct Home {
-    memory: Store,
-    disk: Option<tempfile::TempDir>,
-}
+/// Where sessions are kept over restarts: in memory, because the paused clock advances while a runtime waits
+/// for a disk.
+struct Home(Mutex<Store>);
 
 impl Home {
-    fn new(is_shut_down: bool) -> Self {
-        Self { memory: Store::memory(), disk: is_shut_down.then(|| tempfile::tempdir().unwrap()) }
+    fn new() -> Self {
+        Self(Mutex::new(Store::memory()))
     }
 
+    /// A shutdown closes a store for good, so the next runtime gets a copy.
     fn builder(&self, model: &Simulator) -> RuntimeBuilder {
-        match &self.disk {
-            Some(dir) => builder(model).data_dir(dir.path()),
-            None => builder(model).store(self.memory.clone()),
-        }
+        let mut store = self.0.lock().unwrap();
+        *store = store.reopened().unwrap();
+        builder(model).store(store.clone())
     }
 }
 

@@ -196,6 +196,19 @@ impl Store {
         Self { inner: Arc::new(Inner::Memory(Mutex::new(Memory::on(disk)))) }
     }
 
+    /// Returns an open store in memory with the contents of this one, which may be closed: what a process
+    /// finds that starts again. Returns `None` if this one is on a disk, where its directory is opened again.
+    pub fn reopened(&self) -> Option<Self> {
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => {
+                let memory = memory.lock().reopened();
+                Some(Self { inner: Arc::new(Inner::Memory(Mutex::new(memory))) })
+            }
+            #[cfg(feature = "disk")]
+            Inner::Disk(_) => None,
+        }
+    }
+
     /// Whether the store keeps everything in memory. If so, none of its methods blocks on a disk.
     pub fn is_memory(&self) -> bool {
         matches!(self.inner.as_ref(), Inner::Memory(_))

@@ -16,7 +16,7 @@ use crate::error::StoreError;
 use crate::files::{File, write_all_at};
 use crate::{Appended, Batch};
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Session {
     entries: Vec<Arc<Entry>>,
     head: Arc<Head>,
@@ -37,6 +37,12 @@ impl Memory {
     /// Creates a store whose appends are also written to this file, and fail if that fails.
     pub(crate) fn on(disk: Arc<dyn File>) -> Self {
         Self { disk: Some(disk), ..Self::default() }
+    }
+
+    /// Returns an open copy.
+    pub(crate) fn reopened(&self) -> Self {
+        let Self { sessions, learned, is_closed: _, disk } = self;
+        Self { sessions: sessions.clone(), learned: learned.clone(), is_closed: false, disk: disk.clone() }
     }
 
     /// Appends a batch that is already validated except against the session. `first` is its first id.

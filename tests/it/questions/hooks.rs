@@ -60,7 +60,7 @@ async fn a_guard_asks_before_a_call_and_its_time_stands_still() {
 async fn after_a_restart_the_guard_is_asked_again_with_its_answer_and_the_tool_runs_once() {
     for shutdown in [false, true] {
         let (model, effects, asks) = (cashier(), Effects::default(), Arc::default());
-        let home = Home::new(shutdown);
+        let home = Home::new();
         let agent = Arc::new(guarded(&effects, &asks));
         let runtime = home.builder(&model).start().await.unwrap();
         let session = runtime.open("s", agent.clone()).await.unwrap();

@@ -138,7 +138,7 @@ async fn the_answer_comes_after_the_cut_and_the_effect_happens_once() {
     quiet_injected_panics();
     for cut in CUTS {
         for cuts in 1..=3 {
-            let (home, model, effects) = (Home::new(cut == Cut::Shutdown), cashier(), Effects::default());
+            let (home, model, effects) = (Home::new(), cashier(), Effects::default());
             let agent = Arc::new(agent(100_000).add_tool(resumable(&effects)));
             let mut world = World::start(&home, &model, &agent).await;
             let question = wait(&world).await;
@@ -174,7 +174,7 @@ async fn the_answer_comes_after_the_cut_and_the_effect_happens_once() {
 async fn a_call_that_is_not_resumable_is_not_run_again_and_the_model_reads_the_answer() {
     quiet_injected_panics();
     for cut in CUTS {
-        let (home, model, effects) = (Home::new(cut == Cut::Shutdown), cashier(), Effects::default());
+        let (home, model, effects) = (Home::new(), cashier(), Effects::default());
         let agent = Arc::new(agent(100_000).add_tool(refunds(&effects)));
         let world = World::start(&home, &model, &agent).await;
         let question = wait(&world).await;
@@ -213,7 +213,7 @@ fn twice(effects: &Effects) -> FunctionTool {
 async fn recorded_answers_are_given_again_in_their_order() {
     quiet_injected_panics();
     for (cut, is_resumable) in CUTS.into_iter().flat_map(|cut| [(cut, true), (cut, false)]) {
-        let (home, model, effects) = (Home::new(cut == Cut::Shutdown), cashier(), Effects::default());
+        let (home, model, effects) = (Home::new(), cashier(), Effects::default());
         let tool = if is_resumable { twice(&effects).resumable() } else { twice(&effects) };
         let agent = Arc::new(agent(100_000).add_tool(tool));
         let world = World::start(&home, &model, &agent).await;
@@ -242,7 +242,7 @@ async fn recorded_answers_are_given_again_in_their_order() {
 async fn a_cut_between_the_answer_and_the_result() {
     quiet_injected_panics();
     for (cut, is_resumable) in CUTS.into_iter().flat_map(|cut| [(cut, true), (cut, false)]) {
-        let (home, model, effects) = (Home::new(cut == Cut::Shutdown), cashier(), Effects::default());
+        let (home, model, effects) = (Home::new(), cashier(), Effects::default());
         let tool = if is_resumable { twice(&effects).resumable() } else { twice(&effects) };
         let agent = Arc::new(agent(100_000).add_tool(tool));
         let world = World::start(&home, &model, &agent).await;
@@ -269,7 +269,7 @@ async fn a_cut_between_the_answer_and_the_result() {
 #[tokio::test(start_paused = true)]
 async fn a_question_that_expired_while_nothing_ran_has_expired() {
     for is_resumable in [true, false] {
-        let (home, model) = (Home::new(true), cashier());
+        let (home, model) = (Home::new(), cashier());
         let asking = tool("refund", |_: Refund, cx: ToolContext| async move {
             let question = Question::text("Why?").expires_in(Duration::from_secs(600));
             Ok(match cx.ask(question).await {
@@ -304,7 +304,7 @@ async fn a_question_that_expired_while_nothing_ran_has_expired() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_a_question_expires_at_its_time() {
-    let (home, model) = (Home::new(false), cashier());
+    let (home, model) = (Home::new(), cashier());
     let asking = tool("refund", |_: Refund, cx: ToolContext| async move {
         cx.ask(Question::text("Why?").expires_in(Duration::from_secs(600))).await?;
         Ok("answered")
@@ -323,7 +323,7 @@ async fn after_a_restart_a_question_expires_at_its_time() {
 /// A tool that asks a different question when it is run again gets an error, and has no effect.
 #[tokio::test(start_paused = true)]
 async fn a_resumable_tool_that_asks_something_else_is_refused() {
-    let (home, model, effects) = (Home::new(false), cashier(), Effects::default());
+    let (home, model, effects) = (Home::new(), cashier(), Effects::default());
     let (runs, happened) = (Arc::new(std::sync::atomic::AtomicU32::new(0)), effects.clone());
     let fickle = tool("refund", move |_: Refund, cx: ToolContext| {
         let (run, happened) = (runs.fetch_add(1, Ordering::Relaxed), happened.clone());
@@ -359,7 +359,7 @@ async fn calls_beside_the_one_that_asks_are_not_run_again() {
             }),
             100_000,
         );
-        let (home, effects) = (Home::new(cut == Cut::Shutdown), Effects::default());
+        let (home, effects) = (Home::new(), Effects::default());
         let named = |name: &'static str, seconds: u64| {
             let effects = effects.clone();
             tool(name, move |_: Refund| {
@@ -395,7 +395,7 @@ async fn calls_beside_the_one_that_asks_are_not_run_again() {
 /// A session that waits for a person is opened and keeps waiting: its run is not resumed.
 #[tokio::test(start_paused = true)]
 async fn resume_all_opens_what_waits_and_does_not_wait_for_people() {
-    let (home, model, effects) = (Home::new(true), cashier(), Effects::default());
+    let (home, model, effects) = (Home::new(), cashier(), Effects::default());
     let agent = Arc::new(agent(100_000).add_tool(resumable(&effects)));
     let world = World::start(&home, &model, &agent).await;
     let question = wait(&world).await;
@@ -428,7 +428,7 @@ async fn resume_all_opens_what_waits_and_does_not_wait_for_people() {
 /// An answer requires no agent: it is recorded, and the run continues when the session is opened.
 #[tokio::test(start_paused = true)]
 async fn an_answer_to_a_session_without_an_agent_counts_when_it_is_opened() {
-    let (home, model, effects) = (Home::new(true), cashier(), Effects::default());
+    let (home, model, effects) = (Home::new(), cashier(), Effects::default());
     let agent = Arc::new(agent(100_000).add_tool(resumable(&effects)));
     let world = World::start(&home, &model, &agent).await;
     let question = wait(&world).await;
@@ -451,7 +451,7 @@ async fn an_answer_to_a_session_without_an_agent_counts_when_it_is_opened() {
 #[tokio::test(start_paused = true)]
 async fn an_abort_after_a_restart_withdraws() {
     for is_resumable in [true, false] {
-        let (home, model, effects) = (Home::new(false), cashier(), Effects::default());
+        let (home, model, effects) = (Home::new(), cashier(), Effects::default());
         let tool = if is_resumable { resumable(&effects) } else { refunds(&effects) };
         let agent = Arc::new(agent(100_000).add_tool(tool));
         let world = World::start(&home, &model, &agent).await;
@@ -469,7 +469,7 @@ async fn an_abort_after_a_restart_withdraws() {
 /// A caller that waits for the reply is told that the session was closed in the middle of a question.
 #[tokio::test(start_paused = true)]
 async fn a_caller_is_told_that_its_run_waits_on() {
-    let (home, model, effects) = (Home::new(false), cashier(), Effects::default());
+    let (home, model, effects) = (Home::new(), cashier(), Effects::default());
     let agent = Arc::new(agent(100_000).add_tool(refunds(&effects)));
     let world = World::start(&home, &model, &agent).await;
     let reply = started(&world.session, "refund it");
@@ -489,7 +489,7 @@ async fn the_key_of_a_call_is_its_own_and_stays_the_same() {
         }),
         100_000,
     );
-    let (home, effects, tried) = (Home::new(false), Effects::default(), Effects::default());
+    let (home, effects, tried) = (Home::new(), Effects::default(), Effects::default());
     let (happened, noted) = (effects.clone(), tried.clone());
     let keyed = tool("refund", move |_: Refund, cx: ToolContext| {
         let (happened, noted) = (happened.clone(), noted.clone());

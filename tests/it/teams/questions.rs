@@ -156,20 +156,19 @@ const CUTS: [Cut; 7] = [
     Cut::ChildDies,
 ];
 
-/// A runtime over a store in memory, or on a disk if it is shut down, whose actors die on command.
+/// A runtime over a store in memory, whose actors die on command.
 struct World {
-    memory: greenroom_store::Store,
-    disk: Option<tempfile::TempDir>,
+    store: std::sync::Mutex<greenroom_store::Store>,
     model: Simulator,
     /// The session and the point at which it is struck.
     strike: Arc<std::sync::Mutex<Option<(String, &'static str)>>>,
 }
 
 impl World {
-    fn new(model: Simulator, cut: Cut) -> Self {
+    fn new(model: Simulator) -> Self {
         quiet_injected_panics();
-        let disk = (cut == Cut::Shutdown).then(|| tempfile::tempdir().unwrap());
-        Self { memory: greenroom_store::Store::memory(), disk, model, strike: Arc::default() }
+        let store = std::sync::Mutex::new(greenroom_store::Store::memory());
+        Self { store, model, strike: Arc::default() }
     }
 
     async fn start(&self) -> Runtime {
@@ -180,12 +179,10 @@ impl World {
             drop(strike);
             assert!(!dies, "injected at {at}");
         };
-        let builder = builder(&self.model).probe(probe);
-        let builder = match &self.disk {
-            Some(dir) => builder.data_dir(dir.path()),
-            None => builder.store(self.memory.clone()),
-        };
-        builder.start().await.unwrap()
+        // A shutdown closes a store for good, so the next runtime gets a copy.
+        let store = self.store.lock().unwrap().reopened().unwrap();
+        *self.store.lock().unwrap() = store.clone();
+        builder(&self.model).probe(probe).store(store).start().await.unwrap()
     }
 
     async fn cut(&self, cut: Cut, runtime: Runtime, boss: &Agent, asks: &str) -> Runtime {
@@ -247,7 +244,7 @@ async fn a_question_of_an_agent_survives_whatever_cuts_off_those_who_wait_for_it
     for (levels, cut) in (1..=3).flat_map(|levels| CUTS.map(|cut| (levels, cut))) {
         let effects = Effects::default();
         let boss = tree(levels, &effects, true, |agent| agent);
-        let world = World::new(simulator(Function(script), 100_000), cut);
+        let world = World::new(simulator(Function(script), 100_000));
         let mut runtime = world.start().await;
         let run = runtime.open("boss", &boss).await.unwrap().prompt("go").start().await.unwrap();
         let question = asked(&runtime).await;
@@ -282,7 +279,7 @@ async fn a_call_of_an_agent_that_is_not_resumable_is_not_run_again() {
     for cut in [Cut::Dropped, Cut::Shutdown, Cut::Closed] {
         let effects = Effects::default();
         let boss = tree(2, &effects, false, |agent| agent);
-        let world = World::new(simulator(Function(script), 100_000), cut);
+        let world = World::new(simulator(Function(script), 100_000));
         let runtime = world.start().await;
         let run = runtime.open("boss", &boss).await.unwrap().prompt("go").start().await.unwrap();
         let question = asked(&runtime).await;
@@ -306,7 +303,7 @@ async fn an_answer_counts_before_the_tree_is_opened_and_resume_all_waits_for_nob
     for (levels, is_answered) in [(1, true), (1, false), (2, true), (2, false)] {
         let effects = Effects::default();
         let boss = tree(levels, &effects, true, |agent| agent);
-        let world = World::new(simulator(Function(script), 100_000), Cut::Dropped);
+        let world = World::new(simulator(Function(script), 100_000));
         let runtime = world.start().await;
         let run = runtime.open("boss", &boss).await.unwrap().prompt("go").start().await.unwrap();
         let question = asked(&runtime).await;
@@ -355,7 +352,7 @@ async fn no_question_is_left_behind_when_a_boss_goes_on_without_its_agent() {
         let case = format!("{levels} {is_restarted} {is_aborted}");
         let effects = Effects::default();
         let boss = tree(levels, &effects, true, |agent| agent);
-        let world = World::new(simulator(Function(script), 100_000), Cut::Dropped);
+        let world = World::new(simulator(Function(script), 100_000));
         let mut runtime = world.start().await;
         let run = runtime.open("boss", &boss).await.unwrap().prompt("go").start().await.unwrap();
         let question = asked(&runtime).await;
@@ -414,7 +411,7 @@ async fn a_typed_answer_is_asked_for_after_a_restart_and_a_colleague_is_interrup
             sub_agent("below", plain.clone().add_tool(refund(&effects).resumable())).output::<Verdict>(),
         )
         .sub_agent(sub_agent("slow", plain));
-    let world = World::new(simulator(Function(script), 100_000), Cut::Dropped);
+    let world = World::new(simulator(Function(script), 100_000));
     let runtime = world.start().await;
     let run = runtime.open("boss", &boss).await.unwrap().prompt("go").start().await.unwrap();
     let question = asked(&runtime).await;

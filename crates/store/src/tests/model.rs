@@ -65,7 +65,7 @@ fn observe(store: &Store) -> BTreeMap<String, (Vec<String>, Head)> {
 fn run(steps: Vec<Step>) {
     let world = World { segment_bytes: 1_500, ..World::new() };
     let mut disk = world.open_quiet();
-    let memory = Store::memory();
+    let mut memory = Store::memory();
     let mut model: BTreeMap<String, Session> = BTreeMap::new();
     for step in steps {
         match step {
@@ -111,6 +111,9 @@ fn run(steps: Vec<Step>) {
             Step::Reopen => {
                 drop(disk);
                 disk = world.open_quiet();
+                let closed = memory.clone();
+                wait(memory.close()).unwrap();
+                memory = closed.reopened().unwrap();
             }
             Step::LoseIndex => {
                 drop(disk);
