@@ -145,14 +145,16 @@ async fn play(
     let is_typed = prompt.output_schema.is_some();
     let prompt = PromptSession { session_id: id.to_owned(), ..prompt.clone() };
     let timeout = args.timeout.map(Duration::from_secs);
-    let played =
-        run_view::play_over(&link.client, prompt, timeout, interrupts, |item| match events.as_deref_mut() {
+    let of_session = link.client.events_of(id);
+    let played = run_view::play_over(&link.client, of_session, prompt, timeout, interrupts, |item| {
+        match events.as_deref_mut() {
             Some(events) => events.item(item),
             None if is_warning(item) && !is_watched => warn(global, item),
             // Only the complete value is printed.
             None if is_typed && is_text(item) => Ok(()),
             None => view.item(item),
-        });
+        }
+    });
     let played = played.await?;
     view.end()?;
     let is_left = |error: &ClientError| host::is_gone_client(error) || host::is_silent_client(error);

@@ -9,7 +9,7 @@ use anyhow::Result;
 use greenroom::EventKind;
 use greenroom::{EntryId, Error, Event, Reply, RunId, RunItem, RunStream};
 use greenroom_server::operations::{Abort, Accepted, Operation, PromptOutcome};
-use greenroom_server::{Client, ClientError, Problem, Received};
+use greenroom_server::{Client, ClientError, Events, Problem, Received};
 use greenroom_terminal::Interrupts;
 use tokio::time::{Instant, sleep_until};
 
@@ -82,10 +82,12 @@ pub(crate) async fn play<R>(
     Ok(Played { reply, is_interrupted })
 }
 
-/// Runs a prompt or a continuation over a connection to its end, and passes on the items of its run. If `on`
-/// fails, the run is aborted. If it is not accepted within `timeout`, the connection is closed.
+/// Runs a prompt or a continuation over a connection to its end, and passes on the items of its run. `events`
+/// are those of its session, from a moment before this call. If `on` fails, the run is aborted. If it is not
+/// accepted within `timeout`, the connection is closed.
 pub(crate) async fn play_over<O>(
     client: &Client,
+    mut events: Events,
     work: O,
     timeout: Option<Duration>,
     interrupts: &Interrupts,
@@ -95,7 +97,6 @@ where
     O: Operation<Output = Accepted, Outcome = PromptOutcome>,
 {
     let session_id = work.session_id().unwrap_or_default().to_owned();
-    let mut events = client.events_of(&session_id);
     let mut is_interrupted = false;
     let working = client.work(work);
     tokio::pin!(working);

@@ -348,13 +348,15 @@ impl Chat {
         O: Operation<Output = Accepted, Outcome = PromptOutcome>,
     {
         agent::renew(&self.global, &mut self.last_valid);
+        // Before what came is shown: an event that comes in the meantime is shown with the run.
+        let events = self.link.client.events_of(self.backend.id());
         self.shown.tell_what_came()?;
         let Shown { view, between } = &mut self.shown;
         if let Some(tokens) = between.compacting() {
             let line = format!("  compacting {} …; this waits for it", format::short(tokens));
             view.note(Look::DIM, &line)?;
         }
-        let played = run_view::play_over(&self.link.client, work, None, &self.interrupts, |item| {
+        let played = run_view::play_over(&self.link.client, events, work, None, &self.interrupts, |item| {
             let is_told = matches!(&item, RunItem::Event(event) if !between.is_new(event));
             if is_told { Ok(()) } else { view.item(item) }
         });

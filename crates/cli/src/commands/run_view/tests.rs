@@ -18,7 +18,8 @@ async fn play(timeout: Option<Duration>, interrupts: &Interrupts) -> (PlayedOver
     let client = Client::new(input, output);
     let begun = Instant::now();
     let prompt = PromptSession::new("a", "long ".repeat(1_000));
-    let played = play_over(&client, prompt, timeout, interrupts, |_| Ok(())).await.unwrap();
+    let played =
+        play_over(&client, client.events_of("a"), prompt, timeout, interrupts, |_| Ok(())).await.unwrap();
     // The connection has ended: nothing else waits for the unsent data.
     client.closed().await;
     (played, begun.elapsed())
