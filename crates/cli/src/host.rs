@@ -42,6 +42,8 @@ pub(crate) mod link;
 pub(crate) mod log;
 pub(crate) mod own;
 mod peer;
+#[cfg(test)]
+mod played;
 mod socket;
 pub(crate) mod source;
 mod spawn;
