@@ -75,6 +75,7 @@ fn params(path: Vec<Arc<Entry>>, tokens: u64) -> CompactionParams {
         failed_attempts: 0,
         debt: Vec::new(),
         debt_left: Vec::new(),
+        prepared_for: None,
         native: None,
         path,
     }

@@ -1,5 +1,7 @@
 //! Compactions through the actors.
 
+/// Preparing while the conversation goes on.
+mod background;
 /// A branch that is left and summarised.
 mod branches;
 /// The user's words, the ledger of facts, and digests.

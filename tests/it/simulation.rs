@@ -140,6 +140,7 @@ fn assert_rich(fired: &BTreeMap<String, u64>) {
         "a debt was paid",
         "facts were added",
         "words were carried",
+        "a compaction was prepared",
     ] {
         assert_happened(fired, what);
     }
@@ -147,10 +148,7 @@ fn assert_rich(fired: &BTreeMap<String, u64>) {
 
 #[test]
 fn seeds_0_to_149_keep_their_promises() {
-    let fired = run_all(0..150);
-    assert_rich(&fired);
-    // It occurs in about one life in two hundred.
-    assert_happened(&fired, "a debt was undone");
+    assert_rich(&run_all(0..150));
 }
 
 #[test]
@@ -264,4 +262,8 @@ fn manual() {
         failures.join(", ")
     );
     assert!(failures.is_empty(), "{} seeds failed", failures.len());
+    if runs >= 2_000 {
+        // It occurs in about one life in two hundred.
+        assert_happened(&fired, "a debt was undone");
+    }
 }

@@ -176,6 +176,11 @@ impl Lane {
         self.budget.as_ref().map(|budget| budget.lock())
     }
 
+    /// Whether it has one slot, so that a call of low urgency delays all others.
+    pub(crate) fn has_one_place(&self) -> bool {
+        self.queue().has_one_place()
+    }
+
     /// Whether there is a limit on tokens per minute.
     pub(crate) fn counts_tokens(&self) -> bool {
         self.budget.is_some()

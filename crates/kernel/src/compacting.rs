@@ -34,6 +34,7 @@ mod give_way;
 mod install;
 mod native;
 mod params;
+mod prepare;
 mod summaries;
 
 #[cfg(test)]
@@ -171,6 +172,8 @@ pub enum Effect {
     Install(Box<Segment>),
     /// The summary of a branch is whole; nothing comes after this. See [`branch`].
     Summarised(Box<BranchRecord>),
+    /// What a preparation would install is held until it is adopted or cancelled. See [`Compacting::prepare`].
+    Prepared,
     /// Send tool results shorter from here on; answer with [`Input::Installed`].
     InstallPrune(Box<PruneSegment>),
     /// The compaction is over; nothing comes after this.
@@ -234,6 +237,8 @@ enum Phase {
     Hooks,
     /// The answers of summarisers.
     Answers,
+    /// The adoption of what is prepared.
+    Held,
     /// The result of the installation.
     Install,
     /// None: it has ended.
@@ -260,6 +265,8 @@ pub struct Compacting {
     unsummarised: Option<String>,
     /// Why the rungs before [`Rung::Least`] were of no use.
     vain: Option<String>,
+    /// What a preparation would install.
+    held: Option<Box<Segment>>,
     /// The outcome of the compaction once the installation in progress is complete.
     on_its_way: Option<CompactionOutcome>,
     summaries: Summaries,
@@ -296,6 +303,7 @@ impl Compacting {
             shortened: false,
             unsummarised: None,
             vain: None,
+            held: None,
             on_its_way: None,
             summaries,
             native: NativeWork::default(),
@@ -330,7 +338,10 @@ impl Compacting {
                     HookDecision::Supply(supplied) => self.install_supplied(&supplied),
                 }
             }
-            (Phase::Hooks | Phase::Answers | Phase::Install, Input::Answered { id, answer, jitter }) => {
+            (
+                Phase::Hooks | Phase::Answers | Phase::Held | Phase::Install,
+                Input::Answered { id, answer, jitter },
+            ) => {
                 if let Some(effects) = self.native_answered(id, &answer, jitter) {
                     return effects;
                 }
@@ -341,7 +352,7 @@ impl Compacting {
                 let outcome = self.on_its_way.take().filter(|_| installed);
                 self.end(outcome.unwrap_or(CompactionOutcome::Superseded), None)
             }
-            (Phase::Hooks | Phase::Answers, Input::Cancelled { reason }) => {
+            (Phase::Hooks | Phase::Answers | Phase::Held, Input::Cancelled { reason }) => {
                 self.end(CompactionOutcome::Cancelled { reason }, None)
             }
             // Late news that is no longer awaited.
@@ -542,7 +553,10 @@ impl Compacting {
         } else {
             // If the trigger is far below the window, a tenth of the window may be more than there is.
             let freed = share(window, FREED_SHARE).min(share(trigger, 1.0 - SUCCESS_SHARE));
-            by_trigger.min(self.params.tokens_before.saturating_sub(freed))
+            let before = self.params.prepared_for.unwrap_or(self.params.tokens_before);
+            // What is added until then is kept, too.
+            let added = before.saturating_sub(self.params.tokens_before);
+            by_trigger.min(before.saturating_sub(freed)).saturating_sub(added)
         };
         Some(if self.rung == Rung::Least { target.max(self.least_with_summary()) } else { target })
     }

@@ -11,13 +11,15 @@ use std::sync::Arc;
 use crate::context_usage::{Window, WindowSource};
 use crate::cost::CostLimits;
 use crate::entry::Trigger;
-use crate::settings::CompactionSettings;
+use crate::settings::{CompactionSettings, share};
 
 #[cfg(test)]
 mod tests;
 
 /// The assumed output of one answer if a request has no limit, in tokens.
 pub(crate) const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
+/// The largest soft threshold, as a share of the trigger: a preparation takes time.
+const SOFT_SHARE_MAX: f64 = 0.8;
 /// The maximum share of a window that is kept free for one answer: one part in this many.
 const ANSWER_SHARE: u64 = 16;
 
@@ -36,6 +38,8 @@ pub struct Size {
     pub is_due: bool,
     /// Whether the next request could not be sent with room for an answer.
     pub at_window: bool,
+    /// Once the soft threshold is reached, and until the trigger is: the trigger, in tokens.
+    pub nears: Option<u64>,
     /// Whether the estimated part is so large that the trigger may or may not be reached: a provider that counts is
     /// asked. [`Tracker::is_uncertain`](crate::usage::Tracker::is_uncertain) decides it.
     pub is_uncertain: bool,
@@ -87,12 +91,21 @@ impl ContextLimits {
         Some(trigger.max(paused_until.unwrap_or(0)))
     }
 
+    /// Returns the size of the context, in tokens, from which on a compaction is prepared: the soft threshold, with room
+    /// to the trigger; `None` if none is.
+    fn nears_at(&self) -> Option<u64> {
+        let (window, trigger) = (self.window.tokens?, self.compacts_at()?);
+        let is_regular = !self.is_paused && !self.only_at_window;
+        is_regular.then(|| share(window, self.settings.soft_threshold).min(share(trigger, SOFT_SHARE_MAX)))
+    }
+
     /// Evaluates a context of `tokens` tokens, and of `counted` by our own count alone, in a session that has
     /// cost `cost_microdollars` so far.
     pub fn size(&self, tokens: u64, counted: u64, cost_microdollars: u64) -> Size {
         let window = self.window.tokens;
         let at_window = self.full_at().is_some_and(|full| tokens >= full);
         let is_due = self.compacts_at().is_some_and(|trigger| tokens >= trigger);
+        let is_near = !is_due && self.nears_at().is_some_and(|soft| tokens >= soft);
         let over_budget = self.cost.used_up(cost_microdollars);
         let is_window_guessed = matches!(
             self.window.source,
@@ -105,6 +118,7 @@ impl ContextLimits {
             is_window_guessed,
             is_due,
             at_window,
+            nears: self.compacts_at().filter(|_| is_near),
             is_uncertain: false,
             over_budget,
         }

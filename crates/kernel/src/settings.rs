@@ -89,9 +89,9 @@ pub struct CompactionSettings {
     pub unknown_window: UnknownWindow,
     /// The most bytes a request may have; images fill it before they fill the window.
     pub max_request_bytes: u64,
-    /// Reserved, and of no effect yet: the fraction of the window at which background preparation begins.
+    /// The fraction of the window from which on a compaction is prepared; taken as at most 0.8 of the trigger.
     pub soft_threshold: f64,
-    /// Reserved, and of no effect yet: whether summaries are prepared in the background.
+    /// Whether a compaction is prepared in the background between `soft_threshold` and the trigger.
     pub background: bool,
     /// Replaces the instruction of the summary request; `{messages}` in it is where the transcript goes.
     pub compact_prompt: Option<String>,

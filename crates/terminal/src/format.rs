@@ -169,7 +169,12 @@ pub fn compaction(end: &Compacted) -> String {
         duration(end.duration_ms),
         cost.unwrap_or_default(),
         text::kept_facts(end).map(|kept| format!(", {kept}")).unwrap_or_default(),
-    )
+    ) + if end.prepared_ms.is_some() { ", prepared in the background" } else { "" }
+}
+
+/// Describes a context that will be compacted soon.
+pub fn compaction_near(tokens: u64, compacts_at: u64) -> String {
+    format!("context {} tokens; it is compacted at {}", tenths(tokens), tenths(compacts_at))
 }
 
 /// Describes a tool call in one line: `read src/lib.rs`.

@@ -126,6 +126,7 @@ fn compact(
         failed_attempts: 0,
         debt: Vec::new(),
         debt_left: Vec::new(),
+        prepared_for: None,
         native: None,
     };
     let (mut compacting, effects) = Compacting::begin(params);
@@ -144,7 +145,9 @@ fn compact(
             }
             Effect::Install(segment) => return Some(segment),
             Effect::Withdraw(_) | Effect::FallBack { .. } | Effect::NativeFailed { .. } => continue,
-            Effect::InstallPrune(_) | Effect::Summarised(_) | Effect::End(_) => return None,
+            Effect::Prepared | Effect::InstallPrune(_) | Effect::Summarised(_) | Effect::End(_) => {
+                return None;
+            }
         };
         effects.extend(compacting.on(input));
     }

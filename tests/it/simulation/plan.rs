@@ -108,6 +108,8 @@ impl Plan {
             keep_recent_tokens: pick(random, &[None, None, Some(window / 10), Some(window / 3)]),
             threshold: pick(random, &[Some(0.80), Some(0.60), None]),
             preserve_messages: pick(random, &[None, None, Some(4)]),
+            soft_threshold: pick(random, &[0.65, 0.65, 0.3]),
+            background: !once_in(random, 4),
             ..CompactionSettings::default()
         };
         let panics = match random.below(4) {

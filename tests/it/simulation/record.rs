@@ -259,6 +259,9 @@ impl Record {
             EntryKind::CompactionEnded(ended) => {
                 assert_eq!(self.open_compaction, Some(ended.started), "entry {id}: an end without its start");
                 self.open_compaction = None;
+                if ended.prepared_ms.is_some() {
+                    self.happened("a compaction was prepared");
+                }
                 if ended.outcome.is_installed() {
                     self.installed = Some(ended.clone());
                 } else {

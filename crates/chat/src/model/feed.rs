@@ -43,6 +43,9 @@ impl Model {
                 self.context(*context);
             }
             EventKind::RunEnd { outcome, context } => self.run_end(outcome, *context),
+            EventKind::CompactionNear { tokens, compacts_at } => {
+                self.note(Look::DIM, &format::compaction_near(*tokens, *compacts_at));
+            }
             EventKind::CompactionStart { tokens_before, trigger, .. } => {
                 let what = format::compacting(*trigger, *tokens_before);
                 self.compacting = Some((what, self.now_ms));

@@ -106,6 +106,9 @@ impl View {
             EventKind::QuestionEnded { question, end } => {
                 self.note(Look::DIM, &format!("  question {question} was {}", end.as_str()))?;
             }
+            EventKind::CompactionNear { tokens, compacts_at } => {
+                self.note(Look::DIM, &format!("  {}", format::compaction_near(*tokens, *compacts_at)))?;
+            }
             EventKind::CompactionStart { tokens_before, .. } => {
                 let size = format::short(*tokens_before);
                 if self.notes.as_ref().is_some_and(Screen::is_terminal) {

@@ -165,32 +165,11 @@ impl Files {
     }
 }
 
-/// Settings that are read and have no effect.
-const WITHOUT_EFFECT: [&str; 2] = ["background", "soft_threshold"];
-
-/// Returns messages about the settings of a value that have no effect.
-fn without_effect(value: &Value, said: impl Fn(&[String], &str) -> String) -> Vec<String> {
-    let set = leaves(value).into_iter().map(|(parts, _)| parts).filter(|parts| {
-        matches!(parts.as_slice(), [.., section, key] if section == "compaction" && WITHOUT_EFFECT.contains(&key.as_str()))
-    });
-    let reason = "it is reserved and has no effect yet; nothing is prepared in the background";
-    set.map(|parts| said(&parts, reason)).collect()
-}
-
 /// Merges the values of the files, which were checked.
 pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>) -> Result<Loaded> {
     let mut merged = serde_norway::to_value(Config::default())?;
     let mut named = Value::default();
     let (mut origins, mut lacking) = (Origins::default(), Lacking::default());
-    let mut reserved = Vec::new();
-    for (source, value) in [(&files.own, &own), (&files.project, &project)] {
-        if let (Some(source), Some(value)) = (source, value) {
-            reserved.extend(without_effect(value, |parts, reason| at(source, parts, reason)));
-        }
-    }
-    for over in &files.overrides.settings {
-        reserved.extend(without_effect(&over.value, |parts, reason| over.wrong(parts, reason)));
-    }
     if let Some(value) = own {
         named = value.get("providers").cloned().unwrap_or_default();
         origins.put(&value, &merged, files.own.as_ref().map(|source| source.path.display().to_string()));
@@ -204,7 +183,7 @@ pub(crate) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
         source: files.project.as_ref(),
         folder: files.overrides.surroundings.path(".").canonicalize().unwrap_or_default(),
         is_trusted: is_trusted(&own_config, &files.overrides.surroundings),
-        warnings: [files.warnings.clone(), reserved].concat(),
+        warnings: files.warnings.clone(),
         notes: Vec::new(),
     };
     if let Some(value) = project.clone() {

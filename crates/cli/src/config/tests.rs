@@ -8,7 +8,6 @@ use super::layers::trust::{Rule, rule};
 use super::layers::{Author, Files, Source, assemble, leaves, load, merge};
 use super::overrides::variable_of;
 use super::{Config, Overrides, keys};
-use crate::config::surroundings::Surroundings;
 
 /// Returns the problem with a file, or an empty text.
 pub(crate) fn problem(text: &str) -> String {
@@ -201,32 +200,6 @@ fn every_setting_has_a_name_and_a_variable_of_its_own() {
     assert_eq!(keys::similar("compaction.thresold"), Some("compaction.threshold"));
     assert_eq!(keys::similar("threshold"), Some("compaction.threshold"));
     assert_eq!(keys::similar("weather"), None);
-}
-
-#[test]
-fn settings_without_effect_are_warned_of() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("own.yaml");
-    let text = "compaction:\n  threshold: 0.7\n  soft_threshold: 0.5\nmodels: { m: { compaction: { background: true } } }\n";
-    std::fs::write(&path, text).expect("written");
-    let flags = ["compaction.background=false".to_owned()];
-    let overrides = Overrides::read(&flags, &Surroundings::default()).expect("a setting");
-    let mut warnings = load(Some(&path), overrides).expect("it is valid").warnings;
-    // The environment of the test may have variables of its own.
-    warnings.retain(|warning| !warning.starts_with("the variable "));
-    let starts: Vec<String> = [
-        format!("{}, line 3: compaction.soft_threshold: ", path.display()),
-        format!("{}, line 4: models.m.compaction.background: ", path.display()),
-        "--set compaction.background: ".to_owned(),
-    ]
-    .into();
-    assert_eq!(warnings.len(), starts.len(), "{warnings:?}");
-    for (warning, start) in warnings.iter().zip(starts) {
-        assert!(
-            warning.starts_with(&start) && warning.contains("has no effect yet"),
-            "{start}: {warnings:?}"
-        );
-    }
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn with_ids(place: &Place) -> Vec<Vec<String>> {
                 }
                 "<QUESTION>" => with.push("1".to_owned()),
                 "<VALUE>" => with.push("yes".to_owned()),
+                "<WORD>..." => with.push("word".to_owned()),
                 _ => {}
             }
         }

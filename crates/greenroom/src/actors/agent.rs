@@ -139,6 +139,11 @@ impl AgentState {
                     return;
                 }
                 let mut size = measured.size.clone();
+                if size.nears.is_some() {
+                    let measured = measured.clone();
+                    let _ = self.session.cast(SessionMessage::Nears { stamp, measured }.into());
+                }
+                let Some(running) = self.current(stamp) else { return };
                 running.measured = Some(measured);
                 running.context = context;
                 size.is_uncertain = size.is_uncertain && self.can_count(stamp);

@@ -1,6 +1,8 @@
 //! The compactor: performs the compaction in progress. It drives `Compacting`, and supervises one child for
 //! each request to a summariser; the two halves of a split turn are summarised concurrently.
 //!
+//! A preparation is the same work before the compaction has started, whose result the compactor holds.
+//!
 //! Invariants: at most [`CHILDREN_MAX`] children at a time; a child that fails or panics harms neither its
 //! siblings nor the session: only its request is repeated. The compactor's state can be rebuilt from the log,
 //! so a crash leaves the history unchanged.
@@ -9,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_kernel::compacting::{Effect, HookDecision, Input, SummaryRequest};
+use greenroom_kernel::compacting::{CompactionParams, Effect, HookDecision, Input, SummaryRequest};
 use greenroom_kernel::retry::BACKOFF_MS_MAX;
 use greenroom_kernel::run::is_full;
 use greenroom_kernel::usage::Ratio;
@@ -21,7 +23,8 @@ use crate::actors::agent::jitter;
 use crate::actors::{compaction_requests, summary_call};
 use crate::core::deps::Deps;
 use crate::core::message::{
-    CompactionOrder, CompactionWork, CompactorMessage, RequestHead, SessionMail, SessionMessage, Summariser,
+    CompactionOrder, CompactionWork, CompactorMessage, Effort, RequestHead, SessionMail, SessionMessage,
+    Summariser, WorkId,
 };
 use crate::core::shared::SessionShared;
 use crate::core::trace;
@@ -51,8 +54,15 @@ pub(crate) struct CompactorState {
 }
 
 struct Running {
-    /// The entry of its start: messages about another compaction are late.
-    id: EntryId,
+    /// Messages about other work are late.
+    id: WorkId,
+    /// The name under which it began: it differs for a compaction that was prepared.
+    begun_as: WorkId,
+    began: tokio::time::Instant,
+    /// How long it took until it was ready, in milliseconds, for a preparation that is.
+    ready_after_ms: Option<u64>,
+    /// How long it was prepared before the compaction started, in milliseconds.
+    prepared_ms: Option<u64>,
     /// The compaction's span in the trace.
     span: Span,
     work: CompactionWork,
@@ -104,23 +114,23 @@ impl Actor for Compactor {
         state.deps.probe(&state.shared.id, message.point());
         match message {
             CompactorMessage::Begin(order) => state.begin(&myself, *order).await,
-            CompactorMessage::HooksDecided { compaction, decision } => {
-                state.input(&myself, compaction, Input::Hooks(decision)).await;
+            CompactorMessage::HooksDecided { work, decision } => {
+                state.input(&myself, work, Input::Hooks(decision)).await;
             }
-            CompactorMessage::Answered { compaction, id, answer } => {
-                state.answered(&myself, compaction, id, answer).await;
+            CompactorMessage::Answered { work, id, answer } => {
+                state.answered(&myself, work, id, answer).await;
             }
-            CompactorMessage::AskNow { compaction, id } => {
-                if let Some(running) = state.current(compaction) {
+            CompactorMessage::AskNow { work, id } => {
+                if let Some(running) = state.current(work) {
                     running.queue.extend(running.delayed.remove(&id).map(|(question, _)| question));
                     state.start_children(&myself).await;
                 }
             }
-            CompactorMessage::Installed { compaction, installed } => {
-                state.input(&myself, compaction, Input::Installed(installed)).await;
+            CompactorMessage::Installed { work, installed } => {
+                state.input(&myself, work, Input::Installed(installed)).await;
             }
-            CompactorMessage::Cancel { compaction, reason } => {
-                state.input(&myself, compaction, Input::Cancelled { reason }).await;
+            CompactorMessage::Cancel { work, reason } => {
+                state.input(&myself, work, Input::Cancelled { reason }).await;
             }
         }
         Ok(())
@@ -136,12 +146,12 @@ impl Actor for Compactor {
             // The request of a child that panicked is repeated; its siblings continue.
             SupervisionEvent::ActorFailed(child, reason) => {
                 let Some(running) = &mut state.running else { return Ok(()) };
-                let compaction = running.id;
+                let work = running.id;
                 if let Some(Child { id, .. }) = running.children.remove(&child.get_id()) {
                     let failure =
                         Failure::new(FailureClass::Other, format!("a summary's call died: {reason}"));
                     let input = Input::Answered { id, answer: Err(failure), jitter: 0 };
-                    state.input(&myself, compaction, input).await;
+                    state.input(&myself, work, input).await;
                 }
             }
             SupervisionEvent::ActorTerminated(..)
@@ -154,9 +164,26 @@ impl Actor for Compactor {
 
 impl CompactorState {
     async fn begin(&mut self, myself: &ActorRef<CompactorMessage>, order: CompactionOrder) {
-        let CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers, head } = order;
+        let CompactionOrder { id, adopts, span, work, effects, ratio, doubts_window, summarisers, head } =
+            order;
+        let adopted = match (&mut self.running, &work) {
+            (Some(running), CompactionWork::Replace(due)) if adopts => running.adopt(id, &span, due.params()),
+            (_, CompactionWork::Replace(_) | CompactionWork::Branch(_)) => None,
+        };
+        if let Some(effects) = adopted {
+            return self.perform(myself, effects).await;
+        }
+        // What was prepared is of no use for this compaction.
+        if let Some(unused) = self.running.as_ref().map(|running| running.id) {
+            let reason = "the conversation outgrew it".to_owned();
+            Box::pin(self.input(myself, unused, Input::Cancelled { reason })).await;
+        }
         self.running = Some(Box::new(Running {
             id,
+            begun_as: id,
+            began: tokio::time::Instant::now(),
+            ready_after_ms: None,
+            prepared_ms: None,
             span,
             work,
             summarisers,
@@ -174,12 +201,12 @@ impl CompactorState {
     async fn answered(
         &mut self,
         myself: &ActorRef<CompactorMessage>,
-        compaction: EntryId,
+        work: WorkId,
         id: u32,
         answer: Result<Box<AssistantMessage>, Failure>,
     ) {
         let session = self.session.clone();
-        if let Some(running) = self.current(compaction) {
+        if let Some(running) = self.current(work) {
             let child = running.children.extract_if(|_, child| child.id == id).next().map(|(_, child)| child);
             match (&answer, child) {
                 (Ok(answer), _) => running.bill(answer),
@@ -187,18 +214,19 @@ impl CompactorState {
                 (Err(_), None) => {}
             }
         }
-        let jitter = jitter(&self.shared.id, compaction.0, id.into());
-        self.input(myself, compaction, Input::Answered { id, answer, jitter }).await;
+        let (WorkId::Compaction(EntryId(number)) | WorkId::Preparation(number)) = work;
+        let jitter = jitter(&self.shared.id, number, id.into());
+        self.input(myself, work, Input::Answered { id, answer, jitter }).await;
         self.start_children(myself).await;
     }
 
-    /// Returns the compaction in progress if the message is about it. Late messages are dropped here.
-    fn current(&mut self, compaction: EntryId) -> Option<&mut Running> {
-        self.running.as_deref_mut().filter(|running| running.id == compaction)
+    /// Returns the work in progress if the message is about it. Late messages are dropped here.
+    fn current(&mut self, work: WorkId) -> Option<&mut Running> {
+        self.running.as_deref_mut().filter(|running| [running.id, running.begun_as].contains(&work))
     }
 
-    async fn input(&mut self, myself: &ActorRef<CompactorMessage>, compaction: EntryId, input: Input) {
-        let Some(running) = self.current(compaction) else { return };
+    async fn input(&mut self, myself: &ActorRef<CompactorMessage>, work: WorkId, input: Input) {
+        let Some(running) = self.current(work) else { return };
         let effects = match &mut running.work {
             CompactionWork::Replace(compacting) => compacting.on(input),
             CompactionWork::Branch(branch) => branch.on(input),
@@ -209,15 +237,17 @@ impl CompactorState {
     async fn perform(&mut self, myself: &ActorRef<CompactorMessage>, effects: Vec<Effect>) {
         for effect in effects {
             let Some(running) = &mut self.running else { return };
-            if let Effect::Ask(SummaryRequest { after_ms, attempt, failure: Some(failure), .. }) = &effect {
-                let compaction = Some(running.id);
+            if let Effect::Ask(SummaryRequest { after_ms, attempt, failure: Some(failure), .. }) = &effect
+                && let WorkId::Compaction(id) = running.id
+            {
+                let compaction = Some(id);
                 let (attempt, delay_ms, failure) = (*attempt, *after_ms, failure.clone());
                 self.shared
                     .publish(&self.deps.bus, EventKind::Retry { compaction, attempt, delay_ms, failure });
             }
             match effect {
                 Effect::Consult(plan) => {
-                    let compaction = running.id;
+                    let id = running.id;
                     trace::planned(&running.span, &self.shared.id, &plan);
                     let CompactionWork::Replace(compacting) = &running.work else { continue };
                     let params = compacting.params();
@@ -229,21 +259,21 @@ impl CompactorState {
                         plan: Arc::new(*plan),
                         compaction: compaction_requests::requests_to(&self.session),
                     };
-                    self.consult(myself, compaction, proposal);
+                    self.consult(myself, id, proposal);
                 }
                 Effect::Ask(question) if question.after_ms > 0 => {
-                    let (id, compaction, compactor) = (question.id, running.id, myself.clone());
+                    let (id, work, compactor) = (question.id, running.id, myself.clone());
                     let delay = Duration::from_millis(question.after_ms);
                     let wait = trace::wait(&running.span, &self.shared.id, "retry");
                     running.delayed.insert(id, (question, wait));
-                    compactor.send_after(delay, move || CompactorMessage::AskNow { compaction, id });
+                    compactor.send_after(delay, move || CompactorMessage::AskNow { work, id });
                 }
                 Effect::Ask(question) => running.queue.push_back(question),
                 Effect::FallBack { from, to, reason } => {
                     let name = |index: usize| running.summarisers[index].model.as_str();
                     let message = format!(
-                        "compaction {}: {} could not write the summary: {reason}; {} is asked instead",
-                        running.id,
+                        "{}: {} could not write the summary: {reason}; {} is asked instead",
+                        running.title(),
                         name(from),
                         name(to)
                     );
@@ -253,44 +283,54 @@ impl CompactorState {
                 Effect::NativeFailed { reason } => {
                     let model = running.summarisers.last().map_or("", |own| own.model.as_str());
                     let message = format!(
-                        "compaction {}: the provider of {model} could not compact the conversation: {reason}; a summary \
-                         is written instead",
-                        running.id
+                        "{}: the provider of {model} could not compact the conversation: {reason}; a summary is \
+                         written instead",
+                        running.title()
                     );
                     tracing::warn!(session = %self.shared.id, "{message}");
                     self.shared.publish(&self.deps.bus, EventKind::Warning { message });
                 }
                 Effect::Withdraw(ids) => running.withdraw(&ids),
+                Effect::Prepared => running.ready_after_ms = Some(running.elapsed_ms()),
                 Effect::Install(segment) => {
-                    let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
-                    let message =
-                        SessionMessage::ReplacePathSegment { compaction, segment, cost_microdollars };
+                    let WorkId::Compaction(compaction) = running.id else { continue };
+                    let effort = running.effort();
+                    let message = SessionMessage::ReplacePathSegment { compaction, segment, effort };
                     let _ = self.session.cast(message.into());
                 }
                 Effect::Summarised(record) => {
-                    let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
+                    let cost_microdollars = running.cost_microdollars;
+                    let WorkId::Compaction(compaction) = running.id else { continue };
                     self.running = None;
                     let message = SessionMessage::BranchSummarised { compaction, record, cost_microdollars };
                     let _ = self.session.cast(message.into());
                     return;
                 }
                 Effect::InstallPrune(segment) => {
-                    let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
-                    let message = SessionMessage::PruneResults { compaction, segment, cost_microdollars };
+                    let WorkId::Compaction(compaction) = running.id else { continue };
+                    let effort = running.effort();
+                    let message = SessionMessage::PruneResults { compaction, segment, effort };
                     let _ = self.session.cast(message.into());
                 }
                 Effect::End(end) => {
-                    let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
+                    let (id, effort) = (running.id, running.effort());
                     for child in running.children.values() {
                         // Nobody waits for this compaction any more. Dropping it drops its model calls.
                         child.actor.kill();
                     }
                     self.running = None;
-                    if !end.outcome.is_installed() {
-                        let end = Box::new(end);
-                        let over = SessionMessage::CompactionOver { compaction, end, cost_microdollars };
-                        let _ = self.session.cast(over.into());
-                    }
+                    let is_installed = end.outcome.is_installed();
+                    let (end, cost_microdollars) = (Box::new(end), effort.cost_microdollars);
+                    let over = match id {
+                        WorkId::Compaction(_) if is_installed => return,
+                        WorkId::Compaction(compaction) => {
+                            SessionMessage::CompactionOver { compaction, end, effort }
+                        }
+                        WorkId::Preparation(number) => {
+                            SessionMessage::PreparationOver { number, end, cost_microdollars }
+                        }
+                    };
+                    let _ = self.session.cast(over.into());
                     return;
                 }
             }
@@ -298,16 +338,11 @@ impl CompactorState {
         self.start_children(myself).await;
     }
 
-    fn consult(
-        &self,
-        myself: &ActorRef<CompactorMessage>,
-        compaction: EntryId,
-        proposal: CompactionProposal,
-    ) {
+    fn consult(&self, myself: &ActorRef<CompactorMessage>, work: WorkId, proposal: CompactionProposal) {
         let compactor = myself.clone();
         if self.deps.hooks.is_empty() {
             let decision = HookDecision::Continue;
-            let _ = compactor.cast(CompactorMessage::HooksDecided { compaction, decision });
+            let _ = compactor.cast(CompactorMessage::HooksDecided { work, decision });
             return;
         }
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
@@ -316,13 +351,13 @@ impl CompactorState {
             for message in warnings {
                 shared.publish(&deps.bus, EventKind::Warning { message });
             }
-            let _ = compactor.cast(CompactorMessage::HooksDecided { compaction, decision });
+            let _ = compactor.cast(CompactorMessage::HooksDecided { work, decision });
         });
     }
 
     async fn start_children(&mut self, myself: &ActorRef<CompactorMessage>) {
         let Some(running) = &mut self.running else { return };
-        let compaction = running.id;
+        let work = running.id;
         while running.children.len() < CHILDREN_MAX {
             let Some(question) = running.queue.pop_front() else { return };
             let summariser = running.summarisers[question.summariser].clone();
@@ -333,7 +368,7 @@ impl CompactorState {
                 deps: Arc::clone(&self.deps),
                 span: running.span.clone(),
                 summariser: summariser.clone(),
-                compaction,
+                work,
                 shared: Arc::clone(&self.shared),
                 head: running.head.clone(),
                 fills_window: is_full(tokens, running.summariser_window()),
@@ -347,7 +382,7 @@ impl CompactorState {
                 Err(error) => {
                     let failure =
                         Failure::new(FailureClass::Other, format!("a summary could not be started: {error}"));
-                    let _ = myself.cast(CompactorMessage::Answered { compaction, id, answer: Err(failure) });
+                    let _ = myself.cast(CompactorMessage::Answered { work, id, answer: Err(failure) });
                 }
             }
         }
@@ -355,6 +390,34 @@ impl CompactorState {
 }
 
 impl Running {
+    /// Takes a preparation over for a compaction that has started. Returns the next effects; `None` if there is no
+    /// preparation, or it is of no use for this compaction.
+    fn adopt(&mut self, id: WorkId, span: &Span, due: &CompactionParams) -> Option<Vec<Effect>> {
+        let (WorkId::Preparation(_), CompactionWork::Replace(prepared)) = (self.id, &mut self.work) else {
+            return None;
+        };
+        let effects = prepared.adopt(due)?;
+        (self.id, self.span) = (id, span.clone());
+        self.prepared_ms = Some(self.ready_after_ms.unwrap_or_else(|| self.elapsed_ms()));
+        Some(effects)
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn effort(&self) -> Effort {
+        Effort { cost_microdollars: self.cost_microdollars, prepared_ms: self.prepared_ms }
+    }
+
+    /// Returns its name for people.
+    fn title(&self) -> String {
+        match self.id {
+            WorkId::Compaction(id) => format!("compaction {id}"),
+            WorkId::Preparation(_) => "preparing a compaction".to_owned(),
+        }
+    }
+
     /// Returns how many tokens a request to the summariser may have.
     fn summariser_window(&self) -> u64 {
         match &self.work {
@@ -406,7 +469,7 @@ struct SummaryArguments {
     /// The compaction's span in the trace.
     span: Span,
     summariser: Summariser,
-    compaction: EntryId,
+    work: WorkId,
     shared: Arc<SessionShared>,
     head: RequestHead,
     /// Whether the request fills the summariser's window, so an empty answer means that it is too large.
@@ -453,6 +516,7 @@ impl Actor for SummaryActor {
         };
         let answer = summary_call::ask(
             &state.span,
+            matches!(state.work, WorkId::Compaction(_)),
             &state.summariser,
             &state.session,
             &state.deps,
@@ -470,7 +534,7 @@ impl Actor for SummaryActor {
             let class = if is_overflow { FailureClass::ContextOverflow } else { error.failure.class };
             Failure { class, ..error.failure }
         });
-        let _ = state.compactor.cast(CompactorMessage::Answered { compaction: state.compaction, id, answer });
+        let _ = state.compactor.cast(CompactorMessage::Answered { work: state.work, id, answer });
         myself.stop(None);
         Ok(())
     }

@@ -51,6 +51,7 @@ mod open_run;
 mod opening;
 mod outgoing;
 pub(crate) mod parked;
+mod preparation;
 mod prompts;
 mod questions;
 mod record;
@@ -351,6 +352,9 @@ impl SessionState {
             SessionMessage::Compact { stamp, trigger, at_window, failed_attempts, measured } => {
                 Box::pin(self.compact_for_run(stamp, trigger, at_window, failed_attempts, &measured)).await;
             }
+            SessionMessage::Nears { stamp, measured } => {
+                Box::pin(self.nears_in_run(stamp, &measured)).await;
+            }
             SessionMessage::Spent { stamp, usage, cost_microdollars } => {
                 Box::pin(self.calls_spent(stamp, usage, cost_microdollars)).await;
             }
@@ -374,23 +378,27 @@ impl SessionState {
                     Box::pin(self.measured_for_compaction(number, &measured)).await
                 }
             },
-            SessionMessage::ReplacePathSegment { compaction, segment, cost_microdollars } => {
-                Box::pin(self.replace_path_segment(compaction, *segment, cost_microdollars)).await;
+            SessionMessage::ReplacePathSegment { compaction, segment, effort } => {
+                Box::pin(self.replace_path_segment(compaction, *segment, effort)).await;
             }
             SessionMessage::BranchSummarised { compaction, record, cost_microdollars } => {
                 Box::pin(self.branch_summarised(compaction, *record, cost_microdollars)).await;
             }
-            SessionMessage::PruneResults { compaction, segment, cost_microdollars } => {
-                Box::pin(self.prune_results(compaction, *segment, cost_microdollars)).await;
+            SessionMessage::PruneResults { compaction, segment, effort } => {
+                Box::pin(self.prune_results(compaction, *segment, effort)).await;
             }
-            SessionMessage::CompactionOver { compaction, end, cost_microdollars } => {
-                Box::pin(self.compaction_over(compaction, *end, cost_microdollars)).await;
+            SessionMessage::CompactionOver { compaction, end, effort } => {
+                Box::pin(self.compaction_over(compaction, *end, effort)).await;
+            }
+            SessionMessage::PreparationOver { number, end, cost_microdollars } => {
+                Box::pin(self.preparation_over(number, *end, cost_microdollars)).await;
             }
         }
     }
 
     /// Notifies the tracker that the context was rewritten.
     fn context_rewritten(&mut self) {
+        self.discard_preparation("the context was rewritten");
         self.tracker.tell(TrackerMessage::Rewritten(self.log.path().to_vec()));
         self.tell_last_answer();
     }

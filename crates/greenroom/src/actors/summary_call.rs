@@ -62,9 +62,10 @@ pub(crate) fn compaction_request(
     }
 }
 
-/// Calls a summariser once. `parent` is the span above it in the trace.
+/// Calls a summariser once. `parent` is the span above it in the trace. `is_told` says whether events tell that it waits.
 pub(crate) async fn ask(
     parent: &Span,
+    is_told: bool,
     summariser: &Summariser,
     session: &ActorRef<SessionMail>,
     deps: &Deps,
@@ -87,7 +88,7 @@ pub(crate) async fn ask(
         Decision::Ask(request) => {
             let span = trace::chat(parent, &*lane.provider, &request);
             let began = tokio::time::Instant::now();
-            let answer = answer(lane, session, deps, shared, &span, *request).await;
+            let answer = answer(lane, is_told, session, deps, shared, &span, *request).await;
             let took = began.elapsed();
             match &answer {
                 Ok(answer) => trace::answered(&span, id, purpose, answer, took),
@@ -116,6 +117,7 @@ pub(crate) fn answered(provider: &str, model: &str, text: String) -> AssistantMe
 
 async fn answer(
     lane: &Arc<Lane>,
+    is_told: bool,
     session: &ActorRef<SessionMail>,
     deps: &Deps,
     shared: &Arc<SessionShared>,
@@ -127,7 +129,7 @@ async fn answer(
     let texts = || request.messages.iter().map(|text| message_tokens(text, Estimator::Classes)).sum::<u64>();
     let call = Call {
         family: shared.family(),
-        urgency: if shared.is_awaited() { Urgency::Summary } else { Urgency::Background },
+        urgency: if shared.is_summary_awaited() { Urgency::Summary } else { Urgency::Background },
         tokens: if lane.counts_tokens() {
             texts() + request.settings.output_tokens_max.unwrap_or(0)
         } else {
@@ -152,7 +154,9 @@ async fn answer(
     let mut wait = Span::none();
     let tell = |queued| {
         trace::queued(&mut wait, span, &shared.id, &queued);
-        shared.publish(&deps.bus, lane.queue_update(true, queued));
+        if is_told {
+            shared.publish(&deps.bus, lane.queue_update(true, queued));
+        }
     };
     let mut place = lane.enter(call, tell).await;
     trace::entered(span, &shared.id, asked.elapsed());

@@ -43,7 +43,7 @@ use crate::values::prompt::Reply;
 use crate::values::state::State;
 
 pub(crate) use orders::{
-    Answer, BeginRun, CompactionOrder, CompactionWork, RequestHead, RunCompletion, Summariser,
+    Answer, BeginRun, CompactionOrder, CompactionWork, Effort, RequestHead, RunCompletion, Summariser, WorkId,
 };
 
 mod orders;
@@ -289,6 +289,8 @@ pub(crate) enum SessionMessage {
         failed_attempts: u32,
         measured: Box<Measurement>,
     },
+    /// From the agent: the context has passed the soft threshold.
+    Nears { stamp: RunAttempt, measured: Box<Measurement> },
     /// From a finished model call: costs that the log does not record with its answer.
     Spent { stamp: Option<RunAttempt>, usage: Usage, cost_microdollars: Option<u64> },
     /// From the agent: all events were published, and each answered prompt has its reply.
@@ -300,13 +302,15 @@ pub(crate) enum SessionMessage {
     Measured { purpose: MeasureFor, measured: Box<Measurement> },
 
     /// From the compactor: replace the segment if it is unchanged.
-    ReplacePathSegment { compaction: EntryId, segment: Box<Segment>, cost_microdollars: Option<u64> },
+    ReplacePathSegment { compaction: EntryId, segment: Box<Segment>, effort: Effort },
     /// From the compactor: the summary of the abandoned branch.
     BranchSummarised { compaction: EntryId, record: Box<BranchRecord>, cost_microdollars: Option<u64> },
     /// From the compactor: shorten these results if they are unchanged.
-    PruneResults { compaction: EntryId, segment: Box<PruneSegment>, cost_microdollars: Option<u64> },
+    PruneResults { compaction: EntryId, segment: Box<PruneSegment>, effort: Effort },
     /// From the compactor: the compaction is over.
-    CompactionOver { compaction: EntryId, end: Box<End>, cost_microdollars: Option<u64> },
+    CompactionOver { compaction: EntryId, end: Box<End>, effort: Effort },
+    /// From the compactor: a preparation is over, and no compaction uses it.
+    PreparationOver { number: u64, end: Box<End>, cost_microdollars: Option<u64> },
 }
 
 impl SessionMessage {
@@ -353,6 +357,7 @@ impl SessionMessage {
             Self::Measure { .. } => "session/measure",
             Self::Project { .. } => "session/project",
             Self::Compact { .. } => "session/compact",
+            Self::Nears { .. } => "session/nears",
             Self::Spent { .. } => "session/spent",
             Self::EventsFlushed => "session/events_flushed",
             Self::LimitLearned { .. } => "session/limit_learned",
@@ -361,6 +366,7 @@ impl SessionMessage {
             Self::BranchSummarised { .. } => "session/branch_summarised",
             Self::PruneResults { .. } => "session/prune_results",
             Self::CompactionOver { .. } => "session/compaction_over",
+            Self::PreparationOver { .. } => "session/preparation_over",
         }
     }
 }
@@ -600,20 +606,20 @@ impl TrackerMessage {
     }
 }
 
-/// Messages to a compactor about a compaction in progress. Each names the entry of its start.
+/// Messages to a compactor. Each names the work that it is about.
 pub(crate) enum CompactorMessage {
-    /// From the session: compact.
+    /// From the session: compact, or prepare to.
     Begin(Box<CompactionOrder>),
     /// From the hooks' task: their decision.
-    HooksDecided { compaction: EntryId, decision: HookDecision },
+    HooksDecided { work: WorkId, decision: HookDecision },
     /// From a summary child: its answer.
-    Answered { compaction: EntryId, id: u32, answer: Result<Box<AssistantMessage>, Failure> },
+    Answered { work: WorkId, id: u32, answer: Result<Box<AssistantMessage>, Failure> },
     /// From the task of a wait: send the request now.
-    AskNow { compaction: EntryId, id: u32 },
+    AskNow { work: WorkId, id: u32 },
     /// From the session: whether the segment was replaced.
-    Installed { compaction: EntryId, installed: bool },
+    Installed { work: WorkId, installed: bool },
     /// From the session: stop; no run or caller waits for the compaction.
-    Cancel { compaction: EntryId, reason: String },
+    Cancel { work: WorkId, reason: String },
 }
 
 impl CompactorMessage {

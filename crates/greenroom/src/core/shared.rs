@@ -258,6 +258,11 @@ impl SessionShared {
         self.published.lock().is_awaited
     }
 
+    /// Whether a caller, a run or input waits for a compaction that has started.
+    pub(crate) fn is_summary_awaited(&self) -> bool {
+        self.published.lock().is_summary_awaited
+    }
+
     pub(crate) fn actor(&self) -> Option<ActorRef<SessionMail>> {
         self.actor.lock().clone()
     }

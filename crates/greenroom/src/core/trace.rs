@@ -308,6 +308,18 @@ pub(crate) fn compaction(parent: &Span, id: &str, entry: EntryId, started: &Comp
     span
 }
 
+/// Opens the span of a preparation.
+pub(crate) fn preparation(parent: &Span, id: &str, tokens: u64) -> Span {
+    let span = info_span!(
+        parent: parent,
+        "prepare_compaction",
+        "gen_ai.conversation.id" = id,
+        "greenroom.compaction.tokens_before" = tokens,
+    );
+    info!(parent: &span, session = id, tokens, "a compaction is being prepared");
+    span
+}
+
 /// Records the end of a compaction.
 pub(crate) fn compaction_ended(span: &Span, id: &str, end: &Compacted) {
     span.record("greenroom.compaction.tokens_after", end.tokens_after);

@@ -203,6 +203,13 @@ pub enum EventKind {
         /// The context's size at the end, and the model's window.
         context: ContextUsage,
     },
+    /// The context has passed the soft threshold: a compaction is near. Told once before each.
+    CompactionNear {
+        /// The context's size, in tokens.
+        tokens: u64,
+        /// The size at which it will be compacted, in tokens.
+        compacts_at: u64,
+    },
     /// A compaction has started. Durable.
     CompactionStart {
         /// The event's entry, which the end names as `started`.
@@ -385,6 +392,7 @@ impl EventKind {
             Self::HandOff { .. } => EventType::HandOff,
             Self::UsageUpdate { .. } => EventType::UsageUpdate,
             Self::RunEnd { .. } => EventType::RunEnd,
+            Self::CompactionNear { .. } => EventType::CompactionNear,
             Self::CompactionStart { .. } => EventType::CompactionStart,
             Self::CompactionEnd(_) => EventType::CompactionEnd,
             Self::SessionCompacted { .. } => EventType::SessionCompacted,
@@ -439,6 +447,7 @@ impl EventKind {
             | Self::HandOff { .. }
             | Self::UsageUpdate { .. }
             | Self::RunEnd { .. }
+            | Self::CompactionNear { .. }
             | Self::CompactionStart { .. }
             | Self::CompactionEnd(_)
             | Self::SessionCompacted { .. }
@@ -495,6 +504,8 @@ names! {
         UsageUpdate = "usage_update",
         /// See [`EventKind::RunEnd`].
         RunEnd = "run_end",
+        /// See [`EventKind::CompactionNear`].
+        CompactionNear = "compaction_near",
         /// See [`EventKind::CompactionStart`].
         CompactionStart = "compaction_start",
         /// See [`EventKind::CompactionEnd`].

@@ -65,6 +65,10 @@ impl Queue {
         }
     }
 
+    pub(super) fn has_one_place(&self) -> bool {
+        self.places == 1
+    }
+
     /// Adds a waiter. Returns its number and its position; 1 is next.
     pub(super) fn add(
         &mut self,

@@ -45,6 +45,12 @@ pub struct Compacted {
     pub messages_removed: u64,
     /// The duration, in milliseconds.
     pub duration_ms: u64,
+    /// How long a run, a caller or queued input waited for it, in milliseconds.
+    #[serde(default)]
+    pub waited_ms: u64,
+    /// How long it was prepared in the background before it started, in milliseconds; `None` if it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared_ms: Option<u64>,
     /// The usage of its model calls.
     pub summary_usage: Usage,
     /// The cost of its model calls, in micro-dollars; `None` if the price is unknown.
@@ -68,6 +74,8 @@ impl From<&CompactionEnded> for Compacted {
             messages_after: ended.messages_after,
             messages_removed: ended.messages_removed,
             duration_ms: ended.duration_ms,
+            waited_ms: ended.waited_ms,
+            prepared_ms: ended.prepared_ms,
             summary_usage: ended.summary_usage,
             cost_microdollars: ended.cost_microdollars,
             recall: ended.recall,

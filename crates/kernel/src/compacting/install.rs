@@ -292,6 +292,10 @@ impl Compacting {
 
     pub(super) fn install(&mut self, segment: Box<Segment>) -> Vec<Effect> {
         assert!(segment.first <= segment.last && segment.last < segment.first_kept, "the kept part follows");
+        if self.params.prepared_for.is_some() {
+            (self.phase, self.held) = (Phase::Held, Some(segment));
+            return vec![Effect::Prepared];
+        }
         self.phase = Phase::Install;
         self.on_its_way = Some(segment.outcome.clone());
         vec![Effect::Install(segment)]

@@ -14,6 +14,9 @@ use crate::retry::Retries;
 use crate::settings::{CompactOptions, CompactionSettings, Occasion};
 use crate::usage::Ratio;
 
+/// How much of what a compaction keeps a preparation keeps at least: one part in this many.
+const PREPARED_KEEP_PARTS: u64 = 2;
+
 /// The parameters of a compaction.
 #[derive(Debug, Clone)]
 pub struct CompactionParams {
@@ -53,6 +56,8 @@ pub struct CompactionParams {
     pub debt: Vec<Arc<Entry>>,
     /// The part of the debt that is too large to be read now: it remains a debt.
     pub debt_left: Vec<EntryRange>,
+    /// For a preparation, the size of the context, in tokens, at which the result will be installed.
+    pub prepared_for: Option<u64>,
     /// How the provider of the session's model compacts by itself; `None` if it does not.
     pub native: Option<NativeSupport>,
 }
@@ -86,6 +91,10 @@ impl CompactionParams {
         for tokens in [&mut options.words_max.carried, &mut options.words_max.shown] {
             *tokens = to_estimate(*tokens, self.ratio);
         }
+        // A preparation leaves room for what is added before the installation.
+        let added = self.prepared_for.map_or(0, |then| then.saturating_sub(self.tokens_before));
+        let keep_with_added = options.keep_recent.saturating_sub(to_estimate(added, self.ratio));
+        options.keep_recent = keep_with_added.max(options.keep_recent / PREPARED_KEEP_PARTS);
         options.keep_recent = options.keep_recent.min(options.keep_max).max(1);
         // After an overflow, a context that fits matters more than the caller's wishes.
         if let Some(keep) = self.keep_recent.filter(|_| self.trigger != Trigger::Overflow) {

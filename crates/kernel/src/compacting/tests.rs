@@ -19,6 +19,7 @@ use crate::settings::{CompactionSettings, Strategy};
 use crate::size::{Estimator, entry_tokens};
 
 mod native;
+mod prepare;
 
 /// How a summariser behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,6 +162,7 @@ fn params(path: Vec<Arc<Entry>>, trigger: Trigger) -> CompactionParams {
         failed_attempts: 0,
         debt: Vec::new(),
         debt_left: Vec::new(),
+        prepared_for: None,
         native: None,
         path,
     }
@@ -234,6 +236,7 @@ fn run_with(
                 requests.push(request);
                 Input::Answered { id, answer, jitter: 0 }
             }
+            Effect::Prepared => panic!("nothing is prepared"),
             Effect::Summarised(_) => panic!("no branch is summarised"),
             Effect::FallBack { from, to, .. } => {
                 assert_eq!((from + 1, to < params.summarisers.len()), (to, true));
@@ -814,6 +817,7 @@ fn parts_of_a_size_that_was_refused_are_withdrawn() {
             | Effect::NativeFailed { .. }
             | Effect::Withdraw(_)
             | Effect::Install(_)
+            | Effect::Prepared
             | Effect::Summarised(_)
             | Effect::InstallPrune(_)
             | Effect::End(_) => {
@@ -1408,6 +1412,7 @@ fn first_asked(params: &CompactionParams) -> (Plan, Vec<(SummaryKind, u64)>) {
         | Effect::NativeFailed { .. }
         | Effect::Withdraw(_)
         | Effect::Install(_)
+        | Effect::Prepared
         | Effect::Summarised(_)
         | Effect::InstallPrune(_)
         | Effect::End(_) => None,

@@ -178,3 +178,24 @@ fn a_compaction_begins_at_one_size() {
     check(None, |limits| limits.window.tokens = None);
     check(None, |limits| limits.settings = settings(|settings| settings.enabled = false));
 }
+
+#[test]
+fn the_soft_threshold_is_passed_between_it_and_the_trigger() {
+    let check = |soft: Option<u64>, change: fn(&mut ContextLimits)| {
+        let limits = limits(change);
+        for tokens in (0..10_000).step_by(50) {
+            let trigger = limits.compacts_at().filter(|at| tokens < *at);
+            let expect = trigger.filter(|_| soft.is_some_and(|soft| tokens >= soft));
+            assert_eq!(limits.size(tokens, tokens, 0).nears, expect, "{tokens} of {limits:?}");
+        }
+    };
+    // At most 0.8 of the trigger of 7,501.
+    check(Some(6_000), |_| {});
+    check(Some(5_000), |limits| limits.settings = settings(|settings| settings.soft_threshold = 0.5));
+    check(Some(1_600), |limits| limits.settings = settings(|it| it.auto_compact_token_limit = Some(2_000)));
+    check(None, |limits| limits.is_paused = true);
+    check(None, |limits| limits.only_at_window = true);
+    check(None, |limits| limits.is_sub_agent = true);
+    check(None, |limits| limits.window.tokens = None);
+    check(None, |limits| limits.settings = settings(|settings| settings.enabled = false));
+}

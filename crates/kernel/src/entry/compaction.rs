@@ -274,6 +274,10 @@ pub struct CompactionEnded {
     pub messages_removed: u64,
     /// Its duration, in milliseconds.
     pub duration_ms: u64,
+    /// How long a run, a caller or queued input waited for it, in milliseconds.
+    pub waited_ms: u64,
+    /// How long it was prepared before it started, in milliseconds; `None` if it was not.
+    pub prepared_ms: Option<u64>,
     /// The usage of its model calls.
     pub summary_usage: Usage,
     /// The cost of its model calls, in micro-dollars; `None` if the price is not known.

@@ -20,6 +20,10 @@ pub struct Installation {
     pub trigger: Trigger,
     /// The compaction's duration, in milliseconds.
     pub duration_ms: u64,
+    /// How long a run, a caller or queued input waited for it, in milliseconds.
+    pub waited_ms: u64,
+    /// How long it was prepared before it started, in milliseconds; `None` if it was not.
+    pub prepared_ms: Option<u64>,
     /// The cost of its model calls, in micro-dollars; `None` if the price is unknown.
     pub cost_microdollars: Option<u64>,
 }
@@ -52,7 +56,8 @@ impl Log {
         mut segment: Segment,
         installation: Installation,
     ) -> (Box<Draft>, CompactionEnded) {
-        let Installation { started, trigger, duration_ms, cost_microdollars } = installation;
+        let Installation { started, trigger, duration_ms, waited_ms, prepared_ms, cost_microdollars } =
+            installation;
         let compaction = &mut segment.compaction;
         compaction.previous = self.head.last_compaction;
         (compaction.duration_ms, compaction.cost_microdollars) = (duration_ms, cost_microdollars);
@@ -72,6 +77,8 @@ impl Log {
             messages_after: after.messages(),
             messages_removed: compaction.messages_removed,
             duration_ms,
+            waited_ms,
+            prepared_ms,
             summary_usage: compaction.usage,
             cost_microdollars,
             recall: compaction.recall,
@@ -92,7 +99,8 @@ impl Log {
         segment: PruneSegment,
         installation: Installation,
     ) -> (Box<Draft>, CompactionEnded) {
-        let Installation { started, trigger, duration_ms, cost_microdollars } = installation;
+        let Installation { started, trigger, duration_ms, waited_ms, prepared_ms, cost_microdollars } =
+            installation;
         let PruneSegment { prune, messages, outcome, usage, base: _ } = segment;
         let mut draft = self.draft(at_ms);
         let ended = CompactionEnded {
@@ -106,6 +114,8 @@ impl Log {
             messages_after: messages,
             messages_removed: 0,
             duration_ms,
+            waited_ms,
+            prepared_ms,
             summary_usage: usage,
             cost_microdollars,
             recall: None,

@@ -49,6 +49,8 @@ impl Log {
             messages_after: started.messages_before,
             messages_removed: 0,
             duration_ms: 0,
+            waited_ms: 0,
+            prepared_ms: None,
             summary_usage: Usage::default(),
             cost_microdollars: None,
             recall: None,

@@ -841,6 +841,8 @@ fn a_compaction_is_installed_with_its_end_before_it() {
         started: EntryId(7),
         trigger: Trigger::Overflow,
         duration_ms: 12,
+        waited_ms: 11,
+        prepared_ms: Some(10),
         cost_microdollars: Some(3),
     };
     let with_prune = Segment { prune: Some(Box::new(prune(Vec::new()))), ..segment(Some(4), 2, 4, 5) };

@@ -1232,6 +1232,7 @@ fn any_input(random: &mut Random) -> Input {
             window: (!random.one_in(5)).then_some(1_000),
             is_due: random.one_in(3),
             at_window: random.one_in(5),
+            nears: random.one_in(4).then_some(900),
             is_uncertain: random.one_in(4),
             over_budget: random.one_in(60).then(|| "a budget".into()),
         }),

@@ -185,6 +185,8 @@ pub enum LoggedKind {
         messages_after: u64,
         messages_removed: u64,
         duration_ms: u64,
+        waited_ms: u64,
+        prepared_ms: Option<u64>,
         summary_usage: Usage,
         cost_microdollars: Option<u64>,
         recall: Option<FactRecall>,

@@ -162,6 +162,8 @@ fn ended(outcome: CompactionOutcome) -> EntryKind {
         messages_after: 6,
         messages_removed: 7,
         duration_ms: 8,
+        waited_ms: 12,
+        prepared_ms: Some(13),
         summary_usage: usage(),
         cost_microdollars: None,
         recall: Some(FactRecall { facts: 9, before: 10, after: 11 }),

@@ -18,6 +18,8 @@ fn end(outcome: CompactionOutcome) -> Compacted {
         messages_after: 4,
         messages_removed: 137,
         duration_ms: 1_200,
+        waited_ms: 0,
+        prepared_ms: None,
         summary_usage: Default::default(),
         cost_microdollars: None,
         recall: None,

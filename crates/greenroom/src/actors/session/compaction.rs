@@ -27,8 +27,8 @@ use crate::actors::compactor::{Compactor, CompactorArguments};
 use crate::agent::Agent;
 use crate::core::deps::blocking;
 use crate::core::message::{
-    AgentMessage, CompactionOrder, CompactionWork, CompactorMessage, MeasureFor, Measurement, RunAttempt,
-    Summariser, TrackerMessage,
+    AgentMessage, CompactionOrder, CompactionWork, CompactorMessage, Effort, MeasureFor, Measurement,
+    RunAttempt, Summariser, TrackerMessage, WorkId,
 };
 use crate::core::trace;
 use crate::events::event::EventKind;
@@ -51,7 +51,7 @@ const DEBT_WINDOWS: u64 = 4;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Spending {
     pub(super) usage: Usage,
-    pub(super) cost_microdollars: Option<u64>,
+    pub(super) effort: Effort,
 }
 
 impl SessionState {
@@ -109,6 +109,8 @@ impl SessionState {
         let trigger = Trigger::Threshold;
         if is_free && due::is_due(trigger, &measured.size, self.compaction.has_message_since()) {
             self.start_compaction(CompactionRequest::new(trigger), measured).await;
+        } else if self.deps.compacts_between_runs {
+            self.prepare_if_near(measured).await;
         }
     }
 
@@ -169,6 +171,7 @@ impl SessionState {
             failed_attempts: request.failed_attempts,
             debt: Vec::new(),
             debt_left: Vec::new(),
+            prepared_for: None,
             native,
         }
     }
@@ -275,17 +278,28 @@ impl SessionState {
         let span = trace::compaction(self.work_span(), &self.shared.id, id, &started);
         self.compaction.begin(id, CompactionRequest { span: span.clone(), ..request });
         let work = CompactionWork::Replace(Box::new(compacting));
+        let order = CompactionOrder {
+            id: WorkId::Compaction(id),
+            adopts: self.compaction.preparation().hand_over(),
+            span,
+            work,
+            effects,
+            ratio: measured.ratio,
+            doubts_window: self.doubts_window(measured),
+            summarisers,
+            head: self.definition.request_head(self.request_settings().into_owned()),
+        };
+        self.order(id, order).await;
+    }
+
+    /// Whether another silence of the provider may mean that a request is too large.
+    pub(super) fn doubts_window(&self, measured: &Measurement) -> bool {
         let size = &measured.size;
-        let doubts_window = size.is_window_guessed || size.window.is_none() || self.log.has_answers();
-        let ratio = measured.ratio;
-        let head = self.definition.request_head(self.request_settings().into_owned());
-        self.order(CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers, head })
-            .await;
+        size.is_window_guessed || size.window.is_none() || self.log.has_answers()
     }
 
     /// Passes a started compaction to the compactor.
-    pub(super) async fn order(&mut self, order: CompactionOrder) {
-        let id = order.id;
+    pub(super) async fn order(&mut self, id: EntryId, order: CompactionOrder) {
         self.publish_state();
         match self.compactor().await {
             Ok(compactor) => {
@@ -300,7 +314,7 @@ impl SessionState {
 
     /// Reads messages that were cut without a summary, for the next summary, and returns the ranges that are
     /// left for a later one: all of them if they cannot be read.
-    async fn read_debt(&self, summariser_window: u64) -> (Vec<Arc<Entry>>, Vec<EntryRange>) {
+    pub(super) async fn read_debt(&self, summariser_window: u64) -> (Vec<Arc<Entry>>, Vec<EntryRange>) {
         let active = ActivePath::of(self.log.path());
         let debt = active.compaction().map(|compaction| compaction.debt.clone()).unwrap_or_default();
         if debt.is_empty() || !self.definition.settings.strategy.wants_summary() {
@@ -318,7 +332,7 @@ impl SessionState {
     }
 
     /// Returns the compactor, which is started when it is first needed.
-    async fn compactor(&mut self) -> Result<ActorRef<CompactorMessage>> {
+    pub(super) async fn compactor(&mut self) -> Result<ActorRef<CompactorMessage>> {
         if let Some(compactor) = &self.compactor {
             return Ok(compactor.clone());
         }
@@ -336,15 +350,13 @@ impl SessionState {
 
     /// Replaces a segment of the path, in the model's view, by its summary: a comparison, then one atomic
     /// append.
-    pub(super) async fn replace_path_segment(
-        &mut self,
-        id: EntryId,
-        segment: Segment,
-        cost_microdollars: Option<u64>,
-    ) {
+    pub(super) async fn replace_path_segment(&mut self, id: EntryId, segment: Segment, effort: Effort) {
         let request = self.compaction.of(id).filter(|_| self.log.accepts(&segment));
-        let Some(installation) = request.map(|request| request.installation(id, cost_microdollars)) else {
-            return self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
+        let Some(installation) = request.map(|request| request.installation(id, effort)) else {
+            return self.tell_compactor(CompactorMessage::Installed {
+                work: WorkId::Compaction(id),
+                installed: false,
+            });
         };
         self.deps.probe(&self.shared.id, "install/1_accepted");
         let (draft, ended) = self.log.install(self.deps.now_ms(), segment, installation);
@@ -352,15 +364,13 @@ impl SessionState {
     }
 
     /// Shortens tool results in the model's view: a comparison, then one atomic append.
-    pub(super) async fn prune_results(
-        &mut self,
-        id: EntryId,
-        segment: PruneSegment,
-        cost_microdollars: Option<u64>,
-    ) {
+    pub(super) async fn prune_results(&mut self, id: EntryId, segment: PruneSegment, effort: Effort) {
         let request = self.compaction.of(id).filter(|_| self.log.accepts_prune(&segment));
-        let Some(installation) = request.map(|request| request.installation(id, cost_microdollars)) else {
-            return self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
+        let Some(installation) = request.map(|request| request.installation(id, effort)) else {
+            return self.tell_compactor(CompactorMessage::Installed {
+                work: WorkId::Compaction(id),
+                installed: false,
+            });
         };
         self.deps.probe(&self.shared.id, "install/1_accepted");
         let (draft, ended) = self.log.install_prune(self.deps.now_ms(), segment, installation);
@@ -371,7 +381,10 @@ impl SessionState {
     async fn install(&mut self, id: EntryId, draft: Box<Draft>, ended: &CompactionEnded) {
         self.deps.probe(&self.shared.id, "install/2_drafted");
         if let Err(error) = self.append(draft, None).await {
-            self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
+            self.tell_compactor(CompactorMessage::Installed {
+                work: WorkId::Compaction(id),
+                installed: false,
+            });
             let outcome = CompactionOutcome::Failed { reason: error.to_string() };
             if let Some(request) = self.compaction.end(id) {
                 let told = self.unchanged(&request, outcome, ended.tokens_before);
@@ -385,7 +398,7 @@ impl SessionState {
         self.limits_changed();
         self.deps.probe(&self.shared.id, "install/4_measured");
         self.warn_of_loss(ended);
-        self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: true });
+        self.tell_compactor(CompactorMessage::Installed { work: WorkId::Compaction(id), installed: true });
         if let Some(request) = self.compaction.end(id) {
             self.tell_compacted(request, Compacted::from(ended), None);
         }
@@ -438,11 +451,12 @@ impl SessionState {
     /// Cancels the compaction in progress. Its end arrives as a message.
     pub(super) fn cancel_compaction(&self, reason: &str) {
         if let Some(compaction) = self.compaction.running() {
-            self.tell_compactor(CompactorMessage::Cancel { compaction, reason: reason.to_owned() });
+            let (work, reason) = (WorkId::Compaction(compaction), reason.to_owned());
+            self.tell_compactor(CompactorMessage::Cancel { work, reason });
         }
     }
 
-    fn tell_compactor(&self, message: CompactorMessage) {
+    pub(super) fn tell_compactor(&self, message: CompactorMessage) {
         if let Some(compactor) = &self.compactor {
             // `child_failed` handles a crashed compactor and ends its compaction.
             let _ = compactor.cast(message);
@@ -450,13 +464,14 @@ impl SessionState {
     }
 
     /// Handles the end of a compaction that installed nothing.
-    pub(super) async fn compaction_over(&mut self, id: EntryId, end: End, cost_microdollars: Option<u64>) {
-        let spending = Spending { usage: end.usage, cost_microdollars };
+    pub(super) async fn compaction_over(&mut self, id: EntryId, end: End, effort: Effort) {
+        let spending = Spending { usage: end.usage, effort };
         self.end_compaction(id, end.outcome, end.floor, spending).await;
     }
 
     /// Ends the compaction in progress after the compactor has crashed.
     pub(super) async fn compactor_died(&mut self, reason: &str) {
+        self.compaction.preparation().lost();
         if let Some(id) = self.compaction.running() {
             tracing::warn!(session = %self.shared.id, reason, "the compaction was interrupted");
             self.end_compaction(id, CompactionOutcome::Interrupted, None, Spending::default()).await;
@@ -475,8 +490,10 @@ impl SessionState {
         let ended = CompactionEnded {
             outcome,
             duration_ms: request.duration_ms(),
+            waited_ms: request.waited_ms(),
+            prepared_ms: spending.effort.prepared_ms,
             summary_usage: spending.usage,
-            cost_microdollars: spending.cost_microdollars,
+            cost_microdollars: spending.effort.cost_microdollars,
             ..self.log.interrupted_compaction().expect("a compaction that runs is open in the log")
         };
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -515,6 +532,8 @@ impl SessionState {
             messages_after: messages,
             messages_removed: 0,
             duration_ms: 0,
+            waited_ms: 0,
+            prepared_ms: None,
             summary_usage: Usage::default(),
             cost_microdollars: None,
             recall: None,

@@ -29,7 +29,9 @@ use super::open_compaction::CompactionRequest;
 use super::opening::shared;
 use crate::agent::Agent;
 use crate::core::deps::blocking;
-use crate::core::message::{CompactionOrder, CompactionWork, Measurement, ReplyTo, Summariser};
+use crate::core::message::{
+    CompactionOrder, CompactionWork, Effort, Measurement, ReplyTo, Summariser, WorkId,
+};
 use crate::core::trace;
 use crate::values::compaction::{CompactOptions, Compacted};
 use crate::values::error::{BranchPointError, Error, PinError, Result};
@@ -178,8 +180,18 @@ impl SessionState {
         let work = CompactionWork::Branch(Box::new(work));
         let doubts_window = self.log.has_answers();
         let head = self.definition.request_head(self.request_settings().into_owned());
-        self.order(CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers, head })
-            .await;
+        let order = CompactionOrder {
+            id: WorkId::Compaction(id),
+            adopts: false,
+            span,
+            work,
+            effects,
+            ratio,
+            doubts_window,
+            summarisers,
+            head,
+        };
+        self.order(id, order).await;
     }
 
     /// Returns the requests for the summary of the abandoned branch, and their models; `None` if the branch
@@ -225,11 +237,12 @@ impl SessionState {
         cost_microdollars: Option<u64>,
     ) {
         let Some(request) = self.compaction.of(id) else { return };
-        let (to, duration_ms) = (request.branch_to, request.duration_ms());
+        let (to, duration_ms, waited_ms) = (request.branch_to, request.duration_ms(), request.waited_ms());
         let BranchRecord { summary, files, usage } = record;
         let (Ok(mut path), Some(from)) = (self.branch_path(to).await, self.log.head().leaf) else {
             let reason = "the abandoned branch cannot be read".to_owned();
-            let spending = Spending { usage, cost_microdollars };
+            let effort = Effort { cost_microdollars, prepared_ms: None };
+            let spending = Spending { usage, effort };
             self.end_compaction(id, CompactionOutcome::Failed { reason }, None, spending).await;
             return;
         };
@@ -246,6 +259,7 @@ impl SessionState {
             messages_after,
             messages_removed: started.messages_before.saturating_sub(messages_after),
             duration_ms,
+            waited_ms,
             summary_usage: usage,
             cost_microdollars,
             ..started

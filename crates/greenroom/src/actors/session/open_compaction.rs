@@ -11,8 +11,10 @@ use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::log::Installation;
 use tracing::Span;
 
-use crate::core::message::{ReplyTo, RunAttempt};
+use crate::core::message::{Effort, ReplyTo, RunAttempt};
 use crate::values::compaction::{CompactOptions, Compacted};
+
+use super::preparation::Preparation;
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +36,8 @@ pub(super) struct CompactionRequest {
     /// Where the new branch starts, for [`Trigger::Branch`].
     pub(super) branch_to: Option<EntryId>,
     pub(super) began: tokio::time::Instant,
+    /// Since when a run, a caller or queued input has waited for it.
+    pub(super) awaited_since: Option<tokio::time::Instant>,
     /// The compaction's span in the trace, once it has started.
     pub(super) span: Span,
 }
@@ -58,14 +62,27 @@ impl CompactionRequest {
             reply: None,
             branch_to: None,
             began: tokio::time::Instant::now(),
+            awaited_since: None,
             span: Span::none(),
         }
     }
 
     /// Returns its end if it is installed now; `started` is the entry of its start.
-    pub(super) fn installation(&self, started: EntryId, cost_microdollars: Option<u64>) -> Installation {
-        let (trigger, duration_ms) = (self.trigger, self.duration_ms());
-        Installation { started, trigger, duration_ms, cost_microdollars }
+    pub(super) fn installation(&self, started: EntryId, effort: Effort) -> Installation {
+        let Effort { cost_microdollars, prepared_ms } = effort;
+        let (trigger, duration_ms, waited_ms) = (self.trigger, self.duration_ms(), self.waited_ms());
+        Installation { started, trigger, duration_ms, waited_ms, prepared_ms, cost_microdollars }
+    }
+
+    /// Notes that work waits for it from now on, unless some waits already.
+    pub(super) fn note_awaited(&mut self) {
+        self.awaited_since.get_or_insert_with(tokio::time::Instant::now);
+    }
+
+    /// Returns how long work has waited for it, in milliseconds.
+    pub(super) fn waited_ms(&self) -> u64 {
+        let waited = self.awaited_since.map(|since| since.elapsed().as_millis());
+        waited.map_or(0, |waited| u64::try_from(waited).unwrap_or(u64::MAX))
     }
 
     /// Returns its duration so far, in milliseconds.
@@ -91,6 +108,7 @@ pub(super) struct OpenCompaction {
     requested: Option<CompactOptions>,
     /// Whether a message was recorded since the last compaction ended.
     message_since: bool,
+    preparation: Preparation,
     /// A compaction was undone: the next automatic one waits until the window is nearly full.
     pub(super) only_at_window: bool,
 }
@@ -98,12 +116,29 @@ pub(super) struct OpenCompaction {
 impl OpenCompaction {
     /// Creates the state for a session that is opened.
     pub(super) fn new(only_at_window: bool) -> Self {
-        Self { open: None, measurements: 0, requested: None, message_since: true, only_at_window }
+        Self {
+            open: None,
+            measurements: 0,
+            requested: None,
+            message_since: true,
+            preparation: Preparation::default(),
+            only_at_window,
+        }
     }
 
     /// Whether no compaction is open.
     pub(super) fn is_idle(&self) -> bool {
         self.open.is_none()
+    }
+
+    /// Returns the preparation.
+    pub(super) fn preparation(&mut self) -> &mut Preparation {
+        &mut self.preparation
+    }
+
+    /// Notes that work waits for the open compaction.
+    pub(super) fn note_awaited(&mut self) {
+        self.request_mut().into_iter().for_each(CompactionRequest::note_awaited);
     }
 
     /// Whether a run or a caller waits for the open compaction.

@@ -18,6 +18,9 @@ impl SessionState {
     /// Called after every message: a session without work in progress stops if it should, or starts queued
     /// work.
     pub(super) async fn settle(&mut self) {
+        if self.is_awaited() {
+            self.compaction.note_awaited();
+        }
         self.publish_state();
         self.settle_work().await;
         self.publish_state();
@@ -38,6 +41,10 @@ impl SessionState {
             Box::pin(self.close_children()).await;
         }
         if self.life.is_stopping() {
+            if self.compaction.preparation().is_unsettled() {
+                // Its cost is still to be recorded.
+                return;
+            }
             if self.inbox.may_clear() {
                 Box::pin(self.clear_refused()).await;
             }
@@ -64,19 +71,25 @@ impl SessionState {
             // The run and the inbox are with the supervisor, and remain as published.
             return;
         }
-        let is_awaited =
-            self.runs.is_open() || self.compaction.is_awaited() || !self.inbox.is_empty(&self.log);
+        let is_awaited = self.is_awaited();
+        let is_summary_awaited = is_awaited && !self.compaction.is_idle();
         let before = self.shared.publish_state(Published {
             is_awaited,
+            is_summary_awaited,
             callers_waiting: self.inbox.callers(),
             held_back: Some(Arc::clone(self.inbox.held_back())),
             inbox_agents: Arc::clone(self.inbox.agents()),
         });
-        if is_awaited && !before.is_awaited && !self.compaction.is_idle() {
+        if is_summary_awaited && !before.is_summary_awaited {
             let family = self.shared.family();
             self.deps.lanes.values().for_each(|lane| lane.promote(&family));
             self.definition.lane.promote(&family);
         }
+    }
+
+    /// Whether a run, a caller or queued input waits for the session's work.
+    fn is_awaited(&self) -> bool {
+        self.runs.is_open() || self.compaction.is_awaited() || !self.inbox.is_empty(&self.log)
     }
 
     pub(super) fn state(&self) -> State {

@@ -22,10 +22,11 @@ impl SessionState {
         // The ends of the cancelled work arrive as messages, and then the session stops.
         self.interrupt_run();
         self.cancel_compaction("the session is closed");
+        self.discard_preparation("the session is closed");
     }
 
     pub(super) fn stop_now(&mut self) {
-        if self.is_at_rest() && self.life.is_stopping() {
+        if self.is_at_rest() && self.life.is_stopping() && !self.compaction.preparation().is_unsettled() {
             self.shared.mark_flushed();
             self.myself.stop(Some("closed".to_owned()));
         }
@@ -52,6 +53,10 @@ impl SessionState {
             let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
         } else if !again {
             // The next check is already scheduled.
+        } else if self.compaction.preparation().is_open() && self.runs.is_open() {
+            // Its cost is recorded before the session sleeps.
+            self.discard_preparation("the session falls asleep");
+            self.watch_idleness();
         } else if let Some(stamp) = self.stamp_of_waiting().filter(|_| now <= activity + 1) {
             // The session may sleep if its run waits only for tools, which the agent knows.
             self.agent.tell(AgentMessage::Suspend { stamp });
@@ -95,7 +100,10 @@ impl SessionState {
     pub(super) fn sleep(&mut self) {
         let line = self.runs.handed_over().map(|running| running.line.clone());
         let may_sleep = match &line {
-            Some(_) => self.compaction.is_idle() && !self.runs.is_closing(),
+            Some(_) => {
+                let is_preparing = self.compaction.preparation().is_open();
+                self.compaction.is_idle() && !is_preparing && !self.runs.is_closing()
+            }
             None => self.has_nothing_to_do(),
         };
         let shared = Arc::clone(&self.shared);

@@ -87,10 +87,29 @@ pub(crate) struct Answer {
     pub(crate) reply: Result<Reply>,
 }
 
-/// A compaction that has started.
+/// What a compactor works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WorkId {
+    /// A compaction that has started, by the entry of its start.
+    Compaction(EntryId),
+    /// A preparation, by its number in the session.
+    Preparation(u64),
+}
+
+/// The result's price.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Effort {
+    /// The cost of the model calls, in micro-dollars; `None` if a price is unknown.
+    pub(crate) cost_microdollars: Option<u64>,
+    /// How long the compaction was prepared before it started, in milliseconds; `None` if it was not.
+    pub(crate) prepared_ms: Option<u64>,
+}
+
+/// A compaction that has started, or one that is prepared.
 pub(crate) struct CompactionOrder {
-    /// The entry of its start.
-    pub(crate) id: EntryId,
+    pub(crate) id: WorkId,
+    /// Whether a preparation may be adopted in place of `work`.
+    pub(crate) adopts: bool,
     /// The compaction's span in the trace.
     pub(crate) span: Span,
     /// The work to do.

@@ -15,6 +15,8 @@ use crate::agent::Agent;
 pub(crate) struct Published {
     /// Whether a run, a caller or input waits for the session's work.
     pub(crate) is_awaited: bool,
+    /// Whether that work waits for a compaction, which has started.
+    pub(crate) is_summary_awaited: bool,
     /// The number of callers that wait for prompts in the inbox until the run has ended.
     pub(crate) callers_waiting: usize,
     /// The inbox items that are held back; `None` before the session's first actor has checked.

@@ -76,6 +76,7 @@ fn drive(
                 Effect::FallBack { .. } => {}
                 Effect::NativeFailed { .. }
                 | Effect::Consult(_)
+                | Effect::Prepared
                 | Effect::Install(_)
                 | Effect::InstallPrune(_)
                 | Effect::Summarised(_)

@@ -82,6 +82,8 @@ fn compacted(tokens_before: u64) -> EntryKind {
         messages_after: 1,
         messages_removed: 0,
         duration_ms: 1,
+        waited_ms: 0,
+        prepared_ms: None,
         summary_usage: Usage::default(),
         cost_microdollars: None,
         recall: None,

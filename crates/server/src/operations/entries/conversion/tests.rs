@@ -110,6 +110,8 @@ fn kinds() -> Vec<EntryKind> {
         messages_after: 2,
         messages_removed: 7,
         duration_ms: 5,
+        waited_ms: 4,
+        prepared_ms: Some(3),
         summary_usage: usage(),
         cost_microdollars: None,
         recall: Some(FactRecall { facts: 3, before: 1, after: 2 }),
