@@ -43,6 +43,9 @@ pub(super) enum Does {
     Hangs,
 }
 
+/// Decides about a request: its method, and how often it was made before.
+type Decides = dyn Fn(&str, usize) -> Does + Send + Sync;
+
 /// The state of a played host. Clones are the same.
 #[derive(Clone)]
 pub(super) struct Played(Arc<Shared>);
@@ -53,7 +56,7 @@ struct Shared {
     asked: Mutex<Vec<String>>,
     connections: Mutex<usize>,
     dies: Notify,
-    does: Box<dyn Fn(&str, usize) -> Does + Send + Sync>,
+    does: Box<Decides>,
 }
 
 /// Whether processes can identify each other here, so that a host can be played.
