@@ -50,6 +50,9 @@ mod spawn;
 pub(crate) mod stored;
 mod watchdog;
 
+#[cfg(test)]
+mod tests;
+
 /// The log file in the store's folder.
 pub(crate) const LOG_FILE: &str = "host.log";
 /// The message of a host that can be reached.
