@@ -18,6 +18,7 @@ mod words;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::provider::{Api, BaseUrl, Catalog, ResendReasoning, ServerOptions};
@@ -193,6 +194,14 @@ pub(crate) struct ProviderConfig {
     pub(crate) stream: bool,
     /// Whether the reasoning of earlier answers is sent back, for models whose own settings do not say.
     pub(crate) resend_reasoning: ResendReasoning,
+}
+
+impl ProviderConfig {
+    /// How long a call may be silent before its place is given to another one. The provider's own limits are
+    /// stricter; this one covers cases that they miss.
+    pub(crate) fn silence_max(&self) -> Duration {
+        Duration::from_secs(self.first_event_timeout_s.max(self.idle_timeout_s))
+    }
 }
 
 impl Default for ProviderConfig {

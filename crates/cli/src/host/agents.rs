@@ -265,12 +265,10 @@ impl Agents {
         lanes.retain(|lane| !lane.users.is_empty());
         let known = lanes.iter().position(|lane| lane.options == *options && lane.limits == *limits);
         let at = known.unwrap_or_else(|| {
-            // The provider's own limits are stricter; this one covers cases that they miss.
-            let silence_s = limits.first_event_timeout_s.max(limits.idle_timeout_s);
             let provider = SharedProvider::new(provider())
                 .in_flight_max(limits.max_in_flight)
                 .tokens_per_minute(limits.tokens_per_minute.unwrap_or(0))
-                .silence_max(Duration::from_secs(silence_s));
+                .silence_max(limits.silence_max());
             let (options, limits) = (options.clone(), limits.clone());
             lanes.push(Lane { options, limits, provider, users: Vec::new() });
             lanes.len() - 1

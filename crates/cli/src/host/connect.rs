@@ -212,11 +212,9 @@ pub(crate) async fn make_room_by(global: &Global, until: Instant) -> Result<Opti
         // The store is in use, which is reported when it is opened.
         Ending::Refused(_) => Ok(None),
         Ending::Ends(process) => {
-            // Its lock is released with the rest of the process.
-            let began = Instant::now();
-            while !is_free(&dir) && began.elapsed() < super::own::END_MAX {
-                sleep(AGAIN_AFTER).await;
-            }
+            // Its lock is released with the rest of the process. One that is not is reported when the store is
+            // opened.
+            let _ = is_freed(&dir, super::own::END_MAX).await;
             Ok(process)
         }
     }
@@ -252,6 +250,18 @@ pub(crate) async fn stop(global: &Global, force: bool) -> Result<u8> {
 /// Whether the store's lock is free.
 pub(crate) fn is_free(dir: &Path) -> bool {
     std::fs::File::open(dir.join("lock")).map_or(true, |lock| lock.try_lock_shared().is_ok())
+}
+
+/// Waits until the store's lock is free, for at most this time. Returns whether it is free.
+async fn is_freed(dir: &Path, within: Duration) -> bool {
+    let began = Instant::now();
+    while !is_free(dir) {
+        if began.elapsed() > within {
+            return false;
+        }
+        sleep(AGAIN_AFTER).await;
+    }
+    true
 }
 
 /// The result of asking a host to end.
@@ -310,12 +320,8 @@ async fn kill(global: &Global, dir: &Path, silent: anyhow::Error) -> Result<u8> 
     };
     let Some(pid) = listener.and_then(Pid::from_raw) else { return Err(silent) };
     kill_process(pid, Signal::KILL).with_context(|| format!("end the process {}", pid.as_raw_nonzero()))?;
-    let began = Instant::now();
-    while !is_free(dir) {
-        if began.elapsed() > REACH_WITHIN {
-            return Err(silent);
-        }
-        sleep(AGAIN_AFTER).await;
+    if !is_freed(dir, REACH_WITHIN).await {
+        return Err(silent);
     }
     let said = format!(
         "The host (process {}) did not answer, and was killed; nothing that was acknowledged is lost.",

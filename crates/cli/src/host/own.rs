@@ -55,14 +55,12 @@ fn builder(
     settings: &ProviderConfig,
     stay: Stay,
 ) -> Result<RuntimeBuilder> {
-    // The provider's own limits are stricter; this one covers cases that they miss.
-    let silence_s = settings.first_event_timeout_s.max(settings.idle_timeout_s);
     Ok(Runtime::builder()
         .provider(provider)
         .data_dir(data_dir(global)?)
         .in_flight_max(settings.max_in_flight)
         .tokens_per_minute(settings.tokens_per_minute.unwrap_or(0))
-        .silence_max(Duration::from_secs(silence_s))
+        .silence_max(settings.silence_max())
         .compact_between_runs(stay != Stay::UntilReply))
 }
 

@@ -52,19 +52,26 @@ pub(super) fn path(data_dir: &Path) -> Result<PathBuf> {
     {
         return Ok(noted);
     }
-    let elsewhere = match variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| is_private(dir)) {
-        Some(dir) => dir.join(&name),
-        None => own_folder()?.join(&name),
-    };
-    if elsewhere.as_os_str().len() > PATH_BYTES_MAX {
-        return Ok(own_folder()?.join(&name));
+    match elsewhere(&name, variable("XDG_RUNTIME_DIR").map(PathBuf::from)) {
+        Some(elsewhere) => Ok(elsewhere),
+        None => Ok(own_folder(own_folder_path())?.join(&name)),
     }
-    Ok(elsewhere)
 }
 
-/// Returns a folder of this user under `/tmp`.
-fn own_folder() -> Result<PathBuf> {
-    let folder = PathBuf::from(format!("/tmp/greenroom-{}", rustix::process::geteuid().as_raw()));
+/// Returns the path of a socket with this name in the user's folder for sockets, if that is private and the path
+/// is short enough.
+fn elsewhere(name: &str, folder: Option<PathBuf>) -> Option<PathBuf> {
+    let path = folder.filter(|folder| is_private(folder))?.join(name);
+    (path.as_os_str().len() <= PATH_BYTES_MAX).then_some(path)
+}
+
+/// Returns the path of a folder of this user.
+fn own_folder_path() -> PathBuf {
+    PathBuf::from(format!("/tmp/greenroom-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Creates a folder of this user, if it does not exist.
+fn own_folder(folder: PathBuf) -> Result<PathBuf> {
     match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(error).with_context(|| format!("make {}", folder.display()));

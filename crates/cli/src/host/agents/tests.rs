@@ -136,6 +136,11 @@ async fn clients_that_say_the_same_have_the_same_agent_as_long_as_it_would_be_ma
     let first = made(said(&folder, variables(), simulated())).await;
     let again = made(said(&folder, variables(), simulated())).await;
     assert!(Arc::ptr_eq(&first, &again) && known() == 1);
+    // What its commands do not read, and texts that are held for invalid files, make no other agent.
+    let mut harmless = said(&folder, variables(), simulated());
+    harmless["surroundings"]["variables"]["COLUMNS"] = json!("80");
+    harmless["held"] = json!([null, "system_prompt: be long"]);
+    assert!(Arc::ptr_eq(&first, &made(harmless).await) && known() == 1);
     // Other flags, another folder or another umask make another agent.
     let flags = made(said(&folder, variables(), json!({ "simulate": true, "no_tools": true }))).await;
     let place = made(said(&other, variables(), simulated())).await;
@@ -157,6 +162,29 @@ async fn clients_that_say_the_same_have_the_same_agent_as_long_as_it_would_be_ma
     let refused = agents.define(json!({ "surroundings": 7 })).await.map(drop).unwrap_err();
     assert_eq!(refused.kind, ProblemKind::Invalid);
     assert!(refused.message.starts_with("the definition: "), "{refused:?}");
+}
+
+/// The server is asked only if the client wants that; warnings are told to each client.
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_and_warnings_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("work");
+    std::fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("outside"), folder.join("AGENTS.md")).unwrap();
+    std::fs::write(dir.path().join("outside"), "be brief").unwrap();
+    let agents = agents(dir.path());
+    let model = json!({ "server": { "base_url": "http://127.0.0.1:1/v1" } });
+    let mut whole = said(&folder, json!({ "HOME": dir.path() }), model);
+    whole["checks_server"] = json!(true);
+    let refused = agents.made(whole.clone()).await.map(drop).unwrap_err();
+    assert!(refused.to_string().contains("127.0.0.1:1"), "{refused}");
+    whole["checks_server"] = json!(false);
+    let first = agents.made(whole.clone()).await.unwrap();
+    let second = agents.made(whole).await.unwrap();
+    assert!(Arc::ptr_eq(&first.agent, &second.agent));
+    for Defined { warnings, .. } in [&first, &second] {
+        assert!(warnings.iter().any(|warning| warning.contains("AGENTS.md")), "{warnings:?}");
+    }
 }
 
 /// Returns the queue and the agent of a client of this server.

@@ -158,6 +158,7 @@ async fn the_end_of_a_host_is_the_end_of_its_connection_and_of_its_lock() {
     let began = Instant::now();
     assert_eq!(make_room(&host.global()).await.unwrap(), Some(PID));
     assert!(!is_free(host.dir()) && seconds(began) == 11, "{:?}", began.elapsed());
+    assert!(!is_freed(host.dir(), SECOND).await && is_freed(host.dir(), 60 * SECOND).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,17 +230,25 @@ async fn a_silent_host_is_killed_only_by_force_and_if_it_is_the_one_in_the_lock(
     }
     let host = Played::begin(|_, _| Does::Hangs);
     // The lock names a process that lives, and is not the listener.
-    let mut other = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-    std::fs::write(host.dir().join("lock"), other.id().to_string()).unwrap();
+    let mut other = Other(std::process::Command::new("sleep").arg("600").spawn().unwrap());
+    std::fs::write(host.dir().join("lock"), other.0.id().to_string()).unwrap();
     for (force, after) in [(false, 15), (true, 5)] {
         let began = Instant::now();
         let error = stop(&host.global(), force).await.unwrap_err();
         assert!(is_silent(&error), "{error}");
         assert_eq!(seconds(began), after, "force: {force}");
-        assert!(other.try_wait().unwrap().is_none(), "another process was killed");
+        assert!(other.0.try_wait().unwrap().is_none(), "another process was killed");
     }
-    other.kill().unwrap();
-    other.wait().unwrap();
+}
+
+/// A process that ends with this value.
+struct Other(std::process::Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -387,23 +396,29 @@ async fn a_line_is_the_only_connection_of_its_client() {
 fn a_definition_has_the_files_flags_and_keys_of_its_client() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("named.yaml");
-    // Any variable that is set can name the key.
-    std::fs::write(
-        &file,
-        "providers: { one: { base_url: \"http://127.0.0.1:1\", api_key_env: CARGO_PKG_NAME } }",
-    )
-    .unwrap();
-    let texts: Texts =
-        serde_json::from_value(serde_json::json!({ "own": "model: kept" })).unwrap_or_default();
-    let global =
-        Global { config: Some(file.clone()), settings: vec!["model=other".to_owned()], ..global(dir.path()) };
-    let mut model = ModelArgs::bare();
-    model.server.api_key_env = Some("CARGO_PKG_VERSION".to_owned());
-    let made = definition(&global, &model, true, Some(&texts)).unwrap();
-    assert_eq!((made.config, made.settings), (Some(file), vec!["model=other".to_owned()]));
-    assert!(made.checks_server && made.held == Some(texts));
-    for key in ["CARGO_PKG_NAME", "CARGO_PKG_VERSION"] {
-        let is_set = greenroom_terminal::screen::variable(key).is_some();
-        assert_eq!(made.surroundings.variables_that(|name| name == key).len(), usize::from(is_set), "{key}");
+    let texts: Texts = [Some("model: kept".to_owned()), None];
+    let settings = vec!["model=other".to_owned()];
+    let global = Global { config: Some(file.clone()), settings: settings.clone(), ..global(dir.path()) };
+    let handed = |file_key: &str, flag_key: Option<&str>| {
+        let one = format!("{{ base_url: \"http://127.0.0.1:1\", api_key_env: {file_key} }}");
+        std::fs::write(&file, format!("providers: {{ one: {one} }}\n")).unwrap();
+        let mut model = ModelArgs::bare();
+        model.server.api_key_env = flag_key.map(str::to_owned);
+        definition(&global, &model, true, Some(&texts)).unwrap()
+    };
+    let made = handed("NO_SUCH_KEY", None);
+    assert_eq!((&made.config, &made.settings, made.checks_server), (&Some(file.clone()), &settings, true));
+    assert_eq!(made.held, Some(texts.clone()));
+    // Variables of this process that are handed over only if they are named as keys.
+    let others: Vec<String> = greenroom_tools::privacy::variable_names()
+        .into_iter()
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| greenroom_terminal::screen::variable(name).is_some())
+        .filter(|name| made.surroundings.variables_that(|handed| handed == name).is_empty())
+        .collect();
+    let [first, second, ..] = &others[..] else { panic!("two more variables are set: {others:?}") };
+    let made = handed(first, Some(second));
+    for name in [first, second] {
+        assert_eq!(made.surroundings.variables_that(|handed| handed == name).len(), 1, "{name}");
     }
 }

@@ -24,3 +24,11 @@ async fn no_more_sessions_are_live_than_the_configuration_says() {
         assert_eq!(runtime.live().await.expect("a list").len(), live, "{live_sessions_max:?}");
     }
 }
+
+#[test]
+fn the_longer_limit_says_how_long_a_call_may_be_silent() {
+    for (first_event_timeout_s, idle_timeout_s) in [(30, 7), (7, 30)] {
+        let limits = ProviderConfig { first_event_timeout_s, idle_timeout_s, ..ProviderConfig::default() };
+        assert_eq!(limits.silence_max(), Duration::from_secs(30));
+    }
+}

@@ -4,7 +4,7 @@
 
 use tokio::net::UnixStream;
 
-use super::{Handle, check_possible, holders, holds, origin, process};
+use super::{Handle, check_possible, holders, holds, origin, process, refusal};
 
 #[test]
 fn who_has_a_lock_is_read_from_the_list_of_locks() {
@@ -46,4 +46,14 @@ async fn a_peer_of_this_process_is_itself() {
     if is_possible {
         assert_eq!(process(&one).expect("it is this one"), own);
     }
+}
+
+#[test]
+fn a_refusal_is_a_line_of_the_protocol() {
+    let line = refusal(&"it is a stranger");
+    assert!(line.ends_with("}\n"));
+    let said: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let error =
+        serde_json::json!({ "code": -32_600, "message": "this host does not serve you: it is a stranger" });
+    assert_eq!(said, serde_json::json!({ "jsonrpc": "2.0", "id": null, "error": error }));
 }

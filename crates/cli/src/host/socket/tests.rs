@@ -91,6 +91,26 @@ fn a_private_folder_is_a_folder_of_this_user_that_nobody_else_may_change() {
     assert!(!is_private(&others));
 }
 
+#[test]
+fn a_socket_with_a_long_path_is_in_a_private_folder_with_a_short_one() {
+    let (_dir, folder) = folder();
+    let private = with_mode(folder.join("p"), 0o700);
+    let open = with_mode(folder.join("o"), 0o777);
+    let name = |bytes: usize| "n".repeat(bytes - private.as_os_str().len() - 1);
+    let (longest, too_long) = (name(PATH_BYTES_MAX), name(PATH_BYTES_MAX + 1));
+    assert_eq!(elsewhere(&longest, Some(private.clone())), Some(private.join(&longest)));
+    assert_eq!(elsewhere(&too_long, Some(private.clone())), None);
+    assert_eq!(elsewhere("n", Some(open.clone())), None);
+    assert_eq!(elsewhere("n", None), None);
+    // Without such a folder, there is one of our own, which nobody else may change.
+    let own = folder.join("own");
+    assert_eq!(own_folder(own.clone()).unwrap(), own);
+    assert!(own.metadata().unwrap().mode() & 0o777 == 0o700 && own_folder(own).is_ok());
+    let error = own_folder(open).unwrap_err();
+    assert!(error.to_string().contains("must be your own folder"), "{error}");
+    assert!(own_folder(folder.join("none/own")).is_err());
+}
+
 /// The published values of this hash, so every build computes the same name.
 #[test]
 fn the_hash_is_the_same_in_every_build() {
