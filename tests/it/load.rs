@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom::{Activity, Status};
-use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, SeenRequest};
+use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, Pace, SeenRequest};
 use serde_json::json;
 
 use crate::support::{agent, builder, simulator};
@@ -57,6 +57,24 @@ async fn a_runtime_that_has_taken_on_enough_refuses_more_until_some_is_done() {
         late.prompt(format!("{number}")).await.expect("nothing that is over counts");
     }
     model.assert_clean();
+}
+
+/// An input counts once while its session takes it on: one more is accepted as soon as the first is recorded.
+/// The session is in the middle of that on another thread.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_input_that_is_being_taken_on_counts_once() {
+    let pace = Pace { chunks: 1, first_ms: 600_000, between_ms: 0 };
+    let says = Function(move |_: &SeenRequest, _: CallInfo| Said::text("done").with_pace(pace));
+    let model = simulator(says, 100_000);
+    for round in 0..200 {
+        let runtime = builder(&model).inputs_max(2).start().await.unwrap();
+        let first = runtime.open("first", agent(100_000)).await.unwrap();
+        let second = runtime.open("second", agent(100_000)).await.unwrap();
+        let mut one = first.prompt("one").start().await.unwrap();
+        one.recorded().await.unwrap();
+        let mut two = second.prompt("two").start().await.unwrap_or_else(|error| panic!("{round}: {error}"));
+        two.recorded().await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]

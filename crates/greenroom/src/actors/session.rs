@@ -160,8 +160,11 @@ impl Actor for Session {
     ) -> Result<(), ActorProcessingErr> {
         state.shared.activity.fetch_add(1, Ordering::Relaxed);
         let SessionMail { message, place } = mail;
-        // The message has left the mailbox, so its slot is free again. By then, its work is counted.
-        let input = place.and_then(|place| place.input);
+        // The message has left the mailbox, so its slot is free again. Its input counts until the session has
+        // settled, which counts the work that came of it.
+        if let Some(input) = place.and_then(|place| place.input) {
+            state.taken_on.take_over(input);
+        }
         state.deps.probe(&state.shared.id, message.point());
         // Boxed, so an idle actor does not hold the future's memory; each branch has its own box, which is no
         // larger than its work requires.
@@ -171,7 +174,6 @@ impl Actor for Session {
             state.send_told();
         })
         .await;
-        drop(input);
         Ok(())
     }
 

@@ -86,6 +86,11 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
+    /// Takes over other inputs of the same runtime, which are counted once throughout.
+    pub(crate) fn take_over(&mut self, mut other: Self) {
+        self.count += std::mem::take(&mut other.count);
+    }
+
     /// Sets the number of these inputs, regardless of the limit.
     pub(crate) fn set(&mut self, count: usize) {
         let before = std::mem::replace(&mut self.count, count);

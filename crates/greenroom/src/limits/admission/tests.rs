@@ -40,6 +40,22 @@ fn what_was_taken_on_before_counts_whatever_the_limit_is() {
     assert!(admission.admit().is_ok());
 }
 
+/// A session takes over the input of a request, and then says how much work came of it.
+#[test]
+fn what_is_taken_over_counts_once() {
+    let admission = Admission::new(Some(2));
+    let mut held = admission.held();
+    held.set(1);
+    held.take_over(admission.admit().expect("there is room"));
+    assert_taken(&admission, 2);
+    held.set(2);
+    assert_taken(&admission, 2);
+    held.set(1);
+    assert_taken(&admission, 1);
+    drop(held);
+    assert_taken(&admission, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_drain_waits_for_what_is_under_way_and_takes_on_nothing_more() {
     let admission = Admission::new(Some(2));
