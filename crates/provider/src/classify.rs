@@ -34,6 +34,8 @@ pub fn classify(status: Option<u16>, body: &str, retry_after_ms: Option<u64>) ->
     let refusal = Refusal::new(status, &digest);
     let class = refusal.class();
     let Sizes { limit, requested } = match class {
+        // Rate limits also count requests and connections.
+        FailureClass::RateLimited if !words::may_count_tokens(&digest.text) => Sizes::default(),
         FailureClass::ContextOverflow
         | FailureClass::OutputLimit
         | FailureClass::RequestTooLargeForRateLimit
@@ -58,10 +60,18 @@ pub fn classify(status: Option<u16>, body: &str, retry_after_ms: Option<u64>) ->
                 | FailureClass::Loading
                 | FailureClass::Quota
         );
-        may_wait.then(|| retry_after_in_text_ms(body)).flatten()
+        (may_wait && !(class == FailureClass::Quota && refusal.is_daily()))
+            .then(|| retry_after_in_text_ms(body))
+            .flatten()
     });
     let message = message(class, &refusal, limit, requested);
     Failure { class, message, status, limit, requested, retry_after_ms }
+}
+
+/// Whether an error in place of an answer says that the request is at fault, so that asking again is of no use.
+#[cfg(feature = "http")]
+pub(crate) fn blames_request(body: &str) -> bool {
+    Refusal::new(Some(200), &Digest::of(body)).names_fault_of_request()
 }
 
 /// Returns one line for the user: what happened, the status, the provider's own words, and advice if there is

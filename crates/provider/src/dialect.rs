@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub(crate) use self::ids::Ids;
-use crate::classify::{classify, one_line};
+use crate::classify::{blames_request, classify, one_line};
 use crate::transport::{Endpoint, ServerOptions};
 use crate::{ModelSettings, NativeCompaction, ProviderError, Purpose, ReplyEvent, Request, ResentReasoning};
 
@@ -223,11 +223,11 @@ pub(crate) fn is_openai(options: &ServerOptions) -> bool {
 }
 
 /// Returns the failure that an error in place of a piece of an answer means: as classified, or `Malformed` if the
-/// classifier does not recognise it.
+/// classifier does not recognise it and nothing in it blames the request.
 pub(crate) fn error_in_stream(body: &str) -> ProviderError {
     let body = &body[..body.floor_char_boundary(ERROR_BODY_BYTES_MAX)];
     let mut failure = classify(Some(200), body, None);
-    if failure.class == FailureClass::Other {
+    if failure.class == FailureClass::Other && !blames_request(body) {
         failure.class = FailureClass::Malformed;
         failure.message =
             format!("the provider sent an error in the middle of the answer: {}", one_line(&failure.message));

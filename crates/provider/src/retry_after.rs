@@ -35,7 +35,7 @@ pub fn retry_after_ms(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
 /// `"retry_after_ms": 250`. A number without a unit is in seconds.
 pub fn retry_after_in_text_ms(text: &str) -> Option<u64> {
     // In order of precedence.
-    const NAMES: [&str; 12] = [
+    const NAMES: [&str; 13] = [
         "try again in",
         "try again after",
         "retry in",
@@ -46,6 +46,7 @@ pub fn retry_after_in_text_ms(text: &str) -> Option<u64> {
         "retrydelay",
         "retry_delay",
         "estimated_time",
+        "reset after",
         "wait for",
         "wait",
     ];

@@ -251,6 +251,8 @@ impl Collector {
             let field = field.to_ascii_lowercase();
             if CODE_FIELDS.contains(&field.as_str()) {
                 self.add_code(value);
+            } else if is_exception(&field, value) {
+                self.digest.codes.push(alphanumeric(&field));
             }
             match field.as_str() {
                 "n_ctx" | "max_context_length" | "context_length" | "context_window" | "max_model_len"
@@ -271,7 +273,9 @@ impl Collector {
                     Value::String(text) => text.trim_start().starts_with(['{', '[']),
                     Value::Null | Value::Bool(_) | Value::Number(_) => continue,
                 };
-                if is_nested == nested && MESSAGE_FIELDS.contains(&field.to_ascii_lowercase().as_str()) {
+                let name = field.to_ascii_lowercase();
+                let is_message = MESSAGE_FIELDS.contains(&name.as_str()) || is_exception(&name, value);
+                if is_nested == nested && is_message {
                     self.nested(|collector| collector.add_value(value));
                 }
             }
@@ -292,6 +296,11 @@ impl Collector {
         }
         self.digest.codes.push(alphanumeric(&text));
     }
+}
+
+/// Whether a field is named after an exception and holds what it says.
+fn is_exception(lowercase: &str, value: &Value) -> bool {
+    lowercase.ends_with("exception") && value.is_object()
 }
 
 /// Returns the HTTP status at the front of a message: "429 …", "HTTP 429: …", "Error code: 429 - …", "status

@@ -79,7 +79,10 @@ pub(super) const RULES: &[Rule] = &[
     }),
     rule("quota or rate limit words", Verdict::Limit, |refusal| {
         refusal.may_be_no_overflow()
-            && (refusal.is_quota_used_up() || words::is_rate_limit(&refusal.digest.text))
+            && (refusal.is_quota_used_up()
+                || words::is_rate_limit(&refusal.digest.text)
+                // A server that fails may say when it expects to be back.
+                || (!refusal.blames_server() && words::asks_to_wait(&refusal.digest.text)))
     }),
     rule("authentication words", Verdict::Class(Auth), |refusal| {
         refusal.may_be_no_overflow() && words::is_authentication(&refusal.digest.text)
@@ -171,10 +174,15 @@ impl<'a> Refusal<'a> {
         self.has_code(words::QUOTA_CODES) || self.digest.codes.iter().any(|code| words::is_quota(code))
     }
 
+    /// Whether an allowance for a day is used up. The wait that such a refusal names is that of a shorter limit.
+    pub(super) fn is_daily(&self) -> bool {
+        self.has_code(words::DAILY_CODES) || words::is_daily(&self.digest.text)
+    }
+
     /// Whether the account has no money or allowance left, as opposed to a limit that waiting lifts.
     fn is_quota_used_up(&self) -> bool {
         self.has_quota_code()
-            || self.has_code(words::DAILY_CODES)
+            || self.is_daily()
             || (words::is_quota(&self.digest.text)
                 && !self.says(words::SHORT_TERM)
                 && !self.has_code(words::MINUTE_CODES))
@@ -214,6 +222,16 @@ impl<'a> Refusal<'a> {
     /// Whether the status blames the request and not the server.
     fn blames_request(&self) -> bool {
         self.has_status(&[400, 404, 405, 413, 415, 422])
+    }
+
+    /// Whether the status or a code blames the request.
+    pub(super) fn names_fault_of_request(&self) -> bool {
+        self.blames_request() || self.has_code(words::REQUEST_CODES)
+    }
+
+    /// Whether the status blames the server.
+    fn blames_server(&self) -> bool {
+        matches!(self.status, Some(500..=599))
     }
 
     /// Returns which kind of "not now" it is: a used-up quota, a rate limit, or a request that no rate limit

@@ -66,7 +66,7 @@ fn sizes_in_text(text: &str, codes: &[String]) -> Sizes {
     }
 }
 
-/// Returns the sizes in `A + B > C`, `A > B - C` and `[1, N]`.
+/// Returns the sizes in `A + B > C`, `A > B - C`, `[1, N]` and `1 (inclusive) to N (exclusive)`.
 fn sizes_in_formula(all: &[Number<'_>]) -> Option<Sizes> {
     let sum = all.array_windows().find_map(|[a, b, c]| match (b.before.trim(), c.before.trim()) {
         ("+", ">") => Some((c.value, a.value.saturating_add(b.value))),
@@ -82,7 +82,19 @@ fn sizes_in_formula(all: &[Number<'_>]) -> Option<Sizes> {
             && high.before.trim() == ","
             && high.after.starts_with(']')
     });
-    range.map(|[_, high]| Sizes { limit: Some(high.value), requested: None })
+    if let Some([_, high]) = range {
+        return Some(Sizes { limit: Some(high.value), requested: None });
+    }
+    let range = all.array_windows().find(|[low, high]| {
+        let is_end = |number: &Number<'_>, words| number.after.trim_start().starts_with(words);
+        is_end(low, "(inclusive)") && (is_end(high, "(inclusive)") || is_end(high, "(exclusive)"))
+    });
+    range.map(|[_, high]| {
+        let is_exclusive = high.after.trim_start().starts_with("(exclusive)");
+        let limit = high.value.saturating_sub(u64::from(is_exclusive));
+        let values = || all.iter().map(|number| number.value);
+        Sizes { limit: Some(limit), requested: values().find(|value| *value > high.value) }
+    })
 }
 
 /// The numbers of a message that can be counts of tokens, by their labels.

@@ -37,6 +37,7 @@ pub(super) const RATE_CODES: &[&str] = &[
     "quotaexceeded",
     "tpmexceeded",
     "rpmexceeded",
+    "slowdown",
 ];
 /// Codes of a used-up quota.
 pub(super) const QUOTA_CODES: &[&str] = &[
@@ -48,6 +49,7 @@ pub(super) const QUOTA_CODES: &[&str] = &[
     "spendlimit",
     "budgetexceeded",
     "usagelimitreached",
+    "quotaexhausted",
 ];
 /// The names of quotas for a day: waiting for as long as the refusal says does not help.
 pub(super) const DAILY_CODES: &[&str] = &["perday"];
@@ -84,6 +86,20 @@ pub(super) const OPAQUE_CODES: &[&str] = &[
     "compactioncontentmismatch",
     "compactionblockmisplaced",
 ];
+/// Codes of a fault of the request.
+pub(super) const REQUEST_CODES: &[&str] = &[
+    "invalidrequest",
+    "invalidargument",
+    "invalidvalue",
+    "invalidimage",
+    "invalidbase64",
+    "imageparse",
+    "imagetoo",
+    "badrequest",
+    "validation",
+    "failedprecondition",
+    "unsupported",
+];
 /// Codes of an overloaded or failing server.
 pub(super) const OVERLOADED_CODES: &[&str] = &[
     "overloaded",
@@ -106,6 +122,7 @@ pub(super) fn is_opaque_refused(text: &str) -> bool {
     ((has("encrypted content") || has("thought signature")) && is_bad())
         || (has("signature") && has("thinking") && is_bad())
         || has("bound to a different conversation")
+        || (has("redacted thinking") && has("cannot be modified"))
         // A reasoning item without the item that followed it, or the reverse.
         || (has("without its required") && has("reasoning"))
 }
@@ -117,6 +134,7 @@ const QUOTA: &[&str] = &[
     "billing",
     "spend limit",
     "spending limit",
+    "spending cap",
     "usage limits",
     "usage limit",
     "payment required",
@@ -296,7 +314,17 @@ pub(super) fn is_content_filtered(text: &str) -> bool {
         || (text.contains(" risk") && contains_any(text, &["content", "rejected", "flagged"]))
 }
 
-/// Whether `text` is about a limit per unit of time, or about waiting.
+/// Whether `text` is about an allowance for a day that is used up, without a time after which there is a new one.
+pub(super) fn is_daily(text: &str) -> bool {
+    text.contains("per day") && !contains_any(text, SHORT_TERM)
+}
+
+/// Whether `text` asks to wait, without the reason.
+pub(super) fn asks_to_wait(text: &str) -> bool {
+    contains_any(text, &["please wait", "try again in", "retry in", "retry after"])
+}
+
+/// Whether `text` is about a limit per unit of time.
 pub(super) fn is_rate_limit(text: &str) -> bool {
     const RATE: &[&str] = &[
         "rate limit",
@@ -328,10 +356,6 @@ pub(super) fn is_rate_limit(text: &str) -> bool {
         "throttl",
         "quota",
         "resource exhausted",
-        "please wait",
-        "try again in",
-        "retry in",
-        "retry after",
         "requests per",
         "concurrency",
         "concurrent",

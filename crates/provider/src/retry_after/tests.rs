@@ -44,6 +44,7 @@ fn texts() {
     check(r#"{"@type":"RetryInfo","retryDelay": "3s"}"#, Some(3_000));
     check(r#"{"retry_after": 12}"#, Some(12_000));
     check("Please try again after 5 seconds.", Some(5_000));
+    check("Your quota will reset after 2h14m9s.", Some(8_049_000));
     check("Rate limited, wait for 20s", Some(20_000));
     check("Please wait 2 minutes", Some(120_000));
     check("wait for about 3s", Some(3_000));

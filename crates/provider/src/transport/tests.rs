@@ -1,5 +1,7 @@
 //! The provider against a TCP server that imitates what real servers send.
 
+mod refusals;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

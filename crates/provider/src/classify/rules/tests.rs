@@ -79,7 +79,7 @@ fn of_two_rules_the_earlier_one_decides() {
         ),
         ("authentication code", "content filter code", 400, r#"{"code":"auth_error","type":"safety"}"#),
         ("content filter code", "context overflow", 400, r#"{"code":"safety","error":"prompt is too long"}"#),
-        ("loading words", "quota or rate limit words", 503, "the model is loading, please wait"),
+        ("loading words", "quota or rate limit words", 503, "the model is loading: rate limit"),
         ("quota or rate limit words", "authentication words", 400, "rate limit of this api key"),
         ("authentication words", "content filter words", 400, "api key: usage guidelines"),
         ("content filter words", "cancellation words", 400, "content policy: deadline exceeded"),
