@@ -18,6 +18,7 @@ use serde::Deserialize;
 use crate::compaction_fixtures::text;
 use crate::support::agent;
 
+mod billing;
 mod compaction;
 mod counting;
 mod features;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use greenroom::prelude::*;
-use greenroom::provider::{HttpProvider, Provider, ResendReasoning, ServerOptions};
+use greenroom::provider::{HttpProvider, Provider, Purpose, ResendReasoning, ServerOptions};
 use greenroom_kernel::{AssistantMessage, Message, Part, StopReason};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Counting, Fault, Function, ReadsReasoning, Script, SeenRequest,
@@ -95,7 +95,8 @@ fn model(way: Way, script: impl Script + 'static, window: u64) -> Simulator {
 /// Returns the server's count of the last request and its answer, as in the next request.
 fn counted(model: &Simulator, way: Way, answer: &str) -> u64 {
     let requests = model.requests();
-    let last = &requests.last().unwrap().request;
+    let last = requests.iter().rfind(|logged| logged.request.purpose == Purpose::Step);
+    let last = &last.unwrap().request;
     let thought = text(&format!("thought {}.", answer_number(answer)), THOUGHT_TOKENS);
     let said = Message::Assistant(AssistantMessage {
         content: vec![Part::Text(answer.to_owned())],

@@ -46,7 +46,7 @@ pub use self::transport::{
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::BoxStream;
 pub use greenroom_kernel::reasoning::ResentReasoning;
-use greenroom_kernel::{AssistantMessage, Failure, Message, ToolSpec};
+use greenroom_kernel::{AssistantMessage, Failure, Message, ToolSpec, Usage};
 
 /// One model call.
 #[derive(Debug, Clone)]
@@ -189,6 +189,9 @@ pub enum ReplyEvent {
         /// The number of blocks.
         count: usize,
     },
+    /// The usage of a pass of the model within the answer, which the answer's own usage does not include: an answer with
+    /// a provider's own tools, or with its own compaction, takes several passes. It is billed like a call of its own.
+    Spent(Usage),
     /// The complete answer. Nothing follows it.
     Done(Box<AssistantMessage>),
 }

@@ -338,7 +338,7 @@ async fn a_long_run_goes_on_while_its_compaction_is_prepared() {
     let session = runtime.open("s", &prepares(|_| {}).tool("look", look)).await.unwrap();
     let mut events = session.subscribe();
     let reply = session.prompt("look at everything").await.unwrap();
-    assert_eq!((reply.steps, reply.stop.clone()), (61, StopReason::Stop));
+    assert_eq!((reply.steps, reply.stop), (61, StopReason::Stop));
     let ends = ends(&drain(&mut events));
     assert!(ends.len() >= 2, "{ends:?}");
     for end in &ends {

@@ -113,6 +113,7 @@ async fn live(seed: u64) -> Shown {
         settings.cut = if random.below(2) == 0 { CutRule::Nearest } else { CutRule::TurnFirst };
         settings.min_split_prefix = 1 + random.below(6);
         settings.preserve_messages = [None, Some(2), Some(5)][random.size(3)];
+        settings.background = random.below(2) == 0;
     });
     let options = SimulatorOptions {
         window,
@@ -353,8 +354,8 @@ impl Life {
         for id in &installed {
             let path = path_to(&log, Some(*id)).unwrap();
             check_installed(&path);
-            // Only if the requests are known to be this one's.
-            if ended.len() == 1 {
+            // Only if the requests are known to be this one's. Those of a preparation came earlier.
+            if ended.len() == 1 && !self.settings.background {
                 let messages = check_requests(&path, &fresh);
                 self.shown.requests += u64::from(messages > 0);
                 self.shown.messages += messages;

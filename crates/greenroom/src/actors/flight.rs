@@ -32,6 +32,9 @@ pub(crate) struct Flight {
     ratio: Ratio,
     /// The output so far: text, reasoning, and the arguments of calls.
     streamed: String,
+    /// The passes of the model that were billed already, and their cost in micro-dollars.
+    passes: Usage,
+    passes_cost: u64,
     is_over: bool,
 }
 
@@ -53,6 +56,8 @@ impl Flight {
             ratio: deps.learned.ratio(lane.origin(), &request.model),
             request: request.clone(),
             streamed: String::new(),
+            passes: Usage::default(),
+            passes_cost: 0,
             is_over: false,
         })
     }
@@ -64,6 +69,11 @@ impl Flight {
             | ReplyEvent::Reasoning(text)
             | ReplyEvent::ToolCall { arguments: text, .. } => {
                 self.streamed.push_str(text);
+            }
+            ReplyEvent::Spent(pass) => {
+                self.passes.add(pass);
+                self.passes_cost += self.info.cost_microdollars(pass).unwrap_or(0);
+                self.tell(*pass);
             }
             ReplyEvent::Done(_) | _ => {}
         }
@@ -96,12 +106,15 @@ impl Flight {
         if missing.total_tokens() > 0 {
             answer.usage.get_or_insert_default().add(&missing);
         }
-        answer.usage.and_then(|usage| self.info.cost_microdollars(&usage)).unwrap_or(0)
+        let cost = answer.usage.and_then(|usage| self.info.cost_microdollars(&usage)).unwrap_or(0);
+        cost.saturating_add(self.passes_cost)
     }
 
     fn missing_in(&mut self, answer: &AssistantMessage) -> Usage {
         self.is_over = true;
-        missing(answer.usage.as_ref(), self.count(), count_answer(answer))
+        let mut reported = self.passes;
+        reported.add(&answer.usage.unwrap_or_default());
+        missing(Some(&reported), self.count(), count_answer(answer))
     }
 
     fn count(&self) -> Counted {

@@ -16,7 +16,7 @@ use tracing::Span;
 use crate::actors::flight::{Flight, warn_of_no_price};
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::core::deps::Deps;
-use crate::core::message::{RequestHead, SessionMail, Summariser};
+use crate::core::message::{RequestHead, SessionMail, SessionMessage, Summariser};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::lane::{Call, Lane, Urgency};
@@ -178,6 +178,10 @@ async fn answer(
     while let Some(event) = silence.unless_silent(stream.next()).await.map_err(silent)? {
         let event = event?;
         flight.iter_mut().for_each(|flight| flight.heard(&event));
+        if let (ReplyEvent::Spent(usage), None) = (&event, &flight) {
+            let spent = SessionMessage::Spent { stamp: None, usage: *usage, cost_microdollars: None };
+            let _ = session.cast(spent.into());
+        }
         if let ReplyEvent::Done(mut answer) = event {
             answer.usage.iter().for_each(|usage| place.used(usage));
             let cost = flight.take().map_or(0, |flight| flight.completed(&mut answer));

@@ -598,9 +598,10 @@ async fn reasoning_in_the_text() {
             .map(|event| match event {
                 ReplyEvent::Reasoning(text) => text.to_uppercase(),
                 ReplyEvent::Text(text) => text.clone(),
-                ReplyEvent::ToolCall { .. } | ReplyEvent::ThinkingDropped { .. } | ReplyEvent::Done(_) => {
-                    String::new()
-                }
+                ReplyEvent::ToolCall { .. }
+                | ReplyEvent::ThinkingDropped { .. }
+                | ReplyEvent::Spent(_)
+                | ReplyEvent::Done(_) => String::new(),
             })
             .collect();
         assert_eq!(told, "HM.Yes.");

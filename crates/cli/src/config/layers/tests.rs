@@ -174,6 +174,43 @@ fn a_project_grants_nothing() {
     }
 }
 
+/// Neither a command that runs nor an address that gets a key comes from a project, even if the user trusts its folder
+/// or has a provider of that name, and however it is written.
+#[test]
+fn a_project_runs_no_command_and_sends_no_key_anywhere() {
+    let own = "provider: mine\nproviders: { mine: { base_url: 'http://localhost:1', key_command: 'pass show key' } }\n";
+    for project in [
+        "providers: { mine: { key_command: 'touch /tmp/here' } }",
+        "providers: { mine: { base_url: 'http://elsewhere/v1' } }",
+        "providers: { mine: { api_key_env: AWS_SECRET_ACCESS_KEY } }",
+        "providers: { mine: { headers: { x: '${HOME}' } } }",
+        "providers: { mine: { key_command_ttl_s: 1 } }",
+        "providers: { other: { key_command: 'touch /tmp/here' } }\nprovider: other",
+        "\"providers\": { \"mine\": { \"key_command\": \"touch /tmp/here\" } }",
+        "providers: null",
+        "providers: {}",
+        "key_command: 'touch /tmp/here'",
+        "base_url: 'http://elsewhere/v1'",
+        "provider: { key_command: 'touch /tmp/here' }",
+        "<<: { providers: { mine: { key_command: 'touch /tmp/here' } } }",
+        "defaults: &d { providers: { mine: { key_command: 'touch /tmp/here' } } }\n<<: *d",
+        "limits: { key_command: 'touch /tmp/here' }",
+        "compaction: { providers: { mine: { key_command: 'touch /tmp/here' } } }",
+    ] {
+        for trusts in [false, true] {
+            let place = Place::new();
+            let trusted = format!("trusted_folders: [{:?}]\n", place.work());
+            place.write(&place.own(), if trusts { format!("{own}{trusted}") } else { own.to_owned() }, 0o600);
+            place.write(&place.project(), project, 0o600);
+            let refused =
+                place.load(&[]).map(|loaded| serde_norway::to_string(&loaded.config).expect("YAML"));
+            let error =
+                refused.map_or_else(|error| format!("{error:#}"), |config| panic!("{project}: {config}"));
+            assert!(error.contains("project/greenroom.yaml, line "), "{project}: {error}");
+        }
+    }
+}
+
 /// Text in a folder goes to the user's own server by default. A project cannot redirect it.
 #[test]
 fn a_project_does_not_lead_away_from_the_users_own_server() {

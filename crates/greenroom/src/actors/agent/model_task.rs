@@ -18,7 +18,7 @@ use crate::actors::summary_call;
 use crate::agent::Agent;
 use crate::core::deps::Deps;
 use crate::core::mail::Mail;
-use crate::core::message::{AgentMessage, ModelOutcome, RunAttempt, SessionMail};
+use crate::core::message::{AgentMessage, ModelOutcome, RunAttempt, SessionMail, SessionMessage};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::{Delta, EventKind};
@@ -257,8 +257,15 @@ impl ModelTask {
                     self.thinking_dropped(reason, count);
                     continue;
                 }
+                // A flight bills it itself.
+                ReplyEvent::Spent(usage) if flight.is_none() => {
+                    let stamp = Some(self.stamp);
+                    let spent = SessionMessage::Spent { stamp, usage, cost_microdollars: None };
+                    let _ = self.session.cast(spent.into());
+                    continue;
+                }
                 // Other events have no visible text.
-                _ => continue,
+                ReplyEvent::Spent(_) | _ => continue,
             };
             self.publish(EventKind::MessageDelta { delta });
             self.link.room().await;

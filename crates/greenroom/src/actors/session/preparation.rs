@@ -108,7 +108,9 @@ impl SessionState {
             self.shared.publish(&self.deps.bus, near);
         }
         let settings = &self.definition.settings;
-        let is_wanted = settings.background && settings.strategy.wants_summary();
+        // A runtime that ends with its run would pay for preparations that it throws away.
+        let is_wanted =
+            settings.background && settings.strategy.wants_summary() && self.deps.compacts_between_runs;
         let is_possible = self.compaction.is_idle() && !self.life.is_stopping();
         if !is_wanted || !is_possible || !self.compaction.preparation().may_begin(tokens) {
             return;

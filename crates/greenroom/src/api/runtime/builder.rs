@@ -295,7 +295,8 @@ impl RuntimeBuilder {
 
     /// Sets whether a compaction that is due after a run starts at once, so that the next prompt need not
     /// wait for it. The default is `true`. With `false`, it starts with the next run, before its first model
-    /// call: for programs that end after the reply, which would interrupt it.
+    /// call, and none is prepared in the background: for programs that end after the reply, which would interrupt
+    /// both.
     #[must_use]
     pub fn compact_between_runs(mut self, at_once: bool) -> Self {
         self.leaves_compactions_to_runs = !at_once;

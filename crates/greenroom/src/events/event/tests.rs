@@ -75,6 +75,7 @@ pub(crate) fn all() -> Vec<EventKind> {
             estimated_tokens: 12,
             cost_microdollars: 12,
         },
+        EventKind::CompactionNear { tokens: 80, compacts_at: 100 },
         EventKind::CompactionStart {
             entry_id,
             trigger: Trigger::Manual,

@@ -137,8 +137,8 @@ struct Reported {
     cache_write: u64,
     cache_write_hour: u64,
     thinking: u64,
-    /// The sum of the model's turns within the answer, if the report lists them.
-    iterations: Option<Usage>,
+    /// The passes of the model within the answer, if the report lists them.
+    passes: Vec<Usage>,
 }
 
 impl Reported {
@@ -157,13 +157,12 @@ impl Reported {
         let details = wire.output_tokens_details.as_ref();
         set(&mut self.thinking, details.and_then(|details| details.thinking_tokens));
         if let Some(iterations) = &wire.iterations {
-            let mut sum = Usage::default();
-            for iteration in iterations {
-                let mut one = Self::default();
-                one.add(iteration);
-                sum.add(&one.top());
-            }
-            self.iterations = Some(sum);
+            let of_pass = |iteration: &WireUsage| {
+                let mut pass = Self::default();
+                pass.add(iteration);
+                pass.top()
+            };
+            self.passes = iterations.iter().map(of_pass).filter(|pass| pass.total_tokens() > 0).collect();
         }
     }
 
@@ -181,15 +180,20 @@ impl Reported {
         }
     }
 
-    /// Returns the usage: what the turns within the answer sum up to, where the report itself has less. The tokens of a
-    /// compaction by the provider, for example, are only there.
-    fn usage(&self) -> Option<Usage> {
+    /// Returns the usage of the answer's last pass, which measures the context, and that of the passes before it. The
+    /// report itself has only some of them: those of a compaction by the provider, for example, are only in the list.
+    fn usage(mut self) -> (Option<Usage>, Vec<Usage>) {
         let top = self.top();
-        let usage = match self.iterations {
-            Some(sum) if sum.total_tokens() > top.total_tokens() => sum,
-            Some(_) | None => top,
-        };
-        (self.has_any && usage.total_tokens() > 0).then_some(usage)
+        let listed = self.passes.iter().map(Usage::total_tokens).fold(0, u64::saturating_add);
+        match self.passes.pop().filter(|_| listed >= top.total_tokens()) {
+            Some(mut last) => {
+                // Some reports state the thinking of all passes together only.
+                last.reasoning_tokens =
+                    last.reasoning_tokens.max(top.reasoning_tokens).min(last.output_tokens);
+                (Some(last), self.passes)
+            }
+            None => ((self.has_any && top.total_tokens() > 0).then_some(top), Vec::new()),
+        }
     }
 }
 
@@ -405,12 +409,14 @@ impl Decoder for AnthropicDecoder {
             summary.map(Part::Text).into_iter().chain(block.parts(&mut ids))
         };
         let content: Vec<Part> = self.blocks.into_iter().flat_map(parts).collect();
+        let (usage, earlier) = self.usage.usage();
+        events.extend(earlier.into_iter().map(ReplyEvent::Spent));
         Ok(AssistantMessage {
             stop: with_calls(stop, &content),
             content,
             provider: asked.provider.to_owned(),
             model: asked.model.to_owned(),
-            usage: self.usage.usage(),
+            usage,
             stop_raw: self.stop_raw,
             error: None,
         })

@@ -411,6 +411,42 @@ fn usage_is_the_newest_of_each_count() {
     );
 }
 
+/// An answer's usage is that of the model's last pass; those before it are told, to be billed.
+#[test]
+fn each_pass_of_the_model_is_told() {
+    let check = |report: Value, expected: (u64, u64), told: &[(u64, u64)]| {
+        let all = [
+            json!({ "type": "message_start", "message": { "usage": { "input_tokens": 0, "output_tokens": 0 } } }),
+            json!({ "type": "message_delta", "delta": { "stop_reason": "end_turn" }, "usage": report }),
+        ];
+        let (answer, events, _) = decode(&all);
+        let counts = |usage: &Usage| (usage.input_tokens, usage.output_tokens);
+        let usage = answer.expect("it is there").usage.expect("it was reported");
+        assert_eq!(counts(&usage), expected, "{report}");
+        let passes = events.iter().filter_map(|event| {
+            if let ReplyEvent::Spent(usage) = event { Some(counts(usage)) } else { None }
+        });
+        assert_eq!(passes.collect::<Vec<_>>(), told, "{report}");
+    };
+    let pass = |kind: &str, input: u64, output: u64| json!({ "type": kind, "input_tokens": input, "output_tokens": output });
+    let with = |input: u64, output: u64, passes: Value| json!({ "input_tokens": input, "output_tokens": output, "iterations": passes });
+    check(
+        with(23_000, 1_000, json!([pass("compaction", 180_000, 3_500), pass("message", 23_000, 1_000)])),
+        (23_000, 1_000),
+        &[(180_000, 3_500)],
+    );
+    // With a provider's own tools the report is the sum of the passes.
+    check(
+        with(9_062, 141, json!([pass("message", 31, 52), pass("message", 9_031, 89)])),
+        (9_031, 89),
+        &[(31, 52)],
+    );
+    check(with(50, 5, json!([pass("message", 50, 5)])), (50, 5), &[]);
+    check(with(50, 5, json!([])), (50, 5), &[]);
+    // A list that lacks a pass.
+    check(with(90, 9, json!([pass("message", 50, 5)])), (90, 9), &[]);
+}
+
 #[test]
 fn errors_end_an_answer() {
     let mut decoder: Box<dyn Decoder> = Box::<decode::AnthropicDecoder>::default();
@@ -1010,6 +1046,7 @@ fn dropped_thinking_is_reported_by_its_reason() {
                 ReplyEvent::Text(_)
                 | ReplyEvent::Reasoning(_)
                 | ReplyEvent::ToolCall { .. }
+                | ReplyEvent::Spent(_)
                 | ReplyEvent::Done(_) => None,
             })
             .collect();

@@ -229,7 +229,7 @@ fn what_came_is_what_is_sent_again() {
                 assert_eq!(index, 0);
                 calls += &(name.unwrap_or_default() + &arguments);
             }
-            ReplyEvent::ThinkingDropped { .. } | ReplyEvent::Done(_) => {}
+            ReplyEvent::ThinkingDropped { .. } | ReplyEvent::Spent(_) | ReplyEvent::Done(_) => {}
         }
     }
     assert_eq!((thoughts.as_str(), texts.as_str()), ("First é.\n\nThen.", "I look.It is no."));

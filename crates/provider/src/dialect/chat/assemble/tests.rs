@@ -46,6 +46,7 @@ fn check_calls(fragments: &[Value], expected: &[(&str, &str, &str)]) {
                 | ReplyEvent::Text(_)
                 | ReplyEvent::Reasoning(_)
                 | ReplyEvent::ThinkingDropped { .. }
+                | ReplyEvent::Spent(_)
                 | ReplyEvent::Done(_) => None,
             })
             .collect();
