@@ -157,11 +157,11 @@ fn seeds_150_to_299_keep_their_promises() {
 }
 
 /// Seeds outside these ranges that showed a defect: an answer to a session that died as it was closed, a
-/// session that was given up while it slept in its run, and a prompt that the disk refused while
-/// `resume_all` waited for it.
+/// session that was given up while it slept in its run, a prompt that the disk refused while `resume_all` waited for
+/// it, and a withdrawn prompt that was cleared while its session slept.
 #[test]
 fn seeds_that_showed_a_defect_keep_their_promises() {
-    for seed in [797, 4972, 117_182] {
+    for seed in [797, 4972, 5037, 117_182] {
         run_all(seed..seed + 1);
     }
 }

@@ -28,6 +28,7 @@ pub(crate) use self::server::{Server, confirm};
 pub(crate) use self::settings::{ClientSettings, Stay};
 
 pub(crate) mod ask_user;
+mod compaction_hook;
 mod key_command;
 mod made;
 mod project;

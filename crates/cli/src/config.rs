@@ -83,6 +83,9 @@ pub(crate) struct Config {
     /// When and how to compact.
     #[serde(deserialize_with = "or_default")]
     pub(crate) compaction: CompactionSettings,
+    /// Commands that decide. In your own file only.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) hooks: HooksConfig,
     /// The server of `serve`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) serve: ServeConfig,
@@ -119,6 +122,7 @@ impl Default for Config {
             skills: true,
             limits: LimitsConfig::default(),
             compaction: CompactionSettings::default(),
+            hooks: HooksConfig::default(),
             serve: ServeConfig::default(),
             host: HostConfig::default(),
             trusted_folders: Vec::new(),
@@ -128,8 +132,9 @@ impl Default for Config {
 
 impl Config {
     /// Returns the settings whose texts may name a file, each with its key.
-    fn prompts(&mut self) -> [(&'static str, &mut Option<String>); 3] {
+    fn prompts(&mut self) -> [(&'static str, &mut Option<String>); 4] {
         [
+            ("compaction.compact_instructions", &mut self.compaction.compact_instructions),
             ("compaction.compact_prompt", &mut self.compaction.compact_prompt),
             ("system_prompt", &mut self.system_prompt),
             ("append_system_prompt", &mut self.append_system_prompt),
@@ -334,6 +339,23 @@ impl Default for ServeConfig {
     }
 }
 
+/// Commands of the user's own that decide.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct HooksConfig {
+    /// A command that decides about each compaction before its summary is written: it gets the proposal as JSON and
+    /// prints its decision as JSON, or nothing.
+    pub(crate) before_compact: Option<String>,
+    /// How long the command may take, in seconds.
+    pub(crate) timeout_s: u64,
+}
+
+impl Default for HooksConfig {
+    fn default() -> Self {
+        Self { before_compact: None, timeout_s: 60 }
+    }
+}
+
 /// The process that holds the store for all terminals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -428,6 +450,12 @@ fn check(config: &Config) -> Result<(), Wrong> {
         if text.as_ref().is_some_and(|text| text.len() > SYSTEM_PROMPT_BYTES_MAX) {
             return wrong(&[key], &format!("must have at most {SYSTEM_PROMPT_BYTES_MAX} bytes"));
         }
+    }
+    if config.hooks.before_compact.as_deref().is_some_and(|command| command.trim().is_empty()) {
+        return wrong(&["hooks", "before_compact"], "must be a command, or null");
+    }
+    if config.hooks.timeout_s == 0 {
+        return wrong(&["hooks", "timeout_s"], "must be at least 1");
     }
     if config.model.trim().is_empty() {
         return wrong(&["model"], "must not be empty");

@@ -60,6 +60,8 @@ pub enum HookDecision {
         /// The reason, for the compaction's end record.
         reason: String,
     },
+    /// Ask a model for the summary, with this focus in addition to that of the request.
+    Focus(String),
     /// Use this summary instead of asking a model.
     Supply(Supplied),
 }
@@ -281,7 +283,7 @@ impl Compacting {
 
     /// Plans, and returns the first effects.
     pub fn begin(params: CompactionParams) -> (Self, Vec<Effect>) {
-        let style = Style { focus: params.focus.clone(), prompt: params.settings.compact_prompt.clone() };
+        let style = Style::new(&params.settings, params.focus.clone());
         let rung = match (params.settings.strategy.wants_summary(), params.failed_attempts) {
             (false, 0) => Rung::Truncate,
             (true, 0) => Rung::Summarise,
@@ -334,6 +336,11 @@ impl Compacting {
                     HookDecision::Continue => self.ask_for_summaries(),
                     HookDecision::Cancel { reason } => {
                         self.end(CompactionOutcome::Cancelled { reason }, None)
+                    }
+                    HookDecision::Focus(focus) => {
+                        self.params.add_focus(&focus);
+                        self.summaries.focus_on(self.params.focus.clone());
+                        self.ask_for_summaries()
                     }
                     HookDecision::Supply(supplied) => self.install_supplied(&supplied),
                 }

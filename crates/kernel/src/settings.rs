@@ -46,7 +46,7 @@ pub(crate) const FACTS_ROOM_PARTS: u64 = 6;
 /// The minimum room beside the fixed part in which a compaction can work, in tokens: a short summary with its
 /// leading sentence, and the newest messages.
 const ROOM_TOKENS_MIN: u64 = 128;
-/// The longest `compact_prompt`, in bytes.
+/// The longest `compact_prompt` and `compact_instructions`, in bytes.
 pub const COMPACT_PROMPT_BYTES_MAX: usize = 32 * 1024;
 /// The placeholder for the transcript in a `compact_prompt`.
 pub(crate) const MESSAGES_PLACE: &str = "{messages}";
@@ -95,6 +95,8 @@ pub struct CompactionSettings {
     pub background: bool,
     /// Replaces the instruction of the summary request; `{messages}` in it is where the transcript goes.
     pub compact_prompt: Option<String>,
+    /// What a summary must attend to in addition to the instruction, built-in or `compact_prompt`.
+    pub compact_instructions: Option<String>,
     /// How sizes are estimated for planning.
     pub estimator: Estimator,
 }
@@ -120,6 +122,7 @@ impl Default for CompactionSettings {
             soft_threshold: 0.65,
             background: true,
             compact_prompt: None,
+            compact_instructions: None,
             estimator: Estimator::Classes,
         }
     }
@@ -306,10 +309,12 @@ impl CompactionSettings {
             let reason = format!("must be at least {limit_min} tokens, or no summary has room below it");
             return value("auto_compact_token_limit", &reason);
         }
-        match &self.compact_prompt {
-            Some(prompt) => check_prompt(prompt),
-            None => Ok(()),
+        for (key, text) in
+            [("compact_prompt", &self.compact_prompt), ("compact_instructions", &self.compact_instructions)]
+        {
+            text.as_deref().map_or(Ok(()), |text| check_prompt(key, text))?;
         }
+        Ok(())
     }
 
     /// Checks that compaction can work in this window beside this fixed overhead (both in tokens).
@@ -422,17 +427,20 @@ fn least_trigger() -> u64 {
     share_up(ROOM_TOKENS_MIN, 1.0 / SUCCESS_SHARE)
 }
 
-/// Checks a user's own prompt.
-fn check_prompt(prompt: &str) -> Result<(), SettingsError> {
-    let wrong = |reason: &str| Err(SettingsError::Value { key: "compact_prompt", reason: reason.into() });
+/// Checks a user's own prompt, or additions to it.
+fn check_prompt(key: &'static str, prompt: &str) -> Result<(), SettingsError> {
+    let wrong = |reason: &str| Err(SettingsError::Value { key, reason: reason.into() });
     if prompt.trim().is_empty() {
-        return wrong("must not be empty; use null for the built-in one");
+        return wrong("must not be empty; use null for none of your own");
     }
     if prompt.len() > COMPACT_PROMPT_BYTES_MAX {
         return wrong(&format!(
             "has {} bytes, and at most {COMPACT_PROMPT_BYTES_MAX} are taken",
             prompt.len()
         ));
+    }
+    if key == "compact_instructions" && prompt.contains(MESSAGES_PLACE) {
+        return wrong("has no {messages}; only compact_prompt may place the transcript");
     }
     if prompt.matches(MESSAGES_PLACE).count() > 1 {
         return wrong("names {messages} more than once; the transcript can stand in one place only");

@@ -13,7 +13,7 @@ use crate::entry::{Entry, EntryKind};
 use crate::files::FileOps;
 use crate::message::{AssistantMessage, Block, Message, Part, StopReason};
 use crate::plan::Plan;
-use crate::settings::MESSAGES_PLACE;
+use crate::settings::{CompactionSettings, MESSAGES_PLACE};
 use crate::size::classes;
 use crate::text::elide_middle;
 
@@ -91,8 +91,18 @@ impl SummaryKind {
 pub struct Style {
     /// Topic for the summary to focus on.
     pub focus: Option<String>,
+    /// The user's additions to the instruction, built-in or own.
+    pub instructions: Option<String>,
     /// Replaces the instruction; `{messages}` in it is where the transcript goes.
     pub prompt: Option<String>,
+}
+
+impl Style {
+    /// Returns the style that the settings and a focus define.
+    pub(crate) fn new(settings: &CompactionSettings, focus: Option<String>) -> Self {
+        let (prompt, instructions) = (&settings.compact_prompt, &settings.compact_instructions);
+        Self { focus, instructions: instructions.clone(), prompt: prompt.clone() }
+    }
 }
 
 /// Returns the output limit of a summary request, in tokens, for a summary of at most `cap_tokens`: a quarter
@@ -140,7 +150,7 @@ pub fn request_text(
         }
         text.push_str(&instruction(kind, cap_tokens));
     }
-    push_focus(&mut text, style);
+    push_additions(&mut text, style);
     text
 }
 
@@ -155,7 +165,7 @@ pub fn merge_text(kind: SummaryKind, parts: &[String], style: &Style, cap_tokens
         Some(prompt) => own_request(prompt, &data, &[Some(MERGE), own_note(kind)], cap_tokens),
         None => format!("{data}\n\n{MERGE}\n{}", instruction(kind, cap_tokens)),
     };
-    push_focus(&mut text, style);
+    push_additions(&mut text, style);
     text
 }
 
@@ -174,7 +184,7 @@ pub fn native_instruction(style: &Style, cap_tokens: u64) -> String {
         None => instruction(SummaryKind::History, cap_tokens),
     };
     text.push_str("\n\nDo NOT call tools: write the record as text.");
-    push_focus(&mut text, style);
+    push_additions(&mut text, style);
     text
 }
 
@@ -208,7 +218,11 @@ fn wanted_tokens(cap_tokens: u64) -> u64 {
     cap_tokens - cap_tokens / 5
 }
 
-fn push_focus(text: &mut String, style: &Style) {
+/// Appends what the user, a hook or the settings add to the instruction.
+fn push_additions(text: &mut String, style: &Style) {
+    if let Some(instructions) = style.instructions.as_deref().map(str::trim) {
+        let _ = write!(text, "\n\n{instructions}");
+    }
     if let Some(focus) = style.focus.as_deref().map(str::trim).filter(|focus| !focus.is_empty()) {
         let _ = write!(text, "\n\nAttend above all to this: {focus}");
     }

@@ -1,6 +1,6 @@
-//! Runs a command of the user's own, such as one that prints a key, for the first line that it prints.
+//! Runs a command of the user's own for what it prints: one that prints a key, or one that decides as a hook.
 //!
-//! Invariants: the command is the user's and never a model's; it gets the given environment and no input; what it prints
+//! Invariants: the command is the user's and never a model's; it gets the given environment and input; what it prints
 //! is returned and never part of an error, except the first line of its error output.
 
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
 /// The most bytes that are read of each output.
@@ -27,48 +27,92 @@ pub async fn first_line(
     environment: &[(String, String)],
     time_limit: Duration,
 ) -> Result<String, String> {
-    within(time_limit, run(command, folder, environment)).await
+    let run = run(command, folder, environment, b"", OUTPUT_BYTES_MAX);
+    let line = within(time_limit, run).await.map(|output| first_line_of(&output))?;
+    if line.is_empty() { Err("printed nothing on its first line".to_owned()) } else { Ok(line) }
+}
+
+/// Returns all that a shell command prints for this input, at most `bytes_max` bytes. Dropping the future ends the
+/// command, and it need not read its input.
+///
+/// # Errors
+/// As for [`first_line`]; or it printed more, or something that is not UTF-8.
+pub async fn answer(
+    command: &str,
+    folder: &Path,
+    environment: &[(String, String)],
+    input: &[u8],
+    bytes_max: u64,
+    time_limit: Duration,
+) -> Result<String, String> {
+    let output = within(time_limit, run(command, folder, environment, input, bytes_max + 1)).await?;
+    if output.len() as u64 > bytes_max {
+        return Err(format!("printed more than {bytes_max} bytes"));
+    }
+    String::from_utf8(output).map_err(|_| "printed something that is not UTF-8".to_owned())
 }
 
 async fn within(
     limit: Duration,
-    run: impl Future<Output = Result<String, String>>,
-) -> Result<String, String> {
+    run: impl Future<Output = Result<Vec<u8>, String>>,
+) -> Result<Vec<u8>, String> {
     let in_time = tokio::time::timeout(limit, run).await;
     in_time.unwrap_or_else(|_| Err(format!("did not end within {} s", limit.as_secs())))
 }
 
-async fn run(command: &str, folder: &Path, environment: &[(String, String)]) -> Result<String, String> {
+/// Returns what a command prints, as far as `bytes_max`.
+async fn run(
+    command: &str,
+    folder: &Path,
+    environment: &[(String, String)],
+    input: &[u8],
+    bytes_max: u64,
+) -> Result<Vec<u8>, String> {
     let mut child = Command::new("/bin/sh")
         .args(["-c", command])
         .current_dir(folder)
         .env_clear()
         .envs(environment.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::null())
+        .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .map_err(|error| format!("could not be started: {error}"))?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let (line, told, status) = tokio::join!(first_line_of(out), first_line_of(err), child.wait());
+    let (out, err, into) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
+    let writing = async {
+        if let Some(mut into) = into {
+            // A command that does not read all of its input has its reasons.
+            let _ = into.write_all(input).await;
+        }
+    };
+    let (output, told, (), status) =
+        tokio::join!(read(out, bytes_max), read(err, OUTPUT_BYTES_MAX), writing, child.wait());
     let status = status.map_err(|error| format!("failed: {error}"))?;
     if !status.success() {
-        let told: String = told.chars().take(SHOWN_CHARS_MAX).collect();
+        let line = first_line_of(&output);
+        let told: String = first_line_of(&told).chars().take(SHOWN_CHARS_MAX).collect();
         let told = if line.is_empty() { told } else { told.replace(&line, "***") };
         let told = if told.is_empty() { told } else { format!(": {told}") };
         return Err(format!("failed ({status}){told}"));
     }
-    if line.is_empty() { Err("printed nothing on its first line".to_owned()) } else { Ok(line) }
+    Ok(output)
+}
+
+/// Returns an output as far as `bytes_max`. The rest is read, so that the command can end, and dropped.
+async fn read(output: Option<impl AsyncRead + Unpin>, bytes_max: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut output) = output {
+        // What came before an error counts.
+        let _complete = (&mut output).take(bytes_max).read_to_end(&mut bytes).await;
+        let _rest = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
+    }
+    bytes
 }
 
 /// Returns the first line of an output, without the spaces around it.
-async fn first_line_of(output: Option<impl AsyncRead + Unpin>) -> String {
-    let Some(output) = output else { return String::new() };
-    let mut bytes = Vec::new();
-    // What came before an error counts.
-    let _complete = output.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes).await;
-    String::from_utf8_lossy(&bytes).lines().next().unwrap_or_default().trim().to_owned()
+fn first_line_of(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).lines().next().unwrap_or_default().trim().to_owned()
 }
 
 #[cfg(test)]

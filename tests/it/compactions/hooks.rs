@@ -82,6 +82,48 @@ async fn a_supplied_summary_that_is_empty_too_large_or_cuts_where_none_may_is_re
     }
 }
 
+/// The runtime's hooks are asked before the agent's: each focus counts, a supplied summary takes precedence over them,
+/// and a cancellation over everything. A hook that cannot decide is reported and skipped.
+#[tokio::test(start_paused = true)]
+async fn an_agents_hooks_are_asked_after_the_runtimes() {
+    type Decide = fn() -> BeforeCompact;
+    let unable: Decide = || BeforeCompact::Skip("it has no network".into());
+    let colours: Decide = || BeforeCompact::Focus("colours".into());
+    let units: Decide = || BeforeCompact::Focus("units".into());
+    let cancel: Decide = || BeforeCompact::Cancel("not now".into());
+    let by_hand: Decide = || supply("By hand.".into(), None);
+    for (of_runtime, of_agent, outcome, focus) in [
+        (colours, units, "completed", Some("the tests; colours; units")),
+        (colours, unable, "completed", Some("the tests; colours")),
+        (unable, units, "completed", Some("the tests; units")),
+        (colours, by_hand, "completed", None),
+        (by_hand, units, "completed", None),
+        (by_hand, cancel, "cancelled", None),
+        (units, cancel, "cancelled", None),
+    ] {
+        let model = simulator(ByPurpose::new(Echo, Summariser::Obedient), 100_000);
+        let runtime =
+            builder(&model).before_compact(move |_| async move { of_runtime() }).start().await.unwrap();
+        let agent = agent(100_000).before_compact(move |_| async move { of_agent() });
+        let session = opened(&runtime, "s", &agent, chat(8, 200)).await;
+        let mut events = session.subscribe();
+        let options = CompactOptions { focus: Some("the tests".into()), ..keep(300) };
+        let done = session.compact(options).await.unwrap();
+        assert_eq!(done.outcome.as_str(), outcome);
+        let requests = asked(&model);
+        assert_eq!(requests.len(), usize::from(focus.is_some()));
+        if let Some(focus) = focus {
+            let request = requests[0].request.last_user_text();
+            assert!(request.ends_with(&format!("Attend above all to this: {focus}")), "{request}");
+        }
+        let told = warnings(&drain(&mut events));
+        let skipped = "a before_compact hook was skipped: it has no network";
+        let are_skipped =
+            [of_runtime(), of_agent()].map(|decision| matches!(decision, BeforeCompact::Skip(_)));
+        assert_eq!(told.iter().any(|warning| warning == skipped), are_skipped.contains(&true), "{told:?}");
+    }
+}
+
 /// A hook that fails, panics or times out is reported and skipped, before a compaction and after it.
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_panics_or_is_slow_is_reported_and_skipped() {

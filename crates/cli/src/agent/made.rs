@@ -15,6 +15,7 @@ use greenroom_tools::privacy::Hidden;
 use greenroom_tools::{Workspace, builtin};
 
 use super::ask_user::ask_user;
+use super::compaction_hook;
 use super::prompt::SystemPrompt;
 use super::server::{Server, check_cost};
 use super::settings::Settings;
@@ -123,6 +124,7 @@ impl Made {
         if args.asks && !args.no_tools {
             agent = agent.add_tool(ask_user());
         }
+        agent = compaction_hook::add(agent, &config.hooks, surroundings.for_own_commands());
         let settings = Arc::new(Settings {
             config: LiveConfig::new(global.config.as_deref(), &loaded),
             model: model.to_owned(),

@@ -99,7 +99,7 @@ impl Server {
     fn key_source(&self) -> Option<KeySource> {
         let command = self.settings.key_command.clone()?;
         let ttl = Duration::from_secs(self.settings.key_command_ttl_s);
-        Some(key_command::source(command, self.surroundings.for_key_command()).ttl(ttl))
+        Some(key_command::source(command, self.surroundings.for_own_commands()).ttl(ttl))
     }
 
     fn catalog_name(&self) -> String {

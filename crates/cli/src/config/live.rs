@@ -209,6 +209,7 @@ impl State {
             ("model", config.model != start.model && config.model != before.model),
             ("provider", config.provider != start.provider && config.provider != before.provider),
             ("providers", config.providers != start.providers && config.providers != before.providers),
+            ("hooks", config.hooks != start.hooks && config.hooks != before.hooks),
             ("host", config.host != start.host && config.host != before.host),
             (
                 "limits.inputs_max",

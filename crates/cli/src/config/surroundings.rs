@@ -152,9 +152,9 @@ impl Surroundings {
         Some(shown.collect())
     }
 
-    /// Returns the variables of the command that prints a key: those that can affect an agent, the same with a host and
+    /// Returns the variables of commands of the user's own, such as one that prints a key: those that can affect an agent, the same with a host and
     /// without.
-    pub(crate) fn for_key_command(&self) -> Vec<(String, String)> {
+    pub(crate) fn for_own_commands(&self) -> Vec<(String, String)> {
         let names = self.names().into_iter().filter(|name| matters(name));
         names.filter_map(|name| Some((name.clone(), self.variable(&name)?))).collect()
     }

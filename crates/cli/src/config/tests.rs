@@ -111,6 +111,7 @@ fn problems_name_the_file_the_line_and_the_key() {
 #[test]
 fn every_setting_has_a_rule_for_files_of_projects() {
     let users_alone = [
+        "hooks",
         "host",
         "model_settings",
         "models",

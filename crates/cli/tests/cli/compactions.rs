@@ -30,6 +30,70 @@ fn the_window_that_is_set_for_the_summary_model_holds() {
     model.simulator.assert_clean();
 }
 
+/// A command of the user's own decides about compactions: it reads the proposal, and cancels, focuses or supplies. One whose answer is not
+/// understood decides nothing.
+#[test]
+fn a_command_decides_about_compactions() {
+    for (answer, outcome, summaries) in [
+        ("", "✓ Compacted", 1),
+        (r#"{"decision": "focus", "focus": "the units"}"#, "✓ Compacted", 1),
+        (r#"{"decision": "supply", "summary": "By the command."}"#, "✓ Compacted", 0),
+        (r#"{"decision": "cancel", "reason": "not now"}"#, "not now", 0),
+        ("yes", "✓ Compacted", 1),
+    ] {
+        let (place, model) = (Place::new(), model_of(100_000, Pace::default()));
+        let (url, folder) = (model.url(), tempfile::tempdir().unwrap());
+        let (given, printed) = (folder.path().join("given"), folder.path().join("printed"));
+        std::fs::write(&printed, answer).unwrap();
+        let command = format!("cat > '{}'; cat '{}'", given.display(), printed.display());
+        let command = serde_json::to_string(&command).unwrap();
+        place.own_file(&format!(
+            "compaction: {{ compact_instructions: 'Name each colour.' }}\nhooks: {{ before_compact: {command} }}\n"
+        ));
+        let at = ["--session", "mine", "--no-tools", "--window", "100000", "--base-url", &url];
+        for _ in 0..4 {
+            let ran = place.run(&[&["run", "-p", "Go on."], &at[..]].concat());
+            assert_eq!(ran.code, Some(0), "{ran:?}");
+        }
+        let ran = place.run(&[&["compact", "mine", "--keep-recent", "2000"], &at[3..]].concat());
+        assert!(format!("{}{}", ran.stdout, ran.stderr).contains(outcome), "{answer}: {ran:?}");
+        let proposal: serde_json::Value = serde_json::from_slice(&std::fs::read(&given).unwrap()).unwrap();
+        assert_eq!((&proposal["session"], &proposal["trigger"]), (&"mine".into(), &"manual".into()));
+        assert!(proposal["transcript"].as_str().unwrap().starts_with("[User]: Go on."), "{proposal}");
+        let requests = model.simulator.requests();
+        let texts: Vec<String> =
+            requests.iter().skip(4).map(|logged| logged.request.last_user_text()).collect();
+        assert_eq!(texts.len(), summaries, "{answer}: {ran:?}");
+        for text in &texts {
+            assert!(text.contains("Name each colour."), "{text}");
+            assert_eq!(text.ends_with("Attend above all to this: the units"), answer.contains("focus"));
+        }
+        if answer.contains("supply") {
+            let shown = place.run(&["show", "mine"]);
+            assert!(shown.stdout.contains("By the command."), "{shown:?}");
+        }
+    }
+}
+
+/// No project's file may name a command.
+#[test]
+fn a_project_has_no_hooks() {
+    let place = Place::new();
+    place.project_file("hooks: { before_compact: 'touch here' }\n");
+    let ran = place.run(&["config"]);
+    assert!(ran.code != Some(0) && ran.stderr.contains("line 1: hooks"), "{ran:?}");
+    for (wrong, reason) in [
+        ("hooks: { before_compact: ' ' }", "must be a command, or null"),
+        ("hooks: { timeout_s: 0 }", "must be at least 1"),
+        ("hooks: { after: 'x' }", "after"),
+    ] {
+        let place = Place::new();
+        place.own_file(&format!("{wrong}\n"));
+        let ran = place.run(&["config"]);
+        assert!(ran.code != Some(0) && ran.stderr.contains(reason), "{wrong}: {ran:?}");
+    }
+}
+
 /// A chat that is no terminal takes the same words after /compact: how much is kept, and nothing else as a focus.
 #[test]
 fn a_plain_chat_reads_how_to_compact_as_a_chat_at_a_terminal_does() {

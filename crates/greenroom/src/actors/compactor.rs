@@ -21,6 +21,7 @@ use tracing::Span;
 
 use crate::actors::agent::jitter;
 use crate::actors::{compaction_requests, summary_call};
+use crate::agent::{Agent, hooks};
 use crate::core::deps::Deps;
 use crate::core::message::{
     CompactionOrder, CompactionWork, CompactorMessage, Effort, RequestHead, SessionMail, SessionMessage,
@@ -68,6 +69,7 @@ struct Running {
     work: CompactionWork,
     /// The models that write the summaries, in order: each is used after the previous one failed.
     summarisers: Vec<Summariser>,
+    agent: Arc<Agent>,
     head: RequestHead,
     /// Requests that wait for a child.
     queue: VecDeque<SummaryRequest>,
@@ -164,8 +166,18 @@ impl Actor for Compactor {
 
 impl CompactorState {
     async fn begin(&mut self, myself: &ActorRef<CompactorMessage>, order: CompactionOrder) {
-        let CompactionOrder { id, adopts, span, work, effects, ratio, doubts_window, summarisers, head } =
-            order;
+        let CompactionOrder {
+            id,
+            adopts,
+            span,
+            work,
+            effects,
+            ratio,
+            doubts_window,
+            summarisers,
+            agent,
+            head,
+        } = order;
         let adopted = match (&mut self.running, &work) {
             (Some(running), CompactionWork::Replace(due)) if adopts => running.adopt(id, &span, due.params()),
             (_, CompactionWork::Replace(_) | CompactionWork::Branch(_)) => None,
@@ -187,6 +199,7 @@ impl CompactorState {
             span,
             work,
             summarisers,
+            agent,
             head,
             queue: VecDeque::new(),
             delayed: HashMap::new(),
@@ -259,7 +272,8 @@ impl CompactorState {
                         plan: Arc::new(*plan),
                         compaction: compaction_requests::requests_to(&self.session),
                     };
-                    self.consult(myself, id, proposal);
+                    let agent = Arc::clone(&running.agent);
+                    self.consult(myself, id, agent, proposal);
                 }
                 Effect::Ask(question) if question.after_ms > 0 => {
                     let (id, work, compactor) = (question.id, running.id, myself.clone());
@@ -338,16 +352,22 @@ impl CompactorState {
         self.start_children(myself).await;
     }
 
-    fn consult(&self, myself: &ActorRef<CompactorMessage>, work: WorkId, proposal: CompactionProposal) {
+    fn consult(
+        &self,
+        myself: &ActorRef<CompactorMessage>,
+        work: WorkId,
+        agent: Arc<Agent>,
+        proposal: CompactionProposal,
+    ) {
         let compactor = myself.clone();
-        if self.deps.hooks.is_empty() {
+        if self.deps.hooks.before_compact.is_empty() && agent.hooks.before_compact.is_empty() {
             let decision = HookDecision::Continue;
             let _ = compactor.cast(CompactorMessage::HooksDecided { work, decision });
             return;
         }
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         tokio::spawn(async move {
-            let (decision, warnings) = deps.hooks.before(&proposal).await;
+            let (decision, warnings) = hooks::before_compact(&deps.hooks, &agent.hooks, &proposal).await;
             for message in warnings {
                 shared.publish(&deps.bus, EventKind::Warning { message });
             }

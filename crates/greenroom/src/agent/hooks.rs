@@ -1,10 +1,10 @@
-//! Hooks: functions of a program around compactions (a runtime's hooks), and around input, model calls and
-//! tool calls (an agent's).
+//! Hooks: functions of a program around compactions (a runtime's hooks and an agent's), and around input, model
+//! calls and tool calls (an agent's).
 //!
 //! Invariants: hooks run in tasks and may wait; none harms the session. If a hook that only observes fails,
 //! it is reported and skipped. If a hook that may refuse or withhold something fails, it has refused or
 //! withheld it. Among the hooks of a compaction, any cancellation wins, and otherwise the first supplied
-//! summary.
+//! summary; each focus counts.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -51,6 +51,7 @@ pub(crate) struct AgentHooks {
     pub(crate) after_model: Vec<Hook<ModelCallReport, ()>>,
     pub(crate) before_tool: Vec<Hook<ToolCallProposal, BeforeTool>>,
     pub(crate) after_tool: Vec<Hook<ToolCallReport, AfterTool>>,
+    pub(crate) before_compact: Vec<Hook<CompactionProposal, BeforeCompact>>,
     /// The time limit of each hook.
     pub(crate) timeout: Duration,
 }
@@ -68,6 +69,7 @@ impl Default for AgentHooks {
             after_model: Vec::new(),
             before_tool: Vec::new(),
             after_tool: Vec::new(),
+            before_compact: Vec::new(),
             timeout: Self::TIMEOUT,
         }
     }
@@ -81,6 +83,7 @@ impl fmt::Debug for AgentHooks {
             .field("after_model", &self.after_model.len())
             .field("before_tool", &self.before_tool.len())
             .field("after_tool", &self.after_tool.len())
+            .field("before_compact", &self.before_compact.len())
             .finish_non_exhaustive()
     }
 }
@@ -99,24 +102,6 @@ impl Hooks {
         self.before_compact.is_empty() && self.after_compact.is_empty() && self.compact_failed.is_empty()
     }
 
-    /// Calls all hooks before a compaction. Returns their decision, and a warning for each hook that was
-    /// skipped.
-    pub(crate) async fn before(&self, proposal: &CompactionProposal) -> (HookDecision, Vec<String>) {
-        let mut warnings = Vec::new();
-        let mut supplied = None;
-        // The compaction waits for the hook, and the session's next run waits for the compaction.
-        let waiting = Chain::default().and(&proposal.session);
-        for hook in &self.before_compact {
-            match guarded(&waiting, HOOK_TIMEOUT, || hook(proposal.clone())).await {
-                Ok(BeforeCompact::Continue) => {}
-                Ok(BeforeCompact::Cancel(reason)) => return (HookDecision::Cancel { reason }, warnings),
-                Ok(BeforeCompact::Supply(summary)) => supplied = supplied.or(Some(summary)),
-                Err(problem) => warnings.push(format!("a before_compact hook was skipped: {problem}")),
-            }
-        }
-        (supplied.map_or(HookDecision::Continue, HookDecision::Supply), warnings)
-    }
-
     /// Calls all hooks after a compaction. Returns a warning for each hook that was skipped.
     pub(crate) async fn ended(&self, report: CompactionReport) -> Vec<String> {
         let hooks = if report.entry.is_some() { &self.after_compact } else { &self.compact_failed };
@@ -129,6 +114,37 @@ impl Hooks {
         }
         warnings
     }
+}
+
+/// Calls the hooks of the runtime and of the agent before a compaction. Returns their decision, and a warning for
+/// each hook that was skipped.
+pub(crate) async fn before_compact(
+    runtime: &Hooks,
+    agent: &AgentHooks,
+    proposal: &CompactionProposal,
+) -> (HookDecision, Vec<String>) {
+    let of_runtime = runtime.before_compact.iter().map(|hook| (hook, HOOK_TIMEOUT));
+    let of_agent = agent.before_compact.iter().map(|hook| (hook, agent.timeout));
+    let (mut supplied, mut focus, mut warnings) = (None, Vec::new(), Vec::new());
+    // The compaction waits for the hook, and the session's next run waits for the compaction.
+    let waiting = Chain::default().and(&proposal.session);
+    for (hook, timeout) in of_runtime.chain(of_agent) {
+        match guarded(&waiting, timeout, || hook(proposal.clone())).await {
+            Ok(BeforeCompact::Continue) => {}
+            Ok(BeforeCompact::Cancel(reason)) => return (HookDecision::Cancel { reason }, warnings),
+            Ok(BeforeCompact::Focus(more)) => focus.push(more),
+            Ok(BeforeCompact::Supply(summary)) => supplied = supplied.or(Some(summary)),
+            Ok(BeforeCompact::Skip(problem)) | Err(problem) => {
+                warnings.push(format!("a before_compact hook was skipped: {problem}"));
+            }
+        }
+    }
+    let decision = match supplied {
+        Some(supplied) => HookDecision::Supply(supplied),
+        None if focus.is_empty() => HookDecision::Continue,
+        None => HookDecision::Focus(focus.join("; ")),
+    };
+    (decision, warnings)
 }
 
 /// The time limit of a hook, and what stops its clock.

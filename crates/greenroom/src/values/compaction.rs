@@ -162,6 +162,10 @@ pub enum BeforeCompact {
     Continue,
     /// Do not compact, for this reason.
     Cancel(String),
+    /// Compact as planned, with this focus for the summary in addition to that of the request.
+    Focus(String),
     /// Use this summary instead of asking a model.
     Supply(Supplied),
+    /// Go on as if the hook were not there: it could not decide, for this reason, which becomes a warning.
+    Skip(String),
 }

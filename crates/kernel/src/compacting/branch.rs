@@ -71,7 +71,7 @@ impl BranchSummary {
         if summary::transcript(&entries).is_empty() {
             return None;
         }
-        let style = Style { focus: None, prompt: params.settings.compact_prompt.clone() };
+        let style = Style::new(&params.settings, None);
         let mut summaries = Summaries::new(style, params.ratio, params.summarisers, params.retries);
         let source = Source::branch(entries, params.settings.prefix_cap(params.window));
         let reaction = summaries.begin(vec![source]);

@@ -76,6 +76,12 @@ impl CompactionParams {
         }
     }
 
+    /// Adds to the focus of the request.
+    pub(super) fn add_focus(&mut self, focus: &str) {
+        let asked = self.focus.as_deref().map(str::trim).filter(|asked| !asked.is_empty());
+        self.focus = Some(asked.map_or_else(|| focus.to_owned(), |asked| format!("{asked}; {focus}")));
+    }
+
     /// Returns the options of the request.
     pub fn options(&self) -> CompactOptions {
         CompactOptions { focus: self.focus.clone(), keep_recent: self.keep_recent, force: self.force }

@@ -198,6 +198,11 @@ impl Summaries {
         self.summarisers[self.current]
     }
 
+    /// Sets the focus of the requests that follow.
+    pub(super) fn focus_on(&mut self, focus: Option<String>) {
+        self.style.focus = focus;
+    }
+
     /// Returns the style of its requests.
     pub(super) fn style(&self) -> &Style {
         &self.style

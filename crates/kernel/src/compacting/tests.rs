@@ -1242,6 +1242,23 @@ fn hooks_may_cancel_or_supply() {
     }
 }
 
+/// A hook's focus is added to that of the request, in every request for a summary.
+#[test]
+fn hooks_may_add_a_focus() {
+    for (asked, expected) in [(None, "the units"), (Some(" the tests "), "the tests; the units")] {
+        let mut params = params(path(&long_turn()), Trigger::Threshold);
+        params.focus = asked.map(str::to_owned);
+        params.settings.compact_instructions = Some("Name each colour.".into());
+        let focus = HookDecision::Focus("the units".into());
+        let ran = run_with(&params, &focus, |request| Model::Obedient.answer(request));
+        assert_eq!((ran.outcome(), ran.requests.len()), ("completed", 2), "{:?}", ran.end);
+        let end = format!("Name each colour.\n\nAttend above all to this: {expected}");
+        for request in &ran.requests {
+            assert!(request.text.ends_with(&end), "{}", request.text);
+        }
+    }
+}
+
 #[test]
 fn files_are_listed_beside_a_summary_that_fits_with_them() {
     // 60 files and a long request take much of the room: the requested summaries leave them their share.

@@ -94,6 +94,11 @@ fn values_outside_their_range_are_named() {
     for text in [" ", "{messages} and {messages}", "file:prompts/own.md", " file:x", &long] {
         check(prompt(text), "compact_prompt");
     }
+    let added = |text: &str| CompactionSettings { compact_instructions: Some(text.into()), ..defaults() };
+    for text in [" ", "After {messages}", "file:prompts/own.md", &long] {
+        check(added(text), "compact_instructions");
+    }
+    assert_eq!(added("Keep the units.").check(), Ok(()));
     for text in ["Sum up {messages} in one line.", "Sum up.", &long[1..]] {
         assert_eq!(prompt(text).check(), Ok(()));
     }

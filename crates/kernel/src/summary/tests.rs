@@ -169,7 +169,7 @@ fn a_request_holds_the_transcript_the_previous_summary_and_the_instruction() {
     assert!(!prefix.contains("OLD") && prefix.contains("## Original Request"));
     assert!(ask(SummaryKind::Branch, None, &plain).contains("branch that was left"));
     // A focus stands at the end.
-    let focused = Style { focus: Some(" the tests ".into()), prompt: None };
+    let focused = Style { focus: Some(" the tests ".into()), ..Style::default() };
     assert!(ask(SummaryKind::TurnPrefix, None, &focused).ends_with("Attend above all to this: the tests"));
 }
 
@@ -177,7 +177,7 @@ fn a_request_holds_the_transcript_the_previous_summary_and_the_instruction() {
 /// cannot know are added.
 #[test]
 fn a_prompt_of_ones_own_shapes_every_request() {
-    let style = |prompt: &str| Style { focus: None, prompt: Some(prompt.into()) };
+    let style = |prompt: &str| Style { prompt: Some(prompt.into()), ..Style::default() };
     let ask =
         |kind, previous, style: &Style| request_text(kind, "DATA {messages} {cap}", previous, style, 777);
     let placed = style("Sum up {messages} now");
@@ -215,6 +215,31 @@ fn a_prompt_of_ones_own_shapes_every_request() {
     }
     let focused = Style { focus: Some("the tests".into()), ..plain };
     assert!(merge_text(SummaryKind::History, &parts, &focused, 777).ends_with("this: the tests"));
+}
+
+/// The user's additions are in every request, whatever its instruction; only a focus follows them.
+#[test]
+fn instructions_are_added_to_every_request() {
+    let added = Style { instructions: Some(" Keep the units. ".into()), ..Style::default() };
+    let own = Style { prompt: Some("Be brief".into()), ..added.clone() };
+    let parts = ["one".to_owned(), "two".to_owned()];
+    let mut seen = 0;
+    for style in [added, own] {
+        let focused = Style { focus: Some("the tests".into()), ..style.clone() };
+        for kind in [SummaryKind::History, SummaryKind::TurnPrefix, SummaryKind::Branch] {
+            for texts in [
+                [&style, &focused].map(|style| request_text(kind, "DATA", None, style, 777)),
+                [&style, &focused].map(|style| merge_text(kind, &parts, style, 777)),
+                [&style, &focused].map(|style| native_instruction(style, 777)),
+            ] {
+                let [text, with_focus] = texts;
+                assert!(text.ends_with("\n\nKeep the units."), "{text}");
+                assert_eq!(with_focus, format!("{text}\n\nAttend above all to this: the tests"));
+                seen += 1;
+            }
+        }
+    }
+    assert_eq!(seen, 18);
 }
 
 #[test]

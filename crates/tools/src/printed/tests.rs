@@ -40,5 +40,28 @@ async fn a_command_that_fails_says_why_without_the_key() {
 #[tokio::test(start_paused = true)]
 async fn a_command_that_does_not_end_is_given_up() {
     let never = within(Duration::from_secs(60), std::future::pending());
-    assert_eq!(never.await, Err("did not end within 60 s".to_owned()));
+    assert_eq!(never.await, Err::<Vec<u8>, _>("did not end within 60 s".to_owned()));
+}
+
+/// A command gets its input, however large, and need not read it.
+#[tokio::test]
+async fn a_command_answers_its_input() {
+    let answered = |command: &'static str, input: String| async move {
+        let variables = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())];
+        answer(command, Path::new("/"), &variables, input.as_bytes(), 1_000_000, Duration::from_secs(30))
+            .await
+    };
+    let large = "line\n".repeat(100_000);
+    for (command, input, expected) in [
+        ("cat", "one\ntwo\n", Ok("one\ntwo\n")),
+        ("cat", &large, Ok(large.as_str())),
+        ("echo decided", &large, Ok("decided\n")),
+        ("true", "one", Ok("")),
+        ("cat >&2; exit 2", "one\ntwo", Err("failed (exit status: 2): one")),
+        ("cat; cat /dev/zero | head -c 1000000", "one", Err("printed more than 1000000 bytes")),
+        ("printf '\\377'", "one", Err("printed something that is not UTF-8")),
+    ] {
+        let expected = expected.map(str::to_owned).map_err(str::to_owned);
+        assert!(answered(command, input.to_owned()).await == expected, "{command}");
+    }
 }

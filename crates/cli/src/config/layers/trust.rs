@@ -72,7 +72,10 @@ pub(crate) fn rule(key: &str) -> Rule {
         | "compaction.auto_compact_token_limit"
         | "compaction.unknown_window"
         | "compaction.max_request_bytes" => Rule::Lower,
-        "compaction.compact_prompt" | "system_prompt" | "append_system_prompt" => Rule::Text,
+        "compaction.compact_prompt"
+        | "compaction.compact_instructions"
+        | "system_prompt"
+        | "append_system_prompt" => Rule::Text,
         _ => Rule::UsersAlone,
     }
 }

@@ -287,6 +287,7 @@ impl SessionState {
             ratio: measured.ratio,
             doubts_window: self.doubts_window(measured),
             summarisers,
+            agent: Arc::clone(&self.definition.agent),
             head: self.definition.request_head(self.request_settings().into_owned()),
         };
         self.order(id, order).await;

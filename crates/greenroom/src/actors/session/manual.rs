@@ -189,6 +189,7 @@ impl SessionState {
             ratio,
             doubts_window,
             summarisers,
+            agent: Arc::clone(&self.definition.agent),
             head,
         };
         self.order(id, order).await;

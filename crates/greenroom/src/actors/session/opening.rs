@@ -138,6 +138,8 @@ impl SessionState {
         let Suspended { runs, compaction, inbox, opened_at, repeats, askers, definitions } = suspended;
         (self.runs, self.compaction) = (runs, compaction);
         (self.inbox, self.opened_at) = (inbox, opened_at);
+        // Items may have left the log while it slept.
+        self.inbox.committed(&self.log);
         (self.repeats, self.askers) = (repeats, askers);
         self.definition.go_on(definitions);
         self.limits_changed();

@@ -7,6 +7,8 @@
 //! Invariants: at most one is in progress, and only while no compaction is open; nobody waits for it, and it keeps
 //! nothing from ending; it is not repeated before the context is rewritten.
 
+use std::sync::Arc;
+
 use greenroom_kernel::compacting::{Compacting, End};
 use greenroom_kernel::entry::Trigger;
 
@@ -141,6 +143,7 @@ impl SessionState {
             ratio: measured.ratio,
             doubts_window: self.doubts_window(measured),
             summarisers: writers.into_iter().map(|writer| writer.summariser).collect(),
+            agent: Arc::clone(&self.definition.agent),
             head: self.definition.request_head(self.request_settings().into_owned()),
         };
         match self.compactor().await {

@@ -10,6 +10,7 @@ use super::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
 use super::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
 use crate::agent::Agent;
 use crate::agent::validate::{ProposedAnswer, Rejection, Validators};
+use crate::values::compaction::{BeforeCompact, CompactionProposal};
 
 impl Agent {
     /// Adds a validator, which judges every answer without tool calls before it counts. An `Err` with a text
@@ -195,6 +196,29 @@ impl Agent {
         Fut: Future<Output = AfterTool> + Send + 'static,
     {
         self.hooks.after_tool.push(hook(after));
+        self
+    }
+
+    /// Adds a hook before every compaction of its sessions, which may cancel it, give it a focus, or supply the summary.
+    /// It is asked after those of the runtime ([`RuntimeBuilder::before_compact`](crate::RuntimeBuilder::before_compact)).
+    /// One that panics or takes longer than [`Self::hook_timeout`] is skipped, with a warning.
+    ///
+    /// ```
+    /// use greenroom::{BeforeCompact, prelude::*};
+    /// let agent = Agent::new("gpt-5.5").before_compact(|proposal| async move {
+    ///     match proposal.plan.messages_removed() {
+    ///         0..20 => BeforeCompact::Cancel("too little to compact".into()),
+    ///         _ => BeforeCompact::Focus("the measurements, with their units".into()),
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn before_compact<F, Fut>(mut self, before: F) -> Self
+    where
+        F: Fn(CompactionProposal) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = BeforeCompact> + Send + 'static,
+    {
+        self.hooks.before_compact.push(hook(before));
         self
     }
 

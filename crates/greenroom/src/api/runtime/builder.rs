@@ -221,7 +221,9 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Adds a hook before every compaction, which may cancel it or supply the summary.
+    /// Adds a hook before every compaction, which may cancel it, give it a focus, or supply the summary. One that panics
+    /// or takes longer than 10 s is skipped, with a warning. An agent may have hooks of its own:
+    /// [`Agent::before_compact`](crate::Agent::before_compact).
     #[must_use]
     pub fn before_compact<F, Fut>(mut self, hook: F) -> Self
     where

@@ -123,6 +123,8 @@ pub(crate) struct CompactionOrder {
     pub(crate) doubts_window: bool,
     /// The models that write the summaries, in order: each is used after the previous one failed.
     pub(crate) summarisers: Vec<Summariser>,
+    /// The session's agent, whose hooks are asked.
+    pub(crate) agent: Arc<Agent>,
     /// What the session's requests begin with, for the provider's own compaction.
     pub(crate) head: RequestHead,
 }
