@@ -231,8 +231,12 @@ struct Lived {
     compactions: usize,
     /// The compactions that a vendor made by itself, as the log has them.
     native: usize,
+    undos: usize,
+    branches: usize,
     forks: usize,
     restarts: usize,
+    /// The requests that the four servers saw.
+    requests: usize,
 }
 
 impl Lived {
@@ -240,8 +244,11 @@ impl Lived {
         self.runs += other.runs;
         self.compactions += other.compactions;
         self.native += other.native;
+        self.undos += other.undos;
+        self.branches += other.branches;
         self.forks += other.forks;
         self.restarts += other.restarts;
+        self.requests += other.requests;
     }
 }
 
@@ -308,7 +315,7 @@ async fn live(seed: u64, on_disk: bool) -> Lived {
         }
         if random.below(3) == 0 {
             // Nothing to undo is an answer too.
-            let _undone = session.undo_compaction().await;
+            lived.undos += usize::from(session.undo_compaction().await.is_ok());
         }
         if random.below(4) == 0 {
             let entries = runtime.entries(&id, greenroom::EntryId(0)).await.unwrap();
@@ -320,7 +327,7 @@ async fn live(seed: u64, on_disk: bool) -> Lived {
             let answers: Vec<_> = entries.iter().filter(is_answer).map(|entry| entry.id).collect();
             let to = answers[usize::try_from(random.below(answers.len() as u64)).unwrap()];
             // A compaction after the run may be in progress.
-            let _moved = session.branch(Some(to)).await;
+            lived.branches += usize::from(session.branch(Some(to)).await.is_ok());
         }
         if random.below(4) == 0 {
             // The conversation goes on in the fork.
@@ -341,6 +348,7 @@ async fn live(seed: u64, on_disk: bool) -> Lived {
     }
     for model in &world.models {
         model.assert_clean();
+        lived.requests += model.requests().len();
     }
     let recorded = compaction::compactions(&runtime, &id).await;
     lived.native = recorded.iter().filter(|compaction| compaction.native.is_some()).count();
@@ -354,8 +362,9 @@ async fn every_request_is_accepted_by_every_vendor() {
     for seed in 0..CONVERSATIONS {
         lived.add(&live(seed, false).await);
     }
-    let Lived { runs, compactions, native, forks, .. } = lived;
-    assert!(runs > 400 && compactions > 100 && native > 20 && forks > 40, "{lived:?}");
+    let Lived { runs, compactions, native, forks, undos, branches, .. } = lived;
+    assert!(runs > 400 && compactions > 100 && native > 20, "{lived:?}");
+    assert!(forks > 40 && undos > 10 && branches > 40, "{lived:?}");
 }
 
 #[tokio::test]
@@ -364,7 +373,7 @@ async fn every_request_is_accepted_after_a_restart_too() {
     for seed in 500..500 + CONVERSATIONS / 4 {
         lived.add(&live(seed, true).await);
     }
-    let Lived { runs, compactions, native, forks, restarts } = lived;
+    let Lived { runs, compactions, native, forks, restarts, .. } = lived;
     assert!(runs > 100 && compactions > 25 && native > 3 && forks > 10 && restarts > 25, "{lived:?}");
 }
 
