@@ -163,10 +163,9 @@ impl Catalog {
     /// Finds a model whose provider is unknown: of all models with this name, with or without a vendor's
     /// prefix, the one with the smallest window. It has no price, because prices differ between providers.
     pub fn find_any(&self, model: &str) -> Option<ModelInfo> {
-        let bare = |name: &'static str| name.rsplit('/').next().unwrap_or(name);
         let wanted = model.rsplit('/').next().unwrap_or(model);
         let found = names(wanted).find_map(|name| {
-            let same = self.models.iter().filter(|info| bare(info.model).eq_ignore_ascii_case(name));
+            let same = self.models.iter().filter(|info| is_named(info.model, name));
             same.filter(|info| info.context_tokens.is_some()).min_by_key(|info| info.window_tokens())
         })?;
         Some(ModelInfo { prices: None, tiers: Vec::new(), ..found.clone() })
@@ -231,6 +230,16 @@ impl ModelInfo {
 /// Yields the name, and if it ends in a date or in `latest`, the name without that.
 fn names(model: &str) -> impl Iterator<Item = &str> {
     [Some(model), without_date(model)].into_iter().flatten()
+}
+
+/// Whether a model has this name, with or without a vendor's prefix. It is asked of every model for each request of some
+/// APIs, so it looks at the end only.
+fn is_named(model: &str, name: &str) -> bool {
+    let (model, name) = (model.as_bytes(), name.as_bytes());
+    let Some((prefix, own)) = model.len().checked_sub(name.len()).map(|at| model.split_at(at)) else {
+        return false;
+    };
+    prefix.last().is_none_or(|last| *last == b'/') && own.eq_ignore_ascii_case(name)
 }
 
 /// Returns the name without the date or `latest` at its end; `None` if there is neither. Only a date with a

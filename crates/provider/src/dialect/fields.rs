@@ -2,10 +2,12 @@
 //!
 //! Invariants: order and bytes of the values are kept, so that what is sent back is what came.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
-use serde_json::value::RawValue;
+use serde::ser::{Serialize, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
 
 /// An object whose values are not parsed.
 #[derive(Debug, Clone, Default)]
@@ -30,6 +32,15 @@ impl Fields {
     /// Returns a field's text; `None` if it has none.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         self.parsed(name)
+    }
+
+    /// Returns a field's text, without a copy if nothing in it is escaped; `None` if it has none.
+    pub(crate) fn text_ref(&self, name: &str) -> Option<Cow<'_, str>> {
+        let raw = self.raw(name)?;
+        match serde_json::from_str::<&str>(raw) {
+            Ok(text) => Some(Cow::Borrowed(text)),
+            Err(_) => serde_json::from_str(raw).ok().map(Cow::Owned),
+        }
     }
 
     /// Removes a field.
@@ -99,22 +110,18 @@ impl Fields {
 
     /// Returns the object as JSON text.
     pub(crate) fn json(&self) -> String {
-        let mut json = String::from("{");
-        for (at, (name, value)) in self.0.iter().enumerate() {
-            if at > 0 {
-                json.push(',');
-            }
-            json.push_str(&serde_json::Value::from(name.as_str()).to_string());
-            json.push(':');
-            json.push_str(value.get());
-        }
-        json.push('}');
-        json
+        serde_json::to_string(self).expect("names and values are JSON")
     }
 
     /// Returns the object as JSON.
     pub(crate) fn into_raw(self) -> Box<RawValue> {
-        RawValue::from_string(self.json()).expect("names and values are JSON")
+        to_raw_value(&self).expect("names and values are JSON")
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
     }
 }
 

@@ -200,7 +200,7 @@ impl Reported {
 impl AnthropicDecoder {
     /// Begins a block.
     fn begin(&mut self, index: u64, mut fields: Fields, events: &mut VecDeque<ReplyEvent>) {
-        let kind = match fields.text("type").as_deref() {
+        let kind = match fields.text_ref("type").as_deref() {
             Some("text") => Kind::Text,
             Some("thinking") => Kind::Thinking,
             Some("redacted_thinking") => Kind::Redacted,

@@ -427,7 +427,8 @@ fn wire_answer(answer: &AssistantMessage) -> serde_json::Result<Vec<Content<'_>>
         let mut attached = |kind: &str, readable: &str| {
             let Some(Part::OpaqueReasoning { dialect, data }) = parts.peek() else { return None };
             let fields: Fields = serde_json::from_str(data).ok().filter(|_| dialect == DIALECT)?;
-            let is_attached = fields.text("type").as_deref() == Some(kind) && fields.raw(readable).is_none();
+            let is_attached =
+                fields.text_ref("type").as_deref() == Some(kind) && fields.raw(readable).is_none();
             is_attached.then_some(fields)
         };
         match part {
@@ -435,7 +436,7 @@ fn wire_answer(answer: &AssistantMessage) -> serde_json::Result<Vec<Content<'_>>
                 _ if said.trim().is_empty() => {}
                 Some(mut fields) => {
                     fields.set("text", to_raw_value(said)?);
-                    wire.push(Content::Raw(to_raw(&fields)?));
+                    wire.push(Content::Raw(to_raw_value(&fields)?));
                 }
                 None => wire.push(text(said.into(), None)),
             },
@@ -443,7 +444,7 @@ fn wire_answer(answer: &AssistantMessage) -> serde_json::Result<Vec<Content<'_>>
             Part::Reasoning(thought) => {
                 if let Some(mut fields) = attached("thinking", "thinking") {
                     fields.set("thinking", to_raw_value(thought)?);
-                    wire.push(Content::Raw(to_raw(&fields)?));
+                    wire.push(Content::Raw(to_raw_value(&fields)?));
                 }
             }
             Part::ToolCall(call) => {
@@ -455,7 +456,7 @@ fn wire_answer(answer: &AssistantMessage) -> serde_json::Result<Vec<Content<'_>>
             {
                 // An attachment is sent with its part, and not alone.
                 let fields: Fields = serde_json::from_str(data).unwrap_or_default();
-                let readable = match fields.text("type").as_deref() {
+                let readable = match fields.text_ref("type").as_deref() {
                     Some("text") => Some("text"),
                     Some("thinking") => Some("thinking"),
                     Some("tool_use") => Some("input"),
@@ -463,7 +464,7 @@ fn wire_answer(answer: &AssistantMessage) -> serde_json::Result<Vec<Content<'_>>
                     None => continue,
                 };
                 if readable.is_none_or(|name| fields.raw(name).is_some()) {
-                    wire.push(Content::Raw(to_raw(&fields)?));
+                    wire.push(Content::Raw(to_raw_value(&fields)?));
                 }
             }
             // Data of other dialects.
@@ -473,10 +474,6 @@ fn wire_answer(answer: &AssistantMessage) -> serde_json::Result<Vec<Content<'_>>
     Ok(wire)
 }
 
-fn to_raw(fields: &Fields) -> serde_json::Result<Box<RawValue>> {
-    RawValue::from_string(fields.json())
-}
-
 fn wire_call(call: &ToolCall, attached: Option<Fields>) -> serde_json::Result<Content<'_>> {
     let input = RawValue::from_string(sendable_arguments(&call.arguments).trim().to_owned())?;
     let (id, name) = (wire_id(&call.id), sendable_tool_name(&call.name));
@@ -484,7 +481,7 @@ fn wire_call(call: &ToolCall, attached: Option<Fields>) -> serde_json::Result<Co
         fields.set("id", to_raw_value(&id)?);
         fields.set("name", to_raw_value(&name)?);
         fields.set("input", input);
-        return Ok(Content::Raw(to_raw(&fields)?));
+        return Ok(Content::Raw(to_raw_value(&fields)?));
     }
     let block = WireCall { id, name, input };
     Ok(Content::Call(Tagged { kind: "tool_use", block, cache_control: None }))

@@ -6,6 +6,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason, ToolCall, Usage};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{DIALECT, is_thought, opaque_reasoning};
@@ -51,17 +52,73 @@ struct Reported {
     thoughts: u64,
 }
 
+/// A chunk of an answer, or a whole answer. No field is parsed here, since none may fail an answer by its form.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Chunk<'a> {
+    #[serde(borrow)]
+    candidates: Option<&'a RawValue>,
+    #[serde(borrow)]
+    prompt_feedback: Option<&'a RawValue>,
+    #[serde(borrow)]
+    usage_metadata: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Candidate<'a> {
+    #[serde(borrow)]
+    index: Option<&'a RawValue>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    finish_reason: Option<&'a RawValue>,
+    #[serde(borrow)]
+    finish_message: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Content<'a> {
+    #[serde(borrow)]
+    parts: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct WireUsage<'a> {
+    #[serde(borrow)]
+    prompt_token_count: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_use_prompt_token_count: Option<&'a RawValue>,
+    #[serde(borrow)]
+    cached_content_token_count: Option<&'a RawValue>,
+    #[serde(borrow)]
+    candidates_token_count: Option<&'a RawValue>,
+    #[serde(borrow)]
+    thoughts_token_count: Option<&'a RawValue>,
+}
+
+/// Returns a value; `None` if it is missing or something else.
+fn parsed<'a, T: Deserialize<'a>>(value: Option<&'a RawValue>) -> Option<T> {
+    serde_json::from_str(value?.get()).ok()
+}
+
 impl Reported {
-    fn add(&mut self, wire: &Fields) {
+    fn add(&mut self, wire: &WireUsage<'_>) {
         let counts = [
-            (&mut self.prompt, "promptTokenCount"),
-            (&mut self.tool_prompt, "toolUsePromptTokenCount"),
-            (&mut self.cached, "cachedContentTokenCount"),
-            (&mut self.candidates, "candidatesTokenCount"),
-            (&mut self.thoughts, "thoughtsTokenCount"),
+            (&mut self.prompt, wire.prompt_token_count),
+            (&mut self.tool_prompt, wire.tool_use_prompt_token_count),
+            (&mut self.cached, wire.cached_content_token_count),
+            (&mut self.candidates, wire.candidates_token_count),
+            (&mut self.thoughts, wire.thoughts_token_count),
         ];
-        for (count, name) in counts {
-            *count = wire.parsed(name).unwrap_or(*count);
+        for (count, reported) in counts {
+            *count = parsed(reported).unwrap_or(*count);
         }
     }
 
@@ -81,33 +138,33 @@ impl Reported {
 
 impl GeminiDecoder {
     /// Adds a chunk. Returns whether it advanced the answer.
-    fn take_chunk(&mut self, chunk: &Fields, events: &mut VecDeque<ReplyEvent>) -> bool {
+    fn take_chunk(&mut self, chunk: &Chunk<'_>, events: &mut VecDeque<ReplyEvent>) -> bool {
         let mut progress = false;
-        if let Some(usage) = chunk.parsed::<Fields>("usageMetadata") {
+        if let Some(usage) = parsed(chunk.usage_metadata) {
             self.usage.add(&usage);
             progress = true;
         }
-        if let Some(feedback) = chunk.parsed::<Fields>("promptFeedback")
-            && let Some(reason) = named(&feedback, "blockReason")
+        if let Some(feedback) = parsed::<Fields>(chunk.prompt_feedback)
+            && let Some(reason) = feedback.text("blockReason").and_then(named)
         {
             let words = feedback.text("blockReasonMessage").unwrap_or_default();
             self.blocked = Some(with_words(&reason, &words));
             progress = true;
         }
-        for candidate in chunk.parsed::<Vec<Fields>>("candidates").unwrap_or_default() {
+        for candidate in parsed::<Vec<Candidate<'_>>>(chunk.candidates).unwrap_or_default() {
             // Only one candidate was requested.
-            if candidate.parsed::<u64>("index").unwrap_or_default() > 0 {
+            if parsed::<u64>(candidate.index).unwrap_or_default() > 0 {
                 continue;
             }
-            let content = candidate.parsed::<Fields>("content").unwrap_or_default();
-            for part in content.parsed::<Vec<Box<RawValue>>>("parts").unwrap_or_default() {
+            let content: Content<'_> = parsed(candidate.content).unwrap_or_default();
+            for part in parsed::<Vec<&RawValue>>(content.parts).unwrap_or_default() {
                 if let Ok(fields) = serde_json::from_str(part.get()) {
                     progress |= self.take_part(fields, events);
                 }
             }
-            if let Some(reason) = named(&candidate, "finishReason") {
+            if let Some(reason) = parsed(candidate.finish_reason).and_then(named) {
                 self.finish = Some(reason);
-                self.finish_message = candidate.text("finishMessage").unwrap_or_default();
+                self.finish_message = parsed(candidate.finish_message).unwrap_or_default();
                 progress = true;
             }
         }
@@ -116,7 +173,7 @@ impl GeminiDecoder {
 
     /// Adds a part. Returns whether it holds anything.
     fn take_part(&mut self, mut fields: Fields, events: &mut VecDeque<ReplyEvent>) -> bool {
-        let is_signed = fields.text("thoughtSignature").is_some_and(|signature| !signature.is_empty());
+        let is_signed = fields.text_ref("thoughtSignature").is_some_and(|signature| !signature.is_empty());
         if !is_signed {
             fields.remove("thoughtSignature");
         }
@@ -168,9 +225,7 @@ impl GeminiDecoder {
         let arguments = wire.take_raw("args").unwrap_or_else(|| "{}".to_owned());
         let call = ToolCall { id: wire.text("id").unwrap_or_default(), name, arguments };
         // What remains is sent back. An id is among it only if the API gave one.
-        if let Ok(rest) = RawValue::from_string(wire.json()) {
-            fields.set("functionCall", rest);
-        }
+        fields.set("functionCall", wire.into_raw());
         events.push_back(ReplyEvent::ToolCall {
             index: self.calls,
             name: Some(call.name.clone()),
@@ -181,9 +236,9 @@ impl GeminiDecoder {
     }
 }
 
-/// Returns a reason; `None` if it is missing or says nothing.
-fn named(fields: &Fields, name: &str) -> Option<String> {
-    fields.text(name).filter(|reason| !reason.is_empty() && !reason.ends_with("_UNSPECIFIED"))
+/// Returns a reason; `None` if it says nothing.
+fn named(reason: String) -> Option<String> {
+    Some(reason).filter(|reason| !reason.is_empty() && !reason.ends_with("_UNSPECIFIED"))
 }
 
 /// Returns a reason with the server's words.
@@ -195,19 +250,20 @@ impl Decoder for GeminiDecoder {
     fn take(&mut self, data: &str, events: &mut VecDeque<ReplyEvent>) -> Taken {
         // Servers that cannot stream events send a list of chunks.
         let chunks = if data.trim_start().starts_with('[') {
-            serde_json::from_str::<Vec<Fields>>(data)
+            serde_json::from_str::<Vec<&RawValue>>(data)
+                .map(|chunks| chunks.into_iter().map(RawValue::get).collect())
         } else {
-            serde_json::from_str::<Fields>(data).map(|chunk| vec![chunk])
+            Ok(vec![data])
         };
         let Ok(chunks) = chunks else { return Taken::Unreadable };
         let mut progress = false;
-        for chunk in &chunks {
-            let has = |name: &str| chunk.raw(name).is_some_and(|value| value != "null");
+        for whole in chunks {
+            let Ok(chunk) = serde_json::from_str::<Chunk<'_>>(whole) else { return Taken::Unreadable };
             // Some gateways leave out the frame of an error.
-            if has("error") || (has("message") && !has("candidates")) {
-                return Taken::Error(chunk.json());
+            if chunk.error.is_some() || (chunk.message.is_some() && chunk.candidates.is_none()) {
+                return Taken::Error(whole.to_owned());
             }
-            progress |= self.take_chunk(chunk, events);
+            progress |= self.take_chunk(&chunk, events);
         }
         if progress { Taken::Progress } else { Taken::Nothing }
     }

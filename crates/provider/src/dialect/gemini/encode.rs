@@ -440,7 +440,7 @@ fn own_fields(part: &Part) -> Option<Fields> {
         return None;
     }
     let mut fields: Fields = serde_json::from_str(data).ok()?;
-    if !fields.text("thoughtSignature").is_some_and(|signature| is_base64(&signature)) {
+    if !fields.text_ref("thoughtSignature").is_some_and(|signature| is_base64(&signature)) {
         fields.remove("thoughtSignature");
     }
     Some(fields)
@@ -458,7 +458,7 @@ fn is_base64(text: &str) -> bool {
 }
 
 fn raw(fields: &Fields) -> serde_json::Result<WirePart<'static>> {
-    RawValue::from_string(fields.json()).map(WirePart::Raw)
+    to_raw_value(fields).map(WirePart::Raw)
 }
 
 fn with_text(mut fields: Fields, said: &str) -> serde_json::Result<WirePart<'static>> {
@@ -485,7 +485,7 @@ fn call_part<'a>(
     let mut wire = fields.parsed::<Fields>("functionCall").unwrap_or_default();
     wire.set("name", to_raw_value(&name)?);
     wire.set("args", args);
-    fields.set("functionCall", RawValue::from_string(wire.json())?);
+    fields.set("functionCall", wire.into_raw());
     if needs_signature && fields.raw("thoughtSignature").is_none() {
         fields.set("thoughtSignature", to_raw_value(NO_SIGNATURE)?);
     }

@@ -66,7 +66,7 @@ enum Item<'a> {
     /// An item as it came, which was kept whole.
     Whole(&'a RawValue),
     /// An item as it came, put together again.
-    Filled(Box<RawValue>),
+    Filled(Fields),
 }
 
 #[derive(Serialize)]
@@ -323,7 +323,7 @@ fn answer_items<'a>(answer: &'a AssistantMessage, is_own: bool) -> Vec<Item<'a>>
             Part::Text(text) => {
                 let item = attached(Kind::Message).and_then(|fields| filled(Kind::Message, fields, text));
                 match item {
-                    Some(fields) => fates.push(Fate::Sent(Item::Filled(fields.into_raw()))),
+                    Some(fields) => fates.push(Fate::Sent(Item::Filled(fields))),
                     None if text.is_empty() => {}
                     None => {
                         let content = vec![Content::OutputText { text }];
@@ -336,7 +336,7 @@ fn answer_items<'a>(answer: &'a AssistantMessage, is_own: bool) -> Vec<Item<'a>>
                 let item =
                     attached(Kind::Reasoning).and_then(|fields| filled(Kind::Reasoning, fields, thought));
                 if let Some(fields) = item.filter(has_reasoning) {
-                    fates.push(Fate::Reasoning(Item::Filled(fields.into_raw())));
+                    fates.push(Fate::Reasoning(Item::Filled(fields)));
                 }
             }
             Part::ToolCall(call) => fates.push(Fate::Sent(wire_call(call, attached(Kind::Call)))),
@@ -385,7 +385,7 @@ fn wire_call(call: &ToolCall, attached: Option<Fields>) -> Item<'_> {
             fields.set("call_id", raw(&*call_id));
             fields.set("name", raw(&*name));
             fields.set("arguments", raw(&*arguments));
-            Item::Filled(fields.into_raw())
+            Item::Filled(fields)
         }
         None => Item::Written(Written::FunctionCall { call_id, name, arguments }),
     }

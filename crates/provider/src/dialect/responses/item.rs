@@ -6,7 +6,7 @@
 //! Invariants: filling an attachment with the text that was taken out of it gives the item as it came; and an item
 //! that was kept whole is never taken for an attachment, because it has texts where an attachment has numbers.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::dialect::fields::Fields;
@@ -24,7 +24,7 @@ pub(super) enum Kind {
 impl Kind {
     /// Returns the kind of an item with these fields.
     pub(super) fn of(fields: &Fields) -> Self {
-        match fields.text("type").as_deref() {
+        match fields.text_ref("type").as_deref() {
             Some("message") => Self::Message,
             Some("reasoning") => Self::Reasoning,
             Some("function_call") => Self::Call,
@@ -53,6 +53,16 @@ impl Kind {
 
 /// The fields of a part that hold its text.
 const TEXT_FIELDS: [&str; 2] = ["text", "refusal"];
+
+/// The texts of a part.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Texts<'a> {
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    refusal: Option<&'a RawValue>,
+}
 
 /// Takes the readable text out of an item, which becomes an attachment.
 pub(super) fn take_text(kind: Kind, fields: &mut Fields) -> String {
@@ -87,26 +97,31 @@ pub(super) fn filled(kind: Kind, mut fields: Fields, text: &str) -> Option<Field
 
 /// Whether an item is an attachment, as opposed to one that was kept whole.
 pub(super) fn is_attachment(kind: Kind, fields: &Fields) -> bool {
-    let mut has_length = false;
-    for_each_text(kind, &mut fields.clone(), |value| {
-        has_length |= serde_json::from_str::<usize>(value.get()).is_ok();
-        None
-    });
-    has_length
+    let is_length = |value: &RawValue| serde_json::from_str::<usize>(value.get()).is_ok();
+    let has_length = |part: &&RawValue| {
+        let part: Texts<'_> = serde_json::from_str(part.get()).unwrap_or_default();
+        part.text.is_some_and(is_length) || part.refusal.is_some_and(is_length)
+    };
+    kind.readable().iter().filter_map(|name| fields.value(name)).any(|value| {
+        match serde_json::from_str::<Vec<&RawValue>>(value.get()) {
+            Ok(parts) => parts.iter().any(has_length),
+            Err(_) => is_length(value),
+        }
+    })
 }
 
 /// Whether a server that stores nothing can use a reasoning item: its encrypted content or its own text is there. It
 /// would look up any other item by its id, and refuse the request because it is not found.
 pub(super) fn has_reasoning(fields: &Fields) -> bool {
     let has_list = fields.raw("content").is_some_and(|content| content.starts_with('[') && content != "[]");
-    has_list || fields.text("encrypted_content").is_some_and(|content| !content.is_empty())
+    has_list || fields.text_ref("encrypted_content").is_some_and(|content| !content.is_empty())
 }
 
 /// Replaces the values that hold readable text, in their order. A value for which there is no other stays.
 fn for_each_text(kind: Kind, fields: &mut Fields, mut other: impl FnMut(&RawValue) -> Option<Box<RawValue>>) {
     for name in kind.readable() {
         let Some(value) = fields.value(name) else { continue };
-        let new = match serde_json::from_str::<Vec<Box<RawValue>>>(value.get()) {
+        let new = match serde_json::from_str::<Vec<&RawValue>>(value.get()) {
             Ok(parts) => {
                 Some(raw(&parts.into_iter().map(|part| with_text(part, &mut other)).collect::<Vec<_>>()))
             }
@@ -118,11 +133,8 @@ fn for_each_text(kind: Kind, fields: &mut Fields, mut other: impl FnMut(&RawValu
     }
 }
 
-fn with_text(
-    part: Box<RawValue>,
-    other: &mut impl FnMut(&RawValue) -> Option<Box<RawValue>>,
-) -> Box<RawValue> {
-    let Ok(mut fields) = serde_json::from_str::<Fields>(part.get()) else { return part };
+fn with_text(part: &RawValue, other: &mut impl FnMut(&RawValue) -> Option<Box<RawValue>>) -> Box<RawValue> {
+    let Ok(mut fields) = serde_json::from_str::<Fields>(part.get()) else { return part.to_owned() };
     for name in TEXT_FIELDS {
         if let Some(new) = fields.value(name).and_then(&mut *other) {
             fields.set(name, new);
