@@ -1,5 +1,6 @@
 //! The provider against a TCP server that imitates what real servers send.
 
+mod counting;
 mod refusals;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

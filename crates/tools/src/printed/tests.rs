@@ -39,8 +39,10 @@ async fn a_command_that_fails_says_why_without_the_key() {
 
 #[tokio::test(start_paused = true)]
 async fn a_command_that_does_not_end_is_given_up() {
-    let never = within(Duration::from_secs(60), std::future::pending());
+    let (limit, before) = (Duration::from_secs(60), tokio::time::Instant::now());
+    let never = within(limit, std::future::pending());
     assert_eq!(never.await, Err::<Vec<u8>, _>("did not end within 60 s".to_owned()));
+    assert_eq!(before.elapsed(), limit);
 }
 
 /// A command gets its input, however large, and need not read it.
