@@ -1,7 +1,7 @@
 //! The ledger: the facts in what a compaction replaces that must not be lost, found by rules and not by a model.
 //!
-//! A pass over the replaced entries collects them ([`collect`]); another one over the new context finds those that a
-//! summary kept ([`recognised`]); the most recent and most repeated of the others are shown ([`Facts::choose`]).
+//! A pass over the replaced entries collects them (`collect`); another one over the new context finds those that a
+//! summary kept (`recognised`); the most recent and most repeated of the others are shown (`Facts::choose`).
 //!
 //! Invariants: every fact is a part of the entry that it names; the same entries give the same facts; collecting is
 //! linear in the entries, and recognising in the context; a ledger is bounded, however many compactions carry it.
