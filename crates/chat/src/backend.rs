@@ -4,13 +4,13 @@
 //! Invariants: inputs are sent in the order in which they were typed; an interrupt is sent after them and
 //! waits for none of them.
 
-use greenroom::{Compacted, EntryId, Event, InProgress, ModelSettings, State};
+use greenroom::{Compacted, CompactionDetails, CompactionRecord, EntryId, Event, InProgress, ModelSettings, State};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
-    ForkSession, ImageData, ListModels, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing,
-    Operation, PlanSession, Planned, PromptSession, Replay, ResumeSession, Sent, SessionContext,
-    SessionInProgress, SessionPage, SessionState, SessionTree, SetTitle, ShowSession, Shown, StartSession,
+    ForkSession, ImageData, ListCompactions, ListModels, ListPins, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing,
+    Operation, PinEntry, Pinned, PlanSession, Planned, PromptSession, Replay, ResumeSession, Said, Sent, SessionContext,
+    SessionInProgress, SessionPage, SessionState, SessionTree, SetTitle, ShowCompaction, ShowSession, Shown, Speech, StartSession,
     Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
 };
 use greenroom_server::{Client, ClientError, Events, ProblemKind};
@@ -122,9 +122,42 @@ impl Backend {
         self.call(PlanSession { session_id: self.session_id.clone(), keep_recent: None }).await
     }
 
-    /// Undoes the newest compaction, and returns the resulting context.
-    pub async fn undo_compaction(&self) -> Result<ContextUsage> {
-        Ok(self.call(UndoCompaction { session_id: self.session_id.clone() }).await?.context)
+    /// Undoes the newest compaction, or all back to the one with this number, and returns the resulting context.
+    pub async fn undo_compaction(&self, number: Option<u64>) -> Result<ContextUsage> {
+        let session_id = self.session_id.clone();
+        let back_to = match number {
+            None => None,
+            Some(number) => Some(self.compaction(Some(number)).await?.record.entry_id),
+        };
+        Ok(self.call(UndoCompaction { session_id, back_to }).await?.context)
+    }
+
+    /// Returns what each compaction did.
+    pub async fn compactions(&self) -> Result<Vec<CompactionRecord>> {
+        Ok(self.call(ListCompactions { session_id: self.session_id.clone() }).await?.compactions)
+    }
+
+    /// Returns all about the compaction with this number, by default the newest one.
+    pub async fn compaction(&self, number: Option<u64>) -> Result<CompactionDetails> {
+        self.call(ShowCompaction { session_id: self.session_id.clone(), number }).await
+    }
+
+    /// Returns the user's last prompt, without what joined a run in progress.
+    pub async fn last_prompt(&self) -> Result<Option<EntryId>> {
+        let said = self.show().await?.conversation;
+        let is_prompt = |said: &&Said| matches!(said.speech, Speech::User { is_steer: false, .. });
+        Ok(said.iter().rev().find(is_prompt).map(|said| said.entry_id))
+    }
+
+    /// Pins or unpins a message, and returns the pinned messages.
+    pub async fn pin(&self, entry_id: EntryId, pinned: bool) -> Result<Vec<Pinned>> {
+        let session_id = self.session_id.clone();
+        Ok(self.call(PinEntry { session_id, entry_id, pinned }).await?.pins)
+    }
+
+    /// Returns the pinned messages.
+    pub async fn pins(&self) -> Result<Vec<Pinned>> {
+        Ok(self.call(ListPins { session_id: self.session_id.clone() }).await?.pins)
     }
 
     /// Returns the session's state.

@@ -23,7 +23,14 @@ const CUSTOM_MAX: usize = 200;
 pub enum Command {
     Compact(HowToCompact),
     Plan,
-    UndoCompact,
+    /// The number of the compaction, counted from the oldest.
+    UndoCompact(Option<u64>),
+    /// The number of the compaction to show; `None` lists them.
+    Compactions(Option<u64>),
+    /// The entry to pin; `None` for the last prompt.
+    Pin(Option<u64>),
+    Unpin(u64),
+    Pins,
     Context,
     Status,
     Cost,
@@ -68,17 +75,21 @@ const fn spec(name: &'static str, arguments: &'static str, description: &'static
 }
 
 /// All built-in commands.
-pub(crate) const COMMANDS: [Spec; 21] = [
+pub(crate) const COMMANDS: [Spec; 25] = [
     spec(
         "compact",
         "[focus] [--keep N] [--force]",
         "replace the older part of the conversation by a summary",
     ),
     spec("plan", "", "what /compact would do"),
-    spec("undo-compact", "", "undo the newest compaction"),
+    spec("undo-compact", "[N]", "undo the newest compaction, or all back to number N"),
+    spec("pin", "[entry]", "keep your last prompt, or an entry, verbatim through every compaction"),
+    spec("unpin", "<entry>", "no longer keep an entry verbatim"),
+    spec("pins", "", "the pinned messages"),
     spec("context", "", "what fills the window, and the source of its size"),
     spec("status", "", "session, folder, model, tokens"),
     spec("cost", "", "what the session has cost so far"),
+    spec("compactions", "[N]", "what the compactions did, or all about number N"),
     spec("model", "[name]", "use another model from the next prompt on"),
     spec("effort", "[level]", "how long the model thinks: none to xhigh, or default"),
     spec("new", "", "begin a new session"),
@@ -126,10 +137,17 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
         "fork" => return Ok(Command::Fork(optional())),
         "export" => return Ok(Command::Export(optional())),
         "branch" => return branch(rest),
+        "undo-compact" => return Ok(Command::UndoCompact(number(name, rest)?)),
+        "compactions" => return Ok(Command::Compactions(number(name, rest)?)),
+        "pin" => return Ok(Command::Pin(entry(name, rest)?)),
+        "unpin" => {
+            let entry = entry(name, rest)?;
+            return entry.map(Command::Unpin).ok_or_else(|| "/unpin wants an entry; /pins lists them".to_owned());
+        }
         "title" if rest.is_empty() => return Err("/title wants a text".to_owned()),
         "title" => return Ok(Command::Title(rest.to_owned())),
         "plan" => Command::Plan,
-        "undo-compact" => Command::UndoCompact,
+        "pins" => Command::Pins,
         "context" => Command::Context,
         "status" => Command::Status,
         "cost" => Command::Cost,
@@ -191,6 +209,25 @@ fn branch(rest: &str) -> Result<Command, String> {
         }
     }
     Ok(Command::Branch(how))
+}
+
+/// Parses the number of a compaction, which may be absent.
+fn number(name: &str, text: &str) -> Result<Option<u64>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let number = text.parse().ok().filter(|number| *number > 0);
+    let wrong = || format!("/{name} takes the number of a compaction, as /compactions lists it");
+    number.map(Some).ok_or_else(wrong)
+}
+
+/// Parses the number of an entry, which may be absent.
+fn entry(name: &str, text: &str) -> Result<Option<u64>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let wrong = || format!("/{name} takes the number of an entry, as /tree and /pins show it");
+    text.trim_start_matches('#').parse().map(Some).map_err(|_| wrong())
 }
 
 /// Parses a number of tokens: `20000`, `20_000` or `20k`.

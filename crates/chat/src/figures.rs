@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use greenroom::{State, Status};
+use greenroom::{CompactionRecord, State, Status};
 use greenroom_kernel::usage::{ContextUsage, WindowSource};
-use greenroom_server::operations::{Branch, ContextParts, Planned};
-use greenroom_terminal::format;
+use greenroom_server::operations::{Branch, ContextParts, Pinned, Planned};
+use greenroom_terminal::{compactions, format};
 use greenroom_terminal::row::{Look, Row};
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::text::{self, thousands};
@@ -81,6 +81,48 @@ pub fn status(state: &State, folder: &Path) -> String {
         format::count(state.compactions, "compaction"),
         thousands(state.total_tokens),
     )
+}
+
+/// Describes what the compactions of a session did, a line each.
+pub fn compactions(records: &[CompactionRecord], state: &State) -> String {
+    if records.is_empty() {
+        return "nothing was compacted yet".to_owned();
+    }
+    let mut lines: Vec<String> = records.iter().map(compactions::line).collect();
+    lines.extend(compactions::totals(state.compactions, &state.compaction_bill));
+    lines.push("/compactions N shows one, /undo-compact N undoes it and what came after it".to_owned());
+    lines.join("\n")
+}
+
+/// Lists the pinned messages, a line each.
+pub fn pins(pins: &[Pinned]) -> String {
+    if pins.is_empty() {
+        return "nothing is pinned; /pin keeps your last prompt, /pin N an entry".to_owned();
+    }
+    let line = |pin: &Pinned| {
+        let who = if pin.role == "user" { "you" } else { "agent" };
+        let text = one_line(&pin.text, TEXT_COLUMNS);
+        format!("{:>4}  {who}: {text} ({} tokens)", pin.entry_id.to_string(), thousands(pin.tokens))
+    };
+    pins.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Describes what the session has cost.
+pub fn cost(state: &State) -> String {
+    let cost = match state.cost_microdollars {
+        0 => "no price is known for what was used".to_owned(),
+        cost => format!("{} so far", format::about(format::dollars(cost), state.estimated_tokens)),
+    };
+    let estimated = match state.estimated_tokens {
+        0 => String::new(),
+        tokens => format!(
+            ", {} of them estimated where the server reported no usage that can be",
+            thousands(tokens)
+        ),
+    };
+    let compactions = compactions::totals(state.compactions, &state.compaction_bill);
+    let compactions = compactions.map(|text| format!("\n{text}")).unwrap_or_default();
+    format!("{cost}; {} tokens in all{estimated}{compactions}", thousands(state.total_tokens))
 }
 
 /// Describes a session whose run does not continue by itself, as a clause without a full stop.

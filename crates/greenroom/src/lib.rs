@@ -132,6 +132,8 @@ pub use values::recalled::Recalled;
 pub use values::state::{State, Status};
 
 pub use greenroom_kernel::compacting::Supplied;
+pub use greenroom_kernel::bill::{Bill, CompactionBill};
+pub use greenroom_kernel::compactions::{CompactionDetails, CompactionRecord, Replaced, Saved};
 pub use greenroom_kernel::entry::{CompactionOutcome, Sees};
 pub use greenroom_kernel::question::{Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 pub use greenroom_kernel::run::RunLimits;
@@ -193,6 +195,7 @@ pub mod internal {
     pub use crate::api::questions::list_stored;
     pub use crate::core::searches::recall_stored;
     pub use crate::events::entry_events::of_entries;
+    pub use crate::values::model_info::call_cost;
 }
 
 /// The items that most programs need.

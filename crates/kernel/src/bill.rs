@@ -2,6 +2,8 @@
 //!
 //! Invariants: a bill only grows; an unknown price adds nothing to it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::entry::{Entry, EntryKind};
 use crate::{Head, Usage};
 
@@ -16,13 +18,57 @@ pub struct Bill {
     pub usage: Usage,
     /// The cost in micro-dollars, as far as prices are known.
     pub cost_microdollars: u64,
+    /// The part of it that compactions cost, and what they saved.
+    pub compaction: CompactionBill,
+}
+
+/// What the compactions of a session cost, and what they saved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct CompactionBill {
+    /// The tokens of their model calls, input and output together.
+    pub tokens: u64,
+    /// The cost of their model calls, in micro-dollars, as far as prices are known.
+    pub cost_microdollars: u64,
+    /// How long runs, callers and queued input waited for them, in milliseconds.
+    pub waited_ms: u64,
+    /// The input that model calls did not send because of them, in tokens: each call counts what the newest compaction
+    /// of its context freed.
+    pub saved_tokens: u64,
+    /// What that input would have cost if it had been read from the provider's cache, in micro-dollars, as far as prices
+    /// are known.
+    pub saved_microdollars: u64,
+}
+
+impl CompactionBill {
+    /// Adds another bill.
+    pub fn add(&mut self, other: &Self) {
+        *self = self.zip(other, u64::saturating_add);
+    }
+
+    fn zip(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            tokens: of(self.tokens, other.tokens),
+            cost_microdollars: of(self.cost_microdollars, other.cost_microdollars),
+            waited_ms: of(self.waited_ms, other.waited_ms),
+            saved_tokens: of(self.saved_tokens, other.saved_tokens),
+            saved_microdollars: of(self.saved_microdollars, other.saved_microdollars),
+        }
+    }
 }
 
 impl Bill {
     /// Returns what a session with this head has spent: its answers, its summaries, and what others spent for
     /// it.
     pub fn of(head: &Head) -> Self {
-        Self { usage: head.total_usage, cost_microdollars: head.cost_microdollars }
+        let Head { total_usage: usage, cost_microdollars, compaction_bill: compaction, .. } = *head;
+        Self { usage, cost_microdollars, compaction }
+    }
+
+    /// Adds another bill.
+    pub fn add(&mut self, other: &Self) {
+        self.usage.add(&other.usage);
+        self.cost_microdollars = self.cost_microdollars.saturating_add(other.cost_microdollars);
+        self.compaction.add(&other.compaction);
     }
 
     /// Returns the difference to an earlier bill.
@@ -31,8 +77,18 @@ impl Bill {
         Self {
             usage: self.usage.since(&before.usage),
             cost_microdollars: self.cost_microdollars.saturating_sub(before.cost_microdollars),
+            compaction: self.compaction.zip(&before.compaction, u64::saturating_sub),
         }
     }
+}
+
+/// Returns what it would have cost, in micro-dollars, to send `tokens` more with the call that an entry records, read from
+/// the provider's cache; 0 if the price is not known. `None` if the entry records no call.
+pub(crate) fn saved_by_call(entry: &Entry, tokens: u64, cost: CallCost) -> Option<u64> {
+    let answer = entry.kind.as_message()?.as_answer()?;
+    answer.usage?;
+    let usage = Usage { input_tokens: tokens, cached_tokens: tokens, ..Usage::default() };
+    Some(cost(&answer.provider, &answer.model, &usage).unwrap_or(0))
 }
 
 /// Returns what an entry records as spent: its tokens, and their cost in micro-dollars if that is known.

@@ -333,7 +333,9 @@ impl Compacting {
             (Phase::Hooks, Input::Hooks(decision)) => {
                 self.phase = Phase::Answers;
                 match decision {
-                    HookDecision::Continue => self.ask_for_summaries(),
+                    HookDecision::Continue => {
+                        self.prune_instead().unwrap_or_else(|| self.ask_for_summaries())
+                    }
                     HookDecision::Cancel { reason } => {
                         self.end(CompactionOutcome::Cancelled { reason }, None)
                     }
@@ -395,7 +397,7 @@ impl Compacting {
         let mut effects = self.summaries.clear();
         effects.extend(self.native.clear());
         effects.extend(match plan(&self.params.path, &self.options()) {
-            Err(nothing) => self.nothing(nothing),
+            Err(nothing) => self.prune_instead().unwrap_or_else(|| self.nothing(nothing)),
             Ok(next) if self.last_first_kept.is_some_and(|last| next.first_kept <= last) => {
                 self.plan = Some(next);
                 self.next_rung("it would keep no less")

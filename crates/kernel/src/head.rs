@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::bill::CompactionBill;
 use crate::{EntryId, RunId, Usage};
 
 mod fold;
@@ -45,6 +46,10 @@ pub struct Head {
     pub total_usage: Usage,
     /// The cost of all model calls whose price is known, in micro-dollars.
     pub cost_microdollars: u64,
+    /// What compactions cost, and what they saved.
+    pub compaction_bill: CompactionBill,
+    /// What the newest compaction freed, in tokens: what each call saves. 0 after an undo, and on another branch.
+    pub saves_tokens: u64,
     /// The number of consecutive failed automatic compactions.
     pub automatic_compaction_failures: u32,
     /// When the session was created, in unix milliseconds.
@@ -142,6 +147,8 @@ impl Default for Head {
             window: None,
             total_usage: Usage::default(),
             cost_microdollars: 0,
+            compaction_bill: CompactionBill::default(),
+            saves_tokens: 0,
             automatic_compaction_failures: 0,
             created_at_ms: 0,
             updated_at_ms: 0,

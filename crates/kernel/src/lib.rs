@@ -9,12 +9,13 @@
 //! records), [`size`], [`reasoning`] and [`usage`] (sizes), [`unreported`] and [`cost`] (costs), [`settings`]
 //! and [`due`] (when and how to compact), [`plan`] (where to cut), [`prune`] (which tool results are sent
 //! shorter), [`words`] and [`ledger`] (what is carried verbatim), [`summary`] (what to request and what to accept), [`compacting`] (a compaction from its plan to
-//! its end), [`question`] (questions to people), [`log`] (a session's records in memory, and additions to
+//! its end), [`compactions`] (what each one did), [`question`] (questions to people), [`log`] (a session's records in memory, and additions to
 //! them), [`failure`] (failures), [`run`] (what to do next).
 
 pub mod bill;
 pub mod carried;
 pub mod compacting;
+pub mod compactions;
 pub mod context_usage;
 pub mod cost;
 pub mod due;

@@ -2,12 +2,15 @@
 //! are left out, and one that is too large by itself is recorded with its head and its tail.
 //!
 //! Invariants: nothing is shortened unless it gets smaller; omissions are marked, with the entry where the
-//! `recall` tool reads the rest; a result that no answer has followed yet never becomes a mere line.
+//! `recall` tool reads the rest; a result that no answer has followed yet never becomes a mere line; before a
+//! summary, the newest content of a file that was read stays.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::entry::{Entry, EntryId, EntryKind, PrunedResult};
-use crate::message::{Block, Message, ToolResult, blocks_text};
+use crate::files::Touch;
+use crate::message::{Block, Message, Part, ToolResult, ToolStatus, blocks_text};
 use crate::path::{ActivePath, as_sent};
 use crate::settings::share;
 use crate::size::{Estimator, classes, entry_tokens};
@@ -40,18 +43,63 @@ const RESULT_LINES_MAX: usize = 2_000;
 ///
 /// `window` is in tokens by our estimate.
 pub fn old_results(path: &[Arc<Entry>], window: u64) -> Vec<PrunedResult> {
-    let protect = PROTECT_TOKENS.min(share(window, PROTECT_SHARE));
-    let freed_min = FREED_TOKENS_MIN.min(share(window, FREED_SHARE)).max(1);
     let sent = as_sent(path);
-    let entries = &sent[ActivePath::of(&sent).start..];
+    let old = old_lines(&sent[ActivePath::of(&sent).start..], window);
+    if freed(&old) < freed_min(window) {
+        return Vec::new();
+    }
+    old.into_iter().map(|old| old.line).collect()
+}
+
+/// Returns the old results to replace by one line each instead of a compaction with a summary; empty if that would
+/// not free `wanted` tokens, or too few to be worth a change of what was sent. The least useful go first, until
+/// enough is freed: contents of files that a later call changed, then contents that the same call returned again
+/// later, then whatever is not the content of a file. The newest content of each file stays.
+///
+/// `window` and `wanted` are in tokens by our estimate.
+pub fn instead_of_summary(path: &[Arc<Entry>], window: u64, wanted: u64) -> Vec<PrunedResult> {
+    let sent = as_sent(path);
+    let active = &sent[ActivePath::of(&sent).start..];
+    let uses = uses(active);
+    let mut old = old_lines(active, window);
+    old.retain(|old| uses[old.index] < Use::Newest);
+    for most in [Use::Stale, Use::Repeated, Use::Other] {
+        let chosen: Vec<&OldLine> = old.iter().filter(|old| uses[old.index] <= most).collect();
+        if freed(chosen.iter().copied()) >= wanted.max(freed_min(window)) {
+            return chosen.into_iter().map(|old| old.line.clone()).collect();
+        }
+    }
+    Vec::new()
+}
+
+/// A result beyond the newest ones, and the line that can replace it.
+struct OldLine {
+    /// The place of its entry.
+    index: usize,
+    line: PrunedResult,
+    /// How much smaller the line is, in tokens.
+    freed: u64,
+}
+
+fn freed<'a>(lines: impl IntoIterator<Item = &'a OldLine>) -> u64 {
+    lines.into_iter().map(|old| old.freed).sum()
+}
+
+/// Returns how many tokens have to be freed for old results to be replaced at all.
+fn freed_min(window: u64) -> u64 {
+    FREED_TOKENS_MIN.min(share(window, FREED_SHARE)).max(1)
+}
+
+/// Returns the results among these entries that are neither unread nor among the newest, oldest first.
+fn old_lines(entries: &[Arc<Entry>], window: u64) -> Vec<OldLine> {
+    let protect = PROTECT_TOKENS.min(share(window, PROTECT_SHARE));
     // Results that no answer has followed were not read yet.
     let answered = entries.iter().rposition(|entry| entry_role(entry) == Some("assistant")).unwrap_or(0);
     let (read, unread) = entries.split_at(answered);
     let mut newest: u64 =
         unread.iter().filter(|entry| tool_result(entry).is_some()).map(|entry| entry.tokens).sum();
-    let mut freed = 0;
-    let mut pruned = Vec::new();
-    for entry in read.iter().rev() {
+    let mut old = Vec::new();
+    for (index, entry) in read.iter().enumerate().rev() {
         let Some(result) = tool_result(entry) else { continue };
         let newer = newest;
         newest = newest.saturating_add(entry.tokens);
@@ -60,12 +108,60 @@ pub fn old_results(path: &[Arc<Entry>], window: u64) -> Vec<PrunedResult> {
         }
         let line = placeholder(entry, result);
         if line.tokens < entry.tokens {
-            freed += entry.tokens - line.tokens;
-            pruned.push(line);
+            old.push(OldLine { index, freed: entry.tokens - line.tokens, line });
         }
     }
-    pruned.reverse();
-    if freed >= freed_min { pruned } else { Vec::new() }
+    old.reverse();
+    old
+}
+
+/// How useful a result still is; the least useful goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    /// The content of a file that a later call changed.
+    Stale,
+    /// The content of a file that the same call returned again later.
+    Repeated,
+    /// Not the content of a file.
+    Other,
+    /// The newest content of a file.
+    Newest,
+}
+
+/// Returns how useful each of these entries still is, as a result.
+fn uses(entries: &[Arc<Entry>]) -> Vec<Use> {
+    let mut calls: HashMap<&str, (&str, &str)> = HashMap::new();
+    for entry in entries {
+        let Some(Message::Assistant(assistant)) = entry.kind.as_message().map(|message| &**message) else {
+            continue;
+        };
+        for call in assistant.content.iter().filter_map(Part::as_tool_call) {
+            calls.insert(&call.id, (&call.name, &call.arguments));
+        }
+    }
+    // From the newest on: what comes later is known.
+    let (mut changed, mut returned) = (HashSet::new(), HashSet::new());
+    let mut uses = vec![Use::Other; entries.len()];
+    for (index, entry) in entries.iter().enumerate().rev() {
+        let Some(result) = tool_result(entry) else { continue };
+        let (read, modified): (Vec<_>, Vec<_>) =
+            result.touched.iter().partition(|touched| touched.touch == Touch::Read);
+        changed.extend(modified.iter().map(|touched| touched.path.as_str()));
+        if result.status != ToolStatus::Ok || read.is_empty() || !modified.is_empty() {
+            continue;
+        }
+        let files: Vec<&str> = read.iter().map(|touched| touched.path.as_str()).collect();
+        uses[index] = if files.iter().any(|file| changed.contains(file)) {
+            Use::Stale
+        } else if let Some(call) = calls.get(result.call_id.as_str())
+            && !returned.insert((*call, files))
+        {
+            Use::Repeated
+        } else {
+            Use::Newest
+        };
+    }
+    uses
 }
 
 /// Returns the largest active results without their middles, from `first` on, so that all results there have

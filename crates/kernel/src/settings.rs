@@ -74,6 +74,8 @@ pub struct CompactionSettings {
     pub preserve_messages: Option<u64>,
     /// Whether a model writes the summary, or none does.
     pub strategy: Strategy,
+    /// Whether old tool results are left out instead of a summary where that alone makes enough room.
+    pub prune: bool,
     /// How much of the window the user's own words may fill that a compaction quotes. `null`: none is quoted.
     pub user_words: Option<f64>,
     /// How much of the window the facts may fill that a compaction adds to a summary that lacks them. `null`:
@@ -112,6 +114,7 @@ impl Default for CompactionSettings {
             keep_recent_tokens: None,
             preserve_messages: None,
             strategy: Strategy::Summarize,
+            prune: true,
             user_words: Some(0.10),
             ledger: Some(0.05),
             summary_model: None,

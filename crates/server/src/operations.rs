@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 use crate::problem::Problem;
 
 pub(crate) use self::connection::is_first;
+pub use self::compactions::{
+    CompactionsListed, ListCompactions, ListPins, PinEntry, Pinned, PinsListed, ShowCompaction,
+};
 pub use self::connection::{
     ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, PROTOCOL, PingHost, Pong, StopHost,
     Stopping,
@@ -48,6 +51,7 @@ pub use self::work::{
     PromptSession, ResumeSession, Sent, Steer, UndoCompaction, Undone,
 };
 
+mod compactions;
 mod connection;
 mod conversation;
 mod entries;
@@ -309,6 +313,10 @@ pub fn methods() -> Vec<Method> {
         method::<CompactSession>(),
         method::<PlanSession>(),
         method::<UndoCompaction>(),
+        method::<ListCompactions>(),
+        method::<ShowCompaction>(),
+        method::<PinEntry>(),
+        method::<ListPins>(),
         method::<BranchSession>(),
         method::<ForkSession>(),
         method::<DeleteSession>(),

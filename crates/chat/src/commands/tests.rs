@@ -11,7 +11,11 @@ fn custom(name: &str, body: &str) -> Custom {
 #[test]
 fn every_command_of_the_table_is_understood() {
     for Spec { name, arguments, description } in COMMANDS {
-        let line = if arguments.starts_with('<') { format!("/{name} text") } else { format!("/{name}") };
+        let line = match arguments {
+            "<entry>" => format!("/{name} 7"),
+            wanted if wanted.starts_with('<') => format!("/{name} text"),
+            _ => format!("/{name}"),
+        };
         assert!(parse(&line, &[]).is_ok(), "{line}");
         assert!(!description.is_empty() && !description.ends_with('.'), "{name}");
     }
@@ -31,6 +35,8 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
     let branch = |entry, summary| Ok(Command::Branch(Branching { entry, summary }));
     let no_branch =
         || Err("/branch takes the number of an entry, as /tree shows it, and --summary".to_owned());
+    let no_compaction =
+        |name: &str| Err(format!("/{name} takes the number of a compaction, as /compactions lists it"));
     for (line, wanted) in [
         ("/compact", compact(None, None)),
         ("/compact the API", compact(Some("the API"), None)),
@@ -54,6 +60,18 @@ fn arguments_are_read_or_refused_with_what_is_wanted() {
         ("/branch twelve", no_branch()),
         ("/branch 12 13", no_branch()),
         ("/branch 12 --sumary", no_branch()),
+        ("/undo-compact", Ok(Command::UndoCompact(None))),
+        ("/undo-compact 2", Ok(Command::UndoCompact(Some(2)))),
+        ("/undo-compact 0", no_compaction("undo-compact")),
+        ("/compactions", Ok(Command::Compactions(None))),
+        ("/compactions 3", Ok(Command::Compactions(Some(3)))),
+        ("/compactions all", no_compaction("compactions")),
+        ("/pin", Ok(Command::Pin(None))),
+        ("/pin #12", Ok(Command::Pin(Some(12)))),
+        ("/pin it", Err("/pin takes the number of an entry, as /tree and /pins show it".to_owned())),
+        ("/unpin 12", Ok(Command::Unpin(12))),
+        ("/unpin", Err("/unpin wants an entry; /pins lists them".to_owned())),
+        ("/pins 2", Err("/pins takes no arguments".to_owned())),
         ("/model  big ", Ok(Command::Model(Some("big".to_owned())))),
         ("/status now", Err("/status takes no arguments".to_owned())),
         ("/compcat", Err("there is no command /compcat; did you mean /compact?".to_owned())),

@@ -12,7 +12,6 @@ use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_server::operations::{Branch, ListSessions, ModelSummary, Speech, ToolSummary};
 use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
-use greenroom_terminal::text::thousands;
 use greenroom_terminal::{format, screen, time};
 
 use super::{Done, Live, open};
@@ -65,10 +64,21 @@ impl Live {
         match command {
             Command::Compact(how) => self.spawn(async move { compact(&backend, how).await }),
             Command::Plan => self.spawn(async move { plan(&backend).await }),
-            Command::UndoCompact => self.spawn(async move {
-                let context = backend.undo_compaction().await?;
+            Command::UndoCompact(number) => self.spawn(async move {
+                let context = backend.undo_compaction(number).await?;
                 Ok(vec![Done::Context(context)])
             }),
+            Command::Compactions(number) => {
+                self.spawn(async move { compactions(&backend, number, width).await });
+            }
+            Command::Pin(entry) => self.spawn(async move { pin(&backend, entry).await }),
+            Command::Unpin(entry) => self.spawn(async move {
+                let pins = backend.pin(greenroom::EntryId(entry), false).await?;
+                note(Look::DIM, figures::pins(&pins))
+            }),
+            Command::Pins => {
+                self.spawn(async move { note(Look::DIM, figures::pins(&backend.pins().await?)) });
+            }
             Command::Context => {
                 let trigger = self.model.status.trigger;
                 self.spawn(async move { context(&backend, trigger, width).await });
@@ -305,21 +315,28 @@ async fn state(backend: &Backend, folder: PathBuf) -> Outcome {
 }
 
 async fn cost(backend: &Backend) -> Outcome {
-    let state = backend.state().await?;
-    let cost = match state.cost_microdollars {
-        0 => "no price is known for what was used".to_owned(),
-        cost => format!("{} so far", format::about(format::dollars(cost), state.estimated_tokens)),
+    note(Look::DIM, figures::cost(&backend.state().await?))
+}
+
+/// Lists the compactions, or shows one.
+async fn compactions(backend: &Backend, number: Option<u64>, width: usize) -> Outcome {
+    if number.is_none() {
+        let (records, state) = (backend.compactions().await?, backend.state().await?);
+        return note(Look::DIM, figures::compactions(&records, &state));
+    }
+    let details = backend.compaction(number).await?;
+    let indent = Row::plain("    ");
+    let row = |line: &String| Row::new(line, Look::DIM).wrap(width, &Row::plain("  "), &indent);
+    rows(greenroom_terminal::compactions::details(&details).iter().flat_map(row).collect())
+}
+
+/// Pins an entry, or the last prompt.
+async fn pin(backend: &Backend, entry: Option<u64>) -> Outcome {
+    let entry = match entry {
+        Some(entry) => greenroom::EntryId(entry),
+        None => backend.last_prompt().await?.ok_or_else(|| "there is no prompt yet".to_owned())?,
     };
-    let estimated = match state.estimated_tokens {
-        0 => String::new(),
-        tokens => {
-            format!(
-                ", {} of them estimated where the server reported no usage that can be",
-                thousands(tokens)
-            )
-        }
-    };
-    note(Look::DIM, format!("{cost}; {} tokens in all{estimated}", thousands(state.total_tokens)))
+    note(Look::DIM, figures::pins(&backend.pin(entry, true).await?))
 }
 
 async fn sessions(backend: &Backend) -> Outcome {

@@ -235,7 +235,7 @@ fn an_offered_command_is_done_with_enter_and_files_are_asked_for() {
     let mut chat = Chat::new();
     chat.types("/und");
     assert!(chat.region().join("\n").contains("❯ /undo-compact"));
-    assert!(chat.press(KeyCode::Enter).contains(&Effect::Command(Command::UndoCompact)));
+    assert!(chat.press(KeyCode::Enter).contains(&Effect::Command(Command::UndoCompact(None))));
     chat.types("look at ");
     let effects = chat.model.key(KeyEvent::from(KeyCode::Char('@')));
     assert_eq!(effects, [Effect::Files(String::new())]);

@@ -138,7 +138,9 @@ Listing starts and changes nothing, even while a program has the store open.";
 pub(super) const SHOW_EXAMPLES: &str = "\
 Examples:
   greenroom show demo-2026                a prefix of an id is enough
-  greenroom show demo-2026 --json | jq -r '.conversation[].text'";
+  greenroom show demo-2026 --json | jq -r '.conversation[].text'
+  greenroom show demo-2026 --compaction 2
+                                          what the second compaction replaced, and what it lacks";
 
 pub(super) const RECALL_EXAMPLES: &str = "\
 Examples:

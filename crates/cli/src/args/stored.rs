@@ -92,9 +92,22 @@ pub(crate) struct ShowArgs {
     /// The session's id or a prefix; `greenroom sessions` lists them
     #[arg(value_name = "ID")]
     pub(crate) id: String,
+    /// Show this compaction instead: what it replaced, by what, what is missing, its cost. 1 is the oldest one, `last` the
+    /// newest
+    #[arg(long, value_name = "N", value_parser = compaction)]
+    pub(crate) compaction: Option<u64>,
     /// Print JSON: the session's summary and its conversation
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Parses the number of a compaction; 0 stands for the newest.
+fn compaction(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        _ if text == "last" => Ok(0),
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("it is a number from 1 on, or `last`".to_owned()),
+    }
 }
 
 /// `recall`.

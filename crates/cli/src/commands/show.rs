@@ -7,7 +7,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::{Compacted, QuestionEnd};
+use greenroom::internal::call_cost;
+use greenroom::{Compacted, CompactionRecord, QuestionEnd};
+use greenroom_kernel::compactions;
 use greenroom_kernel::entry::{ChildStage, CompactionOutcome, Entry, EntryId, EntryKind};
 use greenroom_kernel::path::{ActivePath, path_to};
 use greenroom_kernel::size::Estimator;
@@ -16,7 +18,7 @@ use greenroom_kernel::{AssistantMessage, Message, Part, RunOutcome, StopReason, 
 use greenroom_server::operations::Said;
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::{Look, Row, Screen, format, time};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::args::{Global, ShowArgs};
 use crate::error;
@@ -47,37 +49,9 @@ impl Stored {
         )
     }
 
-    /// Returns the installed compactions, oldest first.
-    fn compactions(&self) -> Vec<Value> {
-        let mut outcomes = HashMap::new();
-        let mut undone = HashSet::new();
-        for entry in &self.entries {
-            if let EntryKind::CompactionEnded(ended) = &entry.kind
-                && let Some(installed) = ended.entry
-            {
-                outcomes.insert(installed, ended.outcome.as_str());
-            } else if let EntryKind::CompactionUndone { compaction } = &entry.kind {
-                undone.insert(*compaction);
-            }
-        }
-        let installed = self.entries.iter().filter_map(|entry| Some((entry.id, entry.kind.as_compaction()?)));
-        installed
-            .map(|(id, compaction)| {
-                let assumed = if compaction.truncated { "truncated" } else { "completed" };
-                json!({
-                    "entry_id": id,
-                    "trigger": compaction.trigger,
-                    "outcome": outcomes.get(&id).copied().unwrap_or(assumed),
-                    "is_split_turn": compaction.is_split_turn,
-                    "recall": compaction.recall,
-                    "tokens_before": compaction.tokens_before,
-                    "tokens_after": compaction.tokens_after,
-                    "messages_removed": compaction.messages_removed,
-                    "duration_ms": compaction.duration_ms,
-                    "is_undone": undone.contains(&id),
-                })
-            })
-            .collect()
+    /// Returns what the compactions did, oldest first.
+    fn compactions(&self) -> Vec<CompactionRecord> {
+        compactions::list(&self.entries, self.summary.leaf, call_cost)
     }
 
     /// Returns the path to the leaf, oldest first: messages, calls, and the compactions that replaced older
@@ -138,7 +112,9 @@ pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
     let stored = Stored::read(global, &args.id).await?;
     let losses = stored.losses();
     let mut screen = Screen::stdout(global.color);
-    if args.json {
+    if let Some(number) = args.compaction {
+        compaction(&mut screen, &stored, number, args.json)?;
+    } else if args.json {
         let mut value = json!({
             "id": stored.summary.id,
             "title": stored.summary.shown_title(),
@@ -158,6 +134,25 @@ pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
         conversation(&mut screen, &stored)?;
     }
     stored.say_losses(global)
+}
+
+/// Shows all about one compaction. `number` counts from the oldest; 0 stands for the newest.
+fn compaction(screen: &mut Screen, stored: &Stored, number: u64, as_json: bool) -> Result<()> {
+    let count = stored.compactions().len() as u64;
+    let wanted = if number == 0 { count } else { number };
+    let found = compactions::details(&stored.entries, stored.summary.leaf, wanted, call_cost);
+    let Some(found) = found else {
+        let id = &stored.summary.id;
+        anyhow::bail!(match count {
+            0 => format!("session {id} has no compactions"),
+            1 => format!("session {id} has 1 compaction, and no number {number}"),
+            _ => format!("session {id} has {count} compactions, and no number {number}"),
+        });
+    };
+    if as_json {
+        return Ok(screen.pretty_json(&json!(found))?);
+    }
+    Ok(screen.line(greenroom_terminal::compactions::details(&found).join("\n"))?)
 }
 
 fn conversation(screen: &mut Screen, stored: &Stored) -> Result<()> {

@@ -149,9 +149,38 @@ fn a_session_is_shown_with_its_summary_and_with_what_the_model_sees() {
     assert!(of("you › Go on 1.") < mark && mark < of("you › Go on 3."), "{}", shown.replace("word ", ""));
     let summary = of(&format!("summary, entry {id} › "));
     assert!(mark < summary && shown[summary..].contains("## Goal"), "{}", &shown[summary..]);
-    // Undone, it is still shown, and the model sees everything.
-    let ran = place.run_with(&[&["chat"], &at[..]].concat(), "/undo-compact\n/quit\n");
+    // All about it, by its number.
+    let whole = place.run(&["show", "mine", "--compaction", "1"]);
+    let last = place.run(&["show", "mine", "--compaction", "last"]);
+    assert_eq!((whole.code, &whole.stdout), (Some(0), &last.stdout), "{whole:?}");
+    for said in [
+        &format!("compaction 1, entry {id}: manual, completed, in effect"),
+        "Go on 0.",
+        "of yours",
+        "/undo-compact 1 in `greenroom chat`",
+        "## Goal",
+    ] {
+        assert!(whole.stdout.contains(said), "{said}: {}", whole.stdout);
+    }
+    let json = place.json(&["show", "mine", "--compaction", "1", "--json"]);
+    assert_eq!((&json["entry_id"], &json["is_active"]), (&stored["compactions"][0]["entry_id"], &true.into()));
+    let none = place.run(&["show", "mine", "--compaction", "2"]);
+    assert_eq!(none.code, Some(1), "{none:?}");
+    assert!(none.stderr.contains("session mine has 1 compaction, and no number 2"), "{none:?}");
+    // Undone, it is still shown, and the model sees everything. Messages are pinned and released.
+    let orders = "/compactions\n/pin\n/pin 99999\n/pins\n/unpin 1\n/compactions 1\n/undo-compact 1\n/undo-compact 1\n/cost\n/quit\n";
+    let ran = place.run_with(&[&["chat"], &at[..]].concat(), orders);
     assert_eq!(ran.code, Some(0), "{ran:?}");
+    for said in [
+        "  1  manual  compacted ",
+        "/compactions N shows one",
+        "you: Go on 3.",
+        "compaction 1, entry",
+        "The compaction was undone",
+        "1 compaction; ",
+    ] {
+        assert!(ran.stdout.contains(said), "{said}: {}", ran.stdout.replace("word ", ""));
+    }
     let shown = place.run(&["show", "mine"]).stdout;
     assert!(!shown.contains("the model sees") && shown.contains("## Goal"), "{}", shown.replace("word ", ""));
 }

@@ -267,8 +267,8 @@ impl SessionState {
                 self.refresh_settings();
                 let _ = reply.send(adopted.map(|()| self.plan_manually(&options).map(Box::new)));
             }
-            SessionMessage::Undo { reply } => {
-                let _ = reply.send(Box::pin(self.undo()).await);
+            SessionMessage::Undo { back_to, reply } => {
+                let _ = reply.send(Box::pin(self.undo(back_to)).await);
             }
             SessionMessage::Branch { to, reply } => {
                 let _ = reply.send(Box::pin(self.branch(to)).await);

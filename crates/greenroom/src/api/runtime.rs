@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_kernel::compactions::{self, CompactionDetails, CompactionRecord};
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::{Notice, Store, StoreError};
@@ -29,6 +30,7 @@ use crate::events::bus::{Filter, Subscription};
 use crate::events::entry_events;
 use crate::events::event::Event;
 use crate::values::error::{BranchPointError, Error, Result};
+use crate::values::model_info::call_cost;
 use crate::values::recalled::Recalled;
 use crate::values::state::Status;
 use builder::RuntimeBuilder;
@@ -313,6 +315,33 @@ impl Runtime {
             Ok(chain)
         })
         .await
+    }
+
+    /// Returns what each compaction of a session did, oldest first: those that failed, were undone, or are on abandoned
+    /// branches included. This reads the whole log.
+    ///
+    /// # Errors
+    /// [`Error::NoSession`]; [`Error::Store`].
+    pub async fn compaction_records(&self, id: &str) -> Result<Vec<CompactionRecord>> {
+        let (entries, leaf) = self.whole(id).await?;
+        Ok(compactions::list(&entries, leaf, call_cost))
+    }
+
+    /// Returns all about one compaction of a session: what it replaced, by what, and what is missing. `number` is the one of
+    /// [its record](CompactionRecord::number); `None` if there is no such compaction. This reads the whole log.
+    ///
+    /// # Errors
+    /// [`Error::NoSession`]; [`Error::Store`].
+    pub async fn compaction_details(&self, id: &str, number: u64) -> Result<Option<CompactionDetails>> {
+        let (entries, leaf) = self.whole(id).await?;
+        Ok(compactions::details(&entries, leaf, number, call_cost))
+    }
+
+    /// Returns all entries of a session, and its leaf.
+    async fn whole(&self, id: &str) -> Result<(Vec<Arc<Entry>>, Option<EntryId>)> {
+        let entries = self.entries(id, EntryId(0)).await?;
+        let leaf = self.head(id).await?.and_then(|head| head.leaf);
+        Ok((entries.into_iter().map(Arc::new).collect(), leaf))
     }
 
     /// Searches the logs of all sessions for the words of `query`, best first: messages, results and commands on the

@@ -385,7 +385,33 @@ impl SessionHandle {
     /// [`Error::NotIdle`]; [`Error::NothingToUndo`]; [`Error::UndoTooLarge`] if the result would not fit the
     /// window.
     pub async fn undo_compaction(&self) -> Result<ContextUsage> {
-        self.door.ask(|reply| SessionMessage::Undo { reply }).await
+        self.door.ask(|reply| SessionMessage::Undo { back_to: None, reply }).await
+    }
+
+    /// Undoes all compactions from the newest back to the one that installed this entry, at once. Only while idle. Returns
+    /// the context's size afterwards.
+    ///
+    /// # Errors
+    /// Those of [`Self::undo_compaction`]; [`Error::NothingToUndo`] also if this compaction is not on the current path, or
+    /// was undone before. Nothing is changed then.
+    pub async fn undo_compactions_to(&self, entry: EntryId) -> Result<ContextUsage> {
+        self.door.ask(|reply| SessionMessage::Undo { back_to: Some(entry), reply }).await
+    }
+
+    /// Returns the pinned messages, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn pins(&self) -> Result<Vec<Entry>> {
+        self.door.check_deleted()?;
+        let (deps, id) = (Arc::clone(&self.door.deps), self.door.shared.id.to_string());
+        blocking(&self.door.deps, move || {
+            let Some(head) = deps.store.head(&id)? else { return Ok(Vec::new()) };
+            let mut pins = head.pins.clone();
+            pins.sort_unstable();
+            Ok(deps.store.get(&id, &pins)?)
+        })
+        .await
     }
 
     /// Continues after another entry: the next prompt starts a branch there. Only while idle.

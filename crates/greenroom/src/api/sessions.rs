@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use greenroom_kernel::bill::{Bill, CompactionBill};
 use greenroom_kernel::entry::EntryId;
 use greenroom_kernel::head::SessionState;
 use greenroom_kernel::{Head, Usage};
@@ -55,6 +56,9 @@ pub struct SessionSummary {
     pub usage: Usage,
     /// The cost of its calls, in micro-dollars, as far as prices are known.
     pub cost_microdollars: u64,
+    /// What its compactions cost of that, what they saved, and how long they were waited for.
+    #[serde(default)]
+    pub compaction_bill: CompactionBill,
     /// The number of inputs in the inbox.
     pub waiting: usize,
     /// The number of questions that wait for a person's answer.
@@ -154,6 +158,7 @@ impl SessionSummary {
             compactions: head.compactions,
             usage: head.total_usage,
             cost_microdollars: head.cost_microdollars,
+            compaction_bill: head.compaction_bill,
             waiting: head.inbox.len(),
             questions: head.questions.len(),
             has_open_run: head.open_run.is_some(),
@@ -326,6 +331,31 @@ impl SessionQuery {
     pub fn limit(mut self, sessions: usize) -> Self {
         self.limit = sessions;
         self
+    }
+
+    /// Returns what the selected sessions have spent together, and what their compactions cost and saved: of a label, of
+    /// a tree, or of all. [`Self::limit`] and [`Self::after`] count, too.
+    ///
+    /// ```no_run
+    /// # use greenroom::prelude::*;
+    /// # async fn example(runtime: Runtime) -> Result<()> {
+    /// let bill = runtime.sessions().label("customer", "7").bill().await?;
+    /// println!("{} tokens, of which {} for summaries", bill.usage.total_tokens(), bill.compaction.tokens);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store).
+    pub async fn bill(self) -> Result<Bill> {
+        let mut sum = Bill::default();
+        for session in self.run().await? {
+            sum.add(&Bill {
+                usage: session.usage,
+                cost_microdollars: session.cost_microdollars,
+                compaction: session.compaction_bill,
+            });
+        }
+        Ok(sum)
     }
 
     async fn run(self) -> Result<Vec<SessionSummary>> {

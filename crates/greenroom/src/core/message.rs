@@ -230,7 +230,7 @@ pub(crate) enum SessionMessage {
         reply: ReplyTo<Result<Box<Plan>, greenroom_kernel::plan::NothingToCompact>>,
     },
     /// From outside: undo the newest compaction.
-    Undo { reply: ReplyTo<ContextUsage> },
+    Undo { back_to: Option<EntryId>, reply: ReplyTo<ContextUsage> },
     /// From outside: continue after another entry.
     Branch { to: Option<EntryId>, reply: ReplyTo<()> },
     /// From outside: continue with another agent of the team.

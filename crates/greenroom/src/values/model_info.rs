@@ -11,6 +11,6 @@ pub(crate) fn model_info(provider: &str, model: &str) -> Option<ModelInfo> {
 }
 
 /// Returns the cost of a model call, in micro-dollars; `None` if the price is unknown.
-pub(crate) fn call_cost(provider: &str, model: &str, usage: &Usage) -> Option<u64> {
+pub fn call_cost(provider: &str, model: &str, usage: &Usage) -> Option<u64> {
     model_info(provider, model)?.cost_microdollars(usage)
 }

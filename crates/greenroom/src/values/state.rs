@@ -2,6 +2,7 @@
 //!
 //! Invariants: a state is a copy from one moment; it does not change.
 
+use greenroom_kernel::bill::CompactionBill;
 use greenroom_kernel::entry::EntryId;
 use greenroom_kernel::message::is_no_count;
 use greenroom_kernel::usage::ContextUsage;
@@ -50,6 +51,9 @@ pub struct State {
     pub total_tokens: u64,
     /// The cost of these tokens, in micro-dollars, as far as prices are known.
     pub cost_microdollars: u64,
+    /// What its compactions cost of that, what they saved, and how long they were waited for.
+    #[serde(default)]
+    pub compaction_bill: CompactionBill,
     /// The part of `total_tokens` that we estimated, because the provider reported no usage or an impossible
     /// one. If it is not 0, the cost is partly an estimate too.
     #[serde(default, skip_serializing_if = "is_no_count")]

@@ -1,6 +1,7 @@
-//! What gives way if no summary helps: tool results, then the oldest messages, and finally nothing.
+//! What gives way without a summary: old tool results where they are enough, so that no summary is necessary; and if no
+//! summary helps, tool results, then the oldest messages, and finally nothing.
 //!
-//! Invariants: nothing here asks a model; the cut is no larger than necessary to reach the target, if the
+//! Invariants: nothing here asks a model; instead of a summary, the newest content of a file never gives way; the cut is no larger than necessary to reach the target, if the
 //! target can be reached; newest results lose their middles, never a whole message; if even the smallest
 //! context does not fit, the end lists what is in it.
 
@@ -17,6 +18,7 @@ use crate::plan::{Plan, plan};
 use crate::prune;
 use crate::render::summary_text;
 use crate::run::is_full;
+use crate::settings::Strategy;
 use crate::size::classes;
 use crate::summary::SUMMARY_TOKENS_MIN;
 use crate::text::bounded;
@@ -27,6 +29,24 @@ const REQUEST_BYTES_MIN: usize = 512;
 const DIGEST_SHARE: u64 = 10;
 
 impl Compacting {
+    /// Leaves out old tool results instead of asking for a summary, if that alone is a success. `None` if it is not, or
+    /// if a summary is what was asked for.
+    pub(super) fn prune_instead(&mut self) -> Option<Vec<Effect>> {
+        let results = self.prunable_instead();
+        self.prune(results).then(|| self.install_prune())
+    }
+
+    /// Returns the old results that give way instead of a summary; empty if one has to be made.
+    pub(super) fn prunable_instead(&self) -> Vec<PrunedResult> {
+        let CompactionParams { settings, ratio, .. } = &self.params;
+        let is_wanted = settings.prune && settings.strategy != Strategy::Native;
+        let is_first = self.rung == Rung::Summarise && self.params.failed_attempts == 0;
+        let (true, true, Some(target)) = (is_wanted, is_first, self.target_tokens()) else { return Vec::new() };
+        // The greater of what is reported and what we count, so that the result is below the trigger by both.
+        let wanted = self.tokens_now().max(self.params.tokens_before).saturating_sub(target);
+        prune::instead_of_summary(&self.params.path, self.estimate_window(), to_estimate(wanted, *ratio))
+    }
+
     /// Starts the last rung. It needs no smaller plan than the previous one: its summary is smaller.
     pub(super) fn last_resort(&mut self, why: String) -> Vec<Effect> {
         self.rung = Rung::LastResort;
@@ -215,8 +235,7 @@ impl Compacting {
     }
 
     pub(super) fn install_prune(&mut self) -> Vec<Effect> {
-        let reason = self.reason();
-        let outcome = CompactionOutcome::Pruned { reason };
+        let outcome = CompactionOutcome::Pruned { reason: self.unsummarised.clone() };
         let active = ActivePath::of(&self.params.path);
         let (base, messages) = (active.compaction_id(), active.messages());
         let prune = self.prune_of(self.pruned.clone());

@@ -22,11 +22,13 @@ impl Compacting {
     ///
     /// # Errors
     /// The size of the context, in tokens, before which another attempt is of no use: what would be prepared now would
-    /// not be small enough at the trigger, or there is nothing to compact.
+    /// not be small enough at the trigger, there is nothing to compact, or no summary will be necessary, since enough old
+    /// tool results can be left out.
     pub fn prepare(params: CompactionParams, trigger: u64) -> Result<(Self, Vec<Effect>), u64> {
         let tokens = params.tokens_before;
         let (this, effects) = Self::begin(CompactionParams { prepared_for: Some(trigger), ..params });
-        let Some(plan) = this.plan().filter(|_| this.phase == Phase::Hooks) else {
+        let needs_none = !this.prunable_instead().is_empty();
+        let Some(plan) = this.plan().filter(|_| this.phase == Phase::Hooks && !needs_none) else {
             // Half of the way, so that few attempts are made.
             return Err(tokens + (trigger.saturating_sub(tokens) / 2).max(1));
         };

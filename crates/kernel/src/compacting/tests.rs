@@ -18,6 +18,7 @@ use crate::run::is_full;
 use crate::settings::{CompactionSettings, Strategy};
 use crate::size::{Estimator, entry_tokens};
 
+mod instead;
 mod native;
 mod prepare;
 
@@ -138,9 +139,9 @@ impl Model {
 const WINDOW: u64 = 10_000;
 const OVERHEAD: u64 = 500;
 
-/// Returns the default settings without the user's words and the ledger, for tests of exact sizes.
+/// Returns the default settings without the user's words, the ledger and pruning, for tests of exact sizes.
 fn plain() -> CompactionSettings {
-    CompactionSettings { user_words: None, ledger: None, ..CompactionSettings::default() }
+    CompactionSettings { user_words: None, ledger: None, prune: false, ..CompactionSettings::default() }
 }
 
 fn params(path: Vec<Arc<Entry>>, trigger: Trigger) -> CompactionParams {
@@ -370,8 +371,13 @@ fn assert_end(
 ) {
     assert_eq!(end.outcome.is_installed(), installed.is_some() || pruned.is_some(), "{end:?}");
     assert_eq!(matches!(end.outcome, CompactionOutcome::Pruned { .. }), pruned.is_some(), "{end:?}");
-    if let CompactionOutcome::Truncated { reason } | CompactionOutcome::Pruned { reason } = &end.outcome {
+    if let CompactionOutcome::Truncated { reason } | CompactionOutcome::Pruned { reason: Some(reason) } =
+        &end.outcome
+    {
         assert!(!reason.is_empty(), "it says why");
+    }
+    if end.outcome == (CompactionOutcome::Pruned { reason: None }) {
+        assert!(params.settings.prune && end.usage == Usage::default(), "no model was asked");
     }
     match installed {
         Some(segment) => {
@@ -1696,6 +1702,11 @@ fn grow(settings: &CompactionSettings, window: u64, model: Model, steps_in_turn:
             ..params(sketch.path.clone(), Trigger::Threshold)
         };
         let ran = run(&params, model);
+        if let Some(pruned) = &ran.pruned {
+            assert!(pruned.prune.tokens_after <= share(trigger, 0.7), "{:?}: {case}", ran.end);
+            (sketch.path, size) = (with_prune(&sketch.path, &pruned.prune), pruned.prune.tokens_after);
+            continue;
+        }
         assert_eq!(ran.outcome(), "completed", "{:?}: {case}", ran.end);
         assert!(ran.tokens_after() <= share(trigger, 0.7), "{}: {case}", ran.tokens_after());
         if model == Model::Wordy {

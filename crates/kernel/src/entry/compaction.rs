@@ -63,8 +63,8 @@ pub enum CompactionOutcome {
     },
     /// Tool results are sent shorter, and no message was replaced.
     Pruned {
-        /// Why no model's summary was made, as a fragment of a sentence.
-        reason: String,
+        /// Why no model's summary could be made, as a fragment of a sentence; `None` if none was necessary.
+        reason: Option<String>,
     },
     /// There was nothing to compact; the history is as it was.
     Nothing {
@@ -113,10 +113,10 @@ impl CompactionOutcome {
         match self {
             Self::Truncated { reason }
             | Self::Digested { reason }
-            | Self::Pruned { reason }
             | Self::Nothing { reason }
             | Self::Failed { reason }
             | Self::Cancelled { reason } => Some(reason),
+            Self::Pruned { reason } => reason.as_deref(),
             Self::Completed | Self::Superseded | Self::Interrupted | Self::Unknown => None,
         }
     }

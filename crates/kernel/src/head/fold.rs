@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{Head, SessionState};
-use crate::bill::{self, CallCost};
+use crate::bill::{self, CallCost, CompactionBill};
 use crate::entry::{
     ChildStage, CompactionEnded, CompactionOutcome, Entry, EntryKind, HandOff, Metadata, RunOutcome, Sees,
 };
@@ -29,6 +29,54 @@ impl Head {
         if let Some((usage, cost_microdollars)) = bill::spent(entry, cost) {
             self.total_usage.add(&usage);
             self.cost_microdollars = self.cost_microdollars.saturating_add(cost_microdollars.unwrap_or(0));
+        }
+        self.bill_compaction(entry, cost);
+    }
+
+    /// Adds what an entry records of the cost of a compaction, or what its call saved because of one.
+    fn bill_compaction(&mut self, entry: &Entry, cost: CallCost) {
+        let bill = &mut self.compaction_bill;
+        match &entry.kind {
+            EntryKind::CompactionEnded(ended) => bill.add(&CompactionBill {
+                tokens: ended.summary_usage.total_tokens(),
+                cost_microdollars: ended.cost_microdollars.unwrap_or(0),
+                waited_ms: ended.waited_ms,
+                ..CompactionBill::default()
+            }),
+            EntryKind::Message { .. } if self.saves_tokens > 0 => {
+                let saved_tokens = self.saves_tokens;
+                if let Some(saved_microdollars) = bill::saved_by_call(entry, saved_tokens, cost) {
+                    bill.add(&CompactionBill { saved_tokens, saved_microdollars, ..CompactionBill::default() });
+                }
+            }
+            EntryKind::Compaction(compaction) => {
+                self.saves_tokens = compaction.tokens_before.saturating_sub(compaction.tokens_after);
+            }
+            EntryKind::Prune(prune) => {
+                self.saves_tokens = prune.tokens_before.saturating_sub(prune.tokens_after);
+            }
+            EntryKind::CompactionUndone { .. } | EntryKind::LeafMoved { .. } => self.saves_tokens = 0,
+            EntryKind::Message { .. }
+            | EntryKind::Shell(_)
+            | EntryKind::Custom(_)
+            | EntryKind::BranchSummary { .. }
+            | EntryKind::Pin { .. }
+            | EntryKind::ModelChange { .. }
+            | EntryKind::Label { .. }
+            | EntryKind::Note { .. }
+            | EntryKind::Inbox { .. }
+            | EntryKind::InboxCleared { .. }
+            | EntryKind::CompactionStarted(_)
+            | EntryKind::WholeResult { .. }
+            | EntryKind::Metadata(_)
+            | EntryKind::Child(_)
+            | EntryKind::HandOff(_)
+            | EntryKind::Question(_)
+            | EntryKind::QuestionEnded { .. }
+            | EntryKind::CallStarted { .. }
+            | EntryKind::Terms { .. }
+            | EntryKind::Spent(_)
+            | EntryKind::RunEnded { .. } => {}
         }
     }
 

@@ -248,7 +248,7 @@ impl Draft {
     pub fn end_child(&mut self, started: EntryId, child: &ChildRecord, outcome: RunOutcome, spent: Bill) {
         let ChildRecord { call_id, name, session, .. } = child.clone();
         let by = Spender::SubAgent { session: session.clone() };
-        let Bill { usage, cost_microdollars } = spent;
+        let Bill { usage, cost_microdollars, compaction: _ } = spent;
         self.push(EntryKind::Spent(Spent { by, usage, cost_microdollars: Some(cost_microdollars) }));
         let stage = ChildStage::Ended { started, outcome };
         self.push(EntryKind::Child(ChildRecord { call_id, name, session, stage }));

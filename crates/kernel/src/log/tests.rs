@@ -111,7 +111,7 @@ impl Life {
             })),
             "back" => self.append(|log, draft| {
                 let (started, child) = &log.children()[0];
-                let spent = Bill { usage: usage(3, 4).expect("given"), cost_microdollars: 7 };
+                let spent = Bill { usage: usage(3, 4).expect("given"), cost_microdollars: 7, ..Bill::default() };
                 draft.end_child(*started, child, RunOutcome::Completed, spent);
             }),
             "title" => self.push(EntryKind::Metadata(Metadata::Title { title: Some(of) })),
@@ -480,8 +480,8 @@ fn a_bill_has_answers_summaries_and_what_is_spent_below() {
     };
     assert_eq!(answered("test-1"), (12, 12));
     assert_eq!(answered("unknown"), (12, 0), "a price that is not known adds nothing");
-    let before = Bill { usage: usage(4, 1).expect("given"), cost_microdollars: 5 };
-    let after = Bill { usage: usage(10, 2).expect("given"), cost_microdollars: 12 };
+    let before = Bill { usage: usage(4, 1).expect("given"), cost_microdollars: 5, ..Bill::default() };
+    let after = Bill { usage: usage(10, 2).expect("given"), cost_microdollars: 12, ..Bill::default() };
     let since = after.since(&before);
     assert_eq!((since.usage.total_tokens(), since.cost_microdollars), (7, 7));
 }
@@ -802,7 +802,7 @@ fn prune_segment(base: Option<u64>, results: &[u64]) -> PruneSegment {
         prune: prune(results.iter().map(result).collect()),
         messages: 4,
         usage: Usage::default(),
-        outcome: CompactionOutcome::Pruned { reason: "it is large".into() },
+        outcome: CompactionOutcome::Pruned { reason: Some("it is large".into()) },
     }
 }
 

@@ -438,12 +438,16 @@ impl Operation for PlanSession {
     }
 }
 
-/// Undoes the newest compaction.
+/// Undoes the newest compaction, or several at once.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UndoCompaction {
     /// The session.
     pub session_id: String,
+    /// The entry that a compaction installed: all compactions from the newest back to that one are undone. By default
+    /// only the newest one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub back_to: Option<EntryId>,
 }
 
 /// The context after the undo.
@@ -464,6 +468,11 @@ impl Operation for UndoCompaction {
     }
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
-        Ok(Answer::Now(Undone { context: asked.session()?.undo_compaction().await? }))
+        let session = asked.session()?;
+        let context = match self.back_to {
+            None => session.undo_compaction().await?,
+            Some(entry) => session.undo_compactions_to(entry).await?,
+        };
+        Ok(Answer::Now(Undone { context }))
     }
 }

@@ -360,7 +360,7 @@ fn kinds() -> Vec<EntryKind> {
         tokens_after: 4,
     })));
     kinds.push(EntryKind::WholeResult { call_id: "c".to_owned(), content: text("w") });
-    kinds.push(ended(CompactionOutcome::Pruned { reason: reason() }));
+    kinds.push(ended(CompactionOutcome::Pruned { reason: Some(reason()) }));
     kinds.push(EntryKind::Metadata(Metadata::Title { title: Some("t".to_owned()) }));
     let (name, value) = ("n".to_owned(), Some("v".to_owned()));
     kinds.push(EntryKind::Metadata(Metadata::Label { name, value }));

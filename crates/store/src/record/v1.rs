@@ -12,6 +12,7 @@ use bincode::de::Decoder;
 use bincode::enc::Encoder;
 use bincode::error::{DecodeError, EncodeError};
 use bincode::{Decode as _, Encode as _};
+use greenroom_kernel::bill::CompactionBill;
 use greenroom_kernel::entry::{
     ChildRecord, ChildStage, Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom,
     Delivery, EntryRange, HandOff, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender, Spent,
@@ -61,6 +62,8 @@ stored_struct!(V1: Head {
     window: Option<u64>,
     total_usage: Usage,
     cost_microdollars: u64,
+    compaction_bill: CompactionBill,
+    saves_tokens: u64,
     automatic_compaction_failures: u32,
     created_at_ms: u64,
     updated_at_ms: u64,
@@ -77,6 +80,14 @@ stored_struct!(V1: Head {
     hidden_before: EntryId,
     run_fingerprint: Option<String>,
     run_terms: Option<EntryId>,
+});
+
+stored_struct!(V1: CompactionBill {
+    tokens: u64,
+    cost_microdollars: u64,
+    waited_ms: u64,
+    saved_tokens: u64,
+    saved_microdollars: u64,
 });
 
 stored_enum!(V1: SessionState { 0 = Idle, 1 = Working, 2 = Failed { reason: String } });
@@ -348,7 +359,7 @@ stored_enum!(V1: CompactionOutcome {
     4 = Cancelled { reason: String },
     5 = Superseded,
     6 = Interrupted,
-    7 = Pruned { reason: String },
+    7 = Pruned { reason: Option<String> },
     8 = Digested { reason: String };
     _
 });

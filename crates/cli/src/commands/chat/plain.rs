@@ -37,9 +37,12 @@ const HELP: &str = "  /compact [focus] [--keep N] [--force]
                      replace the older part of the conversation by a summary, keeping so many tokens; forced, all but
                      the last two messages
   /plan              what /compact would do
-  /undo-compact      undo the newest compaction
+  /undo-compact [N]  undo the newest compaction, or all back to number N
+  /compactions [N]   what the compactions did, or all about number N
+  /pin [entry], /unpin <entry>, /pins
+                     keep your last prompt, or an entry, verbatim through every compaction
   /context           what fills the window
-  /status            model, tokens, cost
+  /status, /cost     model, tokens, cost
   /continue          resume a prompt that has no complete answer, and start input that was held back
   /withdraw          withdraw input that was held back
   /help              this
@@ -277,8 +280,40 @@ impl Chat {
                 let status = figures::status(&self.backend.state().await?, &self.link.folder);
                 self.shown.note(Look::DIM, &indent(&status))?;
             }
-            Command::UndoCompact => {
-                let context = self.backend.undo_compaction().await?;
+            Command::Compactions(None) => {
+                let (records, state) = (self.backend.compactions().await?, self.backend.state().await?);
+                self.shown.note(Look::DIM, &indent(&figures::compactions(&records, &state)))?;
+            }
+            Command::Compactions(number) => {
+                let details = self.backend.compaction(number).await?;
+                let text = greenroom_terminal::compactions::details(&details).join("\n");
+                self.shown.note(Look::DIM, &indent(&text))?;
+            }
+            Command::Pin(entry) => {
+                let entry = match entry {
+                    Some(entry) => Some(greenroom::EntryId(entry)),
+                    None => self.backend.last_prompt().await?,
+                };
+                let pins = match entry {
+                    Some(entry) => self.backend.pin(entry, true).await?,
+                    None => Vec::new(),
+                };
+                self.shown.note(Look::DIM, &indent(&figures::pins(&pins)))?;
+            }
+            Command::Unpin(entry) => {
+                let pins = self.backend.pin(greenroom::EntryId(entry), false).await?;
+                self.shown.note(Look::DIM, &indent(&figures::pins(&pins)))?;
+            }
+            Command::Pins => {
+                let pins = figures::pins(&self.backend.pins().await?);
+                self.shown.note(Look::DIM, &indent(&pins))?;
+            }
+            Command::Cost => {
+                let cost = figures::cost(&self.backend.state().await?);
+                self.shown.note(Look::DIM, &indent(&cost))?;
+            }
+            Command::UndoCompact(number) => {
+                let context = self.backend.undo_compaction(number).await?;
                 let text = format!("  The compaction was undone: {}", format::fill(&context));
                 self.shown.note(Look::NOTE, &text)?;
             }
@@ -293,8 +328,7 @@ impl Chat {
             }
             Command::Help => self.shown.note(Look::DIM, HELP)?,
             Command::Quit => return Ok(false),
-            Command::Cost
-            | Command::Model(_)
+            Command::Model(_)
             | Command::Effort(_)
             | Command::New
             | Command::Resume(_)

@@ -50,6 +50,7 @@ pub(crate) fn rule(key: &str) -> Rule {
         | "compaction.keep_recent_tokens"
         | "compaction.preserve_messages"
         | "compaction.strategy"
+        | "compaction.prune"
         | "compaction.user_words"
         | "compaction.ledger"
         | "compaction.summary_model"

@@ -418,12 +418,13 @@ impl SessionState {
                     ended.messages_removed
                 ));
             }
-            CompactionOutcome::Pruned { reason } => self.warn(format!(
+            CompactionOutcome::Pruned { reason: Some(reason) } => self.warn(format!(
                 "tool results are sent shorter to make room ({reason}); the model can read them with `recall`, and undoing \
                  the compaction brings them back where they fit"
             )),
             CompactionOutcome::Truncated { .. }
             | CompactionOutcome::Digested { .. }
+            | CompactionOutcome::Pruned { reason: None }
             | CompactionOutcome::Completed
             | CompactionOutcome::Nothing { .. }
             | CompactionOutcome::Failed { .. }

@@ -68,18 +68,25 @@ impl SessionState {
         plan(&params.path, &params.plan_options())
     }
 
-    pub(super) async fn undo(&mut self) -> Result<ContextUsage> {
+    /// Undoes the newest compaction, or with `back_to` all compactions from the newest back to that one, or nothing.
+    pub(super) async fn undo(&mut self, back_to: Option<EntryId>) -> Result<ContextUsage> {
         self.check_idle("undo a compaction")?;
+        let nothing = || Error::NothingToUndo { session: self.shared.id.to_string() };
+        let newest = |path: &[Arc<Entry>]| newest_rewrite(path).map(|index| path[index].id);
         // The log in memory has everything since the newest compaction, and so every later prune.
-        let active = newest_rewrite(self.log.path()).map(|index| self.log.path()[index].id);
-        let active = active.ok_or_else(|| Error::NothingToUndo { session: self.shared.id.to_string() })?;
-        // The entries that the compaction replaced are read from the store.
+        newest(self.log.path()).ok_or_else(nothing)?;
+        // The entries that the compactions replaced are read from the store.
         let mut draft = self.log.draft(self.deps.now_ms());
-        draft.push(EntryKind::CompactionUndone { compaction: active });
-        let undone = Arc::clone(&draft.entries()[0]);
-        let path = self.read_path(undone.parent).await?;
-        let mut after = path;
-        after.push(Arc::clone(&undone));
+        let mut after = self.read_path(self.log.head().leaf).await?;
+        loop {
+            let compaction = newest(&after).filter(|newest| back_to.is_none_or(|to| *newest >= to));
+            let compaction = compaction.ok_or_else(nothing)?;
+            draft.push(EntryKind::CompactionUndone { compaction });
+            after.extend(draft.entries().last().map(Arc::clone));
+            if back_to.is_none_or(|to| compaction == to) {
+                break;
+            }
+        }
         let size = self.measure_path(&after);
         if let Some(window) = self.definition.window.tokens.filter(|window| size.tokens() > *window) {
             return Err(Error::UndoTooLarge { tokens: size.tokens(), window });

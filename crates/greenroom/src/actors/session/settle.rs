@@ -176,6 +176,7 @@ pub(super) fn state_by_log(id: &str, log: &Log, model: &str, context: ContextUsa
         compactions: log.head().compactions,
         total_tokens: bill.usage.total_tokens(),
         cost_microdollars: bill.cost_microdollars,
+        compaction_bill: bill.compaction,
         estimated_tokens: bill.usage.estimated_tokens,
         status: if log.is_waiting() { Status::Waiting } else { Status::Idle },
         waiting: log.inbox().len(),

@@ -165,7 +165,7 @@ pub(crate) fn all() -> Vec<EventKind> {
     let outcomes = [
         CompactionOutcome::Completed,
         CompactionOutcome::Truncated { reason: "the model is down".into() },
-        CompactionOutcome::Pruned { reason: "the model is down".into() },
+        CompactionOutcome::Pruned { reason: Some("the model is down".into()) },
         CompactionOutcome::Nothing { reason: "recent".into() },
         CompactionOutcome::Failed { reason: "refused".into() },
         CompactionOutcome::Cancelled { reason: "aborted".into() },

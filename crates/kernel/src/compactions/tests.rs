@@ -1,0 +1,171 @@
+//! What is read from a log about its compactions.
+
+use super::*;
+use crate::bill::CompactionBill;
+use crate::carried::{Carried, FactKind};
+use crate::entry::{Prune, PrunedResult};
+use crate::head::Head;
+use crate::notation::{Sketch, assistant, compaction, usage};
+use crate::message::Part;
+
+/// A price of one micro-dollar for a token of input, and a tenth for one that was cached.
+fn price(_: &str, model: &str, usage: &Usage) -> Option<u64> {
+    (model == "test-1").then(|| usage.input_tokens - usage.cached_tokens + usage.cached_tokens / 10)
+}
+
+fn fact(entry: u64, text: &str) -> Fact {
+    Fact { entry: EntryId(entry), kind: FactKind::Path, text: text.into(), key: String::new(), times: 1 }
+}
+
+/// A session that grows.
+#[derive(Default)]
+struct Session(Sketch);
+
+impl Session {
+    fn add(&mut self, drawing: &str) -> &mut Self {
+        self.0.add_all(drawing);
+        self
+    }
+
+    fn answer(&mut self) -> &mut Self {
+        let mut answer = assistant(vec![Part::Text("done".into())]);
+        answer.usage = usage(100, 10);
+        self.0.push(EntryKind::message(Message::Assistant(answer)), 5);
+        self
+    }
+
+    /// Ends a compaction with this entry.
+    fn end(&mut self, outcome: CompactionOutcome, entry: Option<EntryId>, sizes: (u64, u64)) -> EntryId {
+        let ended = CompactionEnded {
+            started: EntryId(0),
+            trigger: Trigger::Threshold,
+            outcome,
+            entry,
+            tokens_before: sizes.0,
+            tokens_after: sizes.1,
+            messages_before: 9,
+            messages_after: 4,
+            messages_removed: 5,
+            duration_ms: 70,
+            waited_ms: 30,
+            prepared_ms: None,
+            summary_usage: usage(1_000, 100).expect("given"),
+            cost_microdollars: Some(50),
+            recall: None,
+        };
+        self.0.push(EntryKind::CompactionEnded(ended), 0)
+    }
+
+    fn compact(&mut self, replaced: (u64, u64), first_kept: u64, sizes: (u64, u64)) -> EntryId {
+        let mut compaction = compaction(Some(EntryId(first_kept)), "the summary names a.rs\n\n## Facts\n<facts>\nb.rs\n</facts>");
+        (compaction.first, compaction.last) = (Some(EntryId(replaced.0)), Some(EntryId(replaced.1)));
+        (compaction.tokens_before, compaction.tokens_after) = sizes;
+        compaction.model = "test-1".into();
+        compaction.carried = Carried {
+            facts: vec![fact(0, "a.rs"), fact(1, "b.rs"), fact(1, "c.rs")],
+            words_left: vec![EntryId(0)],
+            ..Carried::default()
+        };
+        let entry = self.0.push(EntryKind::Compaction(Box::new(compaction)), 20);
+        self.end(CompactionOutcome::Completed, Some(entry), sizes);
+        entry
+    }
+
+    fn prune(&mut self, result: u64, sizes: (u64, u64)) -> EntryId {
+        let result = PrunedResult { entry: EntryId(result), text: "out".into(), keeps_images: false, tokens: 2 };
+        let (tokens_before, tokens_after) = sizes;
+        let prune = Prune { results: vec![result], trigger: Trigger::Threshold, tokens_before, tokens_after };
+        let entry = self.0.push(EntryKind::Prune(Box::new(prune)), 0);
+        self.end(CompactionOutcome::Pruned { reason: None }, Some(entry), sizes);
+        entry
+    }
+
+    /// Returns a line for each compaction: number, outcome, state, and what it saved.
+    fn lines(&self) -> Vec<String> {
+        let leaf = self.0.path.iter().rev().find(|entry| entry.kind.is_on_path()).map(|entry| entry.id);
+        let state = |record: &CompactionRecord| match (record.is_undone, record.is_active) {
+            (false, false) => "",
+            (true, false) => " undone",
+            (false, true) => " active",
+            (true, true) => " both",
+        };
+        let line = |record: &CompactionRecord| {
+            let Saved { calls, tokens, microdollars } = record.saved;
+            let outcome = &record.outcome;
+            format!("{} {outcome}{}: {calls} calls, {tokens}, ${microdollars}", record.number, state(record))
+        };
+        list(&self.0.path, leaf, price).iter().map(line).collect()
+    }
+
+    /// Returns the bill of the head after all entries.
+    fn bill(&self) -> CompactionBill {
+        let mut head = Head::default();
+        self.0.path.iter().for_each(|entry| head.record(entry, price));
+        head.compaction_bill
+    }
+}
+
+#[test]
+fn each_compaction_is_listed_with_what_it_saved_since() {
+    let mut session = Session::default();
+    session.add("u:10 c:5 r:30").answer();
+    let results = session.prune(2, (1_000, 800));
+    session.answer().answer();
+    session.end(CompactionOutcome::Failed { reason: "the model is down".into() }, None, (1_000, 1_000));
+    session.end(CompactionOutcome::Nothing { reason: "too short".into() }, None, (1_000, 1_000));
+    let first = session.compact((0, 3), 6, (1_500, 500));
+    session.answer();
+    assert_eq!(
+        session.lines(),
+        [
+            // A prune of what was replaced since shapes nothing any more.
+            "1 pruned: 2 calls, 400, $40",
+            "2 failed: 0 calls, 0, $0",
+            "3 completed active: 1 calls, 1000, $100",
+        ]
+    );
+    assert_eq!(results, EntryId(4));
+    let bill = session.bill();
+    assert_eq!((bill.saved_tokens, bill.saved_microdollars), (1_400, 140), "the bill agrees");
+    assert_eq!((bill.tokens, bill.cost_microdollars, bill.waited_ms), (4 * 1_100, 4 * 50, 4 * 30));
+    // Undone, it saves nothing more; and what is compacted next counts on its own.
+    session.add(&format!("U@{first}")).answer();
+    assert_eq!(session.lines()[2], "3 completed undone: 1 calls, 1000, $100");
+    assert_eq!(session.lines()[0], "1 pruned active: 2 calls, 400, $40", "its line stands again");
+    session.compact((0, 3), 6, (1_600, 600));
+    session.answer();
+    assert_eq!(session.lines()[3], "4 completed active: 1 calls, 1000, $100");
+    assert_eq!(session.bill().saved_tokens, 2_400);
+}
+
+#[test]
+fn all_about_a_compaction_says_what_it_replaced_and_what_is_missing() {
+    let mut session = Session::default();
+    session.add("u:10 c:5 r:30 a:4 u:10 a:4");
+    let entry = session.compact((0, 3), 4, (1_500, 500));
+    let path = &session.0.path;
+    let leaf = Some(entry);
+    let details = details(path, leaf, 1, price).expect("there is one");
+    let Replaced { user, assistant, results, other, .. } = details.replaced;
+    assert_eq!((user, assistant, results, other), (1, 2, 1, 0));
+    let requests: Vec<u64> = details.replaced.requests.iter().map(|quote| quote.entry.0).collect();
+    assert_eq!(requests, [0]);
+    let names = |facts: &[Fact]| facts.iter().map(|fact| fact.text.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&details.facts_added), ["b.rs"], "not in the summary but beside it");
+    assert_eq!(names(&details.facts_missing), ["c.rs"]);
+    assert_eq!(details.words_left, [EntryId(0)]);
+    assert!(details.summary.starts_with("the summary names a.rs"));
+    assert_eq!((details.record.first_kept, details.record.model.as_str()), (Some(EntryId(4)), "test-1"));
+    for number in [0, 2, u64::MAX] {
+        assert_eq!(super::details(path, leaf, number, price), None, "{number}");
+    }
+    // Of a prune, the results that it shortened.
+    session.add("c:5 r:30 a:4");
+    let pruned = session.0.path.len() as u64 - 2;
+    session.prune(pruned, (900, 700));
+    let leaf = session.0.path.iter().rev().find(|entry| entry.kind.is_on_path()).map(|entry| entry.id);
+    let second = super::details(&session.0.path, leaf, 2, price).expect("there is one");
+    assert_eq!((second.shortened, second.record.is_active), (vec![EntryId(pruned)], true));
+    let first = super::details(&session.0.path, leaf, 1, price).expect("there is one");
+    assert!(first.record.is_active, "both shape the context");
+}
