@@ -8,7 +8,7 @@ use greenroom::{Compacted, CompactionDetails, CompactionRecord, EntryId, Event, 
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
-    ForkSession, ImageData, ListCompactions, ListModels, ListPins, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing,
+    ForkSession, Forked, ImageData, ListCompactions, ListModels, ListPins, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing,
     Operation, PinEntry, Pinned, PlanSession, Planned, PromptSession, Replay, ResumeSession, Said, Sent, SessionContext,
     SessionInProgress, SessionPage, SessionState, SessionTree, SetTitle, ShowCompaction, ShowSession, Shown, Speech, StartSession,
     Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
@@ -219,10 +219,9 @@ impl Backend {
         Ok(())
     }
 
-    /// Copies the session under a new id.
-    pub async fn fork(&self, to: String) -> Result<()> {
-        self.call(ForkSession { session_id: self.session_id.clone(), to, entry_id: None }).await?;
-        Ok(())
+    /// Copies the session under a new id; with a goal, with a summary of it instead of the whole.
+    pub async fn fork(&self, to: String, goal: Option<String>) -> Result<Forked> {
+        self.call(ForkSession { session_id: self.session_id.clone(), to, entry_id: None, goal }).await
     }
 
     /// Exports the session as the text of a file.

@@ -41,6 +41,8 @@ pub enum Command {
     Continue,
     Withdraw,
     Fork(Option<String>),
+    /// The goal of the new session.
+    ContinueIn(String),
     Branch(Branching),
     Tree,
     Export(Option<String>),
@@ -75,7 +77,7 @@ const fn spec(name: &'static str, arguments: &'static str, description: &'static
 }
 
 /// All built-in commands.
-pub(crate) const COMMANDS: [Spec; 25] = [
+pub(crate) const COMMANDS: [Spec; 26] = [
     spec(
         "compact",
         "[focus] [--keep N] [--force]",
@@ -97,6 +99,7 @@ pub(crate) const COMMANDS: [Spec; 25] = [
     spec("continue", "", "resume a prompt that has no complete answer"),
     spec("withdraw", "", "withdraw queued input"),
     spec("fork", "[name]", "continue in a copy of this session"),
+    spec("continue-in", "<goal>", "continue in a new session with a goal and a summary of this one"),
     spec(
         "branch",
         "[entry] [--summary]",
@@ -144,6 +147,8 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
             let entry = entry(name, rest)?;
             return entry.map(Command::Unpin).ok_or_else(|| "/unpin wants an entry; /pins lists them".to_owned());
         }
+        "continue-in" if rest.is_empty() => return Err("/continue-in wants a goal".to_owned()),
+        "continue-in" => return Ok(Command::ContinueIn(rest.to_owned())),
         "title" if rest.is_empty() => return Err("/title wants a text".to_owned()),
         "title" => return Ok(Command::Title(rest.to_owned())),
         "plan" => Command::Plan,

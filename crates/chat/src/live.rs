@@ -60,6 +60,8 @@ enum Done {
     Rows(Vec<Row>),
     /// A line to show.
     Note(Look, String),
+    /// Text for the user to edit and send.
+    Write(String),
     /// A list to choose from.
     Pick(super::picker::Picker),
     /// The chat switches to another session.
@@ -487,6 +489,7 @@ impl Live {
                 self.stands(&state);
                 self.model.note(Look::DIM, &format!("from the next prompt on: {text}"));
             }
+            Done::Write(text) => self.model.write(&text),
             Done::Opened(opened) => {
                 let (program, left) = (Arc::clone(&self.program), self.backend.id().to_owned());
                 // If this fails, the session cannot be found by its folder.

@@ -339,6 +339,11 @@ impl Model {
         }
     }
 
+    /// Puts text into the editor, for the user to edit and send; what was typed already comes after it.
+    pub(crate) fn write(&mut self, text: &str) {
+        self.editor.give_back(text);
+    }
+
     /// Returns inputs that had not been sent at the interrupt to the editor, in order.
     pub(crate) fn taken_back(&mut self, tickets: &[u64]) {
         self.give_back(|pending| tickets.contains(&pending.ticket));

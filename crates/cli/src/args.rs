@@ -18,7 +18,7 @@ pub(crate) use self::stored::{
     AcceptLossArgs, AnswerArgs, Cut, DeleteArgs, Estimator, ExportArgs, ImportArgs, JsonArgs, PlanArgs,
     QuestionsArgs, RecallArgs, SessionsArgs, ShowArgs, StoreCommand, TreeArgs,
 };
-pub(crate) use self::talk::{ChatArgs, CompactArgs, DemoArgs, ResumeArgs, RunArgs};
+pub(crate) use self::talk::{ChatArgs, CompactArgs, DemoArgs, ForkArgs, ResumeArgs, RunArgs};
 
 mod config;
 mod help;
@@ -109,6 +109,9 @@ pub(crate) enum Command {
     /// Replace the older part of a session by a summary now
     #[command(after_help = help::COMPACT_EXAMPLES)]
     Compact(CompactArgs),
+    /// Copy a session, or continue it in a new one with a goal and a summary
+    #[command(after_help = help::FORK_EXAMPLES)]
+    Fork(ForkArgs),
     /// Show what a compaction would do, without performing it
     #[command(after_help = help::PLAN_EXAMPLES)]
     Plan(PlanArgs),

@@ -11,6 +11,7 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod export;
+pub(crate) mod fork;
 pub(crate) mod host;
 pub(crate) mod import;
 pub(crate) mod models;

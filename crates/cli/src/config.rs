@@ -77,6 +77,8 @@ pub(crate) struct Config {
     pub(crate) project_instructions: bool,
     /// Whether the model gets a list of skills: folders with a SKILL.md.
     pub(crate) skills: bool,
+    /// Whether the model gets the tool `compact`, with which it asks for a compaction when a part of its work is done.
+    pub(crate) model_may_compact: bool,
     /// Limits of runs and sessions.
     #[serde(deserialize_with = "or_default")]
     pub(crate) limits: LimitsConfig,
@@ -120,6 +122,7 @@ impl Default for Config {
             append_system_prompt: None,
             project_instructions: true,
             skills: true,
+            model_may_compact: false,
             limits: LimitsConfig::default(),
             compaction: CompactionSettings::default(),
             hooks: HooksConfig::default(),

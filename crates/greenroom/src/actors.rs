@@ -13,6 +13,7 @@
 //! every parent handles the end of a child explicitly.
 
 pub(crate) mod agent;
+pub(crate) mod compact_tool;
 pub(crate) mod compaction_requests;
 pub(crate) mod compactor;
 pub(crate) mod flight;

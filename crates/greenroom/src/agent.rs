@@ -71,6 +71,8 @@ pub struct Agent {
     pub(crate) settings: ModelSettings,
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
     pub(crate) compaction: Option<CompactionSettings>,
+    /// Whether its model gets the tool `compact`.
+    pub(crate) may_compact: bool,
     pub(crate) limits: RunLimits,
     /// In micro-dollars: for a whole session, and for one run.
     pub(crate) cost_limit: Option<u64>,
@@ -116,6 +118,7 @@ impl Agent {
             settings: ModelSettings::default(),
             settings_by_model: BTreeMap::new(),
             compaction: None,
+            may_compact: false,
             limits: RunLimits::default(),
             cost_limit: None,
             run_cost_limit: None,
@@ -399,6 +402,20 @@ impl Agent {
     #[must_use]
     pub fn sub_agents_max(mut self, calls: u32) -> Self {
         self.sub_agents_max = calls;
+        self
+    }
+
+    /// Gives the model a tool `compact`, with which it says that a part of its work is done and what must not be forgotten
+    /// of it. The conversation is then compacted after the run, unless its context fills less than 40 % of the window
+    /// or nothing came since the last compaction. What the model lists is carried on word for word, as facts.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// let agent = Agent::new("gpt-5.5").model_may_compact();
+    /// ```
+    #[must_use]
+    pub fn model_may_compact(mut self) -> Self {
+        self.may_compact = true;
         self
     }
 

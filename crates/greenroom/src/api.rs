@@ -8,6 +8,7 @@ pub(crate) mod children;
 pub(crate) mod deletion;
 #[cfg(feature = "disk")]
 pub(crate) mod env;
+pub(crate) mod fork;
 pub(crate) mod models;
 pub(crate) mod questions;
 pub(crate) mod request;

@@ -111,6 +111,7 @@ pub use api::questions::PendingQuestion;
 pub use api::request::{AbortHandle, Run, RunRequest, SentInput};
 pub use api::resume::{ResumeAll, Resumed};
 pub use api::run_stream::{RunItem, RunStream, TextPiece};
+pub use api::fork::{CONTINUED_FROM, Continued};
 pub use api::runtime::Runtime;
 pub use api::runtime::builder::RuntimeBuilder;
 pub use api::session::SessionHandle;

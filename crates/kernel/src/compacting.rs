@@ -40,6 +40,10 @@ mod summaries;
 #[cfg(test)]
 mod tests;
 
+/// The name of the tool with which a model asks for a compaction. Its call has what the model wants to be kept, which
+/// the ledger reads.
+pub const COMPACT: &str = "compact";
+
 /// The minimum share of the window that an automatic compaction frees, if the trigger is not far below it.
 const FREED_SHARE: f64 = 0.1;
 

@@ -42,7 +42,7 @@ pub use self::read::{
 };
 pub use self::runs::Runs;
 pub use self::session::{
-    Abort, BranchSession, ClearInbox, DeleteSession, Deleted, ForkSession, ImportSession, Imported,
+    Abort, BranchSession, ClearInbox, DeleteSession, Deleted, ForkSession, Forked, ImportSession, Imported,
     SessionNamed, SetLabel, SetTitle, StartSession, Withdrawn,
 };
 pub use self::tree::{Branch, SessionTree, Tree, branches};

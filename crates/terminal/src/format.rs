@@ -172,6 +172,24 @@ pub fn compaction(end: &Compacted) -> String {
     ) + if end.prepared_ms.is_some() { ", prepared in the background" } else { "" }
 }
 
+/// Says with what a new session continues another one.
+pub fn continued(from: &str, compacted: &Compacted) -> String {
+    if compacted.is_installed() {
+        return format!(
+            "continues {from} with a summary of it: {} → {} tokens",
+            tenths(compacted.tokens_before),
+            tenths(compacted.tokens_after)
+        );
+    }
+    let reason = compacted.outcome.reason().unwrap_or("it was interrupted");
+    match compacted.outcome {
+        CompactionOutcome::Nothing { .. } => {
+            format!("continues {from} with the whole conversation: {}", text::nothing_to_compact(reason))
+        }
+        _ => format!("continues {from} with the whole conversation, since no summary could be made: {reason}"),
+    }
+}
+
 /// Describes a context that will be compacted soon.
 pub fn compaction_near(tokens: u64, compacts_at: u64) -> String {
     format!("context {} tokens; it is compacted at {}", tenths(tokens), tenths(compacts_at))

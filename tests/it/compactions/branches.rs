@@ -14,7 +14,7 @@ use greenroom_simulator::{
 };
 
 use crate::compaction_fixtures::{
-    asked, calls, chat, compactions, ends, keep, opened, result, said, settings, user,
+    asked, calls, chat, compactions, ends, keep, opened, result, said, settings, talker, user,
 };
 use crate::support::{agent, drain, names, runtime, simulator};
 
@@ -193,4 +193,50 @@ async fn a_branch_s_failures_pause_nothing() {
     assert_eq!(runtime.store().head("s").unwrap().unwrap().automatic_compaction_failures, 0);
     let empty = runtime.open("t", &agent(100_000)).await.unwrap();
     empty.branch_with_summary(None).await.unwrap();
+}
+
+/// A new session continues another one: a summary that attends to the goal, the newest messages, and a link.
+#[tokio::test(start_paused = true)]
+async fn a_session_is_continued_in_a_new_one_with_a_goal() {
+    let model = simulator(ByPurpose::new(talker(20), Summariser::Obedient), 100_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "design", &agent(100_000), chat(12, 200)).await;
+    session.set_label("team", "red").await.unwrap();
+    let before = session.context().await.unwrap();
+    let goal = "Write the tests.\nNothing else.";
+    let continued = runtime.continue_in("design", "tests", goal, agent(100_000)).await.unwrap();
+    assert_eq!(continued.compacted.outcome, CompactionOutcome::Completed, "{:?}", continued.compacted);
+    let asked = asked(&model);
+    let request = asked.last().expect("a summary").request.last_user_text().to_owned();
+    assert!(request.contains("whose goal is: Write the tests."), "{request}");
+    let context = continued.session.context().await.unwrap();
+    assert!(context.len() < 4 && context[0].text().contains("## Goal"), "{}", context.len());
+    assert_eq!(context.last(), before.last(), "the newest message is there verbatim");
+    let summary = runtime.summary("tests").await.unwrap().expect("it is stored");
+    assert_eq!(summary.title.as_deref(), Some("Write the tests."));
+    assert_eq!(summary.labels.get(greenroom::CONTINUED_FROM).map(String::as_str), Some("design"));
+    assert_eq!(summary.labels.get("team").map(String::as_str), Some("red"), "a copy has the labels");
+    assert_eq!(session.context().await.unwrap(), before, "the original is unchanged");
+    // What was replaced is recalled in the new session, too.
+    let old = before[0].text();
+    let word = old.split(|c: char| !c.is_alphanumeric()).find(|word| word.len() > 3).expect("it has words");
+    assert!(!continued.session.recall(word, 3).await.unwrap().is_empty(), "{word}");
+    // A short conversation needs no summary, and a taken name is refused before anything is written.
+    let short = opened(&runtime, "short", &agent(100_000), chat(1, 10)).await;
+    let whole = runtime.continue_in("short", "more", "go on", agent(100_000)).await.unwrap();
+    assert!(!whole.compacted.is_installed(), "{:?}", whole.compacted);
+    assert_eq!(whole.session.context().await.unwrap(), short.context().await.unwrap());
+    let refused = runtime.continue_in("design", "short", "x", agent(100_000)).await.unwrap_err();
+    assert!(matches!(refused, Error::NotEmpty { .. }), "{refused}");
+}
+
+/// If no summary can be made, the new session has the whole conversation, and its caller is told.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_continued_without_a_summary_has_everything() {
+    let model = simulator(ByPurpose::new(talker(20), Summariser::Empty), 100_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "design", &agent(100_000), chat(12, 200)).await;
+    let continued = runtime.continue_in("design", "tests", "go on", agent(100_000)).await.unwrap();
+    assert_eq!(continued.compacted.outcome.as_str(), "failed");
+    assert_eq!(continued.session.context().await.unwrap(), session.context().await.unwrap());
 }

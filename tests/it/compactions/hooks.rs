@@ -283,3 +283,62 @@ async fn a_hook_may_ask_for_a_compaction_and_cannot_loop() {
         assert_eq!(*ends.lock().unwrap(), failures, "after {prompts} prompts");
     }
 }
+
+/// The model says that a part of its work is done, and what must not be forgotten: after the run the conversation is
+/// compacted, and what it listed is carried on word for word, whatever the summariser does.
+#[tokio::test(start_paused = true)]
+async fn the_model_asks_for_a_compaction() {
+    let ask = serde_json::json!({ "done": "the parser", "remember": ["the port is 7411 in staging", " "] });
+    let runs = Sequence(vec![
+        Said::text(text("before ", 400)),
+        Said::call("compact", &ask),
+        Said::text("The parser is done."),
+        Said::call("compact", &serde_json::json!({ "done": "nothing new" })),
+        Said::text("Yes."),
+        Said::call("compact", &serde_json::json!({ "remember": [] })),
+        Said::text("No."),
+    ]);
+    let model = simulator(ByPurpose::new(runs, Summariser::Lossy), 100_000);
+    let runtime = builder(&model).start().await.unwrap();
+    let able = agent(10_000).model_may_compact();
+    let session = opened(&runtime, "s", &able, chat(8, 300)).await;
+    let mut events = session.subscribe();
+    session.prompt("one").await.unwrap();
+    session.prompt("two").await.unwrap();
+    // The compaction that the model asked for starts when the run has ended.
+    session.prompt("three").await.unwrap();
+    let told = drain(&mut events);
+    let ended: Vec<_> = told
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::CompactionEnd(end) => Some((end.trigger, end.outcome.as_str())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ended, [(greenroom_kernel::entry::Trigger::Hook, "completed")]);
+    let summary = newest(&runtime, "s").await.summary;
+    let focus = "this part of the work is done: the parser";
+    assert!(asked(&model).iter().any(|logged| logged.request.last_user_text().contains(focus)));
+    // The call itself is among what is kept; when it is replaced, too, its items are facts.
+    assert!(session.compact(keep(50)).await.unwrap().is_installed());
+    let later = newest(&runtime, "s").await.summary;
+    assert!(later.contains("the port is 7411 in staging"), "{summary}\n---\n{later}");
+    // What was compacted has little left: nothing more is compacted. And a call without `done` is refused.
+    session.prompt("four").await.unwrap();
+    let results: Vec<String> = runtime
+        .entries("s", EntryId(0))
+        .await
+        .unwrap()
+        .iter()
+        .filter_map(|entry| entry.kind.as_message().filter(|message| message.role() == "tool").map(|message| message.text()))
+        .collect();
+    assert_eq!(results[0], "The conversation is compacted after your answer.");
+    assert!(results[1].ends_with("% of its window, so nothing is compacted yet. Go on."), "{results:?}");
+    assert!(results[2].contains("missing field `done`"), "{results:?}");
+    let offered = |request: &greenroom_simulator::SeenRequest| request.tools.iter().any(|tool| tool.name == "compact");
+    assert!(model.requests().iter().any(|logged| offered(&logged.request)));
+    // An agent that is not let has no such tool.
+    let calls = model.calls();
+    runtime.open("t", &agent(6_000)).await.unwrap().prompt("hello").await.unwrap();
+    assert!(model.requests().iter().filter(|logged| logged.call >= calls).all(|logged| !offered(&logged.request)));
+}

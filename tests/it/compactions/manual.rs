@@ -63,6 +63,59 @@ async fn an_undone_compaction_waits_for_the_window_even_after_a_restart() {
     assert_eq!(session.compact(keep(600)).await.unwrap().outcome.as_str(), "completed");
 }
 
+/// Several compactions are undone at once, back to one that a person names, or nothing is.
+#[tokio::test(start_paused = true)]
+async fn compactions_are_undone_back_to_one() {
+    let model = simulator(ByPurpose::new(talker(200), Summariser::Obedient), 100_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(100_000), chat(12, 300)).await;
+    let mut contexts = vec![session.context().await.unwrap()];
+    let mut installed = Vec::new();
+    for round in 0..3 {
+        let done = session.compact(keep(700)).await.unwrap();
+        installed.push(done.entry_id.unwrap_or_else(|| panic!("round {round}: {done:?}")));
+        for _ in 0..6 {
+            session.prompt("more").await.unwrap();
+        }
+        contexts.push(session.context().await.unwrap());
+    }
+    let records = runtime.compaction_records("s").await.unwrap();
+    let states: Vec<(EntryId, bool)> =
+        records.iter().map(|record| (record.entry_id, record.is_active)).collect();
+    assert_eq!(states, [(installed[0], false), (installed[1], false), (installed[2], true)]);
+    assert!(session.undo_compactions_to(EntryId(3)).await.is_err(), "no compaction");
+    assert_eq!(session.context().await.unwrap(), contexts[3], "nothing is changed");
+    session.undo_compactions_to(installed[1]).await.unwrap();
+    let records = runtime.compaction_records("s").await.unwrap();
+    let undone: Vec<bool> = records.iter().map(|record| record.is_undone).collect();
+    assert_eq!(undone, [false, true, true]);
+    assert!(records[0].is_active && !records[1].is_active);
+    // What was said since the first one is there again, after its summary.
+    let context = session.context().await.unwrap();
+    assert!(context.starts_with(&contexts[1]) && context.len() == contexts[1].len() + 24, "{}", context.len());
+    assert!(session.undo_compactions_to(installed[1]).await.is_err(), "it is undone already");
+    let details = runtime.compaction_details("s", 1).await.unwrap().expect("the first one");
+    assert!(details.replaced.user > 0 && details.summary.contains("## Goal"), "{details:?}");
+    assert_eq!(runtime.compaction_details("s", 4).await.unwrap(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pinned_messages_are_listed_and_survive_a_restart() {
+    let model = simulator(ByPurpose::new(talker(20), Summariser::Obedient), 100_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(100_000), chat(12, 200)).await;
+    let ids = async || session.pins().await.unwrap().iter().map(|entry| entry.id.0).collect::<Vec<_>>();
+    assert!(ids().await.is_empty());
+    for entry in [4, 0] {
+        session.pin(EntryId(entry)).await.unwrap();
+    }
+    assert_eq!(ids().await, [0, 4], "in the order of the conversation");
+    assert!(session.compact(keep(700)).await.unwrap().is_installed());
+    runtime.close("s").await.unwrap();
+    session.unpin(EntryId(4)).await.unwrap();
+    assert_eq!(ids().await, [0]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_undo_that_would_not_fit_the_window_is_refused_with_the_size() {
     let model = simulator(Echo, 100_000);

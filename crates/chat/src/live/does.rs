@@ -111,9 +111,23 @@ impl Live {
                         Some(name) => name,
                         None => new_id(&*program).await?,
                     };
-                    backend.fork(id.clone()).await?;
+                    backend.fork(id.clone(), None).await?;
                     let opened = open(backend.client().clone(), &id).await?;
                     Ok(vec![Done::Opened(Box::new(opened))])
+                });
+            }
+            Command::ContinueIn(goal) => {
+                let program = Arc::clone(&self.program);
+                self.model.note(Look::DIM, "summarising this session for a new one …");
+                self.spawn(async move {
+                    let id = new_id(&*program).await?;
+                    let forked = backend.fork(id.clone(), Some(goal.clone())).await?;
+                    let opened = open(backend.client().clone(), &id).await?;
+                    let told = forked.compacted.map(|compacted| {
+                        let look = if compacted.is_installed() { Look::DIM } else { Look::WARN };
+                        Done::Note(look, format::continued(backend.id(), &compacted))
+                    });
+                    Ok([Done::Opened(Box::new(opened))].into_iter().chain(told).chain([Done::Write(goal)]).collect())
                 });
             }
             Command::Branch(Branching { entry: None, summary }) => {

@@ -124,6 +124,9 @@ impl Made {
         if args.asks && !args.no_tools {
             agent = agent.add_tool(ask_user());
         }
+        if config.model_may_compact && !args.no_tools {
+            agent = agent.model_may_compact();
+        }
         agent = compaction_hook::add(agent, &config.hooks, surroundings.for_own_commands());
         let settings = Arc::new(Settings {
             config: LiveConfig::new(global.config.as_deref(), &loaded),

@@ -151,6 +151,16 @@ Examples:
 The words are ranked: rare ones count more, and endings do not matter. What a compaction replaced is found like \
 everything else on a session's current path.";
 
+pub(super) const FORK_EXAMPLES: &str = "\
+Examples:
+  greenroom fork design-2026              a copy, under a free name that is printed
+  greenroom fork design-2026 idea --at 31 the conversation up to entry 31
+  greenroom fork design-2026 tests --compact 'write the tests'
+  greenroom run --session tests -p 'Begin with the parser.'
+
+The goal directs the summary and becomes the title; the label continued_from names the original. The whole log is \
+copied, so that recall finds everything in the new session.";
+
 pub(super) const TREE_EXAMPLES: &str = "\
 Examples:
   greenroom tree demo-2026

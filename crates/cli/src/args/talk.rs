@@ -40,6 +40,28 @@ pub(crate) struct CompactArgs {
     pub(crate) model: ModelArgs,
 }
 
+/// `fork`.
+#[derive(Debug, Args)]
+pub(crate) struct ForkArgs {
+    /// The session's id or a prefix
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// The new session's id [default: a free name]
+    #[arg(value_name = "NEW")]
+    pub(crate) to: Option<String>,
+    /// Copy the conversation up to this entry only
+    #[arg(long, value_name = "ENTRY", conflicts_with = "compact")]
+    pub(crate) at: Option<u64>,
+    /// Continue with this goal, and with a summary that attends to it instead of the whole conversation
+    #[arg(long, value_name = "GOAL")]
+    pub(crate) compact: Option<String>,
+    /// Print JSON: the new session's id, and how it was summarised
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
 /// `demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {

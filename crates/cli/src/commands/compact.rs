@@ -3,6 +3,7 @@
 //! Invariants: only the model's view changes; nothing to compact is a result, not a failure.
 
 use anyhow::Result;
+use greenroom::Compacted;
 use greenroom_kernel::entry::CompactionOutcome;
 use greenroom_server::operations::{Abort, CompactSession};
 use greenroom_server::{ClientError, ProblemKind};
@@ -83,7 +84,12 @@ async fn compact(
     } else {
         screen.line(text::compacted(&compacted))?;
     }
-    Ok(match &compacted.outcome {
+    Ok(code(&compacted))
+}
+
+/// Returns the exit code for how a compaction ended.
+pub(crate) fn code(compacted: &Compacted) -> u8 {
+    match &compacted.outcome {
         CompactionOutcome::Cancelled { .. } | CompactionOutcome::Interrupted => error::INTERRUPTED,
         CompactionOutcome::Failed { .. } | CompactionOutcome::Superseded => error::FAILED,
         CompactionOutcome::Completed
@@ -93,5 +99,5 @@ async fn compact(
         | CompactionOutcome::Nothing { .. }
         | CompactionOutcome::Unknown
         | _ => 0,
-    })
+    }
 }

@@ -185,6 +185,38 @@ fn a_session_is_shown_with_its_summary_and_with_what_the_model_sees() {
     assert!(!shown.contains("the model sees") && shown.contains("## Goal"), "{}", shown.replace("word ", ""));
 }
 
+/// A copy, a copy of a part, and a new session with a goal and a summary.
+#[test]
+fn a_session_is_forked_and_continued_with_a_goal() {
+    let (place, model) = (Place::new(), model_of(100_000, Pace::default()));
+    let url = model.url();
+    let at = ["--no-tools", "--window", "100000", "--base-url", &url];
+    for number in 0..4 {
+        let text = format!("Go on {number}.");
+        let ran = place.run(&[&["run", "-p", &text, "--session", "mine"], &at[..]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    let fork = |arguments: &[&str]| place.run(&[&["fork", "mine"], arguments, &at[..]].concat());
+    let copy = fork(&["copy"]);
+    assert_eq!((copy.code, copy.stdout.as_str()), (Some(0), "copy\n"), "{copy:?}");
+    let shown = place.run(&["show", "copy"]).stdout;
+    assert!(shown.contains("you › Go on 0.") && shown.contains("you › Go on 3."), "{shown}");
+    let unnamed = fork(&["--at", "1"]);
+    let name = unnamed.stdout.trim().to_owned();
+    assert!(unnamed.code == Some(0) && name.starts_with("fork-"), "{unnamed:?}");
+    assert!(!place.run(&["show", &name]).stdout.contains("Go on 3."));
+    let continued = fork(&["tests", "--compact", "write the tests", "--json"]);
+    assert_eq!(continued.code, Some(0), "{continued:?}");
+    let json: serde_json::Value = serde_json::from_str(&continued.stdout).unwrap();
+    assert_eq!((&json["session_id"], &json["compacted"]["outcome"]), (&"tests".into(), &"completed".into()));
+    let shown = place.json(&["show", "tests", "--json"]);
+    assert_eq!((&shown["title"], &shown["labels"]["continued_from"]), (&"write the tests".into(), &"mine".into()));
+    let taken = fork(&["copy", "--compact", "again"]);
+    assert!(taken.code == Some(2) && taken.stderr.contains("session copy has entries"), "{taken:?}");
+    let both = fork(&["x", "--at", "1", "--compact", "y"]);
+    assert_eq!(both.code, Some(2), "{both:?}");
+}
+
 /// A window that three answers fill.
 const WINDOW: &str = "8000";
 

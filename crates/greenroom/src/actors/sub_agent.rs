@@ -13,6 +13,7 @@ use greenroom_kernel::prune::RECALL;
 use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
 use serde_json::Value;
 
+use crate::actors::compact_tool::CompactTool;
 use crate::actors::recall::Recall;
 use crate::agent::Agent;
 use crate::agent::sub_agent::SubAgent;
@@ -29,7 +30,7 @@ pub(crate) use id::prefix;
 /// How long the run of a cancelled call may take to end in order, before the call stops waiting for it.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Returns all tools of an agent: its own, its sub-agents, and `recall`.
+/// Returns all tools of an agent: its own, its sub-agents, `compact` and `recall`.
 pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
     if let Some(problem) = agent.problems.first() {
         return Err(problem.clone().into());
@@ -50,6 +51,10 @@ pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
             return Err(ConfigError::Team { reason }.into());
         }
         tools.insert(TransferTool(to.clone())).map_err(|error| ConfigError::tool(&error))?;
+    }
+    if agent.may_compact {
+        let tool = CompactTool { deps: Arc::downgrade(deps) };
+        tools.insert(tool).map_err(|error| ConfigError::tool(&error))?;
     }
     // Results may be left out of the context, and the model reads them with this tool.
     if !tools.is_empty() && tools.get(RECALL).is_none() {

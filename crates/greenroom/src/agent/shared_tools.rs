@@ -1,8 +1,8 @@
 //! The complete tools of an agent, created once for all sessions with the same tools: their descriptions take
 //! more memory than the rest of an idle session.
 //!
-//! Invariants: tools live only as long as a session uses them; an agent with sub-agents or hand-offs shares
-//! nothing.
+//! Invariants: tools live only as long as a session uses them; an agent with sub-agents, hand-offs or `compact`
+//! shares nothing.
 
 use greenroom_tools::{Registry, WeakRegistry};
 use parking_lot::Mutex;
@@ -34,7 +34,8 @@ impl SharedTools {
     /// # Errors
     /// The error of `make`.
     pub(crate) fn of(&self, agent: &Agent, make: impl FnOnce() -> Result<AllTools>) -> Result<AllTools> {
-        if !agent.problems.is_empty() || !agent.sub_agents.is_empty() || !agent.hand_offs.is_empty() {
+        let has_more = !agent.sub_agents.is_empty() || !agent.hand_offs.is_empty() || agent.may_compact;
+        if has_more || !agent.problems.is_empty() {
             return make();
         }
         let last = || self.0.lock();

@@ -29,7 +29,7 @@ use crate::events::activity::LiveSession;
 use crate::events::bus::{Filter, Subscription};
 use crate::events::entry_events;
 use crate::events::event::Event;
-use crate::values::error::{BranchPointError, Error, Result};
+use crate::values::error::{Error, Result};
 use crate::values::model_info::call_cost;
 use crate::values::recalled::Recalled;
 use crate::values::state::Status;
@@ -135,53 +135,6 @@ impl Runtime {
     pub(crate) async fn held(&self, id: &str) -> Result<Option<SessionHandle>> {
         let known = self.ask(|reply| SupervisorMessage::Find { id: Arc::from(id), reply }).await?;
         Ok(known.map(|shared| SessionHandle::new(shared, Arc::clone(&self.deps))))
-    }
-
-    /// Copies a session under another id: its active context continues there; the original is unchanged.
-    ///
-    /// # Errors
-    /// [`Error::NoSession`]; [`Error::NotEmpty`] if the new id is in use: then nothing is changed.
-    pub async fn fork(&self, from: &str, to: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
-        let head = self.head(from).await?.ok_or_else(|| no_session(from))?;
-        self.fork_to_leaf(from, to, head.leaf, agent.into()).await
-    }
-
-    /// Like [`Self::fork`], with the path that ends at an entry; this also works for a session whose log
-    /// cannot be opened.
-    ///
-    /// # Errors
-    /// Those of [`Self::fork`]; [`Error::BranchPoint`] if no path ends at that entry.
-    pub async fn fork_at(
-        &self,
-        from: &str,
-        to: &str,
-        at: EntryId,
-        agent: impl Into<Arc<Agent>>,
-    ) -> Result<SessionHandle> {
-        self.fork_to_leaf(from, to, Some(at), agent.into()).await
-    }
-
-    async fn fork_to_leaf(
-        &self,
-        from: &str,
-        to: &str,
-        leaf: Option<EntryId>,
-        agent: Arc<Agent>,
-    ) -> Result<SessionHandle> {
-        if self.head(to).await?.is_some_and(|taken| taken.entries > 0) {
-            return Err(Error::NotEmpty { session: to.to_owned() });
-        }
-        let entries = self.entries(from, EntryId(0)).await?;
-        if let Some(entry) = leaf {
-            let at = entries.binary_search_by_key(&entry, |entry| entry.id);
-            let at = at.map_err(|_| Error::NoEntry { entry, entries: entries.len() as u64 })?;
-            if !entries[at].kind.is_on_path() {
-                return Err(Error::BranchPoint(BranchPointError::BesidePath { entry }));
-            }
-        }
-        let session = self.open(to, agent).await?;
-        session.import(entries.into_iter().map(Arc::new).collect(), leaf).await?;
-        Ok(session)
     }
 
     /// Subscribes to events from now on.
@@ -584,7 +537,7 @@ impl Runtime {
         &self.deps
     }
 
-    async fn head(&self, id: &str) -> Result<Option<Head>> {
+    pub(crate) async fn head(&self, id: &str) -> Result<Option<Head>> {
         let id = id.to_owned();
         self.read(move |store| store.head(&id)).await
     }
@@ -598,6 +551,6 @@ impl Runtime {
     }
 }
 
-fn no_session(id: &str) -> Error {
+pub(crate) fn no_session(id: &str) -> Error {
     Error::NoSession { session: id.to_owned() }
 }

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::scan::{self, Name, Statement};
 use crate::carried::{Fact, FactKind};
+use crate::compacting::COMPACT;
 use crate::entry::{Entry, EntryId, EntryKind};
 use crate::files::Touch;
 use crate::message::{AssistantMessage, Message, ToolCall, ToolResult, ToolStatus, blocks_text};
@@ -32,6 +33,8 @@ const COMMAND_BYTES_MAX: usize = 160;
 const STATE_BYTES_MAX: usize = 120;
 /// The most files named as the solution of an error.
 const SOLUTION_FILES_MAX: usize = 3;
+/// The longest item that a model wants to be kept, in bytes.
+const REMEMBERED_BYTES_MAX: usize = 480;
 /// What stands between an error and its solution.
 const SOLVED: &str = " → solved";
 /// The names under which tools take a command.
@@ -203,6 +206,9 @@ impl<'e> Collector<'e> {
             self.add(entry, FactKind::Path, folder, "");
         }
         self.tasks(entry, &arguments);
+        if call.name == COMPACT {
+            self.remembered(entry, &arguments);
+        }
         let main = command.as_deref().or(path).unwrap_or(&call.arguments);
         let attempt = format!("{} {main}", call.name);
         self.calls.insert(&call.id, Call { attempt, command, call });
@@ -216,6 +222,17 @@ impl<'e> Collector<'e> {
             let Some(text) = TASK_KEYS.iter().find_map(|key| task.get(key)?.as_str()) else { continue };
             let is_done = matches!(status, "completed" | "done" | "complete" | "closed");
             self.add(entry, if is_done { FactKind::Done } else { FactKind::Open }, text, "");
+        }
+    }
+
+    /// Adds what the model wants to be kept when it asks for a compaction.
+    fn remembered(&mut self, entry: EntryId, arguments: &Value) {
+        let items = arguments.get("remember").and_then(Value::as_array).into_iter().flatten();
+        for item in items.filter_map(Value::as_str).map(str::trim).filter(|item| !item.is_empty()) {
+            self.add(entry, FactKind::Decision, clipped(item, REMEMBERED_BYTES_MAX), "");
+        }
+        if let Some(done) = arguments.get("done").and_then(Value::as_str).map(str::trim) {
+            self.add(entry, FactKind::Done, clipped(done, REMEMBERED_BYTES_MAX), "");
         }
     }
 

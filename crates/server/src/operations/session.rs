@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use greenroom::{Agent, Message};
+use greenroom::{Agent, Compacted, Message};
 use greenroom_formats::{ImportOptions, import};
 use greenroom_kernel::EntryId;
 use schemars::JsonSchema;
@@ -146,20 +146,45 @@ pub struct ForkSession {
     /// The last entry to copy; by default the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_id: Option<EntryId>,
+    /// Continues with this goal and a summary of the conversation, which attends to the goal, instead of the whole
+    /// conversation. Not together with `entry_id`. This is a compaction of the new session, with its events; the answer
+    /// comes when it has ended, and `agent/abort` aborts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goal: Option<String>,
+}
+
+/// A copied session.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Forked {
+    /// The new session.
+    pub session_id: String,
+    /// How the conversation was summarised, with a `goal`. If nothing was installed, the new session has the whole
+    /// conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compacted: Option<Compacted>,
 }
 
 impl Operation for ForkSession {
-    of_session!("session/fork", Modify, SessionNamed);
+    of_session!("session/fork", Modify, Forked);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
-        let Self { session_id, to, entry_id } = self;
+        let Self { session_id, to, entry_id, goal } = self;
         // The next request may name the session that this one creates.
-        let agent = asked.agent;
-        match entry_id {
-            Some(at) => asked.runtime.fork_at(&session_id, &to, at, agent).await?,
-            None => asked.runtime.fork(&session_id, &to, agent).await?,
+        let Asked { agent, runtime, .. } = asked;
+        match (entry_id, goal) {
+            (Some(_), Some(_)) => {
+                return Err(Refused::Parameters("`entry_id` and `goal` exclude each other".to_owned()));
+            }
+            (None, Some(goal)) => {
+                return Ok(Answer::Later(Box::pin(async move {
+                    let continued = runtime.continue_in(&session_id, &to, &goal, agent).await?;
+                    Ok(Forked { session_id: to, compacted: Some(continued.compacted) })
+                })));
+            }
+            (Some(at), None) => runtime.fork_at(&session_id, &to, at, agent).await?,
+            (None, None) => runtime.fork(&session_id, &to, agent).await?,
         };
-        Ok(Answer::Now(SessionNamed { session_id: to }))
+        Ok(Answer::Now(Forked { session_id: to, compacted: None }))
     }
 }
 

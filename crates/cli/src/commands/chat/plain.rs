@@ -333,6 +333,7 @@ impl Chat {
             | Command::New
             | Command::Resume(_)
             | Command::Fork(_)
+            | Command::ContinueIn(_)
             | Command::Branch(_)
             | Command::Tree
             | Command::Export(_)

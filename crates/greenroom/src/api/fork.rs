@@ -1,0 +1,123 @@
+//! Copies of sessions: forks, and new sessions that continue another one with a goal.
+//!
+//! Invariants: the original is unchanged; a copy has the whole log up to its leaf, so that everything can be recalled in
+//! it; nothing is written if the new id is in use.
+
+use std::sync::Arc;
+
+use greenroom_kernel::entry::EntryId;
+
+use crate::agent::Agent;
+use crate::api::runtime::{Runtime, no_session};
+use crate::api::session::SessionHandle;
+use crate::values::compaction::{CompactOptions, Compacted};
+use crate::values::error::{BranchPointError, Error, Result};
+
+/// The label of a session that continues another one: the other one's id.
+pub const CONTINUED_FROM: &str = "continued_from";
+/// The longest title made of a goal, in characters.
+const TITLE_CHARS_MAX: usize = 80;
+
+/// A new session that continues another one.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Continued {
+    /// The new session.
+    pub session: SessionHandle,
+    /// How the conversation so far was summarised. If [nothing was](Compacted::is_installed), the new session has the
+    /// whole conversation.
+    pub compacted: Compacted,
+}
+
+impl Runtime {
+    /// Copies a session under another id: its active context continues there; the original is unchanged.
+    ///
+    /// # Errors
+    /// [`Error::NoSession`]; [`Error::NotEmpty`] if the new id is in use: then nothing is changed.
+    pub async fn fork(&self, from: &str, to: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
+        let head = self.head(from).await?.ok_or_else(|| no_session(from))?;
+        self.fork_to_leaf(from, to, head.leaf, agent.into()).await
+    }
+
+    /// Like [`Self::fork`], with the path that ends at an entry; this also works for a session whose log
+    /// cannot be opened.
+    ///
+    /// # Errors
+    /// Those of [`Self::fork`]; [`Error::BranchPoint`] if no path ends at that entry.
+    pub async fn fork_at(
+        &self,
+        from: &str,
+        to: &str,
+        at: EntryId,
+        agent: impl Into<Arc<Agent>>,
+    ) -> Result<SessionHandle> {
+        self.fork_to_leaf(from, to, Some(at), agent.into()).await
+    }
+
+    async fn fork_to_leaf(
+        &self,
+        from: &str,
+        to: &str,
+        leaf: Option<EntryId>,
+        agent: Arc<Agent>,
+    ) -> Result<SessionHandle> {
+        if self.head(to).await?.is_some_and(|taken| taken.entries > 0) {
+            return Err(Error::NotEmpty { session: to.to_owned() });
+        }
+        let entries = self.entries(from, EntryId(0)).await?;
+        if let Some(entry) = leaf {
+            let at = entries.binary_search_by_key(&entry, |entry| entry.id);
+            let at = at.map_err(|_| Error::NoEntry { entry, entries: entries.len() as u64 })?;
+            if !entries[at].kind.is_on_path() {
+                return Err(Error::BranchPoint(BranchPointError::BesidePath { entry }));
+            }
+        }
+        let session = self.open(to, agent).await?;
+        session.import(entries.into_iter().map(Arc::new).collect(), leaf).await?;
+        Ok(session)
+    }
+
+    /// Continues a session in a new one with a goal: the new session has the conversation so far, replaced in the model's
+    /// view by a summary that attends to the goal, with the newest messages. Its title is the goal, and its label
+    /// [`continued_from`](CONTINUED_FROM) names the session. The goal is not a prompt: send one to begin.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # use greenroom_simulator::{Echo, Simulator};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let model = Simulator::of(Echo);
+    /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+    /// # let agent = Agent::new("any");
+    /// # runtime.open("design", &agent).await?.prompt("Design the parser.").await?;
+    /// let continued = runtime.continue_in("design", "tests", "Write the parser's tests.", &agent).await?;
+    /// continued.session.prompt("Begin with the empty file.").await?;
+    /// # runtime.shutdown().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Self::fork`]. A summary that fails is not an error: see [`Continued::compacted`].
+    pub async fn continue_in(
+        &self,
+        from: &str,
+        to: &str,
+        goal: &str,
+        agent: impl Into<Arc<Agent>>,
+    ) -> Result<Continued> {
+        let session = self.fork(from, to, agent).await?;
+        let goal = goal.trim();
+        // What cannot be a title, or has no room as a label, is no reason to fail.
+        if let Some(line) = goal.lines().next() {
+            let _ = session.set_title(line.chars().take(TITLE_CHARS_MAX).collect::<String>()).await;
+        }
+        let _ = session.set_label(CONTINUED_FROM, from).await;
+        let focus = match goal {
+            "" => "the conversation continues in a new session".to_owned(),
+            goal => format!("the conversation continues in a new session, whose goal is: {goal}"),
+        };
+        let options = CompactOptions { focus: Some(focus), keep_recent: Some(1), force: true };
+        let compacted = session.compact(options).await?;
+        Ok(Continued { session, compacted })
+    }
+}
