@@ -20,6 +20,20 @@ pub struct Carried {
     pub request_from: Option<EntryId>,
     /// The facts found in what was replaced, in the order of their entries.
     pub facts: Vec<Fact>,
+    /// The skills in use in what was replaced, in the order of their entries.
+    #[serde(default)]
+    pub skills: Vec<SkillText>,
+}
+
+/// The text of a skill.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SkillText {
+    /// The result in which it was read.
+    pub entry: EntryId,
+    /// The skill's name.
+    pub name: String,
+    /// Its text; empty if it is too large to be told again.
+    pub text: String,
 }
 
 /// Words of the user.

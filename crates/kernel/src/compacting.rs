@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::message::{AssistantMessage, Usage};
 use crate::path::{as_sent, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
-use crate::settings::{CutRule, FACTS_ROOM_PARTS, SUCCESS_SHARE, WORDS_ROOM_PARTS, share};
+use crate::settings::{CutRule, FACTS_ROOM_PARTS, SKILLS_ROOM_PARTS, SUCCESS_SHARE, WORDS_ROOM_PARTS, share};
 use crate::size::classes;
 use crate::summary::{self, SUMMARY_TOKENS_MIN, Style, SummaryKind};
 use crate::usage::Ratio;
@@ -528,17 +528,18 @@ impl Compacting {
         }
     }
 
-    /// Returns the plan with no more of the user's words and of facts than leave half of the room to the summary, and
-    /// none where the room is only enough for a short one.
+    /// Returns the plan with no more of the user's words and of facts than leave half of the room to the summary, a third
+    /// where skills are in use, and none where the room is only enough for a short one.
     fn with_room(&self, mut plan: Plan) -> Plan {
         let Some(target) = self.target_tokens() else { return plan };
         let mut bare = plan.clone();
-        bare.words.hide();
+        bare.hide_carried();
         let room = target.saturating_sub(self.tokens_after(&bare, bare.frame_tokens()));
         let summaries = 1 + u64::from(plan.is_split_turn);
         let room = to_estimate(room, self.params.ratio).saturating_sub(SUMMARY_FIRST_TOKENS * summaries);
         plan.options.facts_max = plan.options.facts_max.min(room / FACTS_ROOM_PARTS);
         plan.words.limit(room / WORDS_ROOM_PARTS);
+        plan.skills.limit(room / SKILLS_ROOM_PARTS);
         plan
     }
 
@@ -579,7 +580,7 @@ impl Compacting {
     /// Returns 0 if that would not free a tenth.
     fn least_with_summary(&self) -> u64 {
         let Ok(mut least) = plan(&self.params.path, &self.least_options()) else { return 0 };
-        least.words.hide();
+        least.hide_carried();
         let cap = self.params.settings.summary_cap(self.params.window);
         let useful = cap.min(self.estimate_window() / SUMMARY_USEFUL_SHARE).max(2 * SUMMARY_TOKENS_MIN);
         let tokens = self.tokens_after(&least, least.frame_tokens() + useful);

@@ -8,7 +8,7 @@
 //! Reading order: [`message`] (the content of a conversation), [`entry`] (the records), [`path`] (the active
 //! records), [`size`], [`reasoning`] and [`usage`] (sizes), [`unreported`] and [`cost`] (costs), [`settings`]
 //! and [`due`] (when and how to compact), [`plan`] (where to cut), [`prune`] (which tool results are sent
-//! shorter), [`words`] and [`ledger`] (what is carried verbatim), [`summary`] (what to request and what to accept), [`compacting`] (a compaction from its plan to
+//! shorter), [`words`], [`skills`] and [`ledger`] (what is carried verbatim), [`summary`] (what to request and what to accept), [`compacting`] (a compaction from its plan to
 //! its end), [`compactions`] (what each one did), [`question`] (questions to people), [`log`] (a session's records in memory, and additions to
 //! them), [`failure`] (failures), [`run`] (what to do next).
 
@@ -42,6 +42,7 @@ pub mod search;
 pub mod session_id;
 pub mod settings;
 pub mod size;
+pub mod skills;
 pub mod summary;
 pub mod terms;
 pub mod text;
@@ -49,7 +50,7 @@ pub mod unreported;
 pub mod usage;
 pub mod words;
 
-pub use carried::{Carried, Fact, FactKind, FactRecall, Quote};
+pub use carried::{Carried, Fact, FactKind, FactRecall, Quote, SkillText};
 pub use entry::{Compaction, Entry, EntryId, EntryKind, RunId, RunOutcome};
 pub use failure::{Failure, FailureClass};
 pub use files::{FileOps, Touch, Touched};

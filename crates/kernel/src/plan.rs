@@ -17,6 +17,7 @@ use crate::settings::{CompactionSettings, CutRule, Occasion};
 use crate::size::{Estimator, entry_tokens, stored_tokens};
 use crate::summary::{self, SUMMARY_TOKENS_MIN};
 use crate::text::bounded;
+use crate::skills::Skills;
 use crate::words::{Words, WordsMax};
 
 mod touched;
@@ -74,6 +75,8 @@ pub struct PlanOptions {
     pub words_max: WordsMax,
     /// How many tokens of facts are added to a summary.
     pub facts_max: u64,
+    /// How many tokens of skills' texts are told again.
+    pub skills_max: u64,
 }
 
 /// Which file operations count.
@@ -114,6 +117,7 @@ impl PlanOptions {
             prefix_cap: settings.prefix_cap(window),
             words_max: settings.words_max(window, overhead, keep_recent),
             facts_max: settings.facts_max(window, overhead, keep_recent),
+            skills_max: settings.skills_max(window, overhead, keep_recent),
         }
     }
 
@@ -136,6 +140,7 @@ impl PlanOptions {
             prefix_cap: 0,
             words_max: WordsMax { carried: 0, shown: 0 },
             facts_max: 0,
+            skills_max: 0,
         }
     }
 }
@@ -164,6 +169,8 @@ pub struct Plan {
     pub active_request: Option<String>,
     /// The user's own words in what is replaced, and those that the previous compaction carried.
     pub words: Words,
+    /// The skills in use in what is replaced, and those that the previous compaction carried.
+    pub skills: Skills,
     /// All files touched from the session's start to `last`.
     pub files: FileOps,
     /// The context's size before, in tokens.
@@ -259,6 +266,18 @@ impl Plan {
         let history = (self.messages_to_summarize() > 0).then_some("");
         let frame = summary::assemble(self, history, self.is_split_turn.then_some(""));
         entry_tokens(&EntryKind::message(Message::user(summary_text(&frame))), Estimator::Classes)
+    }
+
+    /// Hides what is carried verbatim besides the facts, where it has no room: the user's words and the skills.
+    pub(crate) fn hide_carried(&mut self) {
+        self.words.hide();
+        self.skills.hide();
+    }
+
+    /// Returns the text of the user's words and the skills in the summary.
+    pub(crate) fn carried_text(&self) -> String {
+        let (words, skills) = (self.words.text(), self.skills.text());
+        if words.is_empty() || skills.is_empty() { words + &skills } else { format!("{words}\n\n{skills}") }
     }
 
     /// Checks that a summary could be smaller than what it replaces.
@@ -397,6 +416,7 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
     let replaced_tokens = merged + tokens_of(&sent[active.start..first_kept]);
     let shown = options.words_max.shown.min(replaced_tokens.saturating_sub(SMALL_TOKENS) / WORDS_PARTS);
     let words_max = WordsMax { shown, ..options.words_max };
+    let skills_max = options.skills_max.min(replaced_tokens.saturating_sub(SMALL_TOKENS) / WORDS_PARTS);
     Ok(Plan {
         base: active.compaction_id(),
         first: path[active.start].id,
@@ -408,6 +428,7 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
         previous_summary: active.compaction().map(|compaction| compaction.summary.clone()),
         active_request,
         words: Words::select(carried, replaced, request_from, words_max),
+        skills: Skills::select(carried, replaced, &path[first_kept..], skills_max),
         files: file_operations(active, replaced, options.files),
         tokens_before: options.tokens_before,
         kept_tokens,

@@ -43,6 +43,10 @@ const CARRIED_SHARE_MAX: f64 = 0.25;
 pub(crate) const WORDS_ROOM_PARTS: u64 = 3;
 /// The most of that room that facts take beside a summary: one part in this many.
 pub(crate) const FACTS_ROOM_PARTS: u64 = 6;
+/// The most of that room that the skills in use take: one part in this many.
+pub(crate) const SKILLS_ROOM_PARTS: u64 = 6;
+/// The share of the window for the texts of skills.
+const SKILLS_SHARE: f64 = 0.05;
 /// The minimum room beside the fixed part in which a compaction can work, in tokens: a short summary with its
 /// leading sentence, and the newest messages.
 const ROOM_TOKENS_MIN: u64 = 128;
@@ -406,6 +410,11 @@ impl CompactionSettings {
     /// Returns how many tokens of facts a compaction adds to a summary, if it keeps `keep_recent`.
     pub fn facts_max(&self, window: u64, overhead: u64, keep_recent: u64) -> u64 {
         self.carried_max(self.ledger, FACTS_ROOM_PARTS, window, overhead, keep_recent)
+    }
+
+    /// Returns how many tokens of skills' texts a compaction tells again, if it keeps `keep_recent`.
+    pub fn skills_max(&self, window: u64, overhead: u64, keep_recent: u64) -> u64 {
+        self.carried_max(Some(SKILLS_SHARE), SKILLS_ROOM_PARTS, window, overhead, keep_recent)
     }
 
     /// Returns this share of the window, in tokens, or a part of the room beside what is kept if that is less.

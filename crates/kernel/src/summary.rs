@@ -51,7 +51,7 @@ const CUT_NOTE: &str = "[Compacted ";
 /// The maximum length of one tool result in a transcript, in characters.
 const TOOL_RESULT_CHARS: usize = 2_000;
 /// Our own tags; data that looks like one of them is escaped.
-const TAGS: [&str; 10] = [
+const TAGS: [&str; 11] = [
     "conversation",
     "previous-summary",
     "summary",
@@ -61,6 +61,7 @@ const TAGS: [&str; 10] = [
     "active-request",
     "facts",
     "user-words",
+    "skills",
     "system",
 ];
 /// The role tags of a transcript; a line of data that begins like one is escaped.
@@ -557,7 +558,7 @@ pub fn assemble(plan: &Plan, history: Option<&str>, turn_prefix: Option<&str>) -
             prefix.trim()
         );
     }
-    append_footer(text, &plan.words.text(), plan.active_request.as_deref(), &plan.files)
+    append_footer(text, &plan.carried_text(), plan.active_request.as_deref(), &plan.files)
 }
 
 /// Returns the text that is installed if no summary is possible: counts, the previous summary, the active
@@ -596,7 +597,7 @@ pub fn truncated(plan: &Plan, cap_tokens: u64, wanted: bool) -> String {
     if let Some(previous) = previous.map(without_cut_note).filter(|body| !body.is_empty()) {
         let _ = write!(text, "\n\n{}", escape_tags(&keep_within(&previous, cap_tokens)));
     }
-    append_footer(text, &plan.words.text(), plan.active_request.as_deref(), &plan.files)
+    append_footer(text, &plan.carried_text(), plan.active_request.as_deref(), &plan.files)
 }
 
 /// Returns a summary without the line that reports a cut.
@@ -611,7 +612,7 @@ pub fn without_cut_note(summary: &str) -> String {
 pub fn supplied(plan: &Plan, summary: &str) -> String {
     append_footer(
         escape_tags(summary.trim()),
-        &plan.words.text(),
+        &plan.carried_text(),
         plan.active_request.as_deref(),
         &plan.files,
     )

@@ -210,3 +210,52 @@ async fn headings_without_content_are_no_summary() {
     assert_eq!(requests.len(), 2);
     assert!(requests[1].request.last_user_text().contains("headings and nothing below them"));
 }
+
+/// Skills in use are told again after each compaction, over a restart too, until they are read again.
+#[tokio::test(start_paused = true)]
+async fn skills_in_use_are_told_again() {
+    const STEP: &str = "Run every test twice before a release.";
+    let runs = Function(|request: &SeenRequest, info: CallInfo| match request.last_user_text().as_str() {
+        "learn" if request.messages.last().is_some_and(|message| message.role() == "user") => {
+            Said::call("skill", &serde_json::json!({ "name": "release" }))
+        }
+        _ => Said::text(text(&format!("answer {}.", info.session_call), 250)),
+    });
+    let model = simulator(ByPurpose::new(runs, Summariser::Lossy), 40_000);
+    let runtime = runtime(&model).await;
+    let skill = tool("skill", |arguments: Named| async move { Ok(format!("{}: {STEP}", arguments.name)) });
+    let able = agent(16_000).add_tool(skill);
+    let session = opened(&runtime, "s", &able, chat(2, 300)).await;
+    session.prompt("learn").await.unwrap();
+    for round in 1..=3 {
+        for run in 0..4 {
+            session.prompt(text(&format!("round {round} {run}"), 250)).await.unwrap();
+        }
+        assert!(session.compact(keep(300)).await.unwrap().is_installed());
+        let told = seen(&session).await;
+        assert_eq!(told.matches("### release\nrelease: Run every test twice").count(), 1, "{round}: {told}");
+        if round == 2 {
+            runtime.close("s").await.unwrap();
+        }
+    }
+    for logged in &asked(&model) {
+        assert!(!logged.request.last_user_text().contains("## Skills in use"), "it is not summarised again");
+    }
+    // Read again, it stands in the conversation, and the summary need not tell it.
+    for run in 0..3 {
+        session.prompt(text(&format!("again {run}"), 250)).await.unwrap();
+    }
+    session.prompt("learn").await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
+    let context = session.context().await.unwrap();
+    assert!(!context[0].text().contains("## Skills in use"), "{}", context[0].text());
+    assert!(context.iter().any(|message| message.role() == "tool" && message.text().contains(STEP)));
+    model.assert_clean();
+}
+
+/// The name of a skill.
+#[derive(Deserialize, JsonSchema)]
+struct Named {
+    /// The skill.
+    name: String,
+}

@@ -123,7 +123,7 @@ impl Compacting {
     }
 
     /// Returns the cut that keeps as little as is legal, if the rest can be sent. What is too large next to the
-    /// newest messages gives way: the facts, then the user's words, and then the middle of the active request, which
+    /// newest messages gives way: the facts, then the user's words and the skills, and then the middle of the active request, which
     /// may be large because of steers that joined it.
     pub(super) fn greatest_cut(&self) -> Option<Box<Segment>> {
         let mut least = plan(&self.params.path, &self.least_options()).ok()?;
@@ -141,8 +141,8 @@ impl Compacting {
             }
             if facts_max > 0 {
                 facts_max = 0;
-            } else if least.words.is_shown() {
-                least.words.hide();
+            } else if !least.carried_text().is_empty() {
+                least.hide_carried();
             } else if bytes_max <= REQUEST_BYTES_MIN {
                 return None;
             } else {

@@ -219,6 +219,7 @@ impl Compacting {
                 words_left: plan.words.left.clone(),
                 request_from: plan.words.request_from,
                 facts,
+                skills: plan.skills.in_use.clone(),
             },
             recall,
         };

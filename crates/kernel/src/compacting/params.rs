@@ -94,6 +94,7 @@ impl CompactionParams {
             PlanOptions::new(&self.settings, self.window, self.occasion(), self.tokens_before, self.overhead);
         options.keep_max = to_estimate(options.keep_max, self.ratio);
         options.facts_max = to_estimate(options.facts_max, self.ratio);
+        options.skills_max = to_estimate(options.skills_max, self.ratio);
         for tokens in [&mut options.words_max.carried, &mut options.words_max.shown] {
             *tokens = to_estimate(*tokens, self.ratio);
         }

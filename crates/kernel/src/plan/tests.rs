@@ -23,6 +23,7 @@ fn options(keep_recent: u64) -> PlanOptions {
         prefix_cap: 20,
         words_max: crate::words::WordsMax { carried: 0, shown: 0 },
         facts_max: 0,
+        skills_max: 0,
     }
 }
 

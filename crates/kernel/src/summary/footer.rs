@@ -1,4 +1,4 @@
-//! What this code adds to a summary: the user's words, the facts, the active request and the lists of files.
+//! What this code adds to a summary: the user's words, the skills in use, the facts, the active request and the lists of files.
 //!
 //! Invariants: each has its tag, which is escaped in everything else, so that it can be taken off again.
 
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use super::escape_tags;
 use crate::files::FileOps;
-use crate::{ledger, words};
+use crate::{ledger, skills, words};
 
 /// What stands before the active request.
 const REQUEST_MARK: &str = "\n\nThe user's request in progress, word for word:\n<active-request>";
@@ -15,12 +15,12 @@ const REQUEST_AND_FILES: [&str; 4] =
     [REQUEST_MARK, "\n<active-request>", "\n<read-files>", "\n<modified-files>"];
 pub(super) fn append_footer(
     mut text: String,
-    words: &str,
+    carried: &str,
     active_request: Option<&str>,
     files: &FileOps,
 ) -> String {
-    if !words.is_empty() {
-        let _ = write!(text, "\n\n{words}");
+    if !carried.is_empty() {
+        let _ = write!(text, "\n\n{carried}");
     }
     if let Some(request) = active_request {
         let _ = write!(
@@ -65,7 +65,8 @@ pub fn without_footer(summary: &str) -> &str {
 
 /// Splits a summary into what the next summariser merges, and what this code added to it.
 pub fn split_footer(summary: &str) -> (&str, &str) {
-    let carried = [words::MARK, "\n<user-words>", ledger::MARK, "\n<facts>"];
+    let carried =
+        [words::MARK, "\n<user-words>", skills::MARK, "\n<skills>", ledger::MARK, "\n<facts>"];
     let end = end_before(summary, &carried).min(end_before(summary, &REQUEST_AND_FILES));
     (summary[..end].trim_end(), summary[end..].trim())
 }

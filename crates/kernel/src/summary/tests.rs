@@ -31,6 +31,7 @@ fn made(drawing: &str, keep_recent: u64) -> Plan {
         prefix_cap: 0,
         words_max: crate::words::WordsMax { carried: 0, shown: 0 },
         facts_max: 0,
+        skills_max: 0,
     };
     plan(&path(drawing), &options).unwrap_or_else(|nothing| panic!("{nothing}: {drawing}"))
 }

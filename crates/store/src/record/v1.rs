@@ -24,7 +24,7 @@ use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
     AssistantMessage, Block, Carried, Entry, EntryId, EntryKind, Fact, FactKind, FactRecall, Failure,
-    FailureClass, FileOps, Image, Message, Native, Part, Quote, RunOutcome, StopReason, ToolCall, ToolResult,
+    FailureClass, FileOps, Image, Message, Native, Part, Quote, RunOutcome, SkillText, StopReason, ToolCall, ToolResult,
     ToolStatus, Touch, Touched, Usage,
 };
 use serde_json::Value;
@@ -292,7 +292,10 @@ stored_struct!(V1: Carried {
     words_left: Vec<EntryId>,
     request_from: Option<EntryId>,
     facts: Vec<Fact>,
+    skills: Vec<SkillText>,
 });
+
+stored_struct!(V1: SkillText { entry: EntryId, name: String, text: String });
 
 stored_struct!(V1: Quote { entry: EntryId, text: String, is_rule: bool });
 
