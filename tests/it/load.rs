@@ -119,6 +119,25 @@ async fn where_too_many_are_live_the_least_recently_used_idle_ones_sleep() {
     model.assert_clean();
 }
 
+/// Sessions that worked at the same time stay live for that; when they have ended, most of them sleep.
+#[tokio::test(start_paused = true)]
+async fn after_a_burst_no_more_are_live_than_permitted() {
+    let model = simulator(Function(slow), 100_000);
+    let runtime = builder(&model).live_sessions_max(3).idle_after(Duration::ZERO).start().await.unwrap();
+    let mut runs = Vec::new();
+    for number in 0..40 {
+        let session = runtime.open(&format!("s{number}"), agent(100_000)).await.unwrap();
+        runs.push(session.prompt("go").start().await.unwrap());
+    }
+    for run in runs {
+        assert_eq!(run.reply().await.unwrap().text, "done");
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let live = runtime.live().await.unwrap().len();
+    assert!(live <= 3, "{live} are live");
+    model.assert_clean();
+}
+
 #[tokio::test(start_paused = true)]
 async fn sessions_at_work_stay_however_many_they_are() {
     let model = simulator(Function(slow), 100_000);

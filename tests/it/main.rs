@@ -47,6 +47,8 @@ mod load;
 mod native;
 /// Events that begin, and their ends.
 mod pairs;
+/// What is promised, a test for each.
+mod promises;
 /// Every prompt that we write, as a provider gets it.
 mod prompts;
 /// Questions that tools and hooks ask people.

@@ -4,14 +4,17 @@
 //! Invariants: inputs are sent in the order in which they were typed; an interrupt is sent after them and
 //! waits for none of them.
 
-use greenroom::{Compacted, CompactionDetails, CompactionRecord, EntryId, Event, InProgress, ModelSettings, State};
+use greenroom::{
+    Compacted, CompactionDetails, CompactionRecord, EntryId, Event, InProgress, ModelSettings, State,
+};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
-    ForkSession, Forked, ImageData, ListCompactions, ListModels, ListPins, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing,
-    Operation, PinEntry, Pinned, PlanSession, Planned, PromptSession, Replay, ResumeSession, Said, Sent, SessionContext,
-    SessionInProgress, SessionPage, SessionState, SessionTree, SetTitle, ShowCompaction, ShowSession, Shown, Speech, StartSession,
-    Steer, ToolsListed, Tree, UndoCompaction, WaitingInput,
+    ForkSession, Forked, ImageData, ListCompactions, ListModels, ListPins, ListSessions, ListTools,
+    ListWaiting, ModelsListed, Nothing, Operation, PinEntry, Pinned, PlanSession, Planned, PromptSession,
+    Replay, ResumeSession, Said, Sent, SessionContext, SessionInProgress, SessionPage, SessionState,
+    SessionTree, SetTitle, ShowCompaction, ShowSession, Shown, Speech, StartSession, Steer, ToolsListed,
+    Tree, UndoCompaction, WaitingInput,
 };
 use greenroom_server::{Client, ClientError, Events, ProblemKind};
 

@@ -145,7 +145,9 @@ pub fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
         "pin" => return Ok(Command::Pin(entry(name, rest)?)),
         "unpin" => {
             let entry = entry(name, rest)?;
-            return entry.map(Command::Unpin).ok_or_else(|| "/unpin wants an entry; /pins lists them".to_owned());
+            return entry
+                .map(Command::Unpin)
+                .ok_or_else(|| "/unpin wants an entry; /pins lists them".to_owned());
         }
         "continue-in" if rest.is_empty() => return Err("/continue-in wants a goal".to_owned()),
         "continue-in" => return Ok(Command::ContinueIn(rest.to_owned())),

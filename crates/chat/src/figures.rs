@@ -7,10 +7,10 @@ use std::path::Path;
 use greenroom::{CompactionRecord, State, Status};
 use greenroom_kernel::usage::{ContextUsage, WindowSource};
 use greenroom_server::operations::{Branch, ContextParts, Pinned, Planned};
-use greenroom_terminal::{compactions, format};
 use greenroom_terminal::row::{Look, Row};
 use greenroom_terminal::screen::one_line;
 use greenroom_terminal::text::{self, thousands};
+use greenroom_terminal::{compactions, format};
 
 use super::status;
 

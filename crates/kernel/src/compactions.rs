@@ -250,7 +250,11 @@ fn undone_ids(entries: &[Arc<Entry>]) -> HashSet<EntryId> {
     entries.iter().filter_map(undone).collect()
 }
 
-fn installed(entry: &Entry, compaction: &Compaction, end: Option<(u64, &CompactionEnded)>) -> CompactionRecord {
+fn installed(
+    entry: &Entry,
+    compaction: &Compaction,
+    end: Option<(u64, &CompactionEnded)>,
+) -> CompactionRecord {
     let base = match end {
         Some((at_ms, ended)) => of_end(entry.id, at_ms, ended),
         // An imported one.
@@ -364,9 +368,8 @@ fn facts(before: &[Arc<Entry>], compaction: &Compaction) -> (Vec<Fact>, Vec<Fact
         .collect();
     let summary = compaction.summary.as_str();
     let added_from = summary.find(ledger::MARK).unwrap_or(summary.len());
-    let recognised = |summary: &str| {
-        ledger::recognised(facts, kept.iter().map(String::as_str).chain([summary]))
-    };
+    let recognised =
+        |summary: &str| ledger::recognised(facts, kept.iter().map(String::as_str).chain([summary]));
     let (without, with) = (recognised(&summary[..added_from]), recognised(summary));
     let those = |is_meant: &dyn Fn(usize) -> bool| {
         facts.iter().enumerate().filter(|(index, _)| is_meant(*index)).map(|(_, fact)| fact.clone()).collect()

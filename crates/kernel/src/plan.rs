@@ -15,9 +15,9 @@ use crate::path::{ActivePath, as_sent, is_message};
 use crate::render::summary_text;
 use crate::settings::{CompactionSettings, CutRule, Occasion};
 use crate::size::{Estimator, entry_tokens, stored_tokens};
+use crate::skills::Skills;
 use crate::summary::{self, SUMMARY_TOKENS_MIN};
 use crate::text::bounded;
-use crate::skills::Skills;
 use crate::words::{Words, WordsMax};
 
 mod touched;

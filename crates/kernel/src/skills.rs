@@ -113,7 +113,11 @@ impl Skills {
             }
         }
         if !named.is_empty() {
-            let _ = write!(text, "\n(Read again with `{SKILL}` before you go on: {})", escape_tags(&named.join(", ")));
+            let _ = write!(
+                text,
+                "\n(Read again with `{SKILL}` before you go on: {})",
+                escape_tags(&named.join(", "))
+            );
         }
         format!("{text}\n{CLOSE}")
     }

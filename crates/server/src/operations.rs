@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 
 use crate::problem::Problem;
 
-pub(crate) use self::connection::is_first;
 pub use self::compactions::{
     CompactionsListed, ListCompactions, ListPins, PinEntry, Pinned, PinsListed, ShowCompaction,
 };
+pub(crate) use self::connection::is_first;
 pub use self::connection::{
     ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, PROTOCOL, PingHost, Pong, StopHost,
     Stopping,

@@ -29,7 +29,11 @@ pub fn line(record: &CompactionRecord) -> String {
             CompactionOutcome::Completed => "compacted",
             _ => record.outcome.as_str(),
         };
-        parts.push(format!("{verb} {} → {} tokens", tenths(record.tokens_before), tenths(record.tokens_after)));
+        parts.push(format!(
+            "{verb} {} → {} tokens",
+            tenths(record.tokens_before),
+            tenths(record.tokens_after)
+        ));
         match record.results_shortened {
             0 => parts.push(count(record.messages_removed, "message")),
             results => parts.push(count(results, "result")),
@@ -71,7 +75,8 @@ pub fn totals(count_of: u64, bill: &greenroom::CompactionBill) -> Option<String>
 /// Describes all about a compaction, in lines.
 pub fn details(details: &CompactionDetails) -> Vec<String> {
     let CompactionDetails { record, replaced, .. } = details;
-    let mut lines = vec![format!("compaction {}, entry {}: {}", record.number, record.entry_id, state(record))];
+    let mut lines =
+        vec![format!("compaction {}, entry {}: {}", record.number, record.entry_id, state(record))];
     let mut add = |name: &str, text: String| lines.push(format!("  {name:<9} {text}"));
     let mut size = format!("{} → {} tokens", thousands(record.tokens_before), thousands(record.tokens_after));
     size.push_str(&format!(", {}", duration(record.duration_ms)));
@@ -120,7 +125,10 @@ pub fn details(details: &CompactionDetails) -> Vec<String> {
         let added = details.facts_added.len() as u64;
         let missing = details.facts_missing.len() as u64;
         let facts = count(recall.facts, "fact");
-        add("facts", format!("{facts}: {} kept, {added} added to the summary, {missing} missing", recall.before));
+        add(
+            "facts",
+            format!("{facts}: {} kept, {added} added to the summary, {missing} missing", recall.before),
+        );
         for (what, facts) in [("added", &details.facts_added), ("missing", &details.facts_missing)] {
             for fact in facts.iter().take(FACTS_MAX) {
                 let text = format!("{} [{}]", one_line(&fact.text, COLUMNS), fact.entry);
@@ -142,13 +150,17 @@ pub fn details(details: &CompactionDetails) -> Vec<String> {
     }
     if record.summary_usage.total_tokens() > 0 {
         let usage = record.summary_usage;
-        let sums = format!("{} tokens in, {} out", thousands(usage.input_tokens), thousands(usage.output_tokens));
+        let sums =
+            format!("{} tokens in, {} out", thousands(usage.input_tokens), thousands(usage.output_tokens));
         let by = if record.model.is_empty() { String::new() } else { format!(", by {}", record.model) };
         let price = cost(record).unwrap_or_else(|| "no known price".to_owned());
         add("cost", format!("{price} ({sums}{by})"));
     }
     if let Some(saved) = saved(&record.saved) {
-        add("saved", format!("{} in {}", saved.trim_start_matches("saved "), count(record.saved.calls, "call")));
+        add(
+            "saved",
+            format!("{} in {}", saved.trim_start_matches("saved "), count(record.saved.calls, "call")),
+        );
     }
     if record.is_active {
         let number = record.number;

@@ -186,7 +186,9 @@ pub fn continued(from: &str, compacted: &Compacted) -> String {
         CompactionOutcome::Nothing { .. } => {
             format!("continues {from} with the whole conversation: {}", text::nothing_to_compact(reason))
         }
-        _ => format!("continues {from} with the whole conversation, since no summary could be made: {reason}"),
+        _ => {
+            format!("continues {from} with the whole conversation, since no summary could be made: {reason}")
+        }
     }
 }
 

@@ -330,15 +330,20 @@ async fn the_model_asks_for_a_compaction() {
         .await
         .unwrap()
         .iter()
-        .filter_map(|entry| entry.kind.as_message().filter(|message| message.role() == "tool").map(|message| message.text()))
+        .filter_map(|entry| {
+            entry.kind.as_message().filter(|message| message.role() == "tool").map(|message| message.text())
+        })
         .collect();
     assert_eq!(results[0], "The conversation is compacted after your answer.");
     assert!(results[1].ends_with("% of its window, so nothing is compacted yet. Go on."), "{results:?}");
     assert!(results[2].contains("missing field `done`"), "{results:?}");
-    let offered = |request: &greenroom_simulator::SeenRequest| request.tools.iter().any(|tool| tool.name == "compact");
+    let offered =
+        |request: &greenroom_simulator::SeenRequest| request.tools.iter().any(|tool| tool.name == "compact");
     assert!(model.requests().iter().any(|logged| offered(&logged.request)));
     // An agent that is not let has no such tool.
     let calls = model.calls();
     runtime.open("t", &agent(6_000)).await.unwrap().prompt("hello").await.unwrap();
-    assert!(model.requests().iter().filter(|logged| logged.call >= calls).all(|logged| !offered(&logged.request)));
+    assert!(
+        model.requests().iter().filter(|logged| logged.call >= calls).all(|logged| !offered(&logged.request))
+    );
 }

@@ -92,7 +92,11 @@ async fn compactions_are_undone_back_to_one() {
     assert!(records[0].is_active && !records[1].is_active);
     // What was said since the first one is there again, after its summary.
     let context = session.context().await.unwrap();
-    assert!(context.starts_with(&contexts[1]) && context.len() == contexts[1].len() + 24, "{}", context.len());
+    assert!(
+        context.starts_with(&contexts[1]) && context.len() == contexts[1].len() + 24,
+        "{}",
+        context.len()
+    );
     assert!(session.undo_compactions_to(installed[1]).await.is_err(), "it is undone already");
     let details = runtime.compaction_details("s", 1).await.unwrap().expect("the first one");
     assert!(details.replaced.user > 0 && details.summary.contains("## Goal"), "{details:?}");

@@ -127,7 +127,11 @@ impl Live {
                         let look = if compacted.is_installed() { Look::DIM } else { Look::WARN };
                         Done::Note(look, format::continued(backend.id(), &compacted))
                     });
-                    Ok([Done::Opened(Box::new(opened))].into_iter().chain(told).chain([Done::Write(goal)]).collect())
+                    Ok([Done::Opened(Box::new(opened))]
+                        .into_iter()
+                        .chain(told)
+                        .chain([Done::Write(goal)])
+                        .collect())
                 });
             }
             Command::Branch(Branching { entry: None, summary }) => {

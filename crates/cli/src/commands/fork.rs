@@ -27,7 +27,13 @@ pub(crate) async fn run(global: &Global, args: &ForkArgs) -> Result<u8> {
     result
 }
 
-async fn fork(global: &Global, args: &ForkArgs, link: &Link, id: String, interrupts: &Interrupts) -> Result<u8> {
+async fn fork(
+    global: &Global,
+    args: &ForkArgs,
+    link: &Link,
+    id: String,
+    interrupts: &Interrupts,
+) -> Result<u8> {
     let to = match &args.to {
         Some(to) => to.clone(),
         None => link.new_session("fork").await?,

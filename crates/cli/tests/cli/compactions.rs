@@ -163,7 +163,10 @@ fn a_session_is_shown_with_its_summary_and_with_what_the_model_sees() {
         assert!(whole.stdout.contains(said), "{said}: {}", whole.stdout);
     }
     let json = place.json(&["show", "mine", "--compaction", "1", "--json"]);
-    assert_eq!((&json["entry_id"], &json["is_active"]), (&stored["compactions"][0]["entry_id"], &true.into()));
+    assert_eq!(
+        (&json["entry_id"], &json["is_active"]),
+        (&stored["compactions"][0]["entry_id"], &true.into())
+    );
     let none = place.run(&["show", "mine", "--compaction", "2"]);
     assert_eq!(none.code, Some(1), "{none:?}");
     assert!(none.stderr.contains("session mine has 1 compaction, and no number 2"), "{none:?}");
@@ -210,7 +213,10 @@ fn a_session_is_forked_and_continued_with_a_goal() {
     let json: serde_json::Value = serde_json::from_str(&continued.stdout).unwrap();
     assert_eq!((&json["session_id"], &json["compacted"]["outcome"]), (&"tests".into(), &"completed".into()));
     let shown = place.json(&["show", "tests", "--json"]);
-    assert_eq!((&shown["title"], &shown["labels"]["continued_from"]), (&"write the tests".into(), &"mine".into()));
+    assert_eq!(
+        (&shown["title"], &shown["labels"]["continued_from"]),
+        (&"write the tests".into(), &"mine".into())
+    );
     let taken = fork(&["copy", "--compact", "again"]);
     assert!(taken.code == Some(2) && taken.stderr.contains("session copy has entries"), "{taken:?}");
     let both = fork(&["x", "--at", "1", "--compact", "y"]);

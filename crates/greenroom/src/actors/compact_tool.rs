@@ -63,7 +63,9 @@ impl Tool for CompactTool {
         async move {
             let wanted: Wanted = match serde_json::from_value(arguments) {
                 Ok(wanted) => wanted,
-                Err(error) => return ToolOutput::error(format!("the arguments are not as asked for: {error}")),
+                Err(error) => {
+                    return ToolOutput::error(format!("the arguments are not as asked for: {error}"));
+                }
             };
             if let Some(wrong) = wrong(&wanted) {
                 return ToolOutput::error(wrong);
@@ -75,7 +77,9 @@ impl Tool for CompactTool {
                 )),
                 Some(_) | None => {
                     let focus = format!("this part of the work is done: {}", wanted.done.trim());
-                    context.compaction.request(CompactOptions { focus: Some(focus), ..CompactOptions::default() });
+                    context
+                        .compaction
+                        .request(CompactOptions { focus: Some(focus), ..CompactOptions::default() });
                     ToolOutput::text("The conversation is compacted after your answer.")
                 }
             }

@@ -120,6 +120,7 @@ impl SupervisorState {
                 }
             }
             SupervisorMessage::Idle { id } => self.let_sleep(&id),
+            SupervisorMessage::Rests { id } => self.make_room(&id),
             SupervisorMessage::GiveUp { id, parking, error } => self.give_up(&id, parking, &error),
             SupervisorMessage::StaysAwake { id } => self.stays_awake(myself, &id),
             SupervisorMessage::Close { id, done } => self.close(myself, &id, Closer::Told(done)),
@@ -237,8 +238,8 @@ impl SupervisorState {
     }
 
     /// If more sessions are live than permitted, lets the least recently used ones sleep if they are idle.
-    /// `opened` stays.
-    fn make_room(&self, opened: &Arc<str>) {
+    /// `newest` stays: it was just opened, or has just worked.
+    fn make_room(&self, newest: &Arc<str>) {
         let Some(max) = self.deps.live_sessions_max else { return };
         let excess = self.actors.len().saturating_sub(max);
         if excess == 0 {
@@ -248,7 +249,7 @@ impl SupervisorState {
             .sessions
             .iter()
             .filter_map(|(id, Supervised { shared, phase, .. })| match phase {
-                Phase::Live(actor) if id != opened => Some((shared.used(), shared, actor)),
+                Phase::Live(actor) if id != newest => Some((shared.used(), shared, actor)),
                 Phase::Live(_)
                 | Phase::Starting(_)
                 | Phase::Drowsy(..)

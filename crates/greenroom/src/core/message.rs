@@ -77,6 +77,8 @@ pub(crate) enum SupervisorMessage {
     Restart { id: Arc<str>, generation: u64 },
     /// A session has been idle for a while and may sleep.
     Idle { id: Arc<str> },
+    /// The last work of a session has ended. Sent only where the number of live sessions is limited.
+    Rests { id: Arc<str> },
     /// A session that was told to sleep has work to do, and stays awake.
     StaysAwake { id: Arc<str> },
     /// Stop a session's actors, and reply when they have ended; if it is being opened, afterwards.

@@ -41,7 +41,9 @@ impl Compacting {
         let CompactionParams { settings, ratio, .. } = &self.params;
         let is_wanted = settings.prune && settings.strategy != Strategy::Native;
         let is_first = self.rung == Rung::Summarise && self.params.failed_attempts == 0;
-        let (true, true, Some(target)) = (is_wanted, is_first, self.target_tokens()) else { return Vec::new() };
+        let (true, true, Some(target)) = (is_wanted, is_first, self.target_tokens()) else {
+            return Vec::new();
+        };
         // The greater of what is reported and what we count, so that the result is below the trigger by both.
         let wanted = self.tokens_now().max(self.params.tokens_before).saturating_sub(target);
         prune::instead_of_summary(&self.params.path, self.estimate_window(), to_estimate(wanted, *ratio))

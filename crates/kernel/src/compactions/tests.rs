@@ -5,8 +5,8 @@ use crate::bill::CompactionBill;
 use crate::carried::{Carried, FactKind};
 use crate::entry::{Prune, PrunedResult};
 use crate::head::Head;
-use crate::notation::{Sketch, assistant, compaction, usage};
 use crate::message::Part;
+use crate::notation::{Sketch, assistant, compaction, usage};
 
 /// A price of one micro-dollar for a token of input, and a tenth for one that was cached.
 fn price(_: &str, model: &str, usage: &Usage) -> Option<u64> {
@@ -57,7 +57,10 @@ impl Session {
     }
 
     fn compact(&mut self, replaced: (u64, u64), first_kept: u64, sizes: (u64, u64)) -> EntryId {
-        let mut compaction = compaction(Some(EntryId(first_kept)), "the summary names a.rs\n\n## Facts\n<facts>\nb.rs\n</facts>");
+        let mut compaction = compaction(
+            Some(EntryId(first_kept)),
+            "the summary names a.rs\n\n## Facts\n<facts>\nb.rs\n</facts>",
+        );
         (compaction.first, compaction.last) = (Some(EntryId(replaced.0)), Some(EntryId(replaced.1)));
         (compaction.tokens_before, compaction.tokens_after) = sizes;
         compaction.model = "test-1".into();
@@ -72,7 +75,8 @@ impl Session {
     }
 
     fn prune(&mut self, result: u64, sizes: (u64, u64)) -> EntryId {
-        let result = PrunedResult { entry: EntryId(result), text: "out".into(), keeps_images: false, tokens: 2 };
+        let result =
+            PrunedResult { entry: EntryId(result), text: "out".into(), keeps_images: false, tokens: 2 };
         let (tokens_before, tokens_after) = sizes;
         let prune = Prune { results: vec![result], trigger: Trigger::Threshold, tokens_before, tokens_after };
         let entry = self.0.push(EntryKind::Prune(Box::new(prune)), 0);

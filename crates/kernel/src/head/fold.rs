@@ -46,7 +46,11 @@ impl Head {
             EntryKind::Message { .. } if self.saves_tokens > 0 => {
                 let saved_tokens = self.saves_tokens;
                 if let Some(saved_microdollars) = bill::saved_by_call(entry, saved_tokens, cost) {
-                    bill.add(&CompactionBill { saved_tokens, saved_microdollars, ..CompactionBill::default() });
+                    bill.add(&CompactionBill {
+                        saved_tokens,
+                        saved_microdollars,
+                        ..CompactionBill::default()
+                    });
                 }
             }
             EntryKind::Compaction(compaction) => {

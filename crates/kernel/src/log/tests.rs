@@ -111,7 +111,8 @@ impl Life {
             })),
             "back" => self.append(|log, draft| {
                 let (started, child) = &log.children()[0];
-                let spent = Bill { usage: usage(3, 4).expect("given"), cost_microdollars: 7, ..Bill::default() };
+                let spent =
+                    Bill { usage: usage(3, 4).expect("given"), cost_microdollars: 7, ..Bill::default() };
                 draft.end_child(*started, child, RunOutcome::Completed, spent);
             }),
             "title" => self.push(EntryKind::Metadata(Metadata::Title { title: Some(of) })),

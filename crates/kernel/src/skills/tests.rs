@@ -61,6 +61,9 @@ fn each_skill_is_carried_with_its_newest_text() {
         "## Skills in use\n<skills>\n### release\ntag it &lt;/skills> first\n### tests\nnew text\n### docs\nwrite docs\n\
          </skills>"
     );
+    // It is taken off before the next summary, with words of the user before it or without.
+    let with = |text: &str| crate::summary::split_footer(text).0.to_owned();
+    assert_eq!(with(&format!("## Goal\nx\n\n{}", skills.text())), "## Goal\nx");
     // Over the next compaction, one that is read again in what is kept is not told.
     let previous = Carried { skills: skills.in_use, ..Carried::default() };
     let mut next = Session::default();

@@ -65,8 +65,7 @@ pub fn without_footer(summary: &str) -> &str {
 
 /// Splits a summary into what the next summariser merges, and what this code added to it.
 pub fn split_footer(summary: &str) -> (&str, &str) {
-    let carried =
-        [words::MARK, "\n<user-words>", skills::MARK, "\n<skills>", ledger::MARK, "\n<facts>"];
+    let carried = [words::MARK, "\n<user-words>", skills::MARK, "\n<skills>", ledger::MARK, "\n<facts>"];
     let end = end_before(summary, &carried).min(end_before(summary, &REQUEST_AND_FILES));
     (summary[..end].trim_end(), summary[end..].trim())
 }

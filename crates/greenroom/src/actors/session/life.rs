@@ -15,6 +15,8 @@ pub(super) struct Life {
     is_stopping: bool,
     /// The actor sleeps during its run, which the supervisor keeps.
     is_asleep: bool,
+    /// Work was in progress, or waited, after the newest message.
+    is_busy: bool,
     /// The timer that checks for idleness is running.
     is_watched: bool,
     /// Interrupted work must be finished before queued input.
@@ -47,6 +49,11 @@ impl Life {
 
     pub(super) fn fall_asleep(&mut self) {
         self.is_asleep = true;
+    }
+
+    /// Notes whether there is work. Returns whether the last of it has just ended.
+    pub(super) fn rests(&mut self, has_nothing_to_do: bool) -> bool {
+        std::mem::replace(&mut self.is_busy, !has_nothing_to_do) && has_nothing_to_do
     }
 
     /// Notes that a timer should check for idleness. Returns whether to start one.

@@ -9,7 +9,7 @@ use greenroom_kernel::usage::{ContextUsage, Measured};
 use tokio_util::sync::CancellationToken;
 
 use super::SessionState;
-use crate::core::message::AgentMessage;
+use crate::core::message::{AgentMessage, SupervisorMessage};
 use crate::core::shared::Published;
 use crate::values::error::{Error, Result};
 use crate::values::state::{State, Status};
@@ -24,6 +24,11 @@ impl SessionState {
         self.publish_state();
         self.settle_work().await;
         self.publish_state();
+        let rests = self.has_nothing_to_do();
+        if self.life.rests(rests) && self.deps.live_sessions_max.is_some() {
+            // More sessions may be live than permitted, since each stays while it works.
+            let _ = self.supervisor.cast(SupervisorMessage::Rests { id: Arc::clone(&self.shared.id) });
+        }
         self.taken_on.set(self.inbox.ready(&self.log).count() + usize::from(self.runs.is_open()));
     }
 

@@ -66,7 +66,7 @@ impl SessionState {
     }
 
     /// Whether no work is in progress, no queued input may start, and no refused item is in the log.
-    fn has_nothing_to_do(&self) -> bool {
+    pub(super) fn has_nothing_to_do(&self) -> bool {
         self.is_at_rest() && self.inbox.is_empty(&self.log) && !self.inbox.has_refused()
     }
 

@@ -402,6 +402,7 @@ fn states_replies_options_and_summaries_read_back() {
         total_tokens: 9,
         estimated_tokens: 0,
         cost_microdollars: 0,
+        compaction_bill: crate::CompactionBill { saved_tokens: 3, ..Default::default() },
         status: Status::Compacting,
         waiting: 0,
         held_back: 0,

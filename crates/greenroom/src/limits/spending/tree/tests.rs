@@ -40,7 +40,11 @@ fn call(input_microdollars: u64, output_tokens: u64) -> Option<Wanted> {
 }
 
 fn bill(cost_microdollars: u64) -> Bill {
-    Bill { usage: Usage { input_tokens: cost_microdollars, ..Usage::default() }, cost_microdollars, ..Bill::default() }
+    Bill {
+        usage: Usage { input_tokens: cost_microdollars, ..Usage::default() },
+        cost_microdollars,
+        ..Bill::default()
+    }
 }
 
 /// Three of them with these limits: the first calls the second, which calls the third.
