@@ -47,6 +47,8 @@ mod load;
 mod native;
 /// Events that begin, and their ends.
 mod pairs;
+/// Requests that extend each other.
+mod prefixes;
 /// What is promised, a test for each.
 mod promises;
 /// Every prompt that we write, as a provider gets it.

@@ -10,4 +10,5 @@ pub(crate) mod entry_events;
 pub(crate) mod event;
 pub(crate) mod message_view;
 pub(crate) mod pairs;
+pub(crate) mod reasons;
 pub(crate) mod run_link;

@@ -17,7 +17,8 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::events::event::{EventKind, QueueReason};
+use crate::events::event::EventKind;
+use crate::events::reasons::QueueReason;
 use crate::lane::learned::Learned;
 use crate::lane::served::ServedModels;
 

@@ -13,6 +13,7 @@ use greenroom_kernel::run::{AbortCause, Effect, Input, Run};
 use greenroom_kernel::{Message, cost};
 use greenroom_provider::ModelSettings;
 use greenroom_tools::Pauses;
+use parking_lot::Mutex;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -30,9 +31,11 @@ use crate::core::running::{RequestForm, Running};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::EventKind;
+use prefix::Prefix;
 
 mod count_task;
 mod model_task;
+mod prefix;
 mod request;
 mod tool_task;
 
@@ -52,6 +55,8 @@ pub(crate) struct AgentState {
     shared: Arc<SessionShared>,
     session: ActorRef<SessionMail>,
     running: Option<Box<Running>>,
+    /// The newest request.
+    prefix: Arc<Mutex<Prefix>>,
 }
 
 impl Actor for AgentActor {
@@ -66,7 +71,7 @@ impl Actor for AgentActor {
     ) -> Result<Self::State, ActorProcessingErr> {
         let AgentArguments { deps, shared, session } = arguments;
         deps.probe(&shared.id, "agent/starts");
-        Ok(AgentState { deps, shared, session, running: None })
+        Ok(AgentState { deps, shared, session, running: None, prefix: Arc::default() })
     }
 
     async fn handle(
@@ -485,6 +490,7 @@ impl AgentState {
             span,
             definition,
             waiting,
+            prefix: Arc::clone(&self.prefix),
             tokens,
         };
         tokio::spawn(task.run(request));

@@ -401,6 +401,7 @@ impl SessionState {
     /// Notifies the tracker that the context was rewritten.
     fn context_rewritten(&mut self) {
         self.discard_preparation("the context was rewritten");
+        self.shared.context_rewritten();
         self.tracker.tell(TrackerMessage::Rewritten(self.log.path().to_vec()));
         self.tell_last_answer();
     }

@@ -79,6 +79,8 @@ pub(crate) struct SessionShared {
     broadcast: Mutex<Broadcast>,
     /// Whether a request to abort the compaction is in the mailbox: one is enough.
     abort_asked: AtomicBool,
+    /// How often the context was rewritten, by a compaction, an undo or a branch.
+    rewrites: AtomicU64,
     /// The reasons of dropped thinking of which the user was told.
     dropped_thinking: Mutex<HashSet<String>>,
     pub(crate) activity: AtomicU64,
@@ -142,6 +144,7 @@ impl SessionShared {
             pauses: Pauses::default(),
             broadcast: Mutex::new(Broadcast::new(unpublished)),
             abort_asked: AtomicBool::new(false),
+            rewrites: AtomicU64::new(0),
             dropped_thinking: Mutex::default(),
             activity: AtomicU64::new(0),
             used: AtomicU64::new(0),
@@ -452,6 +455,16 @@ impl SessionShared {
             |(at_ms, kind)| self.event(&broadcast, Placed { seq: seq.unwrap_or(0), n, run, kind }, at_ms);
         let events = events.into_iter().map(event).collect();
         Some(InProgress { seq, n, events })
+    }
+
+    /// Notes that the context was rewritten: the next request does not extend the one before.
+    pub(crate) fn context_rewritten(&self) {
+        self.rewrites.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often the context was rewritten since the session became known.
+    pub(crate) fn rewrites(&self) -> u64 {
+        self.rewrites.load(Ordering::Relaxed)
     }
 
     /// Publishes a transient event of the run in progress, or of none.

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::events::message_view::MessageView;
+use crate::events::reasons::{PrefixChange, QueueReason};
 use crate::values::compaction::Compacted;
 use crate::values::hook::{HookAction, HookPoint};
 use crate::values::names::names;
@@ -202,6 +203,14 @@ pub enum EventKind {
         outcome: RunOutcome,
         /// The context's size at the end, and the model's window.
         context: ContextUsage,
+    },
+    /// The next request does not extend the one before it, so that a provider's prompt cache is of no use from there on.
+    /// Not told after a compaction, an undo or a branch, which rewrite the context on purpose.
+    PrefixChanged {
+        /// Why it does not.
+        reason: PrefixChange,
+        /// The number of messages that are the same as before.
+        messages_kept: u64,
     },
     /// The context has passed the soft threshold: a compaction is near. Told once before each.
     CompactionNear {
@@ -392,6 +401,7 @@ impl EventKind {
             Self::HandOff { .. } => EventType::HandOff,
             Self::UsageUpdate { .. } => EventType::UsageUpdate,
             Self::RunEnd { .. } => EventType::RunEnd,
+            Self::PrefixChanged { .. } => EventType::PrefixChanged,
             Self::CompactionNear { .. } => EventType::CompactionNear,
             Self::CompactionStart { .. } => EventType::CompactionStart,
             Self::CompactionEnd(_) => EventType::CompactionEnd,
@@ -447,6 +457,7 @@ impl EventKind {
             | Self::HandOff { .. }
             | Self::UsageUpdate { .. }
             | Self::RunEnd { .. }
+            | Self::PrefixChanged { .. }
             | Self::CompactionNear { .. }
             | Self::CompactionStart { .. }
             | Self::CompactionEnd(_)
@@ -504,6 +515,8 @@ names! {
         UsageUpdate = "usage_update",
         /// See [`EventKind::RunEnd`].
         RunEnd = "run_end",
+        /// See [`EventKind::PrefixChanged`].
+        PrefixChanged = "prefix_changed",
         /// See [`EventKind::CompactionNear`].
         CompactionNear = "compaction_near",
         /// See [`EventKind::CompactionStart`].
@@ -545,21 +558,6 @@ names! {
     }
     /// See [`EventKind::Unknown`]. No filter can name it.
     #[serde(rename = "unknown", skip_deserializing)]
-    else Unknown
-}
-
-names! {
-    /// Why a model call waits: see [`EventKind::QueueUpdate`].
-    pub enum QueueReason ("reason to wait") {
-        /// The provider has the maximum number of concurrent calls.
-        Places = "places",
-        /// The limit of tokens per minute is reached.
-        Tokens = "tokens",
-        /// The provider asked to wait.
-        Paused = "paused",
-    }
-    /// A name unknown to this version: a newer program wrote it.
-    #[serde(rename = "unknown", other)]
     else Unknown
 }
 

@@ -8,10 +8,12 @@ use futures_util::{FutureExt, StreamExt};
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason};
 use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
 use greenroom_tools::panic_text;
+use parking_lot::Mutex;
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use super::prefix::Prefix;
 use crate::actors::flight::{Flight, warn_of_no_price};
 use crate::actors::model_hooks::{Decision, Finished, ModelHooks};
 use crate::actors::summary_call;
@@ -45,6 +47,8 @@ pub(super) struct ModelTask {
     pub(super) definition: Arc<Agent>,
     /// The sessions that wait for the hooks.
     pub(super) waiting: Chain,
+    /// The newest request of the session, which this one should extend.
+    pub(super) prefix: Arc<Mutex<Prefix>>,
     /// The maximum input of the call by the server's count, in tokens.
     pub(super) input_tokens_max: u64,
     /// The expected tokens of the call, as far as known.
@@ -75,7 +79,10 @@ impl ModelTask {
         };
         let began = tokio::time::Instant::now();
         let (outcome, was_asked) = match decision {
-            Some(Decision::Ask(request)) => (self.call(*request).await, true),
+            Some(Decision::Ask(request)) => {
+                self.compare(&request);
+                (self.call(*request).await, true)
+            }
             Some(Decision::Answered(text)) => (self.answered(&model, text), false),
             Some(Decision::Refused(reason)) => return ModelOutcome::Refused(reason),
             None => return ModelOutcome::Cancelled(Box::new(self.nothing_yet(model))),
@@ -94,6 +101,15 @@ impl ModelTask {
             () = self.cancel.cancelled() => {}
         }
         outcome
+    }
+
+    /// Tells if this request does not extend the one before it.
+    fn compare(&self, request: &Request) {
+        let has_hook = !self.definition.hooks.before_model.is_empty();
+        let changed = self.prefix.lock().next(request, &self.shared, has_hook);
+        if let Some((reason, messages_kept)) = changed {
+            self.publish(EventKind::PrefixChanged { reason, messages_kept });
+        }
     }
 
     /// Publishes a hook's answer like an answer of the model.

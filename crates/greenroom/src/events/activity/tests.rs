@@ -3,7 +3,7 @@
 use greenroom_kernel::ToolStatus;
 
 use super::*;
-use crate::events::event::QueueReason;
+use crate::events::reasons::QueueReason;
 
 fn start(id: &str, name: &str) -> EventKind {
     EventKind::ToolStart { call_id: id.into(), name: name.into(), arguments: "{}".into() }

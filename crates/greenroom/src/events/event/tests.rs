@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::*;
+use crate::events::reasons::PrefixChange;
 use crate::{CallView, CompactOptions, HookAction, HookPoint, Reply, Role, SessionSummary, State, Status};
 
 pub(in crate::events) fn context() -> ContextUsage {
@@ -75,6 +76,7 @@ pub(crate) fn all() -> Vec<EventKind> {
             estimated_tokens: 12,
             cost_microdollars: 12,
         },
+        EventKind::PrefixChanged { reason: PrefixChange::Hook, messages_kept: 7 },
         EventKind::CompactionNear { tokens: 80, compacts_at: 100 },
         EventKind::CompactionStart {
             entry_id,
