@@ -6,6 +6,7 @@ mod v2;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use greenroom_kernel::bill::CompactionBill;
 use greenroom_kernel::entry::{
     ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery,
     EntryRange, HandOff, Metadata, NativeSummary, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
@@ -16,7 +17,7 @@ use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
     AssistantMessage, Block, Carried, Compaction, Entry, EntryId, EntryKind, Fact, FactKind, FactRecall,
-    Failure, FailureClass, FileOps, Image, Message, Native, Part, Quote, RunOutcome, StopReason, ToolCall,
+    Failure, FailureClass, FileOps, Image, Message, Native, Part, Quote, RunOutcome, SkillText, StopReason, ToolCall,
     ToolResult, ToolStatus, Touch, Touched, Usage,
 };
 
@@ -147,6 +148,7 @@ fn carried() -> Carried {
         words_left: vec![EntryId(19)],
         request_from: Some(EntryId(20)),
         facts: kinds.map(fact).to_vec(),
+        skills: vec![SkillText { entry: EntryId(4), name: "n".to_owned(), text: "t".to_owned() }],
     }
 }
 
@@ -361,6 +363,7 @@ fn kinds() -> Vec<EntryKind> {
     })));
     kinds.push(EntryKind::WholeResult { call_id: "c".to_owned(), content: text("w") });
     kinds.push(ended(CompactionOutcome::Pruned { reason: Some(reason()) }));
+    kinds.push(ended(CompactionOutcome::Pruned { reason: None }));
     kinds.push(EntryKind::Metadata(Metadata::Title { title: Some("t".to_owned()) }));
     let (name, value) = ("n".to_owned(), Some("v".to_owned()));
     kinds.push(EntryKind::Metadata(Metadata::Label { name, value }));
@@ -421,6 +424,14 @@ fn head() -> Head {
         window: Some(200_000),
         total_usage: usage(),
         cost_microdollars: 12,
+        compaction_bill: CompactionBill {
+            tokens: 31,
+            cost_microdollars: 32,
+            waited_ms: 33,
+            saved_tokens: 34,
+            saved_microdollars: 35,
+        },
+        saves_tokens: 36,
         automatic_compaction_failures: 13,
         created_at_ms: 14,
         updated_at_ms: 15,

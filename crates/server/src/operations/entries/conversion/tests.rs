@@ -7,7 +7,7 @@ use greenroom_kernel::entry::{ChildStage, CompactionOutcome, Delivery, RunOutcom
 use greenroom_kernel::files::Touch;
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
-use greenroom_kernel::{Carried, Fact, FactKind, FactRecall, Quote, StopReason, ToolStatus, Usage};
+use greenroom_kernel::{Carried, Fact, FactKind, FactRecall, Quote, SkillText, StopReason, ToolStatus, Usage};
 use greenroom_store::{Batch, Store};
 use serde_json::json;
 
@@ -96,6 +96,7 @@ fn kinds() -> Vec<EntryKind> {
                 key: String::new(),
                 times: 2,
             }],
+            skills: vec![SkillText { entry: EntryId(2), name: "n".into(), text: "t".into() }],
         },
         recall: Some(FactRecall { facts: 3, before: 1, after: 2 }),
     };
