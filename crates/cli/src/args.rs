@@ -15,8 +15,8 @@ pub(crate) use self::config::{CompletionsArgs, ConfigArgs, ConfigCommand, Models
 pub(crate) use self::model::{ModelArgs, ServerArgs};
 pub(crate) use self::serve::{HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
 pub(crate) use self::stored::{
-    AcceptLossArgs, AnswerArgs, Cut, DeleteArgs, Estimator, ExportArgs, ImportArgs, JsonArgs, PlanArgs,
-    QuestionsArgs, RecallArgs, SessionsArgs, ShowArgs, StoreCommand, TreeArgs,
+    AcceptLossArgs, AnswerArgs, Cut, DeleteArgs, Estimator, EvalArgs, ExportArgs, ImportArgs, JsonArgs,
+    PlanArgs, QuestionsArgs, RecallArgs, SessionsArgs, ShowArgs, StoreCommand, Summarises, TreeArgs,
 };
 pub(crate) use self::talk::{ChatArgs, CompactArgs, DemoArgs, ForkArgs, ResumeArgs, RunArgs};
 
@@ -115,6 +115,9 @@ pub(crate) enum Command {
     /// Show what a compaction would do, without performing it
     #[command(after_help = help::PLAN_EXAMPLES)]
     Plan(PlanArgs),
+    /// Replay sessions with simulated summarisers: what compactions keep, cost, and how long they take
+    #[command(after_help = help::EVAL_EXAMPLES)]
+    Eval(EvalArgs),
     /// Import session files of other systems into the store
     #[command(after_help = help::IMPORT_EXAMPLES)]
     Import(ImportArgs),

@@ -10,6 +10,7 @@ pub(crate) mod compact;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod demo;
+pub(crate) mod eval;
 pub(crate) mod export;
 pub(crate) mod fork;
 pub(crate) mod host;

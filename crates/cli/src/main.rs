@@ -30,8 +30,8 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::args::{Command, Options};
 use crate::commands::{
-    chat, compact, completions, demo, export, fork, import, models, plan, questions, recall, rpc, run, serve,
-    sessions, show, simulate, store, top, tree,
+    chat, compact, completions, demo, eval, export, fork, import, models, plan, questions, recall, rpc, run,
+    serve, sessions, show, simulate, store, top, tree,
 };
 
 fn main() -> ExitCode {
@@ -118,6 +118,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Resume(args) => chat::resume(global, args).await,
         Command::Compact(args) => compact::run(global, args).await,
         Command::Fork(args) => fork::run(global, args).await,
+        Command::Eval(args) => eval::run(global, args).await,
         Command::Completions(args) => completions::run(global, args),
         Command::Plan(args) => plan::run(global, args).await,
         Command::Import(args) => import::run(global, args).await,

@@ -11,15 +11,13 @@ use std::sync::Arc;
 use crate::context_usage::{Window, WindowSource};
 use crate::cost::CostLimits;
 use crate::entry::Trigger;
-use crate::settings::{CompactionSettings, share};
+use crate::settings::CompactionSettings;
 
 #[cfg(test)]
 mod tests;
 
 /// The assumed output of one answer if a request has no limit, in tokens.
 pub(crate) const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
-/// The largest soft threshold, as a share of the trigger: a preparation takes time.
-const SOFT_SHARE_MAX: f64 = 0.8;
 /// The maximum share of a window that is kept free for one answer: one part in this many.
 const ANSWER_SHARE: u64 = 16;
 
@@ -96,7 +94,7 @@ impl ContextLimits {
     fn nears_at(&self) -> Option<u64> {
         let (window, trigger) = (self.window.tokens?, self.compacts_at()?);
         let is_regular = !self.is_paused && !self.only_at_window;
-        is_regular.then(|| share(window, self.settings.soft_threshold).min(share(trigger, SOFT_SHARE_MAX)))
+        is_regular.then(|| self.settings.soft_tokens(window, trigger))
     }
 
     /// Evaluates a context of `tokens` tokens, and of `counted` by our own count alone, in a session that has

@@ -218,6 +218,11 @@ fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
+/// Returns the facts in these entries, as a compaction of them would carry on.
+pub fn facts_of(entries: &[Arc<Entry>]) -> Vec<Fact> {
+    carried_on(&[], entries)
+}
+
 /// Returns the facts that a compaction carries on: those of the one before it, and those in the entries that it
 /// replaces.
 pub(crate) fn carried_on(previous: &[Fact], replaced: &[Arc<Entry>]) -> Vec<Fact> {

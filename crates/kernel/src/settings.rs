@@ -45,6 +45,8 @@ pub(crate) const WORDS_ROOM_PARTS: u64 = 3;
 pub(crate) const FACTS_ROOM_PARTS: u64 = 6;
 /// The most of that room that the skills in use take: one part in this many.
 pub(crate) const SKILLS_ROOM_PARTS: u64 = 6;
+/// The largest soft threshold, as a share of the trigger: a preparation takes time.
+const SOFT_SHARE_MAX: f64 = 0.8;
 /// The share of the window for the texts of skills.
 const SKILLS_SHARE: f64 = 0.05;
 /// The minimum room beside the fixed part in which a compaction can work, in tokens: a short summary with its
@@ -398,6 +400,11 @@ impl CompactionSettings {
             (Occasion::Manual, None) => window.min(conversation) / KEEP_PARTS,
         }
         .max(1)
+    }
+
+    /// Returns the size from which on a compaction is prepared, in tokens, if it will be due at `trigger`.
+    pub fn soft_tokens(&self, window: u64, trigger: u64) -> u64 {
+        share(window, self.soft_threshold).min(share(trigger, SOFT_SHARE_MAX))
     }
 
     /// Returns how much of the user's own words a compaction quotes if it keeps `keep_recent`.

@@ -5,7 +5,7 @@
 //! worst.** It has a real window and refuses larger requests in the words of a chosen server; it counts
 //! tokens with a counter that the runtime does not know; it records every request that breaks a rule, so that
 //! a test can fail on it; and it spoils its own answers on request or by a seed. It serves the demo, replay,
-//! users' tests and ours. What is absent: sessions, actors, compaction, and any dependency on the runtime.
+//! users' tests and ours. What is absent: sessions, actors, and any dependency on the runtime.
 //!
 //! ```
 //! use greenroom_simulator::{Echo, Simulator, SimulatorOptions};
@@ -18,7 +18,8 @@
 //!
 //! Reading order: [`seen`] (a request), [`check`] (the rules for requests), [`tokens`] (the size of a
 //! request), [`model`] (the script interface), [`scripts`] and [`summariser`] (scripts),
-//! [`fault`] and [`overflow`] (failures), [`simulator`] (the life of a call), [`server`] (over HTTP).
+//! [`fault`] and [`overflow`] (failures), [`simulator`] (the life of a call), [`server`] (over HTTP), [`replay`]
+//! (a recorded session through the kernel's compactions).
 
 mod answer;
 mod cassette;
@@ -33,6 +34,7 @@ mod list;
 pub mod model;
 pub mod overflow;
 mod protocol;
+pub mod replay;
 mod scripted;
 pub mod scripts;
 mod sealed;

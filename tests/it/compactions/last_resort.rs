@@ -133,7 +133,9 @@ async fn old_tool_results_give_way_first_and_are_within_reach() {
         messages.push(result(&id, text(&format!("r{number}."), 2_200), &[]));
         messages.push(said("seen"));
     }
-    let definition = crate::compaction_fixtures::editor(32_000, 10);
+    // Only where no summary can be made.
+    let definition = crate::compaction_fixtures::editor(32_000, 10)
+        .compaction(crate::compaction_fixtures::settings(|settings| settings.prune = false));
     let session = opened(&runtime, "s", &definition, messages).await;
     let before = session.context().await.unwrap();
     let mut events = session.subscribe();

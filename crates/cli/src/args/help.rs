@@ -139,8 +139,7 @@ pub(super) const SHOW_EXAMPLES: &str = "\
 Examples:
   greenroom show demo-2026                a prefix of an id is enough
   greenroom show demo-2026 --json | jq -r '.conversation[].text'
-  greenroom show demo-2026 --compaction 2
-                                          what the second compaction replaced, and what it lacks";
+  greenroom show demo-2026 --compaction 2 what the second compaction did";
 
 pub(super) const RECALL_EXAMPLES: &str = "\
 Examples:
@@ -150,6 +149,17 @@ Examples:
 
 The words are ranked: rare ones count more, and endings do not matter. What a compaction replaced is found like \
 everything else on a session's current path.";
+
+pub(super) const EVAL_EXAMPLES: &str = "\
+Examples:
+  greenroom eval session.jsonl            what is kept after 1, 3 and 5 compactions in a window of 32,000 tokens
+  greenroom eval session.jsonl --window 16000 --strategy digest
+  greenroom eval demo-2026 --facts facts.jsonl --json | jq
+  greenroom eval session.jsonl --set compaction.ledger=null
+
+`context` is the share of the facts that the model still sees, `+recall` adds those that one search with their question \
+finds, `gone` is the rest. `wait` is the user's wait for a compaction at the recorded pace, `prepared` with a preparation in \
+the background. No model is asked.";
 
 pub(super) const FORK_EXAMPLES: &str = "\
 Examples:

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use greenroom_kernel::settings::Strategy;
 
 use super::help;
 
@@ -160,6 +161,65 @@ pub(crate) struct PlanArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `eval`.
+#[derive(Debug, Args)]
+pub(crate) struct EvalArgs {
+    /// Session files of other systems, or stored sessions' ids or prefixes
+    #[arg(value_name = "FILE|ID", required = true)]
+    pub(crate) sources: Vec<String>,
+    /// Context window of the simulated model, in tokens
+    #[arg(long, default_value_t = 32_000, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(4_000..=2_000_000))]
+    pub(crate) window: u64,
+    /// Strategy to compare (repeatable) [default: summarize and digest]
+    #[arg(long = "strategy", value_enum, value_name = "NAME")]
+    pub(crate) strategies: Vec<EvalStrategy>,
+    /// Simulated summariser (repeatable) [default: both]
+    #[arg(long = "summariser", visible_alias = "summarizer", value_enum, value_name = "NAME")]
+    pub(crate) summarisers: Vec<Summarises>,
+    /// List of facts to look for, one JSON object a line: `question`, and `needles`, texts of which one must occur
+    /// [default: FILE.facts.jsonl beside the file, else the facts that the ledger finds]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) facts: Option<PathBuf>,
+    /// How long a summary takes, in seconds
+    #[arg(long, default_value_t = 20, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub(crate) summary_time: u64,
+    /// Print JSON: a list with one object for each row
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The strategies that need no provider of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EvalStrategy {
+    /// A model writes summaries
+    Summarize,
+    /// No model: facts and the user's words
+    Digest,
+    /// No model: the oldest part is cut
+    Truncate,
+}
+
+impl EvalStrategy {
+    /// Returns the strategy of the settings.
+    pub(crate) fn strategy(self) -> Strategy {
+        match self {
+            Self::Summarize => Strategy::Summarize,
+            Self::Digest => Strategy::Digest,
+            Self::Truncate => Strategy::Truncate,
+        }
+    }
+}
+
+/// The simulated summarisers that are offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Summarises {
+    /// Does as it is asked
+    Obedient,
+    /// Has all headings, and almost nothing below them
+    Lossy,
 }
 
 /// The messages at which a plan may cut.

@@ -92,7 +92,13 @@ async fn every_operation_does_what_it_says() {
         ("session/find", json!({ "prefix": "a" }), "/session_id", json!("a")),
         ("session/list", json!({ "labels": { "tenant": "x" } }), "/sessions/0/title", json!("Four words")),
         ("session/plan", with(json!({ "keep_recent": 300 })), "/reason", Value::Null),
+        ("session/pin", with(json!({ "entry_id": 0 })), "/pins/0/role", json!("user")),
+        ("session/pins", a.clone(), "/pins/0/text", json!("one")),
+        ("session/pin", with(json!({ "entry_id": 0, "pinned": false })), "/pins", json!([])),
         ("session/compact", with(json!({ "keep_recent": 300 })), "outcome/installed", json!(true)),
+        ("session/compactions", a.clone(), "/compactions/0/number", json!(1)),
+        ("session/compaction", a.clone(), "/is_active", json!(true)),
+        ("session/compaction", with(json!({ "number": 1 })), "/replaced/requests/0/text", json!("one")),
         ("session/undo_compaction", a.clone(), "/context/window", json!(8_000)),
         ("session/entries", a.clone(), "/is_live", json!(true)),
         ("session/entries", with(json!({ "limit": 1 })), "/next", json!(1)),
@@ -102,6 +108,12 @@ async fn every_operation_does_what_it_says() {
         ("session/replay", with(json!({ "limit": 2 })), "/events/0/seq", json!(0)),
         ("session/fork", with(json!({ "to": "b", "entry_id": 1 })), "/session_id", json!("b")),
         ("session/show", json!({ "session_id": "b" }), "/conversation/1/role", json!("assistant")),
+        (
+            "session/fork",
+            with(json!({ "to": "d", "goal": "count" })),
+            "/compacted/outcome",
+            json!("completed"),
+        ),
         ("session/branch", with(json!({ "entry_id": 1 })), "/session_id", json!("a")),
         ("session/tree", a.clone(), "/branches/0/text", json!("you: one")),
         ("session/context", a.clone(), "/parts/0/category", json!("instructions")),
@@ -147,6 +159,16 @@ async fn every_operation_does_what_it_says() {
         }
         seen.insert(method);
     }
+    // What is not there is refused with what is.
+    let none = client.ask("session/compaction", json!({ "session_id": "d", "number": 9 })).await;
+    let Err(Refused::Parameters(said)) = none else { panic!("{none:?}") };
+    assert!(said.starts_with("session d has ") && said.ends_with("and no number 9"), "{said}");
+    let none = client.ask("session/compaction", json!({ "session_id": "b" })).await;
+    let Err(Refused::Parameters(said)) = none else { panic!("{none:?}") };
+    assert_eq!(said, "session b has no compactions");
+    let both =
+        client.ask("session/fork", json!({ "session_id": "b", "to": "e", "entry_id": 1, "goal": "x" })).await;
+    assert!(matches!(both, Err(Refused::Parameters(_))), "{both:?}");
     // Nothing is left to resume, and that is said.
     let resumed = client.ask("session/resume", json!({ "session_id": "b" })).await;
     assert!(resumed.is_ok() || matches!(resumed, Err(Refused::Failed(_))), "{resumed:?}");

@@ -17,8 +17,8 @@ use greenroom_kernel::terms::{OutputTerms, Terms};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
     AssistantMessage, Block, Carried, Compaction, Entry, EntryId, EntryKind, Fact, FactKind, FactRecall,
-    Failure, FailureClass, FileOps, Image, Message, Native, Part, Quote, RunOutcome, SkillText, StopReason, ToolCall,
-    ToolResult, ToolStatus, Touch, Touched, Usage,
+    Failure, FailureClass, FileOps, Image, Message, Native, Part, Quote, RunOutcome, SkillText, StopReason,
+    ToolCall, ToolResult, ToolStatus, Touch, Touched, Usage,
 };
 
 use super::{StoredRecord, decode, decode_head, encode, encode_head};

@@ -7,7 +7,9 @@ use greenroom_kernel::entry::{ChildStage, CompactionOutcome, Delivery, RunOutcom
 use greenroom_kernel::files::Touch;
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
-use greenroom_kernel::{Carried, Fact, FactKind, FactRecall, Quote, SkillText, StopReason, ToolStatus, Usage};
+use greenroom_kernel::{
+    Carried, Fact, FactKind, FactRecall, Quote, SkillText, StopReason, ToolStatus, Usage,
+};
 use greenroom_store::{Batch, Store};
 use serde_json::json;
 
