@@ -1,6 +1,7 @@
 //! Tests of the whole crate: random sessions, and access to the corpus.
 
 pub(crate) mod corpus;
+mod foreign;
 mod random;
 
 use std::sync::Arc;
