@@ -344,6 +344,15 @@ fn compactions_keep_the_history_on_the_path_and_nothing_in_the_context() {
         let sent = project(&imported.path(), &[]);
         assert_eq!(sent.len(), 2, "the summary and what came after it: {sent:?}");
     }
+    // The boundary names a branch that is not the newest one.
+    let mut lines = before.to_vec();
+    lines.extend([
+        user("o", "", json!("other")),
+        boundary(json!(null)),
+        summary("b"),
+        user("v", "s", json!("two")),
+    ]);
+    check(&lines, path);
     // Versions without a boundary begin a new tree, and a boundary may name a line that is lost.
     for (lost, parent) in [(false, ""), (true, "b")] {
         let mut lines = before[..3].to_vec();
