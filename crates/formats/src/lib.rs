@@ -5,13 +5,19 @@
 //! or a typed error goes out.
 //!
 //! Invariants: no text causes a panic; ids are ours, dense and in file order; a parent is an earlier entry, so there
-//! are no cycles; a line that is unreadable or of an unknown type is counted and never fatal; and with
-//! [`ImportOptions::repair`] every tool call has exactly one result on every path.
+//! are no cycles; a line that is unreadable or of an unknown type is counted and never fatal; what the other program
+//! wrote for itself, such as progress, is left out and not counted; and with [`ImportOptions::repair`] every tool call
+//! has exactly one result on every path.
 //!
-//! Reading order: `lines` (text to JSON, with limits), `log` (source ids to ours), `pi` (one format), `repair` (broken
-//! pairs of calls and results, in any format), [`report`] (a plan, for printing), `timestamp`. Another format is one
-//! more module beside `pi`, one more [`Format`], and one more line in [`recognise`] and [`import`].
+//! Reading order: `lines` (text to JSON, with limits), `fields` (JSON that others wrote), `log` (source ids to ours),
+//! `calls` (results to calls), `pi`, `claude` and `codex` (one format each), `repair` (broken pairs of calls and results,
+//! in any format), [`report`] (a plan, for printing), `timestamp`. Another format is one more module beside `pi`, one
+//! more [`Format`], and one more line in [`recognise`] and [`import`].
 
+mod calls;
+mod claude;
+mod codex;
+mod fields;
 mod lines;
 mod log;
 mod pi;
@@ -41,6 +47,10 @@ pub const LINE_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub enum Format {
     /// pi's session files, versions 1 to 3.
     Pi,
+    /// Claude Code's session files.
+    ClaudeCode,
+    /// Codex' session files ("rollouts").
+    Codex,
 }
 
 impl Format {
@@ -48,6 +58,8 @@ impl Format {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pi => "pi",
+            Self::ClaudeCode => "claude-code",
+            Self::Codex => "codex",
         }
     }
 }
@@ -103,7 +115,7 @@ pub struct Imported {
     pub title: Option<String>,
     /// All entries of all branches, in the order of the file.
     pub entries: Vec<Arc<Entry>>,
-    /// The entry from which the session continues: the newest one.
+    /// The entry from which the session continues: the newest one of the conversation.
     pub leaf: Option<EntryId>,
     /// How many entries carry a message.
     pub messages: u64,
@@ -153,6 +165,12 @@ pub fn recognise(text: &str) -> Result<Format, FormatError> {
     if pi::is_pi(text) {
         return Ok(Format::Pi);
     }
+    if codex::is_codex(text) {
+        return Ok(Format::Codex);
+    }
+    if claude::is_claude(text) {
+        return Ok(Format::ClaudeCode);
+    }
     Err(FormatError::Unrecognised)
 }
 
@@ -166,6 +184,8 @@ pub fn recognise(text: &str) -> Result<Format, FormatError> {
 pub fn import(text: &str, options: ImportOptions) -> Result<Imported, FormatError> {
     let mut imported = match recognise(text)? {
         Format::Pi => pi::import(text),
+        Format::ClaudeCode => claude::import(text),
+        Format::Codex => codex::import(text),
     };
     if options.repair {
         let repaired = repair::repair(&imported.entries, imported.leaf);

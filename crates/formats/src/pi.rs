@@ -13,16 +13,15 @@ mod v1;
 #[cfg(test)]
 mod tests;
 
-use greenroom_kernel::carried::Carried;
 use greenroom_kernel::entry::{Compaction, EntryId, EntryKind, Trigger};
 use greenroom_kernel::files::FileOps;
-use greenroom_kernel::message::Usage;
 use greenroom_kernel::size::json::stringify;
 use serde_json::Value;
 
 pub use export::export;
 
-use crate::log::{Log, quoted};
+use crate::fields::{count, flag, items, str_of, text};
+use crate::log::{Log, Source, quoted};
 use crate::{Format, Imported, lines, timestamp};
 
 /// The newest supported version of the format.
@@ -64,17 +63,7 @@ pub(crate) fn import(text: &str) -> Imported {
             None => reader.log.skip(None, None, "a line that is not JSON was left out".into()),
         }
     }
-    Imported {
-        format: Format::Pi,
-        session_id: reader.session_id,
-        title: reader.title,
-        leaf: reader.leaf,
-        messages: 0,
-        skipped: reader.log.skipped,
-        repaired: 0,
-        warnings: reader.log.warnings(),
-        entries: reader.log.entries,
-    }
+    reader.log.imported(Format::Pi, reader.source, reader.leaf)
 }
 
 /// The position of a line in the tree: its id in the file, its parent, and its timestamp, in unix
@@ -92,8 +81,7 @@ struct Reader {
     linear: v1::Linear,
     tools: content::Tools,
     version: Option<u64>,
-    session_id: Option<String>,
-    title: Option<String>,
+    source: Source,
     leaf: Option<EntryId>,
 }
 
@@ -137,7 +125,7 @@ impl Reader {
                 .warn(format!("the file has version {version}, and {VERSION_MAX} is the newest known here"));
         }
         self.version = Some(version);
-        self.session_id = str_of(line, "id").map(str::to_owned);
+        self.source.session_id = str_of(line, "id").map(str::to_owned);
     }
 
     /// Returns the position of a line. A line without an id, like all lines of version 1, is a child of the
@@ -161,7 +149,7 @@ impl Reader {
     }
 
     fn kind(&mut self, kind: &str, line: &Value, place: &Place) -> Result<EntryKind, String> {
-        let text = |field: &str| str_of(line, field).unwrap_or_default().to_owned();
+        let text = |field: &str| text(line, field);
         match kind {
             "message" => {
                 let message = line.get("message").unwrap_or(&Value::Null);
@@ -194,7 +182,7 @@ impl Reader {
                 }
             }
             "session_info" => {
-                self.title = str_of(line, "name").filter(|name| !name.is_empty()).map(str::to_owned);
+                self.source.title = str_of(line, "name").filter(|name| !name.is_empty()).map(str::to_owned);
                 Ok(note("session_info", line, "name"))
             }
             "thinking_level_change" => Ok(note("thinking_level_change", line, "thinkingLevel")),
@@ -214,38 +202,19 @@ impl Reader {
     }
 
     fn compaction(&self, line: &Value, place: &Place) -> Compaction {
-        let from_hook = line.get("fromHook").and_then(Value::as_bool).unwrap_or(false);
-        let previous = self.log.compaction_before(place.parent);
+        let from_hook = flag(line, "fromHook");
         let first_kept = match str_of(line, "firstKeptEntryId") {
             // A compaction that names itself or an unknown entry keeps no earlier entry.
             Some(id) => self.log.resolve(id).flatten(),
             None => line.get("firstKeptEntryIndex").and_then(Value::as_u64).and_then(|at| self.linear.at(at)),
         };
         Compaction {
-            base: previous,
-            previous,
-            first: None,
-            last: None,
             first_kept,
-            summary: str_of(line, "summary").unwrap_or_default().to_owned(),
-            active_request: None,
-            debt: Vec::new(),
-            carried: Carried::default(),
-            recall: None,
             files: files(line),
             trigger: if from_hook { Trigger::Hook } else { Trigger::Threshold },
-            truncated: false,
-            native: None,
             from_hook,
-            is_split_turn: false,
-            tokens_before: line.get("tokensBefore").map_or(0, content::tokens),
-            tokens_after: 0,
-            messages_before: 0,
-            messages_removed: 0,
-            duration_ms: 0,
-            model: String::new(),
-            usage: Usage::default(),
-            cost_microdollars: None,
+            tokens_before: count(line, "tokensBefore"),
+            ..self.log.compaction(place.parent, text(line, "summary"))
         }
     }
 }
@@ -258,13 +227,7 @@ fn note(kind: &str, line: &Value, field: &str) -> EntryKind {
 
 /// Returns the file lists in a line's `details`.
 fn files(line: &Value) -> FileOps {
-    let list = |field: &str| {
-        let paths = line.get("details").and_then(|details| details.get(field)).and_then(Value::as_array);
-        paths.into_iter().flatten().filter_map(Value::as_str)
-    };
+    let details = line.get("details").unwrap_or(&Value::Null);
+    let list = |field: &str| items(details, field).filter_map(Value::as_str);
     FileOps::new(list("readFiles"), list("modifiedFiles"))
-}
-
-fn str_of<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
-    value.get(field).and_then(Value::as_str)
 }

@@ -70,7 +70,7 @@ them but your settings, until the server reports a larger one, or for a day if i
 
 pub(super) const PLAN_EXAMPLES: &str = "\
 Examples:
-  greenroom plan session.jsonl            a session file of another system
+  greenroom plan session.jsonl            a session file of Claude Code, Codex or pi
   greenroom plan demo-20260102-030405     a stored session
   greenroom plan session.jsonl --keep-recent 10000 --json
   greenroom plan session.jsonl --cut nearest --estimator char4     as others do
@@ -192,10 +192,13 @@ there is nothing to compact. Ctrl-C leaves the conversation unchanged.";
 pub(super) const IMPORT_EXAMPLES: &str = "\
 Examples:
   greenroom import session.jsonl
+  greenroom import ~/.claude/projects/*/*.jsonl
+  greenroom import ~/.codex/sessions/*/*/*/*.jsonl
   greenroom import ~/.pi/agent/sessions/*/*.jsonl --json | jq -r .session_id
 
-Each file becomes one session, as a whole or not at all; existing sessions are never changed. If a file cannot be \
-imported, the others still are, and the exit code is not 0.";
+Files of Claude Code, Codex and pi (versions 1 to 3) are recognised by their lines. Each file becomes one session, \
+as a whole or not at all; existing sessions are never changed. If a file cannot be imported, the others still are, and \
+the exit code is not 0.";
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
 Examples:

@@ -137,7 +137,7 @@ fn limit() -> impl clap::builder::TypedValueParser<Value = usize> {
 /// `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// A session file of another system, or a stored session's id or a prefix
+    /// A session file of another system (Claude Code, Codex, pi), or a stored session's id or a prefix
     #[arg(value_name = "FILE|ID")]
     pub(crate) source: String,
     /// How much of the newest conversation to keep, in tokens [default: the configuration's, else a quarter]
@@ -283,7 +283,7 @@ pub(crate) struct AcceptLossArgs {
 /// `import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// Session files; the format is detected (pi, versions 1 to 3)
+    /// Session files; the format is detected (Claude Code, Codex, pi)
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Print JSON: one object per file

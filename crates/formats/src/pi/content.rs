@@ -14,7 +14,7 @@ use greenroom_kernel::plan::call_file;
 use greenroom_kernel::size::json::stringify;
 use serde_json::Value;
 
-use super::str_of;
+use crate::fields::{count, flag, str_of, text};
 
 /// The file that each call touches, by the call's id; `None` if its tool is not known to touch one.
 pub(super) type Tools = HashMap<String, Option<(String, Touch)>>;
@@ -39,17 +39,6 @@ pub(super) fn custom(value: &Value) -> EntryKind {
         content: blocks(value),
         display: flag(value, "display"),
     })
-}
-
-/// Reads a count of tokens, which JavaScript may have written as a float. Anything else is 0.
-pub(super) fn tokens(value: &Value) -> u64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a float that is not a count saturates, for want of a better value"
-    )]
-    let whole = |float: f64| float as u64;
-    value.as_u64().or_else(|| value.as_f64().map(whole)).unwrap_or(0)
 }
 
 fn assistant(message: &Value, tools: &mut Tools) -> AssistantMessage {
@@ -96,7 +85,7 @@ fn part(item: &Value) -> Option<Part> {
 /// to the cache, and pi also gives the total. The total determines the context's size: if it differs from the
 /// sum of the parts, the input absorbs the difference.
 fn usage(usage: &Value) -> Usage {
-    let count = |field: &str| usage.get(field).map_or(0, tokens);
+    let count = |field: &str| count(usage, field);
     let (cached, written) = (count("cacheRead"), count("cacheWrite"));
     let input = count("input").saturating_add(cached).saturating_add(written);
     let output = count("output");
@@ -153,12 +142,4 @@ fn block(item: &Value) -> Option<Block> {
         "image" => Some(Block::Image(Image { media_type: text(item, "mimeType"), data: text(item, "data") })),
         _ => None,
     }
-}
-
-fn text(value: &Value, field: &str) -> String {
-    str_of(value, field).unwrap_or_default().to_owned()
-}
-
-fn flag(value: &Value, field: &str) -> bool {
-    value.get(field).and_then(Value::as_bool).unwrap_or(false)
 }

@@ -305,7 +305,7 @@ fn formats_are_recognised() {
     for (text, expected) in [
         (r#"{"type":"session","id":"s"}"#, Ok(Format::Pi)),
         ("torn\n{\"type\":\"message\",\"message\":{\"role\":\"user\",\"content\":\"x\"}}", Ok(Format::Pi)),
-        (r#"{"type":"session_meta","payload":{}}"#, Err(FormatError::Unrecognised)),
+        (r#"{"type":"session_info","payload":{}}"#, Err(FormatError::Unrecognised)),
         (
             r#"{"type":"user","uuid":"u","message":{"role":"user","content":"x"}}"#,
             Err(FormatError::Unrecognised),

@@ -18,31 +18,31 @@ use serde_json::{Value, json};
 use crate::{ImportOptions, Imported, import};
 
 /// The number of sessions for each property.
-const SEEDS: u64 = 300;
+pub(super) const SEEDS: u64 = 300;
 
 /// A seeded generator of numbers.
-struct Random(greenroom_kernel::random::Random);
+pub(super) struct Random(greenroom_kernel::random::Random);
 
 impl Random {
-    fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self(greenroom_kernel::random::Random::new(seed))
     }
 
     /// Returns a number below `end`.
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).expect("small");
         usize::try_from(self.0.below(end)).expect("below a usize")
     }
 
-    fn percent(&mut self, percent: usize) -> bool {
+    pub(super) fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+    pub(super) fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len())]
     }
 
-    fn text(&mut self) -> String {
+    pub(super) fn text(&mut self) -> String {
         let length = self.below(60);
         (0..length).map(|_| self.pick(&["word ", "é", "漢字", "\n", "fn f() {} ", "0xab12", "😀"])).collect()
     }
@@ -119,7 +119,7 @@ fn imported(text: &str, repair: bool) -> Imported {
 }
 
 /// Returns random options, of comparisons and of production.
-fn options(random: &mut Random) -> PlanOptions {
+pub(super) fn options(random: &mut Random) -> PlanOptions {
     let keep = random.pick(&[1, 20, 60, 200, 700, 2_000, 100_000]);
     let comparison = PlanOptions::comparison(keep, 0);
     if random.percent(40) {
@@ -215,22 +215,27 @@ fn after_a_repair_every_call_has_exactly_one_result_on_every_path() {
         let text = session(seed);
         let imported = imported(&text, true);
         repairs += imported.repaired;
-        let parents: HashSet<EntryId> = imported.entries.iter().filter_map(|entry| entry.parent).collect();
-        for end in imported.entries.iter().filter(|entry| !parents.contains(&entry.id)) {
-            let path = path_to(&imported.entries, Some(end.id)).expect("parents are there");
-            check_pairs(&path).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
-            let sent = project(&path, &[]);
-            let (calls, results) = sent.iter().fold((0, 0), |(calls, results), message| {
-                let is_result = usize::from(matches!(**message, Message::ToolResult(_)));
-                (calls + message.tool_calls().count(), results + is_result)
-            });
-            assert_eq!(calls, results, "seed {seed}: as sent");
-        }
-        let again = crate::repair::repair(&imported.entries, imported.leaf);
-        assert_eq!((again.repairs, again.leaf), (0, imported.leaf), "seed {seed}");
-        assert_eq!(again.entries, imported.entries, "seed {seed}: a second repair changes nothing");
+        check_repaired(seed, &imported);
     }
     assert!(repairs > SEEDS, "{repairs} repairs");
+}
+
+/// Panics if a path of a repaired session has a call without exactly one result, or if a second repair finds something.
+pub(super) fn check_repaired(seed: u64, imported: &Imported) {
+    let parents: HashSet<EntryId> = imported.entries.iter().filter_map(|entry| entry.parent).collect();
+    for end in imported.entries.iter().filter(|entry| !parents.contains(&entry.id)) {
+        let path = path_to(&imported.entries, Some(end.id)).expect("parents are there");
+        check_pairs(&path).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        let sent = project(&path, &[]);
+        let (calls, results) = sent.iter().fold((0, 0), |(calls, results), message| {
+            let is_result = usize::from(matches!(**message, Message::ToolResult(_)));
+            (calls + message.tool_calls().count(), results + is_result)
+        });
+        assert_eq!(calls, results, "seed {seed}: as sent");
+    }
+    let again = crate::repair::repair(&imported.entries, imported.leaf);
+    assert_eq!((again.repairs, again.leaf), (0, imported.leaf), "seed {seed}");
+    assert_eq!(again.entries, imported.entries, "seed {seed}: a second repair changes nothing");
 }
 
 fn check_pairs(path: &[Arc<Entry>]) -> Result<(), String> {
@@ -260,38 +265,45 @@ fn check_pairs(path: &[Arc<Entry>]) -> Result<(), String> {
     }
 }
 
+/// Returns a text with a few pieces cut off, overwritten or repeated.
+pub(super) fn damaged(text: String, random: &mut Random) -> String {
+    let mut bytes = text.into_bytes();
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len());
+        match random.below(3) {
+            0 => bytes.truncate(at.max(60)),
+            1 => bytes[at] = random.pick(&[b'"', b'\\', b'{', b'\n', 0xff, b'0']),
+            // A copy of a piece of the file: repeated ids, and lines within lines.
+            _ => {
+                let piece = bytes[at..bytes.len().min(at + 400)].to_vec();
+                let to = random.below(bytes.len());
+                bytes.splice(to..to, piece);
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Panics if ids are not dense, a parent is not earlier, or the leaf is no entry.
+pub(super) fn check_log(seed: u64, imported: &Imported) {
+    for (index, entry) in imported.entries.iter().enumerate() {
+        assert_eq!(entry.id.0, index as u64, "seed {seed}: ids are dense");
+        assert!(entry.parent.is_none_or(|parent| parent < entry.id), "seed {seed}: parents are earlier");
+    }
+    let known = |id: EntryId| id.0 < imported.entries.len() as u64;
+    assert!(imported.leaf.is_none_or(known), "seed {seed}");
+}
+
 #[test]
 fn a_damaged_file_never_gives_a_cycle() {
     let mut imports = 0;
     for seed in 0..SEEDS {
         let mut random = Random::new(seed);
-        let mut bytes = session(seed).into_bytes();
-        for _ in 0..=random.below(4) {
-            let at = random.below(bytes.len());
-            match random.below(3) {
-                0 => bytes.truncate(at.max(60)),
-                1 => bytes[at] = random.pick(&[b'"', b'\\', b'{', b'\n', 0xff, b'0']),
-                // A copy of a piece of the file: repeated ids, and lines within lines.
-                _ => {
-                    let piece = bytes[at..bytes.len().min(at + 400)].to_vec();
-                    let to = random.below(bytes.len());
-                    bytes.splice(to..to, piece);
-                }
-            }
-        }
-        let text = String::from_utf8_lossy(&bytes);
+        let text = damaged(session(seed), &mut random);
         for repair in [false, true] {
             let Ok(imported) = import(&text, ImportOptions { repair }) else { continue };
             imports += 1;
-            for (index, entry) in imported.entries.iter().enumerate() {
-                assert_eq!(entry.id.0, index as u64, "seed {seed}: ids are dense");
-                assert!(
-                    entry.parent.is_none_or(|parent| parent < entry.id),
-                    "seed {seed}: parents are earlier"
-                );
-            }
-            let known = |id: EntryId| id.0 < imported.entries.len() as u64;
-            assert!(imported.leaf.is_none_or(known), "seed {seed}");
+            check_log(seed, &imported);
             let _: Result<Plan, NothingToCompact> = plan(&imported.path(), &options(&mut random));
         }
     }
