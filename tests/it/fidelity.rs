@@ -4,8 +4,6 @@
 //! Invariants: a list has at least 20 facts, each of which stands in its session, and no question contains its answer.
 //! The recorded sessions are not part of the project: a test that needs an absent one says so, and passes.
 
-/// Replays of a session through the kernel's compactions.
-mod replay;
 /// Recorded sessions, as entries.
 mod sessions;
 /// Synthetic sessions.
@@ -17,9 +15,9 @@ use std::fmt::Write as _;
 use greenroom::CompactionSettings;
 use greenroom_kernel::settings::Strategy;
 use greenroom_simulator::Summariser;
+use greenroom_simulator::replay::{ReplayOptions, ReplayState, Replayed, replay};
 use serde::Deserialize;
 
-use replay::{Replayed, replay};
 use sessions::Session;
 
 /// One fact of a session.
@@ -90,7 +88,8 @@ impl Way {
             Self::Digest => Strategy::Digest,
             Self::Truncate => Strategy::Truncate,
         };
-        let mut settings = CompactionSettings { strategy, ..CompactionSettings::default() };
+        // Every compaction has a summary, so that all are compared after as many.
+        let mut settings = CompactionSettings { strategy, prune: false, ..CompactionSettings::default() };
         if !is_with {
             (settings.user_words, settings.ledger) = (None, None);
         }
@@ -105,21 +104,28 @@ impl Way {
     }
 }
 
-/// How many of the facts that had come up are in the context, and how many had come up.
+/// How many of the facts that had come up are in the context, how many are there or found by one recall with their
+/// question, and how many had come up.
 #[derive(Debug, Clone, Copy, Default)]
 struct Share {
     found: usize,
+    within_reach: usize,
     all: usize,
 }
 
 impl Share {
     fn add(&mut self, other: Self) {
         (self.found, self.all) = (self.found + other.found, self.all + other.all);
+        self.within_reach += other.within_reach;
     }
 
     fn percent(self) -> String {
         let percent = (self.found * 100).checked_div(self.all);
         percent.map_or("–".to_owned(), |percent| format!("{percent} %"))
+    }
+
+    fn percent_within_reach(self) -> String {
+        Self { found: self.within_reach, ..self }.percent()
     }
 }
 
@@ -131,7 +137,7 @@ fn share(
     after: usize,
     kind: Option<&str>,
 ) -> Option<Share> {
-    let state = replayed.states.get(after.checked_sub(1)?)?;
+    let state: &ReplayState = replayed.states.get(after.checked_sub(1)?)?;
     let mut came_up = String::new();
     for text in session.texts().take(state.read) {
         came_up.push_str(&plain(&text));
@@ -142,7 +148,10 @@ fn share(
     for fact in facts.iter().filter(|fact| kind.is_none_or(|kind| fact.kind == kind)) {
         if fact.stands_in(&came_up) {
             share.all += 1;
-            share.found += usize::from(fact.stands_in(&context));
+            let is_there = fact.stands_in(&context);
+            share.found += usize::from(is_there);
+            share.within_reach +=
+                usize::from(is_there || fact.stands_in(&plain(&state.found_by(&fact.question))));
         }
     }
     Some(share)
@@ -159,14 +168,27 @@ fn facts_in_the_context_after_compactions() {
         for window in [8_000, 16_000, 32_000] {
             for way in WAYS {
                 for is_with in [false, true] {
-                    let replayed = replay(&session, window, &way.settings(is_with), way.summariser());
+                    let options = ReplayOptions {
+                        window,
+                        settings: way.settings(is_with),
+                        summariser: way.summariser(),
+                        compactions_max: 5,
+                        summary_ms: 20_000,
+                    };
+                    let replayed = replay(&session.messages, &options);
                     let with = if is_with { "with" } else { "without" };
                     let _ = write!(report, "{name:<22} {window:>6} {:<18} {with:<8}", format!("{way:?}"));
                     for after in [1, 3, 5] {
                         let all = share(&session, &facts, &replayed, after, None);
                         let rules = share(&session, &facts, &replayed, after, Some("constraint"));
                         let text = |share: Option<Share>| share.map_or("–".to_owned(), Share::percent);
-                        let _ = write!(report, " {after}: {:>5} ({:>5} rules)", text(all), text(rules));
+                        let reach = all.map_or("–".to_owned(), Share::percent_within_reach);
+                        let _ = write!(
+                            report,
+                            " {after}: {:>5} +recall {reach:>5} ({:>5} rules)",
+                            text(all),
+                            text(rules)
+                        );
                         totals.entry((way, is_with, after)).or_default().add(all.unwrap_or_default());
                     }
                     let recall: Vec<String> = replayed
@@ -183,7 +205,13 @@ fn facts_in_the_context_after_compactions() {
     }
     for ((way, is_with, after), share) in &totals {
         let with = if *is_with { "with" } else { "without" };
-        let _ = writeln!(report, "all {way:?} {with} after {after}: {} of {}", share.percent(), share.all);
+        let reach = share.percent_within_reach();
+        let _ = writeln!(
+            report,
+            "all {way:?} {with} after {after}: {}, +recall {reach}, of {}",
+            share.percent(),
+            share.all
+        );
     }
     #[expect(clippy::print_stdout, reason = "the report is what the test is run for")]
     {

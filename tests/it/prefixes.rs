@@ -30,7 +30,7 @@ async fn over_a_whole_conversation_nothing_but_compactions_changes_the_prefix() 
         match prompt {
             20 => drop(session.compact(keep(500)).await.unwrap()),
             21 => drop(session.undo_compaction().await.unwrap()),
-            40 => drop(runtime.close("s").await.unwrap()),
+            40 => runtime.close("s").await.unwrap(),
             _ => {}
         }
     }

@@ -148,15 +148,19 @@ pub struct Replaced {
 }
 
 /// Returns the compactions in a session's entries. `leaf` is the end of the current path.
+#[expect(clippy::wildcard_enum_match_arm, reason = "no other kind changes the context for later calls")]
 pub fn list(entries: &[Arc<Entry>], leaf: Option<EntryId>, cost: CallCost) -> Vec<CompactionRecord> {
     let path = path_within(entries, leaf);
     let is_undone = undone_ids(entries);
     let on_path: HashSet<EntryId> = path.iter().map(|entry| entry.id).collect();
     let ended: HashMap<EntryId, (u64, &CompactionEnded)> = entries
         .iter()
-        .filter_map(|entry| match &entry.kind {
-            EntryKind::CompactionEnded(ended) => Some((ended.entry?, (entry.at_ms, ended))),
-            _ => None,
+        .filter_map(|entry| {
+            if let EntryKind::CompactionEnded(ended) = &entry.kind {
+                Some((ended.entry?, (entry.at_ms, ended)))
+            } else {
+                None
+            }
         })
         .collect();
     let mut records: Vec<CompactionRecord> = Vec::new();
@@ -243,9 +247,8 @@ pub fn details(
 }
 
 fn undone_ids(entries: &[Arc<Entry>]) -> HashSet<EntryId> {
-    let undone = |entry: &Arc<Entry>| match entry.kind {
-        EntryKind::CompactionUndone { compaction } => Some(compaction),
-        _ => None,
+    let undone = |entry: &Arc<Entry>| {
+        if let EntryKind::CompactionUndone { compaction } = entry.kind { Some(compaction) } else { None }
     };
     entries.iter().filter_map(undone).collect()
 }

@@ -25,10 +25,8 @@ const COLUMNS: usize = 100;
 pub fn line(record: &CompactionRecord) -> String {
     let mut parts = vec![format!("{:>3}", record.number), trigger(record.trigger).to_owned()];
     if record.outcome.is_installed() {
-        let verb = match record.outcome {
-            CompactionOutcome::Completed => "compacted",
-            _ => record.outcome.as_str(),
-        };
+        let is_whole = record.outcome == CompactionOutcome::Completed;
+        let verb = if is_whole { "compacted" } else { record.outcome.as_str() };
         parts.push(format!(
             "{verb} {} → {} tokens",
             tenths(record.tokens_before),

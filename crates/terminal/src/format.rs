@@ -182,14 +182,10 @@ pub fn continued(from: &str, compacted: &Compacted) -> String {
         );
     }
     let reason = compacted.outcome.reason().unwrap_or("it was interrupted");
-    match compacted.outcome {
-        CompactionOutcome::Nothing { .. } => {
-            format!("continues {from} with the whole conversation: {}", text::nothing_to_compact(reason))
-        }
-        _ => {
-            format!("continues {from} with the whole conversation, since no summary could be made: {reason}")
-        }
+    if let CompactionOutcome::Nothing { .. } = compacted.outcome {
+        return format!("continues {from} with the whole conversation: {}", text::nothing_to_compact(reason));
     }
+    format!("continues {from} with the whole conversation, since no summary could be made: {reason}")
 }
 
 /// Describes a context that will be compacted soon.

@@ -123,7 +123,7 @@ pub(super) fn read(name: &str) -> Option<Session> {
             call(&mut kinds, &mut calls, "read", arguments, text.join(" "), false);
         }
     }
-    Some(Session { kinds })
+    Some(Session::of(kinds))
 }
 
 fn says(content: Vec<Part>, stop: StopReason) -> EntryKind {

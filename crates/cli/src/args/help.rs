@@ -70,7 +70,7 @@ them but your settings, until the server reports a larger one, or for a day if i
 
 pub(super) const PLAN_EXAMPLES: &str = "\
 Examples:
-  greenroom plan session.jsonl            a session file of Claude Code, Codex or pi
+  greenroom plan session.jsonl            a file of Claude Code, Codex or pi
   greenroom plan demo-20260102-030405     a stored session
   greenroom plan session.jsonl --keep-recent 10000 --json
   greenroom plan session.jsonl --cut nearest --estimator char4     as others do
@@ -152,7 +152,7 @@ everything else on a session's current path.";
 
 pub(super) const EVAL_EXAMPLES: &str = "\
 Examples:
-  greenroom eval session.jsonl            what is kept after 1, 3 and 5 compactions in a window of 32,000 tokens
+  greenroom eval session.jsonl            after 1, 3 and 5 compactions
   greenroom eval session.jsonl --window 16000 --strategy digest
   greenroom eval demo-2026 --facts facts.jsonl --json | jq
   greenroom eval session.jsonl --set compaction.ledger=null
@@ -163,7 +163,7 @@ the background. No model is asked.";
 
 pub(super) const FORK_EXAMPLES: &str = "\
 Examples:
-  greenroom fork design-2026              a copy, under a free name that is printed
+  greenroom fork design-2026              a copy; its name is printed
   greenroom fork design-2026 idea --at 31 the conversation up to entry 31
   greenroom fork design-2026 tests --compact 'write the tests'
   greenroom run --session tests -p 'Begin with the parser.'

@@ -172,11 +172,12 @@ pub(crate) struct EvalArgs {
     /// Context window of the simulated model, in tokens
     #[arg(long, default_value_t = 32_000, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(4_000..=2_000_000))]
     pub(crate) window: u64,
-    /// Strategy to compare (repeatable) [default: summarize and digest]
-    #[arg(long = "strategy", value_enum, value_name = "NAME")]
+    /// Strategy to compare: summarize, digest or truncate (repeatable) [default: summarize and digest]
+    #[arg(long = "strategy", value_enum, value_name = "NAME", hide_possible_values = true)]
     pub(crate) strategies: Vec<EvalStrategy>,
-    /// Simulated summariser (repeatable) [default: both]
-    #[arg(long = "summariser", visible_alias = "summarizer", value_enum, value_name = "NAME")]
+    /// Simulated summariser: obedient (does as it is asked) or lossy (has all headings, and almost nothing below them)
+    /// (repeatable) [default: both]
+    #[arg(long = "summariser", visible_alias = "summarizer", value_enum, value_name = "NAME", hide_possible_values = true)]
     pub(crate) summarisers: Vec<Summarises>,
     /// List of facts to look for, one JSON object a line: `question`, and `needles`, texts of which one must occur
     /// [default: FILE.facts.jsonl beside the file, else the facts that the ledger finds]

@@ -54,7 +54,7 @@ fn without_a_model_or_a_summary_nothing_is_spent() {
     let digest = replay(&messages(200, 0), &options(Strategy::Digest, Summariser::Lossy));
     assert_eq!(digest.states.len(), 3);
     assert!(digest.states.iter().all(|state| state.summary_tokens == 0 && state.notice_ms.is_none()));
-    let failed = replay(&messages(25, 0), &options(Strategy::Summarize, Summariser::Empty));
+    let failed = replay(&messages(21, 0), &options(Strategy::Summarize, Summariser::Empty));
     assert_eq!(failed.states.len(), 0, "below the window a failed summary changes nothing");
     assert_eq!(replay(&[], &options(Strategy::Digest, Summariser::Lossy)).states.len(), 0);
 }

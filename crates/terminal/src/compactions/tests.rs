@@ -1,11 +1,13 @@
 //! The texts about compactions.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use greenroom::CompactionBill;
 use serde_json::json;
 
 use super::*;
 
-fn record(of: serde_json::Value) -> CompactionRecord {
+fn record(of: &serde_json::Value) -> CompactionRecord {
     let mut whole = json!({
         "number": 2, "entry_id": 54, "at_ms": 0, "trigger": "threshold", "outcome": "completed",
         "is_undone": false, "is_active": true, "first": 3, "last": 40, "first_kept": 41,
@@ -40,7 +42,7 @@ fn a_compaction_is_told_in_a_line() {
             "  2  manual  failed: the model is down  12.0 s  $0.03",
         ),
     ] {
-        assert_eq!(line(&record(of)), expected);
+        assert_eq!(line(&record(&of)), expected);
     }
 }
 
@@ -53,7 +55,7 @@ fn all_about_a_compaction_is_told_in_lines() {
         "words": [{ "entry": 3, "text": "Fix the parser", "is_rule": false }], "words_left": [9],
         "facts_added": [fact("src/a.rs")], "facts_missing": [fact("src/b.rs")], "summary": "## Goal\nx"
     });
-    let record = serde_json::to_value(record(json!({}))).unwrap();
+    let record = serde_json::to_value(record(&json!({}))).unwrap();
     details.as_object_mut().unwrap().extend(record.as_object().unwrap().clone());
     let text = super::details(&serde_json::from_value(details).unwrap()).join("\n");
     let expected = "\

@@ -90,7 +90,7 @@ fn a_row_is_told_in_a_line() {
     };
     assert_eq!(
         line(&row),
-        "  summarize obedient         3     75 %     95 %    5 %         6k → 3k      12.3k   20.0 s          –"
+        "  summarize obedient         3     75 %     95 %    5 %          6k → 3k      12.3k   20.0 s          –"
     );
     let other =
         Evaluated { strategy: Strategy::Digest, one_recall_away: None, facts: 0, in_context: 0, ..row };

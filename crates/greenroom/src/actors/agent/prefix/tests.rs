@@ -63,7 +63,7 @@ fn what_breaks_a_prefix_is_named() {
         ("a hook", request(&[three.clone(), picture(), two.clone()]), 0, true, Some((PrefixChange::Hook, 0))),
         ("images", request(&[one.clone(), without, two.clone()]), 0, false, Some((PrefixChange::Images, 1))),
         ("fewer messages", request(&[one.clone(), picture()]), 0, false, Some((PrefixChange::Messages, 2))),
-        ("a compaction", request(&[three.clone()]), 1, false, None),
+        ("a compaction", request(std::slice::from_ref(&three)), 1, false, None),
     ] {
         let mut prefix = Prefix::default();
         assert_eq!(prefix.follow(&base, 0, false), None, "{case}: there is none before");
