@@ -33,6 +33,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("memory", "live and sleeping sessions in memory"),
     ("pieces", "one streamed piece"),
     ("plan_cost", "planning and opening, by the length of the history"),
+    ("recall", "searches in a session, by its length"),
     ("run_cost", "one run, by the length of the history"),
     ("spans", "spans and log lines"),
     ("start", "opening a store of 100,000 sessions"),

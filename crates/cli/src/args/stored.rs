@@ -177,7 +177,13 @@ pub(crate) struct EvalArgs {
     pub(crate) strategies: Vec<EvalStrategy>,
     /// Simulated summariser: obedient (does as it is asked) or lossy (has all headings, and almost nothing below them)
     /// (repeatable) [default: both]
-    #[arg(long = "summariser", visible_alias = "summarizer", value_enum, value_name = "NAME", hide_possible_values = true)]
+    #[arg(
+        long = "summariser",
+        visible_alias = "summarizer",
+        value_enum,
+        value_name = "NAME",
+        hide_possible_values = true
+    )]
     pub(crate) summarisers: Vec<Summarises>,
     /// List of facts to look for, one JSON object a line: `question`, and `needles`, texts of which one must occur
     /// [default: FILE.facts.jsonl beside the file, else the facts that the ledger finds]

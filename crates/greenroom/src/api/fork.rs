@@ -86,7 +86,7 @@ impl Runtime {
     /// # use greenroom_simulator::{Echo, Simulator};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
-    /// # let model = Simulator::of(Echo);
+    /// # let model = Simulator::new(greenroom_simulator::SimulatorOptions::new(Echo));
     /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
     /// # let agent = Agent::new("any");
     /// # runtime.open("design", &agent).await?.prompt("Design the parser.").await?;
