@@ -148,23 +148,33 @@ impl Index {
     pub fn find(&self, query: &Query, limit: usize, is_meant: impl Fn(EntryId) -> bool) -> Vec<Hit> {
         let mean = (to_f32(usize::try_from(self.words).unwrap_or(usize::MAX)) / to_f32(self.documents.len()))
             .max(1.0);
-        let mut scores: HashMap<u32, f32> = HashMap::new();
+        // Most searches meet a large part of the documents, so each has a place.
+        let mut scores = vec![0.0_f32; self.documents.len()];
+        let mut met: Vec<u32> = Vec::new();
         for (word, worth) in &query.words {
             for posting in self.postings.get(word).into_iter().flatten() {
                 let length = to_f32(self.documents[posting.document as usize].words as usize) / mean;
                 let times = to_f32(posting.times as usize);
                 let slowed = SATURATION * (1.0 - LENGTH_SHARE + LENGTH_SHARE * length);
-                *scores.entry(posting.document).or_default() +=
-                    worth * times * (SATURATION + 1.0) / (times + slowed);
+                let score = &mut scores[posting.document as usize];
+                if *score == 0.0 {
+                    met.push(posting.document);
+                }
+                *score += worth * times * (SATURATION + 1.0) / (times + slowed);
             }
         }
-        let hit = |(document, score): (u32, f32)| {
+        let hit = |document: u32| {
             let entry = EntryId(u64::from(self.documents[document as usize].entry));
-            is_meant(entry).then_some(Hit { entry, score })
+            is_meant(entry).then_some(Hit { entry, score: scores[document as usize] })
         };
-        let mut hits: Vec<Hit> = scores.into_iter().filter_map(hit).collect();
-        hits.sort_by(|one, other| other.score.total_cmp(&one.score).then(other.entry.cmp(&one.entry)));
-        hits.truncate(limit);
+        let mut hits: Vec<Hit> = met.into_iter().filter_map(hit).collect();
+        let better =
+            |one: &Hit, other: &Hit| other.score.total_cmp(&one.score).then(other.entry.cmp(&one.entry));
+        if hits.len() > limit {
+            hits.select_nth_unstable_by(limit, better);
+            hits.truncate(limit);
+        }
+        hits.sort_by(better);
         hits
     }
 

@@ -10,11 +10,13 @@ use greenroom_kernel::{Entry, Head};
 use crate::error::StoreError;
 use crate::record::{self, StoredRecord};
 
-/// A batch that does not fit into one frame is split into parts of at most this many entries and bytes,
-/// except for an entry that is larger by itself.
-pub(crate) const PART_ENTRIES_MAX: usize = if cfg!(test) { 8 } else { 8_192 };
+/// A large batch, such as an import, is split into parts of at most this many entries and bytes, except for an entry
+/// that is larger by itself. A part is read as a whole, however little of it is wanted, so parts are small.
+pub(crate) const PART_ENTRIES_MAX: usize = if cfg!(test) { 8 } else { 512 };
 
-const PART_BYTES_MAX: usize = 16 << 20;
+const PART_BYTES_MAX: usize = 1 << 20;
+/// Of a batch of more entries, only as many are encoded as fit into a part by their sizes.
+const UNMEASURED_MAX: usize = 16;
 
 /// The content of one frame: a batch, or a part of one.
 pub(crate) struct Part {
@@ -45,6 +47,9 @@ impl Part {
         head: &Arc<Head>,
     ) -> Result<Self, StoreError> {
         let mut count = entries.len().min(PART_ENTRIES_MAX);
+        if count > UNMEASURED_MAX {
+            count = fitting(&entries[..count]);
+        }
         loop {
             let (part, rest) = entries.split_at(count);
             let entries = part.to_vec();
@@ -71,7 +76,24 @@ impl Part {
             {
                 return Ok(Self { kind, count, head, payload: encoded? });
             }
-            count = count.div_ceil(2);
+            // The head takes room, too.
+            count = fitting(part).min(count - 1).max(1);
         }
     }
 }
+
+/// Returns how many of these entries fit into a part by their sizes: at least one. The cost does not depend on the others.
+fn fitting(entries: &[Arc<Entry>]) -> usize {
+    let mut room = PART_BYTES_MAX;
+    let mut fits = |entry: &&Arc<Entry>| {
+        // One that cannot be encoded is refused with its part.
+        let size = record::entry_bytes(entry).unwrap_or(0);
+        let fits = size <= room;
+        room = room.saturating_sub(size);
+        fits
+    };
+    entries.iter().take_while(|entry| fits(entry)).count().max(1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -98,6 +98,11 @@ pub(crate) fn encode(record: &StoredRecord) -> Result<Vec<u8>, StoreError> {
     VERSIONS.encode(record)
 }
 
+/// The size of an entry in a record, in bytes.
+pub(crate) fn entry_bytes(entry: &Entry) -> Result<usize, StoreError> {
+    encode_after::<V1, _>(entry, Vec::new()).map(|bytes| bytes.len())
+}
+
 /// Decodes a record of any version.
 pub(crate) fn decode(bytes: &[u8]) -> Result<StoredRecord, StoreError> {
     VERSIONS.decode(bytes)
