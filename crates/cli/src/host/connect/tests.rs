@@ -392,6 +392,35 @@ async fn a_line_is_the_only_connection_of_its_client() {
     assert_eq!(host.asked().len(), 2 * ATTEMPTS as usize);
 }
 
+/// A lock that is held is waited for, and not for ever.
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_waited_for_until_it_is_free_or_the_time_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lock");
+    std::fs::write(&path, "").unwrap();
+    let lock = std::fs::File::open(&path).unwrap();
+    lock.try_lock().unwrap();
+    let waiting = timeout(Duration::from_secs(30), is_freed(dir.path(), Duration::from_secs(2)));
+    assert_eq!(waiting.await, Ok(false), "it ends although the lock is held");
+    let freed = tokio::spawn(async move {
+        sleep(Duration::from_secs(1)).await;
+        drop(lock);
+    });
+    let waiting = timeout(Duration::from_secs(30), is_freed(dir.path(), Duration::from_secs(20)));
+    assert_eq!(waiting.await, Ok(true));
+    freed.await.unwrap();
+}
+
+#[test]
+fn a_fingerprint_is_that_of_what_the_flags_make() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |model: &ModelArgs| fingerprint(&global(dir.path()), model).unwrap();
+    let plain = ModelArgs::bare();
+    let may_write = ModelArgs { allow_write: true, ..ModelArgs::bare() };
+    assert_eq!((of(&plain).len(), of(&plain)), (64, of(&plain)), "a digest, the same again");
+    assert_ne!(of(&plain), of(&may_write));
+}
+
 #[test]
 fn a_definition_has_the_files_flags_and_keys_of_its_client() {
     let dir = tempfile::tempdir().unwrap();

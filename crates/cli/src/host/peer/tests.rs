@@ -4,7 +4,7 @@
 
 use tokio::net::UnixStream;
 
-use super::{Handle, check_possible, holders, holds, origin, process, refusal};
+use super::{Handle, Stranger, check_possible, holders, holds, origin, process, refusal};
 
 #[test]
 fn who_has_a_lock_is_read_from_the_list_of_locks() {
@@ -46,6 +46,35 @@ async fn a_peer_of_this_process_is_itself() {
     if is_possible {
         assert_eq!(process(&one).expect("it is this one"), own);
     }
+}
+
+#[test]
+fn a_stranger_is_described() {
+    for (stranger, text) in [
+        (Stranger::Gone, "it has ended"),
+        (Stranger::OtherUser, "it is another user's"),
+        (Stranger::OfCommand(7), "a command of a tool started it (process 7)"),
+        (Stranger::Unknown("x".to_owned()), "this system does not say whose it is: x"),
+    ] {
+        assert_eq!(stranger.to_string(), text);
+    }
+}
+
+/// A process that connected and has ended is nobody any more.
+#[tokio::test]
+async fn a_peer_that_has_ended_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let script = format!("import socket; s = socket.socket(socket.AF_UNIX); s.connect({path:?})");
+    let Ok(mut child) = tokio::process::Command::new("python3").arg("-c").arg(script).spawn() else {
+        return; // Without Python there is no other process to connect.
+    };
+    let (stream, _) = listener.accept().await.unwrap();
+    let Ok(handle) = Handle::of(&stream) else { return };
+    child.wait().await.unwrap();
+    assert!(handle.has_ended());
+    assert!(matches!(process(&stream), Err(Stranger::Gone)));
 }
 
 #[test]
