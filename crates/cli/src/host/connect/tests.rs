@@ -400,7 +400,7 @@ async fn a_lock_is_waited_for_until_it_is_free_or_the_time_is_over() {
     std::fs::write(&path, "").unwrap();
     let lock = std::fs::File::open(&path).unwrap();
     lock.try_lock().unwrap();
-    let waiting = timeout(Duration::from_secs(30), is_freed(dir.path(), Duration::from_secs(2)));
+    let waiting = timeout(Duration::from_secs(30), is_freed(dir.path(), Duration::from_millis(2_001)));
     assert_eq!(waiting.await, Ok(false), "it ends although the lock is held");
     let freed = tokio::spawn(async move {
         sleep(Duration::from_secs(1)).await;
