@@ -5,7 +5,7 @@
 //! The recorded sessions are not part of the project: a test that needs an absent one says so, and passes.
 
 /// Recorded sessions, as entries.
-mod sessions;
+pub(crate) mod sessions;
 /// Synthetic sessions.
 mod synthetic;
 

@@ -73,8 +73,13 @@ struct Wait {
     tokens_before: u64,
 }
 
-/// Holds a conversation at a pace until it was compacted five times.
+/// Holds a conversation at an even pace until it was compacted five times.
 async fn paced(is_prepared: bool, pause: Duration) -> (Vec<Wait>, Simulator) {
+    held(is_prepared, std::iter::repeat((300, pause))).await
+}
+
+/// Holds a conversation of prompts of so many tokens, each with the pause after it, until it was compacted five times.
+async fn held(is_prepared: bool, prompts: impl Iterator<Item = (usize, Duration)>) -> (Vec<Wait>, Simulator) {
     let model = slow_summaries();
     let runtime = builder(&model).idle_after(Duration::ZERO).start().await.unwrap();
     let session = runtime.open("s", &prepares(|it| it.background = is_prepared)).await.unwrap();
@@ -104,8 +109,11 @@ async fn paced(is_prepared: bool, pause: Duration) -> (Vec<Wait>, Simulator) {
         }
         waits
     });
-    while session.state().await.unwrap().compactions < 5 {
-        session.prompt(text("question", 300)).await.unwrap();
+    for (tokens, pause) in prompts {
+        if session.state().await.unwrap().compactions >= 5 {
+            break;
+        }
+        session.prompt(text("question", tokens)).await.unwrap();
         tokio::time::sleep(pause).await;
     }
     drop(session);
@@ -138,6 +146,39 @@ async fn a_user_waits_for_what_is_left_of_a_summary() {
     for wait in &foreground {
         assert!(wait.waited_ms >= 18_000 && wait.prepared_ms.is_none(), "{wait:?}");
     }
+}
+
+/// The same over recorded sessions: prompts of the size of each message, at the pace at which they were recorded.
+#[tokio::test(start_paused = true)]
+async fn a_user_waits_for_what_is_left_of_a_summary_at_recorded_paces() {
+    let mut seen = 0;
+    for name in ["codex_2025_09", "claude_code_2.1", "pi_v3_large"] {
+        let Some(session) = crate::fidelity::sessions::read(name) else { continue };
+        let times = session.messages.windows(2).map(|pair| pair[1].at_ms.saturating_sub(pair[0].at_ms));
+        let prompts: Vec<(usize, Duration)> = session
+            .messages
+            .iter()
+            .zip(times)
+            .map(|(entry, pause)| (entry.tokens.clamp(20, 800) as usize, Duration::from_millis(pause)))
+            .collect();
+        let (foreground, _) = held(false, prompts.iter().copied()).await;
+        let (background, model) = held(true, prompts.iter().copied()).await;
+        model.assert_clean();
+        let sum = |waits: &[Wait]| waits.iter().map(|wait| wait.waited_ms).sum::<u64>();
+        #[expect(clippy::print_stdout, reason = "the figures are what the test is run for")]
+        {
+            println!("{name}: {foreground:?}, in the background {background:?}");
+        }
+        assert!(sum(&background) <= sum(&foreground), "{name}: {background:?}, {foreground:?}");
+        for wait in &background {
+            let prepared = wait.prepared_ms.unwrap_or(0);
+            // As the formula of the wait has it: what is left of the summary when it is due, and nothing if it is ready.
+            assert!(wait.waited_ms <= 20_050 - prepared.min(20_000), "{name}: {wait:?}");
+            assert!(u128::from(prepared) <= wait.notice.as_millis() + 50, "{name}: {wait:?}");
+        }
+        seen += background.len();
+    }
+    assert!(seen == 0 || seen >= 9, "{seen} compactions");
 }
 
 /// A preparation leaves the requests of the conversation alone, and is made of one summary.

@@ -8,8 +8,8 @@ use greenroom_kernel::path::{entry_message, is_message};
 use greenroom_kernel::{Entry, EntryId, EntryKind};
 
 /// The messages of a session, in order.
-pub(super) struct Session {
-    pub(super) messages: Vec<Arc<Entry>>,
+pub(crate) struct Session {
+    pub(crate) messages: Vec<Arc<Entry>>,
 }
 
 impl Session {
@@ -26,7 +26,7 @@ impl Session {
 }
 
 /// Returns the session of this name; `None` if it is a recorded one and absent.
-pub(super) fn read(name: &str) -> Option<Session> {
+pub(crate) fn read(name: &str) -> Option<Session> {
     if let Some(session) = super::synthetic::read(name) {
         return Some(session);
     }
