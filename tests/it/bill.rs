@@ -197,3 +197,54 @@ async fn what_a_sub_agent_spent_is_an_entry_of_its_caller() {
     assert_eq!(billed(&session).await, logged(&runtime, "s").await);
     model.assert_clean();
 }
+
+/// What compactions cost and saved is in the reply of each run, in the state, and summed up for a label; and it is what the
+/// log says.
+#[tokio::test(start_paused = true)]
+async fn what_compactions_cost_and_saved_is_told_by_run_session_and_label() {
+    let model = model();
+    let runtime = builder(&model).start().await.unwrap();
+    let small = Agent::new(MODEL).context_window(6_000);
+    let mut sums = Vec::new();
+    for (id, label) in [("a", "one"), ("b", "one"), ("c", "two")] {
+        let session = runtime.open(id, &small).await.unwrap();
+        session.set_label("customer", label).await.unwrap();
+        let mut by_run = greenroom::CompactionBill::default();
+        for prompt in 0..30 {
+            let prompt = Prompt::from(text(&format!("p{prompt}."), 300));
+            let reply = session.prompt(prompt).await.unwrap();
+            by_run.add(&reply.compaction_bill);
+        }
+        let bill = session.state().await.unwrap().compaction_bill;
+        let records = runtime.compaction_records(id).await.unwrap();
+        assert!(records.len() >= 3, "{records:?}");
+        let saved =
+            |of: fn(&greenroom::Saved) -> u64| records.iter().map(|record| of(&record.saved)).sum::<u64>();
+        assert_eq!(
+            (bill.saved_tokens, bill.saved_microdollars),
+            (saved(|it| it.tokens), saved(|it| it.microdollars))
+        );
+        assert!(
+            bill.saved_tokens > 10_000 && bill.saved_microdollars > 0 && bill.cost_microdollars > 0,
+            "{bill:?}"
+        );
+        // What is compacted between runs belongs to none of them; what calls saved belongs to runs alone.
+        assert_eq!(by_run.saved_tokens, bill.saved_tokens);
+        assert!(by_run.cost_microdollars <= bill.cost_microdollars, "{by_run:?} {bill:?}");
+        let spent: u64 = records.iter().filter_map(|record| record.cost_microdollars).sum();
+        assert_eq!(bill.cost_microdollars, spent);
+        sums.push(bill);
+    }
+    // A key that is used again gets the same reply, with its bill.
+    let a = runtime.session("a").await.unwrap();
+    let first = a.prompt("again").once("k").await.unwrap();
+    assert_eq!(a.prompt("again").once("k").await.unwrap(), first);
+    let of = async |label: &str| runtime.sessions().label("customer", label).bill().await.unwrap().compaction;
+    let mut one = sums[0];
+    one.add(&sums[1]);
+    one.add(&first.compaction_bill);
+    assert_eq!((of("one").await.saved_tokens, of("two").await), (one.saved_tokens, sums[2]));
+    let all = runtime.sessions().bill().await.unwrap();
+    assert_eq!(all.compaction.saved_tokens, one.saved_tokens + sums[2].saved_tokens);
+    assert!(all.cost_microdollars > all.compaction.cost_microdollars, "{all:?}");
+}

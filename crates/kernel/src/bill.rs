@@ -45,6 +45,12 @@ impl CompactionBill {
         *self = self.zip(other, u64::saturating_add);
     }
 
+    /// Returns the difference to an earlier bill.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        self.zip(before, u64::saturating_sub)
+    }
+
     fn zip(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
         Self {
             tokens: of(self.tokens, other.tokens),
@@ -77,7 +83,7 @@ impl Bill {
         Self {
             usage: self.usage.since(&before.usage),
             cost_microdollars: self.cost_microdollars.saturating_sub(before.cost_microdollars),
-            compaction: self.compaction.zip(&before.compaction, u64::saturating_sub),
+            compaction: self.compaction.since(&before.compaction),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bill::CompactionBill;
 use crate::context_usage::ContextUsage;
 use crate::files::FileOps;
 use crate::message::{AssistantMessage, Block, Message, Usage};
@@ -172,6 +173,8 @@ pub enum EntryKind {
         outcome: RunOutcome,
         /// The context's size at that time.
         context: ContextUsage,
+        /// What compactions cost during the run, what they saved, and how long they were waited for.
+        compaction_bill: CompactionBill,
     },
     /// Tool results that are shortened from here on, in the model's view.
     Prune(Box<Prune>),

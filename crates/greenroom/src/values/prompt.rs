@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use greenroom_kernel::bill::CompactionBill;
 use greenroom_kernel::context_usage::ContextUsage;
 use greenroom_kernel::entry::RunId;
 use greenroom_kernel::message::{Block, Image, blocks_text};
@@ -104,6 +105,9 @@ pub struct Reply {
     /// runs. At most the newest 32.
     #[serde(default)]
     pub compactions: Vec<Compacted>,
+    /// What compactions cost during the run, what they saved, and how long they were waited for.
+    #[serde(default)]
+    pub compaction_bill: CompactionBill,
     /// See [`Self::tool_calls`].
     #[serde(default)]
     pub(crate) tool_calls: Vec<CallView>,

@@ -123,7 +123,7 @@ impl Head {
             }
             EntryKind::CompactionStarted(_) => self.open_compaction = Some(entry.id),
             EntryKind::CompactionEnded(ended) => self.follow_compaction_end(ended),
-            EntryKind::RunEnded { run, outcome, context } => {
+            EntryKind::RunEnded { run, outcome, context, .. } => {
                 self.interrupted = matches!(outcome, RunOutcome::Interrupted).then_some(*run);
                 self.open_run = None;
                 self.run_terms = self.run_terms.filter(|_| !matches!(outcome, RunOutcome::Completed));

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use super::{InboxItem, Log};
-use crate::bill::{Bill, CallCost};
+use crate::bill::{Bill, CallCost, CompactionBill};
+use crate::context_usage::ContextUsage;
 use crate::entry::{ChildRecord, ChildStage, Entry, EntryId, EntryKind, RunId, RunOutcome, Spender, Spent};
 use crate::head::{Head, SessionState};
 use crate::message::{Block, Message, ToolCall, ToolResult};
@@ -194,9 +195,21 @@ impl Draft {
             _ => self.push(EntryKind::Terms { run, terms }),
         });
         self.head.open_run = Some(run);
+        self.head.run_began_with = self.head.compaction_bill;
         self.head.interrupted = None;
         self.head.run_fingerprint = fingerprint;
         self.head.state = SessionState::Working;
+    }
+
+    /// What compactions cost and saved since the newest run began.
+    pub fn compaction_bill_of_run(&self) -> CompactionBill {
+        self.head.compaction_bill.since(&self.head.run_began_with)
+    }
+
+    /// Ends the run.
+    pub fn end_run(&mut self, run: RunId, outcome: RunOutcome, context: ContextUsage) {
+        let compaction_bill = self.compaction_bill_of_run();
+        self.push(EntryKind::RunEnded { run, outcome, context, compaction_bill });
     }
 
     /// Sets the run that ended unfinished.

@@ -4,7 +4,7 @@
 //! an end; work that waits for people stays open.
 
 use super::{Draft, Log};
-use crate::entry::{CompactionEnded, CompactionOutcome, EntryKind, RunOutcome};
+use crate::entry::{CompactionEnded, CompactionOutcome, RunOutcome};
 use crate::message::Usage;
 use crate::path::open_calls;
 use crate::usage::ContextUsage;
@@ -17,7 +17,7 @@ impl Log {
         draft.close_calls(open_calls(&self.path));
         draft.close_compaction(self);
         if let Some(run) = self.head.open_run {
-            draft.push(EntryKind::RunEnded { run, outcome: RunOutcome::Interrupted, context });
+            draft.end_run(run, RunOutcome::Interrupted, context);
             // If the complete answer was recorded, the run has nothing left to do.
             let is_unfinished = self.unanswered().is_some() || !open_calls(&self.path).is_empty();
             draft.set_interrupted(Some(run).filter(|_| is_unfinished));

@@ -160,7 +160,7 @@ impl Life {
 
     fn end(&mut self, outcome: RunOutcome) {
         let run = self.log.head().open_run.expect("a run is open");
-        self.push(EntryKind::RunEnded { run, outcome, context: context(40) });
+        self.append(|_, draft| draft.end_run(run, outcome, context(40)));
     }
 
     fn end_compaction(&mut self, outcome: CompactionOutcome, trigger: Trigger) {

@@ -30,7 +30,12 @@ fn result(call_id: &str) -> EntryKind {
 fn run_ended() -> EntryKind {
     let window = Window { tokens: None, source: WindowSource::Unknown };
     let context = ContextUsage::new(Measured::default(), window);
-    EntryKind::RunEnded { run: EntryId(0), outcome: RunOutcome::Completed, context }
+    EntryKind::RunEnded {
+        run: EntryId(0),
+        outcome: RunOutcome::Completed,
+        context,
+        compaction_bill: crate::bill::CompactionBill::default(),
+    }
 }
 
 fn fold(kinds: impl IntoIterator<Item = EntryKind>) -> Questions {

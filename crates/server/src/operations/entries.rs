@@ -5,6 +5,7 @@
 //! spent, whole tool results beside the cut ones, a run's terms, labels of the session) is left out.
 
 use greenroom::{SessionSummary, State, Status};
+use greenroom_kernel::bill::CompactionBill;
 use greenroom_kernel::entry::{CompactionOutcome, Delivery, EntryId, RunId, RunOutcome, Sees, Trigger};
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
@@ -192,7 +193,13 @@ pub enum LoggedKind {
         recall: Option<FactRecall>,
     },
     /// A run ended.
-    RunEnded { run: RunId, outcome: RunOutcome, context: ContextUsage },
+    RunEnded {
+        run: RunId,
+        outcome: RunOutcome,
+        context: ContextUsage,
+        #[serde(default)]
+        compaction_bill: CompactionBill,
+    },
     /// An agent was called as a tool: it began, or it ended (`outcome`).
     Child {
         call_id: String,

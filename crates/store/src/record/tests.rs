@@ -179,7 +179,8 @@ fn run_ended(outcome: RunOutcome) -> EntryKind {
 fn run_ended_in(outcome: RunOutcome, window_source: WindowSource) -> EntryKind {
     let measured = Measured { usage_tokens: 2, trailing_tokens: 3 };
     let context = ContextUsage::new(measured, Window { tokens: Some(40), source: window_source });
-    EntryKind::RunEnded { run: EntryId(3), outcome, context }
+    let compaction_bill = CompactionBill { tokens: 41, saved_tokens: 42, ..CompactionBill::default() };
+    EntryKind::RunEnded { run: EntryId(3), outcome, context, compaction_bill }
 }
 
 fn terms() -> Arc<Terms> {
@@ -431,6 +432,7 @@ fn head() -> Head {
             saved_tokens: 34,
             saved_microdollars: 35,
         },
+        run_began_with: CompactionBill { waited_ms: 37, ..CompactionBill::default() },
         saves_tokens: 36,
         automatic_compaction_failures: 13,
         created_at_ms: 14,

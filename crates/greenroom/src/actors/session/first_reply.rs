@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use greenroom_kernel::bill::CompactionBill;
 use greenroom_kernel::entry::EntryKind;
 use greenroom_kernel::log::UntoldCompactions;
 use greenroom_kernel::message::{Block, Message};
@@ -229,7 +230,8 @@ struct FirstRun {
 /// The end of a run.
 struct Ended {
     outcome: RunOutcome,
-    context: Option<ContextUsage>,
+    /// The context's size at the end, and what compactions cost and saved; `None` if it never ran.
+    with: Option<(ContextUsage, CompactionBill)>,
     /// The compactions that its reply reports.
     compactions: Vec<Compacted>,
 }
@@ -300,12 +302,12 @@ impl FirstRun {
                 if self.prompt.is_some_and(|prompt| items.contains(&prompt)) =>
             {
                 let (outcome, compactions) = (RunOutcome::Aborted, Vec::new());
-                self.end = Some(Ended { outcome, context: None, compactions });
+                self.end = Some(Ended { outcome, with: None, compactions });
                 self.is_left = true;
             }
-            EntryKind::RunEnded { run, outcome, context } if Some(*run) == self.run => {
+            EntryKind::RunEnded { run, outcome, context, compaction_bill } if Some(*run) == self.run => {
                 let (outcome, compactions) = (outcome.clone(), told_compactions(self.compactions.iter()));
-                self.end = Some(Ended { outcome, context: Some(*context), compactions });
+                self.end = Some(Ended { outcome, with: Some((*context, *compaction_bill)), compactions });
             }
             EntryKind::Note { kind, .. } if kind == RUN_RESUMED && self.run.is_some() && !self.is_left => {
                 self.run = Some(entry.id);
@@ -318,7 +320,7 @@ impl FirstRun {
 
     /// Returns the complete answer, if there is one, even if only the record of the run's end is missing.
     fn answer(&self, is_tail: bool) -> Option<Reply> {
-        let Ended { outcome, context, compactions } = self.end.as_ref()?;
+        let Ended { outcome, with, compactions } = self.end.as_ref()?;
         let is_whole = match outcome {
             RunOutcome::Completed => true,
             RunOutcome::Interrupted => is_tail && self.told.is_whole(),
@@ -328,7 +330,7 @@ impl FirstRun {
             | RunOutcome::Unknown
             | _ => false,
         };
-        is_whole.then(|| Some(self.told.clone().reply(self.run?, (*context)?, compactions.clone())))?
+        is_whole.then(|| Some(self.told.clone().reply(self.run?, (*with)?, compactions.clone())))?
     }
 
     /// Returns the result of the run. `gone` is the error if the session ended first.

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::bill::CompactionBill;
 use greenroom_kernel::entry::Entry;
 use greenroom_kernel::log::Log;
 use greenroom_kernel::message::{Message, StopReason};
@@ -398,7 +399,7 @@ impl ClosingRun {
     /// Returns its callers, and their result. `gone` is the error if the session ends or `is_deleting`.
     pub(super) fn reply(
         &mut self,
-        context: ContextUsage,
+        ended_with: (ContextUsage, CompactionBill),
         compactions: Vec<Compacted>,
         gone: impl FnOnce() -> Error,
         is_deleting: bool,
@@ -406,7 +407,7 @@ impl ClosingRun {
         let run = &mut self.run;
         let result = match &self.outcome {
             RunOutcome::Completed => {
-                Ok(std::mem::take(&mut run.told).reply(run.stamp.run, context, compactions))
+                Ok(std::mem::take(&mut run.told).reply(run.stamp.run, ended_with, compactions))
             }
             // A sub-agent's run is aborted when the session above it is deleted.
             RunOutcome::Aborted if !is_deleting => Err(Error::Aborted),
@@ -442,11 +443,16 @@ impl Told {
         self.stop.is_some_and(|stop| !stop.is_partial() && !is_open(stop))
     }
 
-    /// Returns the reply of a run that ended with a context of this size.
-    pub(super) fn reply(self, run: EntryId, context: ContextUsage, compactions: Vec<Compacted>) -> Reply {
+    /// Returns the reply of a run that ended with a context of this size, and with this bill of compactions.
+    pub(super) fn reply(
+        self,
+        run: EntryId,
+        (context, compaction_bill): (ContextUsage, CompactionBill),
+        compactions: Vec<Compacted>,
+    ) -> Reply {
         // A completed run has an answer.
         let stop = self.stop.unwrap_or(StopReason::Stop);
         let Self { text, model, usage, steps, tool_calls, .. } = self;
-        Reply { text, stop, model, run, context, usage, steps, compactions, tool_calls }
+        Reply { text, stop, model, run, context, usage, steps, compactions, compaction_bill, tool_calls }
     }
 }

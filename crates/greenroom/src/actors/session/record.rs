@@ -239,14 +239,16 @@ impl SessionState {
         let (run, last) = (closing.stamp().run, std::mem::take(&mut closing.last));
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.repeat(&last);
-        draft.push(EntryKind::RunEnded { run, outcome: closing.outcome.clone(), context });
+        draft.end_run(run, closing.outcome.clone(), context);
         if let Some(failure) = closing.passing_failure() {
             draft.set_interrupted(Some(run));
             self.hold_back_left(&Error::Model(failure.clone()));
         }
         let compactions = told_compactions(self.log.untold_compactions());
         let is_deleting = self.shared.is_deleting();
-        let (to, reply) = closing.reply(context, compactions, || self.shared.gone(), is_deleting);
+        let ended_with = draft.compaction_bill_of_run();
+        let (to, reply) =
+            closing.reply((context, ended_with), compactions, || self.shared.gone(), is_deleting);
         let answer = (!to.is_empty()).then(|| Box::new(Answer { to, reply }));
         let ended = (!last.is_empty()).then_some(closing.stamp());
         let mut after = AfterAppend { then: answer.map(RunCompletion::new), ended };

@@ -15,7 +15,12 @@ fn runs(drawn: &str, open_run: Option<u64>) -> Vec<Option<u64>> {
             let kind = match &what[..1] {
                 "m" => EntryKind::message(Message::User(Vec::new())),
                 "n" => EntryKind::Note { kind: RUN_RESUMED.into(), data: run.to_string() },
-                _ => EntryKind::RunEnded { run, outcome: RunOutcome::Completed, context: context() },
+                _ => EntryKind::RunEnded {
+                    run,
+                    outcome: RunOutcome::Completed,
+                    context: context(),
+                    compaction_bill: greenroom_kernel::bill::CompactionBill::default(),
+                },
             };
             Entry {
                 id: EntryId(id),

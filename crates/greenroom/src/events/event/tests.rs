@@ -391,6 +391,7 @@ fn states_replies_options_and_summaries_read_back() {
         usage: Usage { output_tokens: 3, ..Usage::default() },
         steps: 2,
         compactions: vec![compacted(CompactionOutcome::Completed)],
+        compaction_bill: crate::CompactionBill { waited_ms: 4, ..Default::default() },
         tool_calls: vec![CallView { id: "c".into(), name: "read".into(), arguments: "{}".into() }],
     });
     check(&State {

@@ -144,7 +144,9 @@ impl LoggedKind {
                 cost_microdollars,
                 recall,
             },
-            EntryKind::RunEnded { run, outcome, context } => Self::RunEnded { run, outcome, context },
+            EntryKind::RunEnded { run, outcome, context, compaction_bill } => {
+                Self::RunEnded { run, outcome, context, compaction_bill }
+            }
             EntryKind::Child(ChildRecord { call_id, name, session, stage }) => {
                 let (started, outcome) = match stage {
                     ChildStage::Started => (None, None),
@@ -313,7 +315,9 @@ impl LoggedKind {
                 cost_microdollars,
                 recall,
             }),
-            Self::RunEnded { run, outcome, context } => EntryKind::RunEnded { run, outcome, context },
+            Self::RunEnded { run, outcome, context, compaction_bill } => {
+                EntryKind::RunEnded { run, outcome, context, compaction_bill }
+            }
             Self::Child { call_id, name, session, started, outcome } => {
                 let stage = match (started, outcome) {
                     (Some(started), Some(outcome)) => ChildStage::Ended { started, outcome },

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use greenroom_kernel::Head;
+use greenroom_kernel::bill::CompactionBill;
 use greenroom_kernel::entry::{ChildStage, CompactionOutcome, Delivery, RunOutcome, Sees, Trigger};
 use greenroom_kernel::files::Touch;
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
@@ -179,7 +180,12 @@ fn kinds() -> Vec<EntryKind> {
         },
         EntryKind::LeafMoved { to: None },
         EntryKind::CompactionEnded(ended),
-        EntryKind::RunEnded { run: id(0), outcome: RunOutcome::Completed, context },
+        EntryKind::RunEnded {
+            run: id(0),
+            outcome: RunOutcome::Completed,
+            context,
+            compaction_bill: CompactionBill { saved_tokens: 7, ..CompactionBill::default() },
+        },
         child(ChildStage::Started),
         child(ChildStage::Ended { started: id(4), outcome: RunOutcome::Aborted }),
         EntryKind::Question(Arc::new(asked)),
