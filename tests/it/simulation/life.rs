@@ -107,7 +107,7 @@ struct Pending {
 
 /// The answer to a request.
 enum Done {
-    Replied(Reply),
+    Replied(Box<Reply>),
     Queued(EntryId),
     /// How many sessions were resumed.
     Finished(Vec<Resumed>),
@@ -508,17 +508,23 @@ impl World<'_> {
                         } else {
                             session.abort()
                         }
-                        run.reply().await.map(Done::Replied)
+                        run.reply().await.map(|reply| Done::Replied(Box::new(reply)))
                     };
                     ("early abort", work.boxed())
                 } else {
-                    ("prompt", async move { session.prompt(text).await.map(Done::Replied) }.boxed())
+                    (
+                        "prompt",
+                        async move { session.prompt(text).await.map(|reply| Done::Replied(Box::new(reply))) }
+                            .boxed(),
+                    )
                 }
             }
             43..=51 if once_in(&mut self.handle_dice, 3) => {
                 let (number, text) = self.new_input(index, "steer");
                 input = Some(number);
-                let work = async move { session.steer(text).await?.reply().await.map(Done::Replied) };
+                let work = async move {
+                    session.steer(text).await?.reply().await.map(|reply| Done::Replied(Box::new(reply)))
+                };
                 ("awaited steer", work.boxed())
             }
             43..=51 => {
@@ -562,7 +568,10 @@ impl World<'_> {
             78..=79 => {
                 ("undo", async move { session.undo_compaction().await.map(|_| Done::Nothing) }.boxed())
             }
-            80..=83 => ("resume", async move { session.resume().await.map(Done::Replied) }.boxed()),
+            80..=83 => (
+                "resume",
+                async move { session.resume().await.map(|reply| Done::Replied(Box::new(reply))) }.boxed(),
+            ),
             84..=85 if once_in(&mut self.handle_dice, 2) => {
                 ("clear", async move { session.clear_inbox().await.map(Done::Cleared) }.boxed())
             }

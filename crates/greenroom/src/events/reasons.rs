@@ -5,7 +5,7 @@
 use crate::values::names::names;
 
 names! {
-    /// Why a model call waits: see [`EventKind::QueueUpdate`].
+    /// Why a model call waits: see [`EventKind::QueueUpdate`](crate::EventKind::QueueUpdate).
     pub enum QueueReason ("reason to wait") {
         /// The provider has the maximum number of concurrent calls.
         Places = "places",

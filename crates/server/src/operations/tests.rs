@@ -163,9 +163,10 @@ async fn every_operation_does_what_it_says() {
     let none = client.ask("session/compaction", json!({ "session_id": "d", "number": 9 })).await;
     let Err(Refused::Parameters(said)) = none else { panic!("{none:?}") };
     assert!(said.starts_with("session d has ") && said.ends_with("and no number 9"), "{said}");
-    let none = client.ask("session/compaction", json!({ "session_id": "b" })).await;
+    client.ask("session/prompt", json!({ "session_id": "n", "text": "new" })).await.unwrap();
+    let none = client.ask("session/compaction", json!({ "session_id": "n" })).await;
     let Err(Refused::Parameters(said)) = none else { panic!("{none:?}") };
-    assert_eq!(said, "session b has no compactions");
+    assert_eq!(said, "session n has no compactions");
     let both =
         client.ask("session/fork", json!({ "session_id": "b", "to": "e", "entry_id": 1, "goal": "x" })).await;
     assert!(matches!(both, Err(Refused::Parameters(_))), "{both:?}");
