@@ -48,6 +48,11 @@ impl BaseUrl {
         self.0.scheme() == "https"
     }
 
+    /// Returns the path, without a slash at the end.
+    pub(crate) fn path(&self) -> &str {
+        self.0.path().trim_end_matches('/')
+    }
+
     pub(crate) fn query(&self) -> Vec<(String, String)> {
         self.0.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect()
     }

@@ -216,10 +216,13 @@ pub(crate) trait Decoder: Send {
     ) -> Result<AssistantMessage, ProviderError>;
 }
 
-/// Whether a server is OpenAI's own or Azure's, which know what other servers refuse.
+/// Whether a server is OpenAI's own or Azure's, which know what other servers refuse. A Foundry resource of Azure's offers
+/// OpenAI's API below `/openai` alone.
 pub(crate) fn is_openai(options: &ServerOptions) -> bool {
     let host = options.base_url.host();
-    host == "api.openai.com" || host.ends_with(".openai.azure.com")
+    host == "api.openai.com"
+        || host.ends_with(".openai.azure.com")
+        || (host.ends_with(".services.ai.azure.com") && options.base_url.path().starts_with("/openai/"))
 }
 
 /// Returns the failure that an error in place of a piece of an answer means: as classified, or `Malformed` if the
@@ -289,6 +292,33 @@ pub(crate) fn merge(body: &mut Map<String, Value>, own: &Map<String, Value>) {
             _ => {
                 body.insert(name.clone(), value.clone());
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_openai;
+    use crate::ServerOptions;
+
+    /// The servers that get fields which strict servers refuse.
+    #[test]
+    fn servers_of_openai_and_azure_are_recognised() {
+        for (base_url, expected) in [
+            ("https://api.openai.com/v1", true),
+            ("https://mine.openai.azure.com/openai/v1", true),
+            ("https://mine.services.ai.azure.com/openai/v1", true),
+            ("https://mine.services.ai.azure.com/openai/v1?api-version=preview", true),
+            // Other vendors' APIs of the same resource.
+            ("https://mine.services.ai.azure.com/models", false),
+            ("https://mine.services.ai.azure.com/anthropic/v1", false),
+            ("https://mine.services.ai.azure.com.example.org/openai/v1", false),
+            ("https://api.openai.com.example.org/v1", false),
+            ("https://bedrock-mantle.eu-west-1.api.aws/openai/v1", false),
+            ("http://localhost:11434/v1", false),
+        ] {
+            let options = ServerOptions { base_url: base_url.parse().expect("a URL"), ..ServerOptions::default() };
+            assert_eq!(is_openai(&options), expected, "{base_url}");
         }
     }
 }

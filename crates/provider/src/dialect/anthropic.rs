@@ -41,6 +41,9 @@ const COUNTED: &[&str] = &[
 /// The output limit of requests that name none, in tokens: the API requires a limit.
 const OUTPUT_TOKENS_MAX: u64 = 32_000;
 
+/// The ends of the names of Bedrock's hosts: its older endpoint, that in China, and its newer endpoint.
+const BEDROCK_HOSTS: [&str; 3] = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"];
+
 /// The dialect of one server.
 #[derive(Debug)]
 pub(crate) struct Anthropic {
@@ -64,7 +67,7 @@ impl Anthropic {
         let host = options.base_url.host();
         let place = if host.ends_with("aiplatform.googleapis.com") {
             Place::Vertex
-        } else if host.ends_with(".amazonaws.com") {
+        } else if BEDROCK_HOSTS.iter().any(|end| host.ends_with(end)) {
             Place::Bedrock
         } else {
             Place::Anthropic

@@ -772,14 +772,13 @@ fn each_place_has_its_address_and_key() {
     let (own, bearer) = (("x-api-key", "k"), ("authorization", "Bearer k"));
     check("https://api.anthropic.com/v1", "claude-x", true, "messages", own, true);
     check("https://name.services.ai.azure.com/anthropic/v1", "claude-x", true, "messages", own, true);
-    check(
-        "https://bedrock-runtime.eu-west-1.amazonaws.com/anthropic/v1",
-        "claude-x",
-        true,
-        "messages",
-        bearer,
-        true,
-    );
+    for host in [
+        "bedrock-runtime.eu-west-1.amazonaws.com",
+        "bedrock-runtime.cn-north-1.amazonaws.com.cn",
+        "bedrock-mantle.eu-west-1.api.aws",
+    ] {
+        check(&format!("https://{host}/anthropic/v1"), "claude-x", true, "messages", bearer, true);
+    }
     let vertex =
         "https://aiplatform.googleapis.com/v1/projects/p/locations/global/publishers/anthropic/models";
     check(vertex, "claude-x@1", true, "claude-x@1:streamRawPredict", bearer, false);
@@ -976,6 +975,7 @@ fn models_and_places_that_compact_by_themselves() {
         ("https://api.anthropic.com/v1", "claude-opus-4-5", None),
         ("https://x.services.ai.azure.com/anthropic/v1", "claude-opus-5-5", readable),
         ("https://bedrock-runtime.us-east-1.amazonaws.com/anthropic/v1", "claude-opus-5-5", None),
+        ("https://bedrock-mantle.us-east-1.api.aws/anthropic/v1", "claude-opus-5-5", None),
     ] {
         assert_eq!(can(base, model), expected, "{base} {model}");
     }

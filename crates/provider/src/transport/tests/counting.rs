@@ -32,6 +32,7 @@ async fn a_server_without_the_operation_is_asked_once() {
 async fn places_without_the_operation_are_not_asked() {
     for base_url in [
         "https://bedrock-runtime.region.amazonaws.com:1/anthropic/v1",
+        "https://bedrock-mantle.region.api.aws:1/anthropic/v1",
         "https://region-aiplatform.googleapis.com:1/v1/projects/p/locations/l/publishers/anthropic/models",
     ] {
         let options = ServerOptions { api: Api::Anthropic, ..options(base_url) };
