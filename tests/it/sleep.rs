@@ -3,11 +3,13 @@
 //! Invariants: a test counts the replies to callers; a sleeping session is woken by any use.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
+use greenroom::SharedProvider;
 use greenroom::prelude::*;
+use greenroom::provider::{Provider, ProviderError, ReplyStream, Request};
 use greenroom_simulator::{Answer as Said, ByPurpose, CallInfo, Echo, Function, SeenRequest, Summariser};
 
 use crate::support::{agent, builder, drain, simulator};
@@ -220,6 +222,63 @@ async fn manual() {
         println!(
             "round {round}: {prompts} prompts answered in {:.1} s, none interrupted, none left; sessions fell asleep {sleeps} times",
             began.elapsed().as_secs_f64()
+        );
+    }
+}
+
+/// A model that notes for which sessions it need keep nothing.
+struct Noting {
+    model: Arc<dyn Provider>,
+    released: Arc<Mutex<Vec<String>>>,
+}
+
+impl Provider for Noting {
+    fn name(&self) -> &str {
+        self.model.name()
+    }
+
+    fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
+        self.model.stream(request)
+    }
+
+    fn release(&self, session: &str) {
+        self.released.lock().unwrap().push(session.to_owned());
+    }
+}
+
+/// Providers keep something between the requests of a session: not while it sleeps, nor when it is closed.
+#[tokio::test(start_paused = true)]
+async fn providers_keep_nothing_for_sessions_that_sleep() {
+    let model = simulator(Echo, 100_000);
+    let noting = || {
+        let released = Arc::<Mutex<Vec<String>>>::default();
+        (Arc::new(Noting { model: model.provider(), released: Arc::clone(&released) }), released)
+    };
+    let ((of_runtime, by_runtime), (of_agent, by_agent)) = (noting(), noting());
+    let taken = |released: &Mutex<Vec<String>>| std::mem::take(&mut *released.lock().unwrap());
+    let runtime = Runtime::builder()
+        .in_memory()
+        .provider(of_runtime)
+        .idle_after(Duration::from_secs(60))
+        .start()
+        .await
+        .unwrap();
+    let own = agent(100_000).own_provider(&SharedProvider::new(of_agent));
+    for (id, agent, of_own) in [("plain", &agent(100_000), &[][..]), ("own", &own, &["own"][..])] {
+        let session = runtime.open(id, agent).await.unwrap();
+        session.prompt("Hello").await.unwrap();
+        assert_eq!((taken(&by_runtime), taken(&by_agent)), (vec![], vec![]), "{id} is awake");
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert!(runtime.live().await.unwrap().is_empty(), "it sleeps");
+        assert_eq!(
+            (&*taken(&by_runtime), &*taken(&by_agent)),
+            (&[id.to_owned()][..], &*of_own.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>())
+        );
+        session.prompt("Hello again").await.unwrap();
+        runtime.close(id).await.unwrap();
+        assert_eq!(
+            (&*taken(&by_runtime), &*taken(&by_agent)),
+            (&[id.to_owned()][..], &*of_own.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>())
         );
     }
 }

@@ -9,6 +9,7 @@ mod anthropic;
 pub(crate) mod chat;
 mod fields;
 mod gemini;
+pub(crate) mod history;
 pub(crate) mod ids;
 mod responses;
 
@@ -16,12 +17,14 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use greenroom_kernel::{AssistantMessage, Block, FailureClass, Message, Part, StopReason};
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub(crate) use self::history::History;
 pub(crate) use self::ids::Ids;
 use crate::classify::{blames_request, classify, one_line};
 use crate::transport::{Endpoint, ServerOptions};
@@ -66,16 +69,22 @@ pub(crate) struct Encoded {
     pub(crate) path: String,
     /// Headers of this request alone.
     pub(crate) headers: HeaderMap,
-    pub(crate) body: Vec<u8>,
+    /// The body, in pieces.
+    pub(crate) body: Vec<Bytes>,
 }
 
 /// A wire format.
 pub(crate) trait Dialect: fmt::Debug + Send + Sync {
-    /// Encodes a request.
+    /// Encodes a request. `history` holds what was written for the request before it, if there was one.
     ///
     /// # Errors
     /// The reason why it cannot be sent, as a clause.
-    fn encode(&self, request: &Request, options: &ServerOptions) -> Result<Encoded, String>;
+    fn encode(
+        &self,
+        request: &Request,
+        options: &ServerOptions,
+        history: &mut History,
+    ) -> Result<Encoded, String>;
 
     /// Creates the decoder of one answer.
     fn decoder(&self) -> Box<dyn Decoder>;
@@ -256,8 +265,8 @@ pub(crate) fn with_calls(stop: StopReason, content: &[Part]) -> StopReason {
     }
 }
 
-/// Returns about how many bytes a request has, so that its text need not move while it grows.
-pub(crate) fn size_hint(request: &Request) -> usize {
+/// Returns about how many bytes a message has on the wire, so that its text need not move while the request grows.
+pub(crate) fn size_hint(message: &Message) -> usize {
     const FRAME: usize = 128;
     let of_blocks = |blocks: &[Block]| -> usize {
         let of_block = |block: &Block| match block {
@@ -274,14 +283,47 @@ pub(crate) fn size_hint(request: &Request) -> usize {
         Part::ToolCall(call) => FRAME + call.arguments.len(),
         _ => 0,
     };
-    let of_message = |message: &Message| match message {
-        Message::User(blocks) => of_blocks(blocks),
-        Message::Assistant(answer) => answer.content.iter().map(of_part).sum(),
-        Message::ToolResult(result) => FRAME + of_blocks(&result.content),
-    };
-    let messages: usize = request.messages.iter().map(|message| FRAME + of_message(message)).sum();
-    let tools = request.tools.len() * 4 * FRAME;
-    tools + (request.system.as_ref().map_or(0, String::len) + messages) * 17 / 16
+    FRAME
+        + match message {
+            Message::User(blocks) => of_blocks(blocks),
+            Message::Assistant(answer) => answer.content.iter().map(of_part).sum(),
+            Message::ToolResult(result) => FRAME + of_blocks(&result.content),
+        }
+}
+
+/// Below this size a body is sent in one piece, in bytes: copying it costs less than sending pieces.
+const PIECES_BYTES_MIN: usize = 64 * 1024;
+
+/// Returns a body in pieces: an object with the fields of `before`, the conversation as a list under `name`, and the
+/// fields of `after`. `first` is an element in front of the conversation, or empty.
+pub(crate) fn body(
+    before: &impl Serialize,
+    name: &str,
+    first: &[u8],
+    conversation: Vec<Bytes>,
+    after: &impl Serialize,
+) -> serde_json::Result<Vec<Bytes>> {
+    let mut head = serde_json::to_vec(before)?;
+    // The closing brace.
+    head.pop();
+    if head.len() > 1 {
+        head.push(b',');
+    }
+    head.extend_from_slice(format!("\"{name}\":[").as_bytes());
+    head.extend_from_slice(first);
+    if !first.is_empty() && !conversation.is_empty() {
+        head.push(b',');
+    }
+    let fields = serde_json::to_vec(after)?;
+    let mut tail = vec![b']'];
+    if fields.len() > 2 {
+        tail.push(b',');
+    }
+    tail.extend_from_slice(&fields[1..]);
+    let pieces: Vec<Bytes> =
+        std::iter::once(head.into()).chain(conversation).chain(std::iter::once(tail.into())).collect();
+    let is_small = pieces.iter().map(Bytes::len).sum::<usize>() < PIECES_BYTES_MIN;
+    Ok(if is_small { vec![pieces.concat().into()] } else { pieces })
 }
 
 /// Adds the user's own fields to a body. Objects are merged, and otherwise the user's value replaces ours.
@@ -317,7 +359,8 @@ mod tests {
             ("https://bedrock-mantle.eu-west-1.api.aws/openai/v1", false),
             ("http://localhost:11434/v1", false),
         ] {
-            let options = ServerOptions { base_url: base_url.parse().expect("a URL"), ..ServerOptions::default() };
+            let options =
+                ServerOptions { base_url: base_url.parse().expect("a URL"), ..ServerOptions::default() };
             assert_eq!(is_openai(&options), expected, "{base_url}");
         }
     }

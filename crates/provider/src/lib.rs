@@ -154,6 +154,10 @@ pub trait Provider: Send + Sync + 'static {
         async { Ok(None) }.boxed()
     }
 
+    /// Forgets what is kept for the next request of a session, to which [`Request::session`] belongs: it sleeps, has ended
+    /// or was deleted. A later request of the session is possible, and may cost more.
+    fn release(&self, _session: &str) {}
+
     /// Returns the output limit, in tokens, of a request whose `output_tokens_max` is `None`; `None` if such
     /// a request is sent without a limit. A run must know the limit in order to lower it.
     fn output_tokens_max(&self) -> Option<u64> {

@@ -8,6 +8,7 @@
 mod body;
 mod connection;
 mod count;
+mod histories;
 mod key;
 mod limits;
 mod listing;
@@ -27,6 +28,7 @@ use http::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use self::histories::Histories;
 pub use self::key::KeySource;
 use self::key::Keys;
 pub use self::options::{
@@ -34,9 +36,10 @@ pub use self::options::{
     ServerOptions,
 };
 use self::send::Template;
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, Encoded, History};
 use crate::{
-    ModelSettings, NativeCompaction, Provider, ProviderError, ReplyStream, Request, ResentReasoning, Served,
+    ModelSettings, NativeCompaction, Provider, ProviderError, Purpose, ReplyStream, Request, ResentReasoning,
+    Served,
 };
 
 /// The longest wait because of a limit that a server states: as long as a `Retry-After` is followed.
@@ -59,6 +62,8 @@ struct Server {
     endpoint: Arc<Endpoint>,
     /// The requests without a body that were made so far, by their paths.
     templates: Mutex<HashMap<String, Arc<Template>>>,
+    /// The conversations of sessions, as they were written last.
+    histories: Mutex<Histories>,
     /// The models for which the server refused to compact a conversation, because it cannot.
     no_compaction: Mutex<HashSet<String>>,
     /// The keys, if they change.
@@ -98,6 +103,7 @@ impl HttpProvider {
             without_pool: OnceLock::new(),
             endpoint: Arc::new(endpoint(&options, &*dialect)?),
             templates: Mutex::default(),
+            histories: Mutex::default(),
             no_compaction: Mutex::default(),
             keys: Keys::new(options.key_source.clone()),
             used_up_until: Mutex::new(None),
@@ -149,12 +155,31 @@ impl Provider for HttpProvider {
         Some(until.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero())
     }
 
+    fn release(&self, session: &str) {
+        self.server.histories.lock().take(session);
+    }
+
     fn output_tokens_max(&self) -> Option<u64> {
         self.server.dialect.output_tokens_max(&self.server.options)
     }
 }
 
 impl Server {
+    /// Encodes a request of a session, with what was written for the request before it.
+    fn encode(&self, request: &Request) -> Result<Encoded, String> {
+        // Requests for summaries have conversations of their own.
+        let is_kept = request.purpose == Purpose::Step && !request.session.is_empty();
+        let mut history = match is_kept {
+            true => self.histories.lock().take(&request.session),
+            false => History::default(),
+        };
+        let encoded = self.dialect.encode(request, &self.options, &mut history);
+        if is_kept && encoded.is_ok() {
+            self.histories.lock().put(&request.session, history);
+        }
+        encoded
+    }
+
     /// Removes the key from an error, because some servers repeat the key that they refuse.
     fn without_key(&self, mut error: ProviderError) -> ProviderError {
         for key in [self.options.api_key.clone(), self.keys.newest()].into_iter().flatten() {

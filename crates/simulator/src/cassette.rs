@@ -225,6 +225,10 @@ impl Provider for Recorder {
         self.provider.resent_reasoning(settings)
     }
 
+    fn release(&self, session: &str) {
+        self.provider.release(session);
+    }
+
     fn output_tokens_max(&self) -> Option<u64> {
         self.provider.output_tokens_max()
     }

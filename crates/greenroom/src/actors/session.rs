@@ -210,6 +210,7 @@ impl Actor for Session {
             state.shared.set_closing(true);
             state.shared.cancel_run();
         }
+        state.deps.release(&state.shared.id, &state.definition.agent);
         Ok(())
     }
 }

@@ -90,6 +90,14 @@ impl Deps {
         self.lanes.get(agent.provider.as_deref().unwrap_or(&self.default_provider))
     }
 
+    /// Tells the providers that a session with this agent makes no request for now.
+    pub(crate) fn release(&self, session: &str, agent: &Agent) {
+        let own = agent.own_provider.as_ref().map(|own| own.lane());
+        for lane in self.lanes.values().chain(own) {
+            lane.provider.release(session);
+        }
+    }
+
     /// Returns the error for an agent that names an unknown provider.
     pub(crate) fn unknown_provider(&self, agent: &Agent) -> Error {
         let wanted = agent.provider.as_ref().unwrap_or(&self.default_provider).clone();

@@ -11,7 +11,7 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
 use super::fields::Fields;
-use super::{Decoder, Dialect, Encoded};
+use super::{Decoder, Dialect, Encoded, History};
 use crate::transport::ServerOptions;
 use crate::{ModelSettings, NativeCompaction, Request, ResentReasoning};
 
@@ -77,12 +77,17 @@ impl Anthropic {
 }
 
 impl Dialect for Anthropic {
-    fn encode(&self, request: &Request, options: &ServerOptions) -> Result<Encoded, String> {
+    fn encode(
+        &self,
+        request: &Request,
+        options: &ServerOptions,
+        history: &mut History,
+    ) -> Result<Encoded, String> {
         let is_vertex = self.place == Place::Vertex;
         let output_tokens_max = self.output_tokens_max(options).unwrap_or(OUTPUT_TOKENS_MAX);
         let names_session = options.prompt_cache_key == Some(true) && !request.session.is_empty();
         let style = encode::Style { is_vertex, stream: options.stream, names_session, output_tokens_max };
-        let body = encode::body(request, &style).map_err(|error| error.to_string())?;
+        let body = encode::body(request, &style, history).map_err(|error| error.to_string())?;
         let path = match (is_vertex, options.stream) {
             (false, _) => "messages".to_owned(),
             (true, true) => format!("{}:streamRawPredict", request.model),
@@ -115,9 +120,10 @@ impl Dialect for Anthropic {
         if self.place != Place::Anthropic {
             return Ok(None);
         }
-        let whole = self.encode(request, options)?;
-        let fields: Fields = serde_json::from_slice(&whole.body).map_err(|error| error.to_string())?;
-        let body = fields.only(COUNTED).json().into_bytes();
+        let whole = self.encode(request, options, &mut History::default())?;
+        let fields: Fields =
+            serde_json::from_slice(&whole.body.concat()).map_err(|error| error.to_string())?;
+        let body = vec![fields.only(COUNTED).json().into()];
         Ok(Some(Encoded { path: "messages/count_tokens".to_owned(), body, ..whole }))
     }
 

@@ -18,7 +18,7 @@ use http::HeaderMap;
 use self::assemble::Assembler;
 use self::chunk::Chunk;
 use self::pattern::Pattern;
-use super::{Asked, Decoder, Dialect, Encoded, Progress, Taken, error_in_stream, is_openai};
+use super::{Asked, Decoder, Dialect, Encoded, History, Progress, Taken, error_in_stream, is_openai};
 use crate::transport::{Endpoint, MaxTokensField, ServerOptions};
 use crate::{ModelSettings, ProviderError, ReplyEvent, Request, ResentReasoning};
 
@@ -46,7 +46,12 @@ impl Chat {
 }
 
 impl Dialect for Chat {
-    fn encode(&self, request: &Request, options: &ServerOptions) -> Result<Encoded, String> {
+    fn encode(
+        &self,
+        request: &Request,
+        options: &ServerOptions,
+        history: &mut History,
+    ) -> Result<Encoded, String> {
         let style = wire::WireStyle {
             provider: &options.name,
             max_tokens_field: self.max_tokens_field,
@@ -55,8 +60,7 @@ impl Dialect for Chat {
             prompt_cache_key: self.prompt_cache_key,
             stream: options.stream,
         };
-        let mut body = Vec::with_capacity(wire::size_hint(request));
-        serde_json::to_writer(&mut body, &wire::wire_request(request, &style)).map_err(|e| e.to_string())?;
+        let body = wire::body(request, &style, history).map_err(|error| error.to_string())?;
         Ok(Encoded { path: PATH.to_owned(), headers: HeaderMap::new(), body })
     }
 

@@ -14,7 +14,7 @@ use serde_json::value::to_raw_value;
 
 use self::model::Model;
 use super::fields::Fields;
-use super::{Decoder, Dialect, Encoded};
+use super::{Decoder, Dialect, Encoded, History};
 use crate::transport::ServerOptions;
 use crate::{ModelSettings, Request, ResentReasoning};
 
@@ -39,12 +39,17 @@ impl Gemini {
 }
 
 impl Dialect for Gemini {
-    fn encode(&self, request: &Request, options: &ServerOptions) -> Result<Encoded, String> {
+    fn encode(
+        &self,
+        request: &Request,
+        options: &ServerOptions,
+        history: &mut History,
+    ) -> Result<Encoded, String> {
         let model = Model::new(&request.model);
         let method = if options.stream { "streamGenerateContent?alt=sse" } else { "generateContent" };
         let path = format!("{}:{method}", model.path());
-        let body =
-            encode::body(request, &model, options.output_tokens_max).map_err(|error| error.to_string())?;
+        let body = encode::body(request, &model, options.output_tokens_max, history)
+            .map_err(|error| error.to_string())?;
         Ok(Encoded { path, headers: HeaderMap::new(), body })
     }
 
@@ -58,9 +63,9 @@ impl Dialect for Gemini {
 
     fn encode_count(&self, request: &Request, options: &ServerOptions) -> Result<Option<Encoded>, String> {
         let model = Model::new(&request.model);
-        let body =
-            encode::body(request, &model, options.output_tokens_max).map_err(|error| error.to_string())?;
-        let fields: Fields = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        let body = encode::body(request, &model, options.output_tokens_max, &mut History::default())
+            .map_err(|error| error.to_string())?;
+        let fields: Fields = serde_json::from_slice(&body.concat()).map_err(|error| error.to_string())?;
         let json = if self.is_vertex {
             fields.only(COUNTED_AT_VERTEX).json()
         } else {
@@ -73,7 +78,7 @@ impl Dialect for Gemini {
             count.json()
         };
         let path = format!("{}:countTokens", model.path());
-        Ok(Some(Encoded { path, headers: HeaderMap::new(), body: json.into_bytes() }))
+        Ok(Some(Encoded { path, headers: HeaderMap::new(), body: vec![json.into()] }))
     }
 
     fn count_field(&self) -> &'static str {

@@ -14,7 +14,7 @@ use http::HeaderMap;
 use http::header::{ACCEPT, HeaderValue};
 
 use super::fields::Fields;
-use super::{Decoder, Dialect, Encoded, is_openai};
+use super::{Decoder, Dialect, Encoded, History, is_openai};
 use crate::transport::ServerOptions;
 use crate::{ModelSettings, NativeCompaction, Purpose, Request, ResentReasoning};
 
@@ -54,9 +54,14 @@ impl Responses {
 }
 
 impl Dialect for Responses {
-    fn encode(&self, request: &Request, options: &ServerOptions) -> Result<Encoded, String> {
+    fn encode(
+        &self,
+        request: &Request,
+        options: &ServerOptions,
+        history: &mut History,
+    ) -> Result<Encoded, String> {
         if request.purpose == Purpose::Compaction {
-            let body = encode::compact_body(request, &options.name, self.prompt_cache_key);
+            let body = encode::compact_body(request, &options.name, self.prompt_cache_key, history);
             let body = body.map_err(|error| error.to_string())?;
             // The answer is never streamed.
             let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
@@ -68,7 +73,7 @@ impl Dialect for Responses {
             prompt_cache_key: self.prompt_cache_key,
             stream: options.stream,
         };
-        let body = encode::body(request, &style).map_err(|error| error.to_string())?;
+        let body = encode::body(request, &style, history).map_err(|error| error.to_string())?;
         Ok(Encoded { path: PATH.to_owned(), headers: HeaderMap::new(), body })
     }
 
@@ -85,9 +90,10 @@ impl Dialect for Responses {
     }
 
     fn encode_count(&self, request: &Request, options: &ServerOptions) -> Result<Option<Encoded>, String> {
-        let whole = self.encode(request, options)?;
-        let fields: Fields = serde_json::from_slice(&whole.body).map_err(|error| error.to_string())?;
-        let body = fields.only(COUNTED).json().into_bytes();
+        let whole = self.encode(request, options, &mut History::default())?;
+        let fields: Fields =
+            serde_json::from_slice(&whole.body.concat()).map_err(|error| error.to_string())?;
+        let body = vec![fields.only(COUNTED).json().into()];
         Ok(Some(Encoded { path: COUNT_PATH.to_owned(), body, ..whole }))
     }
 

@@ -66,7 +66,7 @@ fn naming_cause(
 pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyStream, ProviderError> {
     let limit = server.options.first_event_timeout;
     let deadline = deadline_after(limit);
-    let sent = match server.dialect.encode(&request, &server.options) {
+    let sent = match server.encode(&request) {
         Ok(encoded) => timeout_at(deadline, server.send(encoded)).await,
         Err(reason) => Ok(Err(TransportError::Make(reason))),
     };

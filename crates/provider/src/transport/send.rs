@@ -5,14 +5,19 @@
 //! Invariants: calls to one path differ in their bodies and their own headers alone; a plain JSON answer, and any answer
 //! but an event stream where none was asked for, is read as a whole, within the limits of size.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::StreamExt;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, StatusCode};
+use hyper::body::{Frame, SizeHint};
 
 use super::Server;
 use super::body::{Body, compression};
@@ -65,14 +70,40 @@ impl fmt::Debug for Template {
 }
 
 impl Template {
-    /// Returns the request of one call.
-    fn with(&self, body: Bytes, headers: &HeaderMap) -> reqwest::Request {
+    /// Returns the request of one call. The pieces of its body are shared, not copied.
+    fn with(&self, body: &[Bytes], headers: &HeaderMap) -> reqwest::Request {
         let mut request = self.0.try_clone().expect("a request without a body can be cloned");
         for (name, value) in headers {
             request.headers_mut().insert(name, value.clone());
         }
-        *request.body_mut() = Some(body.into());
+        *request.body_mut() = Some(match body {
+            [whole] => whole.clone().into(),
+            pieces => reqwest::Body::wrap(Pieces(pieces.to_vec().into())),
+        });
         request
+    }
+}
+
+/// A body in pieces, whose length is known.
+struct Pieces(VecDeque<Bytes>);
+
+impl hyper::body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.iter().map(|piece| piece.len() as u64).sum())
     }
 }
 
@@ -98,20 +129,19 @@ impl Server {
     /// It could not be made, or there is no answer to it.
     pub(super) async fn send(&self, request: Encoded) -> Result<Body, TransportError> {
         let template = self.template(&request.path).map_err(TransportError::Make)?;
-        // The body is shared, not copied.
-        let body = Bytes::from(request.body);
+        let body = request.body;
         let mut headers = request.headers;
         let key = self.keys.current().await.map_err(TransportError::NoKey)?;
         if let Some(key) = &key {
             self.add_key(key, &mut headers).map_err(TransportError::NoKey)?;
         }
-        let mut response = self.execute(|| template.with(body.clone(), &headers)).await?;
+        let mut response = self.execute(|| template.with(&body, &headers)).await?;
         // An access token may have expired before its time.
         if let (StatusCode::UNAUTHORIZED, Some(refused)) = (response.status(), key)
             && let Some(key) = self.keys.in_place_of(&refused).await.map_err(TransportError::NoKey)?
         {
             self.add_key(&key, &mut headers).map_err(TransportError::NoKey)?;
-            response = self.execute(|| template.with(body.clone(), &headers)).await?;
+            response = self.execute(|| template.with(&body, &headers)).await?;
         }
         self.note_limits(response.headers());
         self.sort(response).await

@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{HttpProvider, OptionsError, ServerOptions};
+use crate::dialect::History;
 use crate::{Provider, ProviderError, Purpose, ReplyEvent, Request};
 
 /// What the server does after it has read a request.
@@ -698,6 +699,34 @@ async fn refusals_keep_status_body_and_wait() {
     assert_eq!(huge.body.len(), 16 * 1024);
     let error = check(refusal("401 No", "", "bad key secret-key-123"), FailureClass::Auth, 401, None).await;
     assert!(!format!("{error:?}").contains("secret-key-123"), "{error:?}");
+}
+
+/// A large conversation goes out in pieces, of which the server sees nothing.
+#[tokio::test]
+async fn a_large_request_has_its_size_and_is_what_a_new_one_would_be() {
+    let server = serve(Play::Close(stream_of(&lines(&["[DONE]"])))).await;
+    let provider = HttpProvider::new(options(&server.base_url)).expect("good options");
+    let mut messages: Vec<Arc<Message>> =
+        (0..40).map(|number| Arc::new(Message::user(format!("{number} {}", "x".repeat(5_000))))).collect();
+    for _ in 0..3 {
+        let request = Request { messages: messages.clone(), ..request() };
+        let expected = provider.server.dialect.encode(&request, provider.options(), &mut History::default());
+        let expected = String::from_utf8(expected.expect("it can be written").body.concat()).expect("text");
+        let _answered_with_nothing = provider.stream(request).await;
+        let sent = server.last_request.lock().expect("no test panics with the lock").clone();
+        let (head, body) = sent.split_once("\r\n\r\n").expect("a request has a head");
+        assert!(body == expected, "{} bytes instead of {}", body.len(), expected.len());
+        let head = head.to_ascii_lowercase();
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
+        assert!(!head.contains("transfer-encoding"), "{head}");
+        messages.push(Arc::new(Message::user("y".repeat(5_000))));
+    }
+    let kept = provider.server.histories.lock().take("s").size();
+    assert!(kept > 42 * 5_000, "{kept}");
+    // What is released is gone.
+    let _answered_with_nothing = provider.stream(Request { messages, ..request() }).await;
+    provider.release("s");
+    assert_eq!(provider.server.histories.lock().take("s").size(), 0);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use greenroom_kernel::{AssistantMessage, Block, Image, Message, Part, ToolCall, ToolResult, ToolStatus};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -13,8 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::{DIALECT, VERTEX_VERSION};
 use crate::dialect::fields::Fields;
+use crate::dialect::history::{Elements, History, Needs};
 use crate::dialect::ids::{is_name_byte, sendable_id, sendable_tool_name};
-use crate::dialect::size_hint;
 use crate::{Purpose, ReasoningEffort, Request, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that the API accepts, in bytes.
@@ -36,8 +37,9 @@ pub(super) struct Style {
     pub(super) output_tokens_max: u64,
 }
 
+/// The fields before the conversation.
 #[derive(Serialize)]
-struct Body<'a> {
+struct Before<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     anthropic_version: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +49,11 @@ struct Body<'a> {
     tools: Vec<WireTool<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     system: Option<[Content<'a>; 1]>,
-    messages: Vec<WireMessage<'a>>,
+}
+
+/// The fields after the conversation.
+#[derive(Serialize)]
+struct After<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<Metadata<'a>>,
     stream: bool,
@@ -74,6 +80,9 @@ struct WireTool<'a> {
 struct WireMessage<'a> {
     role: &'static str,
     content: Vec<Content<'a>>,
+    /// The position of the first message in it.
+    #[serde(skip)]
+    first_message: usize,
 }
 
 /// A block of a message.
@@ -139,10 +148,18 @@ struct CacheControl {
     kind: &'static str,
 }
 
+/// The roles of messages.
+const USER: &str = "user";
+const ASSISTANT: &str = "assistant";
+
 const CACHED: CacheControl = CacheControl { kind: "ephemeral" };
 
 /// Writes a request.
-pub(super) fn body(request: &Request, style: &Style) -> serde_json::Result<Vec<u8>> {
+pub(super) fn body(
+    request: &Request,
+    style: &Style,
+    history: &mut History,
+) -> serde_json::Result<Vec<Bytes>> {
     let settings = &request.settings;
     let limit = settings.output_tokens_max.unwrap_or_else(|| most_output(&request.model, style));
     let system = request.system.as_deref().filter(|system| !system.trim().is_empty());
@@ -170,20 +187,20 @@ pub(super) fn body(request: &Request, style: &Style) -> serde_json::Result<Vec<u
         settings.remove("context_management");
         settings.insert("compaction".to_owned(), compaction);
     }
-    let body = Body {
+    let written = history.write(request, conversation, write_messages)?;
+    let before = Before {
         anthropic_version: style.is_vertex.then_some(VERTEX_VERSION),
         model: (!style.is_vertex).then_some(&*request.model),
         max_tokens: limit,
         tools,
         system: system.map(|system| [text(system.into(), Some(CACHED))]),
-        messages: messages(conversation)?,
+    };
+    let after = After {
+        metadata: style.names_session.then(|| Metadata { user_id: &request.session }),
         stream: style.stream,
         settings,
-        metadata: style.names_session.then(|| Metadata { user_id: &request.session }),
     };
-    let mut bytes = Vec::with_capacity(size_hint(request));
-    serde_json::to_writer(&mut bytes, &body)?;
-    Ok(bytes)
+    crate::dialect::body(&before, "messages", &[], written, &after)
 }
 
 /// Returns the output limit of a request that names none. Claude 3 had lower limits than what is asked for by default.
@@ -333,36 +350,60 @@ fn tool_choice(request: &Request) -> Option<Value> {
     Some(choice)
 }
 
+/// The number of the user's newest messages that are marked.
+const MARKED: usize = 2;
+
 /// Writes the conversation. Messages of one role in a row become one, as the API requires of results.
-fn messages(conversation: &[Arc<Message>]) -> serde_json::Result<Vec<WireMessage<'_>>> {
-    let mut wire: Vec<WireMessage<'_>> = Vec::with_capacity(conversation.len());
-    for message in conversation {
+fn write_messages(messages: &[Arc<Message>], elements: &mut Elements) -> serde_json::Result<Needs> {
+    let mut wire: Vec<WireMessage<'_>> = Vec::with_capacity(messages.len());
+    for (first_message, message) in messages.iter().enumerate() {
         let (role, mut content) = match &**message {
-            Message::User(blocks) => ("user", contents(blocks)),
-            Message::ToolResult(result) => ("user", vec![wire_result(result)]),
-            Message::Assistant(answer) => ("assistant", wire_answer(answer)?),
+            Message::User(blocks) => (USER, contents(blocks)),
+            Message::ToolResult(result) => (USER, vec![wire_result(result)]),
+            Message::Assistant(answer) => (ASSISTANT, wire_answer(answer)?),
         };
         if content.is_empty() {
             continue;
         }
         match wire.last_mut().filter(|last| last.role == role) {
             Some(last) => last.content.append(&mut content),
-            None => wire.push(WireMessage { role, content }),
+            None => wire.push(WireMessage { role, content, first_message }),
         }
     }
+    // What comes before ends with the user, so that more of the user's would be one message with it.
+    if elements.is_continued() && wire.first().is_some_and(|first| first.role == USER) {
+        return Ok(Needs::Beginning);
+    }
     // A conversation begins with the user.
-    if wire.first().is_none_or(|first| first.role == "assistant") {
-        wire.insert(0, WireMessage { role: "user", content: vec![text("(continued)".into(), None)] });
+    if !elements.is_continued() && wire.first().is_none_or(|first| first.role == ASSISTANT) {
+        let content = vec![text("(continued)".into(), None)];
+        wire.insert(0, WireMessage { role: USER, content, first_message: 0 });
     }
     // The newest message of the user ends what this request adds to the cache, and the one before it ended what the
     // request before added: it is found there, however many blocks lie between them.
-    let of_user = wire.iter_mut().rev().filter(|message| message.role == "user");
-    for message in of_user.take(2) {
+    let (mut marked, mut last_cut) = (0, 0);
+    for (index, message) in wire.iter_mut().enumerate().rev().filter(|(_, message)| message.role == USER) {
         if let Some(last) = message.content.last_mut() {
             last.mark();
         }
+        (marked, last_cut) = (marked + 1, index);
+        if marked == MARKED {
+            break;
+        }
     }
-    Ok(wire)
+    if elements.is_continued() && marked < MARKED {
+        return Ok(Needs::Beginning);
+    }
+    let mut before = ASSISTANT;
+    for (index, message) in wire.iter().enumerate() {
+        // A mark moves on, so nothing from the first one on is kept.
+        if before == USER && message.role == ASSISTANT && index < last_cut {
+            elements.cut(message.first_message);
+        }
+        before = message.role;
+        elements.push(message)?;
+    }
+    Ok(Needs::Nothing)
 }
 
 impl Content<'_> {

@@ -29,12 +29,12 @@ fn request(messages: Vec<Message>) -> Request {
 }
 
 fn encoded(request: &Request, options: &ServerOptions) -> Encoded {
-    Anthropic::new(options).encode(request, options).expect("it can be written")
+    Anthropic::new(options).encode(request, options, &mut History::default()).expect("it can be written")
 }
 
 fn body(request: &Request) -> Value {
     let body = encoded(request, &ServerOptions::anthropic("k")).body;
-    serde_json::from_slice(&body).expect("a body is JSON")
+    serde_json::from_slice(&body.concat()).expect("a body is JSON")
 }
 
 /// The body without the marks of cache breakpoints.
@@ -221,7 +221,7 @@ fn an_answer_keeps_every_block_in_its_place() {
 fn check_sent_again(blocks: Vec<Value>, reason: &str, expected: &str) {
     let (decoded, ..) = decode(&events(blocks, reason));
     let request = request(vec![Message::user("go"), Message::Assistant(decoded.expect("it is there"))]);
-    let sent = encoded(&request, &ServerOptions::anthropic("k")).body;
+    let sent = encoded(&request, &ServerOptions::anthropic("k")).body.concat();
     let sent = String::from_utf8(sent).expect("it is there");
     let expected = format!(r#"{{"role":"assistant","content":{expected}}}"#);
     assert!(sent.contains(&expected), "{expected}\n is not in \n{sent}");
@@ -720,7 +720,7 @@ fn bound_thinking_may_be_dropped_by_the_server() {
         request.settings = settings;
         let headers = vec![("Anthropic-Beta".to_owned(), "mine".to_owned())];
         let sent = encoded(&request, &ServerOptions { headers, ..ServerOptions::anthropic("k") });
-        let body: Value = serde_json::from_slice(&sent.body).expect("a body is JSON");
+        let body: Value = serde_json::from_slice(&sent.body.concat()).expect("a body is JSON");
         assert_eq!(body.get("thinking").cloned().unwrap_or_default(), expected, "{model}");
         assert_eq!(sent.headers.get(BETA).map(|value| value.to_str().expect("it is text")), beta, "{model}");
     };
@@ -763,7 +763,7 @@ fn each_place_has_its_address_and_key() {
         assert_eq!(sent.path, path);
         let (name, value) = Anthropic::new(&options).key_header("k");
         assert_eq!((name.as_str(), &*value), key);
-        let body: Value = serde_json::from_slice(&sent.body).expect("it is there");
+        let body: Value = serde_json::from_slice(&sent.body.concat()).expect("it is there");
         assert_eq!(
             (body.get("model").is_some(), body.get("anthropic_version").is_none()),
             (has_model, has_model)
@@ -949,7 +949,7 @@ fn a_compaction_is_asked_for_and_sent_back_as_it_came() {
         ]
     };
     let next = request(summary(native(DIALECT)));
-    let bytes = encoded(&next, &ServerOptions::anthropic("k")).body;
+    let bytes = encoded(&next, &ServerOptions::anthropic("k")).body.concat();
     let bytes = String::from_utf8(bytes).expect("JSON is text");
     assert!(bytes.contains(&format!(r#""content":[{COMPACTED},{{"type":"text","text":"files""#)), "{bytes}");
     assert!(!bytes.contains("the summary"), "{bytes}");
@@ -998,7 +998,7 @@ fn a_count_is_asked_for_with_the_fields_that_count() {
     let count = anthropic.encode_count(&asked, &options).expect("it can be written").expect("it counts");
     assert_eq!((count.path.as_str(), anthropic.count_field()), ("messages/count_tokens", "input_tokens"));
     let whole = body(&asked);
-    let body: Value = serde_json::from_slice(&count.body).expect("a body is JSON");
+    let body: Value = serde_json::from_slice(&count.body.concat()).expect("a body is JSON");
     let names: Vec<&String> = body.as_object().expect("an object").keys().collect();
     assert_eq!(names, ["model", "tools", "system", "messages", "thinking", "output_config"]);
     for name in names {

@@ -5,11 +5,14 @@
 //! history is sent again with every request.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use greenroom_kernel::{AssistantMessage, Block, Image, Message, Part, ToolCall, ToolResult, ToolSpec};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::dialect::history::{Elements, History, Needs};
 use crate::dialect::ids::{sendable_id, sendable_tool_name};
 use crate::settings::ResendReasoning;
 use crate::transport::MaxTokensField;
@@ -32,10 +35,15 @@ pub(super) struct WireStyle<'a> {
     pub(super) stream: bool,
 }
 
+/// The fields before the conversation.
 #[derive(Debug, Serialize)]
-pub(super) struct WireRequest<'a> {
+struct Before<'a> {
     model: &'a str,
-    messages: Vec<WireMessage<'a>>,
+}
+
+/// The fields after the conversation.
+#[derive(Debug, Serialize)]
+struct After<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<WireTool<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -190,7 +198,24 @@ struct JsonSchema<'a> {
 }
 
 /// Writes `request` for a server that wants it in `style`.
-pub(super) fn wire_request<'a>(request: &'a Request, style: &WireStyle<'_>) -> WireRequest<'a> {
+pub(super) fn body(
+    request: &Request,
+    style: &WireStyle<'_>,
+    history: &mut History,
+) -> serde_json::Result<Vec<Bytes>> {
+    let system = request.system.as_deref().filter(|system| !system.is_empty());
+    let first = system.map(|content| serde_json::to_vec(&WireMessage::System { content })).transpose()?;
+    let resend = request.settings.resend_reasoning.unwrap_or(style.resend_reasoning);
+    let rule = resend.rule(style.provider);
+    let conversation = history.write(request, &request.messages, |messages, elements| {
+        write_messages(messages, &rule, resend, elements)
+    })?;
+    let before = Before { model: &request.model };
+    let first = first.unwrap_or_default();
+    crate::dialect::body(&before, "messages", &first, conversation, &after(request, style))
+}
+
+fn after<'a>(request: &'a Request, style: &WireStyle<'_>) -> After<'a> {
     let limit = request.settings.output_tokens_max.or(style.output_tokens_max);
     let (max_tokens, max_completion_tokens) = match style.max_tokens_field {
         MaxTokensField::MaxTokens => (limit, None),
@@ -199,9 +224,7 @@ pub(super) fn wire_request<'a>(request: &'a Request, style: &WireStyle<'_>) -> W
     let settings = &request.settings;
     // Servers refuse what is said about tools where none is offered.
     let has_tools = !request.tools.is_empty();
-    WireRequest {
-        model: &request.model,
-        messages: wire_messages(request, style),
+    After {
         tools: request.tools.iter().map(wire_tool).collect(),
         max_tokens,
         max_completion_tokens,
@@ -228,35 +251,6 @@ pub(super) fn wire_request<'a>(request: &'a Request, style: &WireStyle<'_>) -> W
     }
 }
 
-/// About how many bytes a request will have, so that its text need not move while it grows.
-pub(super) fn size_hint(request: &Request) -> usize {
-    // What stands around a text, a call or a picture, and around a tool.
-    const MESSAGE: usize = 64;
-    const TOOL: usize = 512;
-    let of_blocks = |blocks: &[Block]| -> usize {
-        let of_block = |block: &Block| match block {
-            Block::Text(text) => text.len(),
-            Block::Image(image) => MESSAGE + image.data.len(),
-            Block::Native(_) | _ => 0,
-        };
-        blocks.iter().map(of_block).sum()
-    };
-    let of_part = |part: &Part| match part {
-        Part::Text(text) => text.len(),
-        Part::ToolCall(call) => 2 * MESSAGE + call.name.len() + call.arguments.len() * 5 / 4,
-        Part::Reasoning(_) | Part::OpaqueReasoning { .. } | _ => 0,
-    };
-    let of_message = |message: &Message| match message {
-        Message::User(blocks) => of_blocks(blocks),
-        Message::Assistant(answer) => answer.content.iter().map(of_part).sum(),
-        Message::ToolResult(result) => of_blocks(&result.content),
-    };
-    let messages: usize = request.messages.iter().map(|message| MESSAGE + of_message(message)).sum();
-    let system = request.system.as_ref().map_or(0, String::len);
-    // A sixteenth more for what is written with a backslash.
-    TOOL * (1 + request.tools.len()) + (system + messages) * 17 / 16
-}
-
 fn wire_tool_choice(choice: &ToolChoice) -> WireToolChoice<'_> {
     match choice {
         ToolChoice::Auto => WireToolChoice::Word("auto"),
@@ -266,38 +260,47 @@ fn wire_tool_choice(choice: &ToolChoice) -> WireToolChoice<'_> {
     }
 }
 
-fn wire_messages<'a>(request: &'a Request, style: &WireStyle<'_>) -> Vec<WireMessage<'a>> {
-    let mut wire = Vec::with_capacity(request.messages.len().saturating_add(1));
-    if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
-        wire.push(WireMessage::System { content: system });
-    }
-    let resend = request.settings.resend_reasoning.unwrap_or(style.resend_reasoning);
-    let rule = resend.rule(style.provider);
+/// Writes the conversation.
+fn write_messages(
+    messages: &[Arc<Message>],
+    rule: &ResentReasoning,
+    resend: ResendReasoning,
+    elements: &mut Elements,
+) -> serde_json::Result<Needs> {
     // Images of tool results wait here until the batch of results is over: nothing may stand between results.
-    let mut result_images: Vec<UserPart<'a>> = Vec::new();
-    for message in &request.messages {
+    let mut result_images: Vec<UserPart<'_>> = Vec::new();
+    for (index, message) in messages.iter().enumerate() {
+        if result_images.is_empty() {
+            elements.cut(index);
+        }
         match message.as_ref() {
-            Message::ToolResult(result) => wire.push(wire_result(result, &mut result_images)),
+            Message::ToolResult(result) => elements.push(&wire_result(result, &mut result_images))?,
             Message::User(blocks) => {
-                flush_images(&mut wire, &mut result_images);
+                push_images(&mut result_images, elements)?;
                 if let Some(content) = user_content(blocks) {
-                    wire.push(WireMessage::User { content });
+                    elements.push(&WireMessage::User { content })?;
                 }
             }
             Message::Assistant(assistant) => {
-                flush_images(&mut wire, &mut result_images);
-                wire.extend(wire_assistant(assistant, &rule, resend));
+                push_images(&mut result_images, elements)?;
+                if let Some(message) = wire_assistant(assistant, rule, resend) {
+                    elements.push(&message)?;
+                }
             }
         }
     }
-    flush_images(&mut wire, &mut result_images);
-    wire
+    if result_images.is_empty() {
+        elements.cut(messages.len());
+    }
+    push_images(&mut result_images, elements)?;
+    Ok(Needs::Nothing)
 }
 
-fn flush_images<'a>(wire: &mut Vec<WireMessage<'a>>, images: &mut Vec<UserPart<'a>>) {
-    if !images.is_empty() {
-        wire.push(WireMessage::User { content: UserContent::Parts(std::mem::take(images)) });
+fn push_images(images: &mut Vec<UserPart<'_>>, elements: &mut Elements) -> serde_json::Result<()> {
+    if images.is_empty() {
+        return Ok(());
     }
+    elements.push(&WireMessage::User { content: UserContent::Parts(std::mem::take(images)) })
 }
 
 /// `None` if there is nothing to say.

@@ -5,7 +5,9 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use greenroom_kernel::{AssistantMessage, Block, Image, Message, Part, ToolCall, ToolResult, ToolStatus};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -14,23 +16,21 @@ use serde_json::{Map, Value, json};
 use super::model::{Generation, Model};
 use super::{DIALECT, Owner};
 use crate::dialect::fields::Fields;
+use crate::dialect::history::{Elements, History, Needs};
 use crate::dialect::ids::sendable_tool_name;
 use crate::{ReasoningEffort, Request, ToolChoice, sendable_arguments};
 
 /// The documented signature for calls that have none, because another provider's model wrote them, for example.
 const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
+/// The fields before the conversation.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+struct Before<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     system_instruction: Option<Instruction<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<[Tools<'a>; 1]>,
-    contents: Vec<Content<'a>>,
-    /// The settings, and what the user adds to them.
-    #[serde(flatten)]
-    settings: Map<String, Value>,
 }
 
 #[derive(Serialize)]
@@ -61,6 +61,9 @@ struct Content<'a> {
     parts: Vec<WirePart<'a>>,
     #[serde(skip)]
     kind: Kind,
+    /// The position of the first message in it.
+    #[serde(skip)]
+    first_message: usize,
 }
 
 /// What a content holds. Contents of one kind in a row become one.
@@ -139,7 +142,8 @@ pub(super) fn body(
     request: &Request,
     model: &Model<'_>,
     output_tokens_max: Option<u64>,
-) -> serde_json::Result<Vec<u8>> {
+    history: &mut History,
+) -> serde_json::Result<Vec<Bytes>> {
     let tools: Vec<WireTool<'_>> = request
         .tools
         .iter()
@@ -149,13 +153,14 @@ pub(super) fn body(
             parameters_json_schema: &tool.parameters,
         })
         .collect();
-    let body = Body {
+    let conversation = history
+        .write(request, &request.messages, |messages, elements| write_contents(messages, model, elements))?;
+    let before = Before {
         system_instruction: instruction(request, model),
         tools: (!tools.is_empty()).then_some([Tools { function_declarations: tools }]),
-        contents: contents(request, model)?,
-        settings: wire_settings(request, model, output_tokens_max),
     };
-    serde_json::to_vec(&body)
+    let settings = wire_settings(request, model, output_tokens_max);
+    crate::dialect::body(&before, "contents", &[], conversation, &settings)
 }
 
 /// Whether the API enforces the schema of the answer. Models before Gemini 3 refuse a schema beside tools.
@@ -248,23 +253,33 @@ fn thinking(effort: Option<ReasoningEffort>, model: &Model<'_>) -> Option<Value>
 }
 
 /// Writes the conversation.
-fn contents<'a>(request: &'a Request, model: &Model<'_>) -> serde_json::Result<Vec<Content<'a>>> {
+fn write_contents(
+    messages: &[Arc<Message>],
+    model: &Model<'_>,
+    elements: &mut Elements,
+) -> serde_json::Result<Needs> {
     let takes_images = model.generation() >= Generation::Level;
-    let mut wire = Contents(Vec::with_capacity(request.messages.len()));
+    let mut wire = Contents(Vec::with_capacity(messages.len()));
     let mut calls = Calls::default();
-    let mut messages = request.messages.iter().map(|message| &**message).peekable();
-    while let Some(message) = messages.next() {
+    let mut rest = messages.iter().enumerate().map(|(index, message)| (index, &**message)).peekable();
+    while let Some((index, message)) = rest.next() {
         match message {
-            Message::User(blocks) => wire.add(Kind::User, blocks.iter().filter_map(block_part).collect()),
+            Message::User(blocks) => {
+                wire.add(Kind::User, index, blocks.iter().filter_map(block_part).collect());
+            }
             Message::Assistant(answer) => {
-                wire.add(Kind::Model, answer_parts(answer, model, &mut calls)?);
+                wire.add(Kind::Model, index, answer_parts(answer, model, &mut calls)?);
             }
             Message::ToolResult(first) => {
                 let mut results = vec![first];
-                while let Some(Message::ToolResult(next)) =
-                    messages.next_if(|next| matches!(next, Message::ToolResult(_)))
+                while let Some((_, Message::ToolResult(next))) =
+                    rest.next_if(|(_, next)| matches!(next, Message::ToolResult(_)))
                 {
                     results.push(next);
+                }
+                let is_known = |result: &&ToolResult| calls.by_id.contains_key(&*result.call_id);
+                if elements.is_continued() && !results.iter().all(is_known) {
+                    return Ok(Needs::Beginning);
                 }
                 // Calls without ids are told apart by their order.
                 results.sort_by_key(|result| calls.position(&result.call_id));
@@ -272,30 +287,44 @@ fn contents<'a>(request: &'a Request, model: &Model<'_>) -> serde_json::Result<V
                 let mut images = Vec::new();
                 for result in results {
                     let part = result_part(result, &calls, (!takes_images).then_some(&mut images));
-                    wire.add(Kind::Results, vec![part]);
+                    wire.add(Kind::Results, index, vec![part]);
                 }
-                wire.add(Kind::User, images);
+                wire.add(Kind::User, index, images);
             }
         }
     }
+    // What comes before ends with the user, so that more of the user's would be one content with it.
+    if elements.is_continued() && wire.0.first().is_some_and(|first| first.kind != Kind::Model) {
+        return Ok(Needs::Beginning);
+    }
     // A conversation begins with the user.
-    if wire.0.first().is_none_or(|first| first.kind != Kind::User) {
-        let continued = Content { role: "user", parts: vec![text("(continued)")], kind: Kind::User };
+    if !elements.is_continued() && wire.0.first().is_none_or(|first| first.kind != Kind::User) {
+        let continued =
+            Content { role: "user", parts: vec![text("(continued)")], kind: Kind::User, first_message: 0 };
         wire.0.insert(0, continued);
     }
-    Ok(wire.0)
+    let mut before = Kind::Model;
+    for content in wire.0 {
+        // Results belong to calls of the answer before them.
+        if before != Kind::Model && content.kind == Kind::Model {
+            elements.cut(content.first_message);
+        }
+        before = content.kind;
+        elements.push(&content)?;
+    }
+    Ok(Needs::Nothing)
 }
 
 struct Contents<'a>(Vec<Content<'a>>);
 
 impl<'a> Contents<'a> {
-    fn add(&mut self, kind: Kind, mut parts: Vec<WirePart<'a>>) {
+    fn add(&mut self, kind: Kind, first_message: usize, mut parts: Vec<WirePart<'a>>) {
         if parts.is_empty() {
             return;
         }
         match self.0.last_mut().filter(|last| last.kind == kind) {
             Some(last) => last.parts.append(&mut parts),
-            None => self.0.push(Content { role: kind.role(), parts, kind }),
+            None => self.0.push(Content { role: kind.role(), parts, kind, first_message }),
         }
     }
 }

@@ -35,11 +35,11 @@ fn request(model: &str, messages: Vec<Message>) -> Request {
 }
 
 fn encoded(request: &Request, options: &ServerOptions) -> Encoded {
-    Gemini::new(options).encode(request, options).unwrap()
+    Gemini::new(options).encode(request, options, &mut History::default()).unwrap()
 }
 
 fn body(request: &Request) -> Value {
-    serde_json::from_slice(&encoded(request, &ServerOptions::gemini("k")).body).unwrap()
+    serde_json::from_slice(&encoded(request, &ServerOptions::gemini("k")).body.concat()).unwrap()
 }
 
 fn answer(content: Vec<Part>) -> AssistantMessage {
@@ -219,7 +219,7 @@ fn what_came_is_sent_again() {
     let ids: Vec<String> = answer.tool_calls().map(|call| call.id.clone()).collect();
     let mut messages = vec![Message::user("go"), Message::Assistant(answer)];
     messages.extend(ids.iter().map(|id| result(id, vec![said("out")], ToolStatus::Ok)));
-    let sent = encoded(&request(NEW, messages), &ServerOptions::gemini("k")).body;
+    let sent = encoded(&request(NEW, messages), &ServerOptions::gemini("k")).body.concat();
     let sent = String::from_utf8(sent).unwrap();
     let expected = concat!(
         r#"{"role":"model","parts":[{"thought":true,"text":"Let me see."},"#,
@@ -858,7 +858,7 @@ fn settings_are_sent_under_the_apis_names() {
     );
     // The provider's own limit, where the request names none.
     let options = ServerOptions { output_tokens_max: Some(70), ..ServerOptions::gemini("k") };
-    let sent = encoded(&request(NEW, vec![Message::user("hi")]), &options).body;
+    let sent = encoded(&request(NEW, vec![Message::user("hi")]), &options).body.concat();
     let sent: Value = serde_json::from_slice(&sent).unwrap();
     assert_eq!(sent["generationConfig"]["maxOutputTokens"], 70);
 }
@@ -1048,13 +1048,13 @@ fn a_count_is_asked_for_with_the_whole_request() {
     assert_eq!(gemini.count_field(), "totalTokens");
     let mut whole = body(&asked);
     whole["model"] = format!("models/{NEW}").into();
-    let body: Value = serde_json::from_slice(&count.body).unwrap();
+    let body: Value = serde_json::from_slice(&count.body.concat()).unwrap();
     assert_eq!(body, json!({ "generateContentRequest": whole }));
     // Vertex has the fields at the top.
     let base_url = "https://x-aiplatform.googleapis.com/v1/projects/p/locations/l/publishers/google";
     let options = ServerOptions { base_url: base_url.parse().unwrap(), ..options };
     let count = Gemini::new(&options).encode_count(&asked, &options).unwrap().unwrap();
-    let body: Value = serde_json::from_slice(&count.body).unwrap();
+    let body: Value = serde_json::from_slice(&count.body.concat()).unwrap();
     assert_eq!(body["systemInstruction"], whole["systemInstruction"]);
     assert_eq!(body["contents"], whole["contents"]);
     assert!(body.get("generateContentRequest").is_none() && body.get("toolConfig").is_none(), "{body}");

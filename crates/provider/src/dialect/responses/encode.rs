@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use greenroom_kernel::{AssistantMessage, Block, Image, Message, Part, ToolCall, ToolResult};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -14,8 +15,9 @@ use serde_json::{Map, Value, json};
 use super::DIALECT;
 use super::item::{Kind, filled, has_reasoning, is_attachment, raw};
 use crate::dialect::fields::Fields;
+use crate::dialect::history::{Elements, History, Needs};
 use crate::dialect::ids::{sendable_id, sendable_tool_name};
-use crate::dialect::{merge, size_hint};
+use crate::dialect::merge;
 use crate::{Catalog, ReasoningEffort, Request, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that the API accepts, in bytes.
@@ -34,12 +36,17 @@ pub(super) struct Style<'a> {
     pub(super) stream: bool,
 }
 
+/// The fields before the conversation.
 #[derive(Serialize)]
-struct Body<'a> {
+struct Before<'a> {
     model: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     instructions: Option<&'a str>,
-    input: Vec<Item<'a>>,
+}
+
+/// The fields after the conversation.
+#[derive(Serialize)]
+struct After<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<WireTool<'a>>,
     stream: bool,
@@ -102,12 +109,23 @@ impl Serialize for DataUrl<'_> {
     }
 }
 
+impl<'a> Before<'a> {
+    fn of(request: &'a Request) -> Self {
+        let instructions = request.system.as_deref().filter(|system| !system.is_empty());
+        Self { model: &request.model, instructions }
+    }
+}
+
 /// Writes a request.
-pub(super) fn body(request: &Request, style: &Style<'_>) -> serde_json::Result<Vec<u8>> {
-    let body = Body {
-        model: &request.model,
-        instructions: request.system.as_deref().filter(|system| !system.is_empty()),
-        input: input(&request.messages, style.provider),
+pub(super) fn body(
+    request: &Request,
+    style: &Style<'_>,
+    history: &mut History,
+) -> serde_json::Result<Vec<Bytes>> {
+    let conversation = history.write(request, &request.messages, |messages, elements| {
+        write_items(messages, style.provider, elements)
+    })?;
+    let after = After {
         tools: request
             .tools
             .iter()
@@ -123,35 +141,29 @@ pub(super) fn body(request: &Request, style: &Style<'_>) -> serde_json::Result<V
         stream: style.stream,
         settings: wire_settings(request, style),
     };
-    let mut bytes = Vec::with_capacity(size_hint(request));
-    serde_json::to_writer(&mut bytes, &body)?;
-    Ok(bytes)
+    crate::dialect::body(&Before::of(request), "input", &[], conversation, &after)
 }
 
-/// A request to compact a conversation. Its last message is an instruction, which the API does not take.
+/// The fields after the conversation in a request to compact it.
 #[derive(Serialize)]
-struct CompactBody<'a> {
-    model: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    instructions: Option<&'a str>,
-    input: Vec<Item<'a>>,
+struct AfterCompacted<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_cache_key: Option<&'a str>,
 }
 
-/// Writes a request to compact a conversation.
+/// Writes a request to compact a conversation. Its last message is an instruction, which the API does not take.
 pub(super) fn compact_body(
     request: &Request,
     provider: &str,
     names_session: bool,
-) -> serde_json::Result<Vec<u8>> {
-    let conversation = request.messages.split_last().map_or(&[][..], |(_, messages)| messages);
-    serde_json::to_vec(&CompactBody {
-        model: &request.model,
-        instructions: request.system.as_deref().filter(|system| !system.is_empty()),
-        input: input(conversation, provider),
-        prompt_cache_key: (names_session && !request.session.is_empty()).then_some(&*request.session),
-    })
+    history: &mut History,
+) -> serde_json::Result<Vec<Bytes>> {
+    let messages = request.messages.split_last().map_or(&[][..], |(_, messages)| messages);
+    let conversation =
+        history.write(request, messages, |messages, elements| write_items(messages, provider, elements))?;
+    let prompt_cache_key = (names_session && !request.session.is_empty()).then_some(&*request.session);
+    let after = AfterCompacted { prompt_cache_key };
+    crate::dialect::body(&Before::of(request), "input", &[], conversation, &after)
 }
 
 /// Returns the fields that the settings mean, with the user's own. The API has no `stop` and no `seed`.
@@ -214,18 +226,22 @@ fn tool_choice(choice: &ToolChoice) -> Value {
 }
 
 /// Writes the conversation.
-fn input<'a>(messages: &'a [Arc<Message>], provider: &str) -> Vec<Item<'a>> {
-    let mut items = Vec::with_capacity(messages.len());
-    for message in messages {
+fn write_items(
+    messages: &[Arc<Message>],
+    provider: &str,
+    elements: &mut Elements,
+) -> serde_json::Result<Needs> {
+    let mut items = Vec::new();
+    for (index, message) in messages.iter().enumerate() {
         match &**message {
             Message::User(blocks) => user_items(blocks, provider, &mut items),
             Message::ToolResult(result) => items.push(wire_result(result)),
-            Message::Assistant(answer) => {
-                items.extend(answer_items(answer, answer.provider == provider));
-            }
+            Message::Assistant(answer) => items.extend(answer_items(answer, answer.provider == provider)),
         }
+        items.drain(..).try_for_each(|item| elements.push(&item))?;
+        elements.cut(index + 1);
     }
-    items
+    Ok(Needs::Nothing)
 }
 
 /// Writes a message of the user, with the provider's own form of a text in place of the text.

@@ -31,11 +31,11 @@ fn request(model: &str, messages: Vec<Message>) -> Request {
 }
 
 fn encoded(request: &Request, options: &ServerOptions) -> Encoded {
-    Responses::new(options).encode(request, options).unwrap()
+    Responses::new(options).encode(request, options, &mut History::default()).unwrap()
 }
 
 fn body(request: &Request) -> Value {
-    serde_json::from_slice(&encoded(request, &ServerOptions::responses("k")).body).unwrap()
+    serde_json::from_slice(&encoded(request, &ServerOptions::responses("k")).body.concat()).unwrap()
 }
 
 /// The items of a request with these messages.
@@ -239,7 +239,7 @@ fn what_came_is_what_is_sent_again() {
         &request("gpt-5", vec![Message::Assistant(answer.clone()), result("call_1", vec![said("ok")])]),
         &ServerOptions::responses("k"),
     );
-    let body = String::from_utf8(body.body).unwrap();
+    let body = String::from_utf8(body.body.concat()).unwrap();
     // Nothing but the escapes in readable text may differ, and here they are the same.
     for item in RICH {
         assert!(body.contains(item), "{item}\nis not in {body}");
@@ -250,7 +250,7 @@ fn what_came_is_what_is_sent_again() {
     // Another provider of the same dialect gets the text and the call alone.
     let azure = ServerOptions { name: "azure".to_owned(), ..ServerOptions::responses("k") };
     let other = encoded(&request("gpt-5", vec![Message::Assistant(answer)]), &azure);
-    let other: Value = serde_json::from_slice(&other.body).unwrap();
+    let other: Value = serde_json::from_slice(&other.body.concat()).unwrap();
     let expected = json!([
         { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "I look." }] },
         { "type": "function_call", "call_id": "call_1", "name": "read", "arguments": arguments },
@@ -439,7 +439,7 @@ fn a_whole_request() {
     );
     let encoded = encoded(&one, &ServerOptions::responses("k"));
     assert_eq!(encoded.path, "responses");
-    assert_eq!(String::from_utf8(encoded.body).unwrap(), expected);
+    assert_eq!(String::from_utf8(encoded.body.concat()).unwrap(), expected);
 }
 
 #[test]
@@ -491,7 +491,7 @@ fn settings_and_their_fields() {
     let elsewhere =
         ServerOptions { base_url: "http://localhost:1/v1".parse().unwrap(), ..ServerOptions::responses("k") };
     let elsewhere = encoded(&request("gpt-5", vec![Message::user("hi")]), &elsewhere);
-    assert!(!String::from_utf8(elsewhere.body).unwrap().contains("prompt_cache_key"));
+    assert!(!String::from_utf8(elsewhere.body.concat()).unwrap().contains("prompt_cache_key"));
 }
 
 #[test]
@@ -785,7 +785,7 @@ fn a_compaction_is_asked_for_and_sent_back_as_it_came() {
     asked.system = Some("Be brief.".to_owned());
     let sent = encoded(&asked, &ServerOptions::responses("k"));
     assert_eq!(sent.path, "responses/compact");
-    let wire: Value = serde_json::from_slice(&sent.body).unwrap();
+    let wire: Value = serde_json::from_slice(&sent.body.concat()).unwrap();
     let expected = json!({
         "model": "gpt-5", "instructions": "Be brief.", "prompt_cache_key": "s1",
         "input": [
@@ -819,7 +819,7 @@ fn a_compaction_is_asked_for_and_sent_back_as_it_came() {
     };
     let summary = |provider: &str| Message::User(vec![said("the summary"), native(provider), said("files")]);
     let next = encoded(&request("gpt-5", vec![summary("openai")]), &ServerOptions::responses("k")).body;
-    let next = String::from_utf8(next).unwrap();
+    let next = String::from_utf8(next.concat()).unwrap();
     assert!(
         next.contains(&format!(r#""input":[{},{},{{"type":"message","role":"user""#, items[0], items[1])),
         "{next}"
@@ -843,7 +843,7 @@ fn a_count_is_asked_for_with_the_fields_that_count() {
     let count = responses.encode_count(&asked, &options).unwrap().unwrap();
     assert_eq!((count.path.as_str(), responses.count_field()), ("responses/input_tokens", "input_tokens"));
     let whole = body(&asked);
-    let body: Value = serde_json::from_slice(&count.body).unwrap();
+    let body: Value = serde_json::from_slice(&count.body.concat()).unwrap();
     let names: Vec<&String> = body.as_object().unwrap().keys().collect();
     assert_eq!(names, ["model", "instructions", "input", "reasoning"]);
     for name in names {

@@ -7,8 +7,9 @@ use greenroom_kernel::{
 };
 use serde_json::{Value, json};
 
-use super::{WireStyle, size_hint, wire_call_id, wire_request};
+use super::{WireStyle, body, wire_call_id};
 use crate::dialect::ids::sendable_tool_name;
+use crate::dialect::{History, size_hint};
 use crate::settings::ResendReasoning;
 use crate::transport::MaxTokensField;
 use crate::{OutputSchema, Purpose, Request};
@@ -36,7 +37,13 @@ fn request(messages: Vec<Message>) -> Request {
 }
 
 fn wire(request: &Request, style: &WireStyle<'_>) -> Value {
-    serde_json::to_value(wire_request(request, style)).expect("a request is JSON")
+    serde_json::from_str(&written(request, style)).expect("a request is JSON")
+}
+
+/// The body of a request as text.
+fn written(request: &Request, style: &WireStyle<'_>) -> String {
+    let pieces = body(request, style, &mut History::default()).expect("it can be written");
+    String::from_utf8(pieces.concat()).expect("JSON is text")
 }
 
 #[test]
@@ -50,10 +57,10 @@ fn a_request_s_size_is_known_before_it_is_written() {
             _ => result("c1", vec![Block::Text(text())]),
         });
         let request = request(messages.collect());
-        let written = serde_json::to_vec(&wire_request(&request, &PLAIN)).expect("a request is JSON").len();
-        let hint = size_hint(&request);
+        let written = written(&request, &PLAIN).len();
+        let hint = request.messages.iter().map(|message| size_hint(message)).sum::<usize>();
         assert!(
-            hint >= written && hint <= written * 5 / 4 + 32 * count + 1_024,
+            hint * 17 / 16 + 200 >= written && hint <= written * 5 / 4 + 512 * count,
             "{count} of {bytes}: {hint} for {written}"
         );
         checked += 1;
@@ -120,12 +127,12 @@ fn a_whole_request() {
         r#""response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"string"},"strict":true}},"#,
         r#""prompt_cache_key":"s1","stream":true,"stream_options":{"include_usage":true}}"#,
     );
-    assert_eq!(serde_json::to_string(&wire_request(&request, &style)).expect("JSON"), expected);
+    assert_eq!(written(&request, &style), expected);
     // Servers refuse options of a stream where none is asked for.
     let whole =
         expected.replace(r#""stream":true,"stream_options":{"include_usage":true}"#, r#""stream":false"#);
     let style = WireStyle { stream: false, ..style };
-    assert_eq!(serde_json::to_string(&wire_request(&request, &style)).expect("JSON"), whole);
+    assert_eq!(written(&request, &style), whole);
 }
 
 #[test]
@@ -258,7 +265,7 @@ fn names_and_ids_that_servers_refuse() {
 
 #[test]
 fn texts_that_stand_alone_are_written_without_a_copy() {
-    use super::{Cow, UserContent, WireMessage};
+    use super::{Cow, UserContent, WireMessage, user_content, wire_assistant, wire_result};
 
     let request = request(vec![
         Message::user("the prompt"),
@@ -269,19 +276,24 @@ fn texts_that_stand_alone_are_written_without_a_copy() {
         ]),
         result("a", vec![Block::Text("the result".to_owned())]),
     ]);
-    let style = WireStyle { resend_reasoning: ResendReasoning::AsReasoning, ..PLAIN };
-    let wire = wire_request(&request, &style);
+    let rule = ResendReasoning::AsReasoning.rule(PLAIN.provider);
     let mut texts = Vec::new();
-    for message in &wire.messages {
-        match message {
-            WireMessage::User { content: UserContent::Text(text) }
-            | WireMessage::Tool { content: text, .. } => {
-                texts.push(text);
-            }
-            WireMessage::Assistant { content, reasoning, .. } => {
-                texts.extend(reasoning.iter().chain(content))
-            }
-            WireMessage::System { .. } | WireMessage::User { .. } => {}
+    for message in &request.messages {
+        match &**message {
+            Message::User(blocks) => match user_content(blocks) {
+                Some(UserContent::Text(text)) => texts.push(text),
+                other => panic!("{other:?}"),
+            },
+            Message::ToolResult(result) => match wire_result(result, &mut Vec::new()) {
+                WireMessage::Tool { content, .. } => texts.push(content),
+                other => panic!("{other:?}"),
+            },
+            Message::Assistant(answer) => match wire_assistant(answer, &rule, ResendReasoning::AsReasoning) {
+                Some(WireMessage::Assistant { content, reasoning, .. }) => {
+                    texts.extend(reasoning.into_iter().chain(content));
+                }
+                other => panic!("{other:?}"),
+            },
         }
     }
     assert_eq!(texts, ["the prompt", "the thought", "the answer", "the result"]);

@@ -1,0 +1,297 @@
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use greenroom_kernel::{
+    AssistantMessage, Block, Image, Message, Native, Part, StopReason, ToolCall, ToolResult, ToolStatus,
+};
+
+use super::{BLOCK_BYTES, Elements, History, Needs};
+use crate::settings::ResendReasoning;
+use crate::transport::random::Random;
+use crate::{Api, ModelSettings, Purpose, Request, ServerOptions};
+
+pub(crate) fn request(messages: Vec<Arc<Message>>) -> Request {
+    Request {
+        model: "m".to_owned(),
+        system: None,
+        messages,
+        tools: Arc::from([]),
+        settings: ModelSettings::default(),
+        output_schema: None,
+        purpose: Purpose::Step,
+        session: "s".to_owned(),
+    }
+}
+
+/// Writes each message as its text. A block may end after each.
+pub(crate) fn plain(messages: &[Arc<Message>], elements: &mut Elements) -> serde_json::Result<Needs> {
+    for (index, message) in messages.iter().enumerate() {
+        elements.push(&message.text())?;
+        elements.cut(index + 1);
+    }
+    Ok(Needs::Nothing)
+}
+
+#[test]
+fn what_is_repeated_is_not_written_again() {
+    let texts = |count: usize| -> Vec<Arc<Message>> {
+        (0..count).map(|number| Arc::new(Message::user(format!("{number} {}", "x".repeat(1_000))))).collect()
+    };
+    let messages = texts(200);
+    let mut history = History::default();
+    let mut written = |messages: &[Arc<Message>]| {
+        let counted = std::cell::Cell::new(0);
+        let request = request(messages.to_vec());
+        let pieces = history.write(&request, &request.messages, |messages, elements| {
+            counted.set(counted.get() + messages.len());
+            plain(messages, elements)
+        });
+        let pieces = pieces.expect("it can be written");
+        let expected: Vec<String> =
+            messages.iter().map(|message| format!("\"{}\"", message.text())).collect();
+        assert_eq!(String::from_utf8(pieces.concat()).expect("text"), expected.join(","));
+        (counted.get(), pieces)
+    };
+    assert_eq!(written(&messages[..100]).0, 100);
+    let (count, before) = written(&messages[..102]);
+    assert_eq!(count, 2);
+    let (count, after) = written(&messages);
+    assert_eq!(count, 98);
+    // The same bytes, not a copy.
+    let shared = after.iter().filter(|piece| before.iter().any(|one| one.as_ptr() == piece.as_ptr())).count();
+    assert!(shared >= 3 && before.iter().all(|piece| piece.len() < 2 * BLOCK_BYTES + 2_000), "{shared}");
+    // Equal messages that are not the same ones.
+    assert_eq!(written(&texts(200)).0, 0);
+    assert_eq!(written(&messages).0, 0);
+    // A shorter conversation: the block in which it ends is written again.
+    assert!((1..=40).contains(&written(&messages[..150]).0));
+    // Another one in its middle.
+    let mut other = messages.clone();
+    other[10] = Arc::new(Message::user("another"));
+    assert_eq!(written(&other).0, 200);
+    // Nothing at all.
+    assert_eq!(written(&[]).0, 0);
+    assert_eq!(written(&messages[..1]).0, 1);
+}
+
+/// A conversation that grows and changes as those of sessions do.
+struct Life {
+    random: Random,
+    messages: Vec<Arc<Message>>,
+    calls: usize,
+    model: usize,
+    resend: Option<ResendReasoning>,
+}
+
+impl Life {
+    fn text(&mut self) -> String {
+        let long = self.random.below(24) == 0;
+        ["so", "é \"quoted\"\n", " ", ""][self.random.below(if long { 2 } else { 4 })].repeat(if long {
+            6_000
+        } else {
+            1
+        })
+    }
+
+    fn blocks(&mut self) -> Vec<Block> {
+        let mut blocks = vec![Block::Text(self.text())];
+        match self.random.below(10) {
+            0 => blocks.push(Block::Image(Image { media_type: "image/png".into(), data: "QUJD".into() })),
+            1 => {
+                let dialect = ["anthropic", "responses"][self.random.below(2)].to_owned();
+                let block = r#"{"type":"compaction","content":"c","encrypted_content":"e"}"#.to_owned();
+                let native = Native { provider: dialect.clone(), dialect, blocks: vec![block] };
+                blocks.push(Block::Native(native));
+            }
+            _ => {}
+        }
+        blocks
+    }
+
+    fn answer(&mut self) -> Vec<String> {
+        let opaque =
+            |dialect: &str, data: &str| Part::OpaqueReasoning { dialect: dialect.into(), data: data.into() };
+        let mut content = Vec::new();
+        let mut ids = Vec::new();
+        for _ in 0..self.random.below(5) {
+            match self.random.below(9) {
+                0 | 1 => content.push(Part::Text(self.text())),
+                2 => {
+                    content.push(Part::Reasoning("hm".into()));
+                    content.push(opaque("anthropic", r#"{"type":"thinking","signature":"S+/"}"#));
+                }
+                3 => content.push(Part::Reasoning("of another".into())),
+                4 => content.push(opaque(
+                    "responses",
+                    r#"{"type":"reasoning","encrypted_content":"E","summary":[]}"#,
+                )),
+                5 => {
+                    content.push(Part::Reasoning("thought".into()));
+                    content.push(opaque("gemini", r#"{"thought":true,"thoughtSignature":"QUJD"}"#));
+                }
+                6 => content.push(Part::OpaqueBlock {
+                    dialect: "anthropic".into(),
+                    data: r#"{"type":"server_tool_use","id":"s","name":"n","input":{}}"#.into(),
+                }),
+                _ => {
+                    // Sometimes an id that an earlier call has.
+                    self.calls += usize::from(self.random.below(8) > 0);
+                    let id = format!("c{}", self.calls);
+                    let arguments = ["{}", "", "no", "{\"a\": 1e3}"][self.random.below(4)].to_owned();
+                    content.push(Part::ToolCall(ToolCall { id: id.clone(), name: "read".into(), arguments }));
+                    if self.random.below(2) == 0 {
+                        let data =
+                            format!(r#"{{"functionCall":{{"id":"g{id}"}},"thoughtSignature":"QUJD"}}"#);
+                        content.push(opaque("gemini", &data));
+                    }
+                    ids.push(id);
+                }
+            }
+        }
+        let provider = ["anthropic", "openai", "google", "p"][self.random.below(4)].to_owned();
+        self.messages.push(Arc::new(Message::Assistant(AssistantMessage {
+            content,
+            provider,
+            model: "m".into(),
+            usage: None,
+            stop: StopReason::Stop,
+            stop_raw: None,
+            error: None,
+        })));
+        ids
+    }
+
+    fn result(&mut self, call_id: String) {
+        let content = self.blocks();
+        self.messages.push(Arc::new(Message::ToolResult(ToolResult {
+            call_id,
+            tool_name: "read".into(),
+            content,
+            status: ToolStatus::Ok,
+            touched: Vec::new(),
+        })));
+    }
+
+    /// Lives on: usually by a turn, and sometimes by what changes the past.
+    fn step(&mut self) {
+        let len = self.messages.len();
+        match self.random.below(24) {
+            // An undo or a branch.
+            0 => self.messages.truncate(self.random.below(len + 1)),
+            // A compaction: a summary in place of the beginning.
+            1 if len > 4 => {
+                let from = 1 + self.random.below(len - 1);
+                let summary = Arc::new(Message::user("the summary"));
+                self.messages.splice(..from, [summary]);
+            }
+            // A prune, an image that is left out, a hook.
+            2 | 3 if len > 0 => {
+                let at = self.random.below(len);
+                let short = match &*self.messages[at] {
+                    Message::ToolResult(result) => Message::ToolResult(ToolResult {
+                        content: vec![Block::Text("[pruned]".into())],
+                        ..result.clone()
+                    }),
+                    Message::User(_) => Message::user("[An image was here.]"),
+                    Message::Assistant(answer) => Message::Assistant(AssistantMessage {
+                        content: vec![Part::Text("other".into())],
+                        ..answer.clone()
+                    }),
+                };
+                self.messages[at] = Arc::new(short);
+            }
+            // The session was woken: equal messages that are not the same ones.
+            4 => {
+                let copies = self.messages.iter().map(|message| Arc::new(Message::clone(message)));
+                self.messages = copies.collect();
+            }
+            5 => self.model = self.random.below(3),
+            6 => {
+                let ways = [None, Some(ResendReasoning::Never), Some(ResendReasoning::AsReasoning)];
+                self.resend = ways[self.random.below(3)];
+            }
+            // A result without its call.
+            7 => self.result("c1".to_owned()),
+            // Something is missing in the middle.
+            8 if len > 1 => {
+                self.messages.remove(self.random.below(len));
+            }
+            9..=12 => {
+                let blocks = self.blocks();
+                self.messages.push(Arc::new(Message::User(blocks)));
+            }
+            _ => {
+                for id in self.answer() {
+                    if self.random.below(10) > 0 {
+                        self.result(id);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_bytes_are_those_of_writing_everything() {
+    check_lives(0..60);
+}
+
+/// Run it in release, after a change to an encoder.
+#[test]
+#[ignore = "takes minutes"]
+fn the_bytes_of_20_000_conversations() {
+    check_lives(0..20_000);
+}
+
+/// Random conversations over every API, each request written with what is kept and anew.
+fn check_lives(seeds: Range<u64>) {
+    let lives = usize::try_from(seeds.end).expect("it is small");
+    let (mut compared, mut repeated, mut in_pieces) = (0, [0; 4], 0);
+    for seed in seeds {
+        let mut life =
+            Life { random: Random::of(seed), messages: Vec::new(), calls: 0, model: 0, resend: None };
+        let servers = [
+            (Api::Chat, "p", ["m", "n", "o"]),
+            (Api::Responses, "openai", ["gpt-5", "gpt-5.2", "o3"]),
+            (Api::Anthropic, "anthropic", ["claude-opus-5-5", "claude-opus-4-6", "claude-3-7-sonnet"]),
+            (Api::Gemini, "google", ["gemini-2.5-pro", "gemini-3-pro", "gemini-2.0-flash"]),
+        ];
+        let mut servers = servers.map(|(api, name, models)| {
+            let options = ServerOptions { name: name.to_owned(), api, ..ServerOptions::default() };
+            (api.dialect(&options), options, models, History::default())
+        });
+        for _ in 0..20 {
+            life.step();
+            for (index, (dialect, options, models, history)) in servers.iter_mut().enumerate() {
+                let mut request = request(life.messages.clone());
+                request.model = models[life.model].to_owned();
+                request.settings.resend_reasoning = life.resend;
+                request.system = Some("Be brief.".to_owned());
+                let encode = |history: &mut History| {
+                    let encoded = dialect.encode(&request, options, history);
+                    encoded.map(|encoded| encoded.body)
+                };
+                let anew = encode(&mut History::default()).expect("it can be written");
+                let blocks: Vec<Bytes> = history.blocks.iter().map(|block| block.bytes.clone()).collect();
+                let kept = encode(history).expect("it can be written");
+                let (anew, kept_bytes) = (anew.concat(), kept.concat());
+                let differs = anew.iter().zip(&kept_bytes).position(|(one, other)| one != other);
+                if let Some(at) = differs.or((anew.len() != kept_bytes.len()).then_some(anew.len())) {
+                    let near = |bytes: &[u8]| {
+                        let near = &bytes[at.saturating_sub(300).min(bytes.len())..bytes.len().min(at + 200)];
+                        String::from_utf8_lossy(near).into_owned()
+                    };
+                    panic!("seed {seed}, {:?}:\n{}\n{}", options.api, near(&anew), near(&kept_bytes));
+                }
+                let now: Vec<Bytes> = history.blocks.iter().map(|block| block.bytes.clone()).collect();
+                repeated[index] += usize::from(!blocks.is_empty() && now.starts_with(&blocks));
+                in_pieces += usize::from(kept.len() > 3);
+                compared += 1;
+            }
+        }
+    }
+    assert_eq!(compared, lives * 20 * 4);
+    // In every API, what is kept is used again.
+    assert!(repeated.iter().all(|count| *count > lives) && in_pieces > lives, "{repeated:?} {in_pieces}");
+}

@@ -1,0 +1,103 @@
+//! The conversations of a server's sessions, as they were written last.
+//!
+//! Invariants: together they have at most [`HISTORIES_BYTES_MAX`] bytes; those of the sessions that were not used for the
+//! longest time are dropped first, and are written anew when they are needed.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::dialect::History;
+
+/// How much of all conversations is kept, in bytes.
+pub(super) const HISTORIES_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Conversations by their sessions.
+#[derive(Debug)]
+pub(super) struct Histories {
+    by_session: HashMap<String, Kept>,
+    /// The sessions, the one that was not used for the longest time first.
+    by_use: BTreeMap<u64, String>,
+    uses: u64,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+#[derive(Debug)]
+struct Kept {
+    history: History,
+    used: u64,
+    bytes: usize,
+}
+
+impl Default for Histories {
+    fn default() -> Self {
+        Self::new(HISTORIES_BYTES_MAX)
+    }
+}
+
+impl Histories {
+    /// Creates a place for so many bytes.
+    fn new(bytes_max: usize) -> Self {
+        Self { by_session: HashMap::new(), by_use: BTreeMap::new(), uses: 0, bytes: 0, bytes_max }
+    }
+
+    /// Takes the conversation of a session out; it is empty if none is kept.
+    pub(super) fn take(&mut self, session: &str) -> History {
+        let Some(kept) = self.by_session.remove(session) else { return History::default() };
+        self.by_use.remove(&kept.used);
+        self.bytes -= kept.bytes;
+        kept.history
+    }
+
+    /// Keeps the conversation of a session.
+    pub(super) fn put(&mut self, session: &str, history: History) {
+        self.take(session);
+        let (used, bytes) = (self.uses, history.size());
+        self.uses += 1;
+        self.bytes += bytes;
+        self.by_session.insert(session.to_owned(), Kept { history, used, bytes });
+        self.by_use.insert(used, session.to_owned());
+        while self.bytes > self.bytes_max
+            && let Some((_, oldest)) = self.by_use.pop_first()
+        {
+            self.take(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use greenroom_kernel::Message;
+
+    use super::Histories;
+    use crate::dialect::History;
+    use crate::dialect::history::tests::{plain, request};
+
+    /// A conversation of about so many bytes.
+    fn history(bytes: usize) -> History {
+        let mut history = History::default();
+        let request = request(vec![Arc::new(Message::user("x".repeat(bytes)))]);
+        history.write(&request, &request.messages, plain).expect("it can be written");
+        history
+    }
+
+    #[test]
+    fn the_least_recently_used_are_dropped() {
+        let mut histories = Histories::new(2_500);
+        for session in ["a", "b"] {
+            histories.put(session, history(1_000));
+        }
+        // It is used again.
+        let a = histories.take("a");
+        assert!(a.size() > 1_000);
+        histories.put("a", a);
+        histories.put("c", history(1_000));
+        let sizes = ["a", "b", "c"].map(|session| histories.take(session).size() > 0);
+        assert_eq!(sizes, [true, false, true]);
+        assert_eq!((histories.bytes, histories.by_use.len(), histories.by_session.len()), (0, 0, 0));
+        // One that is too large by itself is not kept.
+        histories.put("large", history(3_000));
+        assert_eq!((histories.bytes, histories.take("large").size()), (0, 0));
+    }
+}
