@@ -61,8 +61,7 @@ pub fn instead_of_summary(path: &[Arc<Entry>], window: u64, wanted: u64) -> Vec<
     let sent = as_sent(path);
     let active = &sent[ActivePath::of(&sent).start..];
     let uses = uses(active);
-    let mut old = old_lines(active, window);
-    old.retain(|old| uses[old.index] < Use::Newest);
+    let old = old_lines(active, window);
     for most in [Use::Stale, Use::Repeated, Use::Other] {
         let chosen: Vec<&OldLine> = old.iter().filter(|old| uses[old.index] <= most).collect();
         if freed(chosen.iter().copied()) >= wanted.max(freed_min(window)) {

@@ -33,6 +33,10 @@ fn old_results_are_those_before_the_newest_and_only_if_that_frees_enough() {
     // The lines that replace them are not freed.
     assert_eq!(ids(&old_results(&path("u:9 c:9 r:1510 c:9 r:3000 a:9"), 10_000)), Vec::<u64>::new());
     assert_eq!(ids(&old_results(&path("u:9 c:9 r:1600 c:9 r:3000 a:9"), 10_000)), [2]);
+    // Exactly enough is enough.
+    let of = |tokens: u64| old_results(&path(&format!("u:9 c:9 r:{tokens} c:9 r:3000 a:9")), 10_000);
+    let line = of(1_600)[0].tokens;
+    assert_eq!((of(1_499 + line).len(), of(1_500 + line).len()), (0, 1));
     // Without any answer none was read.
     assert_eq!(ids(&old_results(&path("r=1:5000 r=2:5000"), 10_000)), Vec::<u64>::new());
     // Results that no answer has followed were not read yet, however large.
