@@ -1,6 +1,7 @@
 //! The provider against a TCP server that imitates what real servers send.
 
 mod counting;
+mod errors_in_streams;
 mod refusals;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
