@@ -12,11 +12,12 @@ mod item;
 
 use http::HeaderMap;
 use http::header::{ACCEPT, HeaderValue};
+use parking_lot::Mutex;
 
 use super::fields::Fields;
 use super::{Decoder, Dialect, Encoded, History, is_openai};
 use crate::transport::ServerOptions;
-use crate::{ModelSettings, NativeCompaction, Purpose, Request, ResentReasoning};
+use crate::{Catalog, ModelSettings, NativeCompaction, Purpose, Request, ResentReasoning};
 
 /// The name of the dialect in stored parts.
 const DIALECT: &str = "responses";
@@ -44,12 +45,25 @@ const COUNTED: &[&str] = &[
 #[derive(Debug)]
 pub(crate) struct Responses {
     prompt_cache_key: bool,
+    /// The model of the newest request, and whether it can reason, as far as the catalogue knows.
+    newest: Mutex<(String, bool)>,
 }
 
 impl Responses {
     /// Creates the dialect of a server with these options.
     pub(crate) fn new(options: &ServerOptions) -> Self {
-        Self { prompt_cache_key: options.prompt_cache_key.unwrap_or_else(|| is_openai(options)) }
+        let prompt_cache_key = options.prompt_cache_key.unwrap_or_else(|| is_openai(options));
+        Self { prompt_cache_key, newest: Mutex::new((String::new(), false)) }
+    }
+
+    /// Whether a model can reason, as far as the catalogue knows.
+    fn reasons(&self, provider: &str, model: &str) -> bool {
+        let mut newest = self.newest.lock();
+        if newest.0 != model {
+            let known = Catalog::bundled().lookup(provider, model);
+            *newest = (model.to_owned(), known.is_none_or(|model| model.reasoning));
+        }
+        newest.1
     }
 }
 
@@ -72,6 +86,7 @@ impl Dialect for Responses {
             output_tokens_max: options.output_tokens_max,
             prompt_cache_key: self.prompt_cache_key,
             stream: options.stream,
+            reasons: self.reasons(&options.name, &request.model),
         };
         let body = encode::body(request, &style, history).map_err(|error| error.to_string())?;
         Ok(Encoded { path: PATH.to_owned(), headers: HeaderMap::new(), body })

@@ -2,10 +2,12 @@
 //!
 //! Invariants: kinds of block, delta and event that are unknown today are kept or ignored, and never fail an answer.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use greenroom_kernel::{AssistantMessage, Part, StopReason, ToolCall, Usage};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::DIALECT;
@@ -77,6 +79,33 @@ struct Event {
     content: Option<Vec<Fields>>,
     stop_reason: Option<String>,
     input_transformations: Option<Vec<Transformation>>,
+}
+
+/// How the data of a [`Delta`] begins.
+const DELTA: &str = r#"{"type":"content_block_delta""#;
+
+/// A piece of readable text, in the form that almost all events have. Any other form is read as an [`Event`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Delta<'a> {
+    #[serde(rename = "type")]
+    _kind: IgnoredAny,
+    index: u64,
+    #[serde(borrow)]
+    delta: Piece<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Piece<'a> {
+    #[serde(rename = "type")]
+    _kind: IgnoredAny,
+    #[serde(borrow, default)]
+    text: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    thinking: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    partial_json: Option<Cow<'a, str>>,
 }
 
 /// The message of `message_start`.
@@ -227,6 +256,33 @@ impl AnthropicDecoder {
         }
     }
 
+    /// Adds a piece of text to its block. Returns whether it was of the plain form, and of a block of its kind.
+    fn add_plain(&mut self, data: &str, events: &mut VecDeque<ReplyEvent>) -> bool {
+        if !data.starts_with(DELTA) {
+            return false;
+        }
+        let Ok(Delta { index, delta, .. }) = serde_json::from_str(data) else { return false };
+        let Some(block) = self.blocks.iter_mut().rev().find(|block| block.index == index) else {
+            return false;
+        };
+        let piece = match (block.kind, delta) {
+            (Kind::Text, Piece { text: Some(piece), thinking: None, partial_json: None, .. })
+            | (Kind::Thinking, Piece { text: None, thinking: Some(piece), partial_json: None, .. })
+            | (Kind::Call(_), Piece { text: None, thinking: None, partial_json: Some(piece), .. }) => piece,
+            _ => return false,
+        };
+        block.text.push_str(&piece);
+        self.output_bytes += piece.len();
+        match block.kind {
+            Kind::Call(index) => {
+                let arguments = piece.into_owned();
+                events.push_back(ReplyEvent::ToolCall { index, name: None, arguments });
+            }
+            kind => show(kind, piece.into_owned(), events),
+        }
+        true
+    }
+
     /// Adds a delta to its block. Returns whether the block is known.
     fn add(&mut self, index: u64, delta: &Fields, events: &mut VecDeque<ReplyEvent>) -> bool {
         let Some(block) = self.blocks.iter_mut().rev().find(|block| block.index == index) else {
@@ -294,6 +350,9 @@ fn show(kind: Kind, piece: String, events: &mut VecDeque<ReplyEvent>) {
 
 impl Decoder for AnthropicDecoder {
     fn take(&mut self, data: &str, events: &mut VecDeque<ReplyEvent>) -> Taken {
+        if self.add_plain(data, events) {
+            return Taken::Progress;
+        }
         let Ok(event) = serde_json::from_str::<Event>(data) else { return Taken::Unreadable };
         let Event {
             kind,

@@ -217,6 +217,42 @@ fn an_answer_keeps_every_block_in_its_place() {
     assert_eq!(arguments, "{\"n\": 1e3, \"s\":\"\\u00e9\"}");
 }
 
+/// Events in the form that almost all have are read without their fields; any other form says the same.
+#[test]
+fn pieces_mean_the_same_in_every_form() {
+    let odd = [
+        json!({ "type": "text_delta", "text": null }),
+        json!({ "type": "text_delta", "text": "a\"b\u{1}" }),
+        json!({ "type": "text_delta", "text": "a", "thinking": "b" }),
+        json!({ "type": "text_delta", "thinking": "b" }),
+        json!({ "type": "text_delta", "text": "a", "new": [1] }),
+        json!({ "type": "text_delta" }),
+        json!({ "text": "without a type" }),
+        json!({ "type": "input_json_delta", "partial_json": "{}" }),
+        json!({ "type": "thinking_delta", "thinking": "" }),
+    ];
+    let mut checked = 0;
+    for index in [0, 2, 6, 99] {
+        for odd in &odd {
+            let mut plain = events(rich(), "tool_use");
+            let place = plain.len() - 3;
+            plain.insert(place, delta(index, odd));
+            let unlike: Vec<Value> = plain
+                .iter()
+                .map(|event| {
+                    let text = event.to_string().replacen('{', "{\"before\":0,", 1);
+                    serde_json::from_str(&text).expect("it is JSON")
+                })
+                .collect();
+            let ((one, shown, _), (other, other_shown, _)) = (decode(&plain), decode(&unlike));
+            assert_eq!(one.expect("an answer"), other.expect("an answer"), "{odd} at {index}");
+            assert_eq!(shown, other_shown, "{odd} at {index}");
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 36);
+}
+
 /// Checks that the answer of these events is sent again as these blocks, byte for byte.
 fn check_sent_again(blocks: Vec<Value>, reason: &str, expected: &str) {
     let (decoded, ..) = decode(&events(blocks, reason));

@@ -3,6 +3,7 @@
 //! Invariants: kinds of item, part and event that are unknown today are kept or ignored, and never fail an answer; and
 //! an item is known by its position alone, because some servers change its id between two events.
 
+use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 
 use greenroom_kernel::{AssistantMessage, Part, ToolCall, Usage};
@@ -101,6 +102,43 @@ struct Event<'a> {
     object: Option<&'a RawValue>,
 }
 
+/// A piece of readable text, in the form that almost all events have. Any other form is read as an [`Event`].
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    output_index: Option<u64>,
+    content_index: Option<u64>,
+    summary_index: Option<u64>,
+    #[serde(borrow)]
+    delta: Cow<'a, str>,
+}
+
+impl Delta<'_> {
+    /// How far into an event its type is looked for, in bytes.
+    const TYPE_WITHIN: usize = 64;
+
+    /// Returns the piece of an event that has this form.
+    fn of(data: &str) -> Option<Delta<'_>> {
+        let start = &data[..data.floor_char_boundary(Self::TYPE_WITHIN)];
+        start.contains(".delta\"").then(|| serde_json::from_str(data).ok())?
+    }
+
+    fn piece(&self) -> Option<Piece<'_>> {
+        let part = |list, number: Option<u64>| (list, number.unwrap_or_default());
+        let (kind, part) = match self.kind {
+            "response.output_text.delta" | "response.refusal.delta" => {
+                (Kind::Message, part("content", self.content_index))
+            }
+            "response.reasoning_summary_text.delta" => (Kind::Reasoning, part("summary", self.summary_index)),
+            "response.reasoning_text.delta" => (Kind::Reasoning, part("content", self.content_index)),
+            "response.function_call_arguments.delta" => (Kind::Call, ("", 0)),
+            _ => return None,
+        };
+        Some(Piece { kind, index: self.output_index, part, text: &self.delta, is_whole: false })
+    }
+}
+
 /// A response, whole or at its end.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -155,6 +193,11 @@ impl ResponsesDecoder {
             let name = Some(item.name.clone()).filter(|name| !name.is_empty());
             events.push_back(ReplyEvent::ToolCall { index: item.call, name, arguments: String::new() });
         }
+    }
+
+    /// Adds a piece of text.
+    fn add_piece(&mut self, piece: &Piece<'_>, events: &mut VecDeque<ReplyEvent>) -> Taken {
+        if self.add(piece, events) { Taken::Progress } else { Taken::Nothing }
     }
 
     /// Adds a piece of text. Returns whether it is a part of the answer.
@@ -384,6 +427,9 @@ fn usage(wire: &RawValue) -> Option<Usage> {
 
 impl Decoder for ResponsesDecoder {
     fn take(&mut self, data: &str, events: &mut VecDeque<ReplyEvent>) -> Taken {
+        if let Some(piece) = Delta::of(data).as_ref().and_then(Delta::piece) {
+            return self.add_piece(&piece, events);
+        }
         let Ok(event) = serde_json::from_str::<Event<'_>>(data) else { return Taken::Unreadable };
         let index = count(event.output_index);
         let has_error = event.error.is_some() || event.message.is_some() || event.detail.is_some();
@@ -436,10 +482,7 @@ impl Decoder for ResponsesDecoder {
             _ => return Taken::Progress,
         };
         let text = text(piece).unwrap_or_default();
-        match self.add(&Piece { kind, index, part, text: &text, is_whole }, events) {
-            true => Taken::Progress,
-            false => Taken::Nothing,
-        }
+        self.add_piece(&Piece { kind, index, part, text: &text, is_whole }, events)
     }
 
     fn progress(&self) -> Progress {

@@ -18,7 +18,7 @@ use crate::dialect::fields::Fields;
 use crate::dialect::history::{Elements, History, Needs};
 use crate::dialect::ids::{sendable_id, sendable_tool_name};
 use crate::dialect::merge;
-use crate::{Catalog, ReasoningEffort, Request, ToolChoice, sendable_arguments};
+use crate::{ReasoningEffort, Request, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that the API accepts, in bytes.
 const CALL_ID_BYTES_MAX: usize = 64;
@@ -34,6 +34,8 @@ pub(super) struct Style<'a> {
     pub(super) output_tokens_max: Option<u64>,
     pub(super) prompt_cache_key: bool,
     pub(super) stream: bool,
+    /// Whether the model can reason.
+    pub(super) reasons: bool,
 }
 
 /// The fields before the conversation.
@@ -171,9 +173,6 @@ fn wire_settings(request: &Request, style: &Style<'_>) -> Map<String, Value> {
     let settings = &request.settings;
     let limit = settings.output_tokens_max.or(style.output_tokens_max);
     let has_tools = !request.tools.is_empty();
-    // Without its encrypted content, reasoning cannot be sent back. A model that does not reason refuses to include it.
-    let reasons =
-        Catalog::bundled().lookup(style.provider, &request.model).is_none_or(|model| model.reasoning);
     let format = request.output_schema.as_deref().map(|output| {
         json!({ "format": {
             "type": "json_schema",
@@ -185,7 +184,8 @@ fn wire_settings(request: &Request, style: &Style<'_>) -> Map<String, Value> {
     let has_key = style.prompt_cache_key && !request.session.is_empty();
     let fields = [
         ("store", Some(false.into())),
-        ("include", reasons.then(|| json!(["reasoning.encrypted_content"]))),
+        // Without its encrypted content, reasoning cannot be sent back. A model that does not reason refuses to include it.
+        ("include", style.reasons.then(|| json!(["reasoning.encrypted_content"]))),
         ("max_output_tokens", limit.map(|limit| limit.max(OUTPUT_TOKENS_MIN).into())),
         ("temperature", settings.temperature.map(Value::from)),
         ("top_p", settings.top_p.map(Value::from)),

@@ -555,6 +555,55 @@ fn usage_in_all_its_forms() {
     check(Value::Null, None);
 }
 
+/// Events in the form that almost all have are read without their other fields; any other form says the same.
+#[test]
+fn pieces_mean_the_same_in_every_form() {
+    let odd = [
+        ("output_text.delta", json!({ "output_index": 2, "content_index": 0, "delta": "a\"b\u{1}" })),
+        ("output_text.delta", json!({ "output_index": 99, "content_index": 1, "delta": "new" })),
+        ("output_text.delta", json!({ "output_index": null, "delta": "no index" })),
+        ("output_text.delta", json!({ "output_index": 2.5, "delta": "half an index" })),
+        ("output_text.delta", json!({ "delta": null })),
+        ("output_text.delta", json!({})),
+        ("refusal.delta", json!({ "output_index": 50, "delta": "no" })),
+        ("reasoning_text.delta", json!({ "output_index": 51, "content_index": 3, "delta": "hm" })),
+        ("reasoning_summary_text.delta", json!({ "output_index": 52, "summary_index": 3, "delta": "hm" })),
+        ("function_call_arguments.delta", json!({ "output_index": 53, "delta": "{}" })),
+        ("new_kind.delta", json!({ "output_index": 0, "delta": "?" })),
+    ];
+    let mut checked = 0;
+    for (kind, fields) in &odd {
+        for place in 1..rich().len() {
+            let mut plain = rich();
+            let mut whole = fields.clone();
+            for name in ["text", "refusal", "arguments"] {
+                whole[name] = fields.get("delta").cloned().unwrap_or_default();
+            }
+            plain.insert(place, event(&kind.replace(".delta", ".done"), &whole));
+            plain.insert(place, event(kind, fields));
+            let before = format!("{{\"before\":\"{}\",", "x".repeat(80));
+            let unlike: Vec<String> = plain.iter().map(|event| event.replacen('{', &before, 1)).collect();
+            let (one, other) = (decode(&plain), decode(&unlike));
+            // A call without an id gets one of ours.
+            let content = |decoded: Result<AssistantMessage, crate::ProviderError>| {
+                let mut content = decoded.unwrap().content;
+                for part in &mut content {
+                    if let Part::ToolCall(call) = part
+                        && call.name.is_empty()
+                    {
+                        call.id.clear();
+                    }
+                }
+                content
+            };
+            assert_eq!(content(one.answer), content(other.answer), "{kind} {fields} at {place}");
+            assert_eq!(one.shown, other.shown, "{kind} {fields} at {place}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 100, "{checked}");
+}
+
 #[test]
 fn events_that_are_errors_and_events_that_are_not() {
     let check = |event: &str, expected: Taken| {

@@ -29,8 +29,14 @@ const STREAMS: [Stream; 4] = [
         ],
         ends_after: 5,
         errors: &[
-            (r#"{"error":{"message":"The engine is overloaded.","type":"server_error","code":503}}"#, FailureClass::Overloaded),
-            (r#"{"error":{"message":"Rate limit reached for requests","code":"rate_limit_exceeded"}}"#, FailureClass::RateLimited),
+            (
+                r#"{"error":{"message":"The engine is overloaded.","type":"server_error","code":503}}"#,
+                FailureClass::Overloaded,
+            ),
+            (
+                r#"{"error":{"message":"Rate limit reached for requests","code":"rate_limit_exceeded"}}"#,
+                FailureClass::RateLimited,
+            ),
         ],
     },
     Stream {
@@ -48,8 +54,14 @@ const STREAMS: [Stream; 4] = [
         ],
         ends_after: 9,
         errors: &[
-            (r#"{"type":"error","error":{"type":"server_error","code":"server_is_overloaded","message":"Our servers are currently overloaded. Please try again later."}}"#, FailureClass::Overloaded),
-            (r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"rate_limit_exceeded","message":"Rate limit reached for gpt-5. Please try again in 2s."}}}"#, FailureClass::RateLimited),
+            (
+                r#"{"type":"error","error":{"type":"server_error","code":"server_is_overloaded","message":"Our servers are currently overloaded. Please try again later."}}"#,
+                FailureClass::Overloaded,
+            ),
+            (
+                r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"rate_limit_exceeded","message":"Rate limit reached for gpt-5. Please try again in 2s."}}}"#,
+                FailureClass::RateLimited,
+            ),
         ],
     },
     Stream {
@@ -70,8 +82,14 @@ const STREAMS: [Stream; 4] = [
         ],
         ends_after: 11,
         errors: &[
-            (r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#, FailureClass::Overloaded),
-            (r#"{"type":"error","error":{"type":"rate_limit_error","message":"This request would exceed your rate limit."}}"#, FailureClass::RateLimited),
+            (
+                r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+                FailureClass::Overloaded,
+            ),
+            (
+                r#"{"type":"error","error":{"type":"rate_limit_error","message":"This request would exceed your rate limit."}}"#,
+                FailureClass::RateLimited,
+            ),
         ],
     },
     Stream {
@@ -84,8 +102,14 @@ const STREAMS: [Stream; 4] = [
         ],
         ends_after: 4,
         errors: &[
-            (r#"{"error":{"code":503,"message":"The model is overloaded. Please try again later.","status":"UNAVAILABLE"}}"#, FailureClass::Overloaded),
-            (r#"{"error":{"code":429,"message":"Resource has been exhausted (e.g. check quota).","status":"RESOURCE_EXHAUSTED"}}"#, FailureClass::RateLimited),
+            (
+                r#"{"error":{"code":503,"message":"The model is overloaded. Please try again later.","status":"UNAVAILABLE"}}"#,
+                FailureClass::Overloaded,
+            ),
+            (
+                r#"{"error":{"code":429,"message":"Resource has been exhausted (e.g. check quota).","status":"RESOURCE_EXHAUSTED"}}"#,
+                FailureClass::RateLimited,
+            ),
         ],
     },
 ];
