@@ -9,6 +9,8 @@ mod anthropic;
 pub(crate) mod chat;
 mod fields;
 mod gemini;
+#[cfg(test)]
+mod goldens;
 pub(crate) mod history;
 pub(crate) mod ids;
 mod responses;
