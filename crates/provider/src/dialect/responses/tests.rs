@@ -880,6 +880,41 @@ fn a_compaction_is_asked_for_and_sent_back_as_it_came() {
     assert_eq!(foreign[0]["content"][0]["text"], "the summary");
 }
 
+/// xAI answers with one item, which stands for the whole conversation: by its documentation of context compaction.
+#[test]
+fn xai_compacts_a_conversation_to_one_item() {
+    const ITEM: &str = r#"{"type":"compaction","id":"cmp_x","encrypted_content":"xAI+/=="}"#;
+    let base_url = "https://api.x.ai/v1".parse().unwrap();
+    let options = ServerOptions { name: "xai".to_owned(), base_url, ..ServerOptions::responses("k") };
+    let xai = Responses::new(&options);
+    assert_eq!(xai.native_compaction("grok-4"), Some(NativeCompaction::Opaque));
+    let mut asked = request("grok-4", vec![Message::user("Hi"), Message::user("Write the record.")]);
+    asked.purpose = Purpose::Compaction;
+    let sent = encoded(&asked, &options);
+    assert_eq!(sent.path, "responses/compact");
+    let wire: Value = serde_json::from_slice(&sent.body.concat()).unwrap();
+    let names: Vec<&String> = wire.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["model", "input"], "fields that only OpenAI is known to take are left out");
+
+    let whole = format!(
+        r#"{{"id":"r","object":"response.compaction","output":[{ITEM}],"usage":{{"input_tokens":9000,"output_tokens":300}}}}"#
+    );
+    let mut decoder: Box<dyn Decoder> = Box::<decode::ResponsesDecoder>::default();
+    assert_eq!(decoder.take(&whole, &mut VecDeque::new()), Taken::Progress);
+    let asked = Asked { provider: "xai", model: "grok-4", purpose: Purpose::Compaction, messages: &[] };
+    let answer = decoder.finish(&asked, &mut VecDeque::new()).unwrap();
+    assert_eq!(answer.content, [block(ITEM)]);
+    let native = Block::Native(greenroom_kernel::Native {
+        provider: "xai".to_owned(),
+        dialect: DIALECT.to_owned(),
+        blocks: vec![ITEM.to_owned()],
+    });
+    let next =
+        request("grok-4", vec![Message::User(vec![said("the summary"), native]), Message::user("Go on.")]);
+    let next = String::from_utf8(encoded(&next, &options).body.concat()).unwrap();
+    assert!(next.contains(&format!(r#""input":[{ITEM},"#)) && !next.contains("the summary"), "{next}");
+}
+
 /// A count is of the same request, without what the operation does not take.
 #[test]
 fn a_count_is_asked_for_with_the_fields_that_count() {
