@@ -2,7 +2,9 @@
 //! that is sent back.
 //!
 //! The baseline is chat completions. The server is the simulator in a separate process and is in no row; the rows take
-//! turns, so that other load on the machine affects all of them.
+//! turns, so that other load on the machine affects all of them. There are two tables: one with answers whose events come
+//! one at a time, as those of models do, and one with answers that come at once, in which the time to read the events
+//! counts the most.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -41,8 +43,8 @@ struct Look {
 }
 
 fn main() {
-    if argument(SERVE).is_some() {
-        serve();
+    if let Some(between_ms) = argument(SERVE) {
+        serve(between_ms.parse().expect("milliseconds"));
         return;
     }
     title(
@@ -50,25 +52,31 @@ fn main() {
         "the same runs over chat completions",
     );
     let runtime = tokio::runtime::Runtime::new().expect("threads");
-    runtime.block_on(table(scaled(64).div_ceil(IN_FLIGHT)));
+    for (pace, between_ms, conversations, rounds) in
+        [("one event at a time", 1, 16, 3), ("at once", 0, 64, 7)]
+    {
+        println!("\nanswers that come {pace}:\n");
+        runtime.block_on(table(between_ms, scaled(conversations).div_ceil(IN_FLIGHT), rounds));
+    }
 }
 
 /// Thinks, calls a tool, thinks again and answers.
-fn reply(request: &SeenRequest, _: CallInfo) -> Answer {
+fn reply(request: &SeenRequest, between_ms: u64) -> Answer {
     let has_result = matches!(request.messages.last().map(|last| &**last), Some(Message::ToolResult(_)));
     let said = if has_result {
         Answer::text("The sky is grey, and it will rain before noon. ".repeat(12))
     } else {
         Answer::call("look", &serde_json::json!({ "up": "at the sky" }))
     };
-    let pace = Pace { chunks: CHUNKS, first_ms: 0, between_ms: 0 };
+    let pace = Pace { chunks: CHUNKS, first_ms: 0, between_ms };
     said.with_reasoning("The user wants to know about the weather. ".repeat(4)).with_pace(pace)
 }
 
-/// Serves until the process is killed.
-fn serve() {
+/// Serves answers with so many milliseconds between two events, until the process is killed.
+fn serve(between_ms: u64) {
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     runtime.block_on(async {
+        let reply = move |request: &SeenRequest, _: CallInfo| reply(request, between_ms);
         let script = ByPurpose::new(Function(reply), Summariser::Obedient);
         let options =
             SimulatorOptions { window: 1_000_000_000, log_capacity: 0, ..SimulatorOptions::new(script) };
@@ -88,10 +96,10 @@ impl Drop for Server {
     }
 }
 
-fn start() -> (Server, String) {
+fn start(between_ms: u64) -> (Server, String) {
     let this = std::env::current_exe().expect("this program has a name");
     let mut child = Command::new(this)
-        .arg(format!("{SERVE}=1"))
+        .arg(format!("{SERVE}={between_ms}"))
         .stdout(Stdio::piped())
         .spawn()
         .expect("this program runs");
@@ -101,9 +109,8 @@ fn start() -> (Server, String) {
     (Server(child), base_url.trim().to_owned())
 }
 
-async fn table(batches: usize) {
-    const ROUNDS: usize = 7;
-    let (_server, base_url) = start();
+async fn table(between_ms: u64, batches: usize, rounds: usize) {
+    let (_server, base_url) = start(between_ms);
     let mut builder = Runtime::builder().in_memory();
     for (name, api) in APIS {
         let base_url = base_url.parse().expect("a URL");
@@ -112,7 +119,7 @@ async fn table(batches: usize) {
         builder = builder.provider_with(Arc::new(provider), IN_FLIGHT);
     }
     let runtime = Arc::new(builder.start().await.expect("a runtime"));
-    let rounds = if is_measuring() { ROUNDS } else { 1 };
+    let rounds = if is_measuring() { rounds } else { 1 };
     let mut figures = APIS.map(|_| Vec::new());
     // The first round warms up.
     for round in 0..=rounds {
@@ -145,7 +152,12 @@ async fn table(batches: usize) {
         let (middle, least, most) = (rounds / 2, ratios[0], ratios[rounds - 1]);
         println!("| {name:<9} | {:>10.0} | {:>8.2}  ({least:.2} … {most:.2}) |", own[middle], ratios[middle]);
         if *name != "chat" {
-            figure(&format!("dialects/run/{name}"), own[middle], "µs/run", Some(ratios[middle]));
+            figure(
+                &format!("dialects/run/{name}/{between_ms}ms"),
+                own[middle],
+                "µs/run",
+                Some(ratios[middle]),
+            );
         }
     }
 }
