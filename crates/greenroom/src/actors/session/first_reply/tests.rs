@@ -290,6 +290,32 @@ fn what_ends_a_prompt_is_a_reason_to_look_again() {
     assert!(repeats.is_due);
 }
 
+/// They are looked for once, after something relevant was recorded, and each is told once.
+#[test]
+fn the_callers_that_repeated_a_prompt_are_told_once() {
+    let mut repeats = Repeats::default();
+    repeats.run_broken();
+    assert!(!repeats.take_due(), "nobody waits");
+    let mut told: Vec<_> = [3, 3, 5, 7]
+        .map(|prompt| {
+            let (reply, told) = tokio::sync::oneshot::channel();
+            repeats.wait(Repeat { first: EntryId(FIRST), prompt: EntryId(prompt), reply });
+            told
+        })
+        .into();
+    assert!(!repeats.take_due(), "nothing was recorded since");
+    repeats.run_broken();
+    assert!(repeats.take_due());
+    assert!(!repeats.take_due(), "nothing was recorded since");
+    crate::core::message::tell_all(repeats.take_waiting(EntryId(3)), || Err(Error::Aborted));
+    let mut rest = told.split_off(2);
+    assert!(told.iter_mut().all(|told| matches!(told.try_recv(), Ok(Err(Error::Aborted)))));
+    assert!(rest.iter_mut().all(|told| told.try_recv().is_err()), "they still wait");
+    assert!(repeats.take_waiting(EntryId(3)).is_empty());
+    crate::core::message::tell_all(repeats.into_waiting(), || Err(Error::Aborted));
+    assert!(rest.iter_mut().all(|told| matches!(told.try_recv(), Ok(Err(Error::Aborted)))));
+}
+
 /// However far back the newest reply is, and wherever the chunks end.
 #[tokio::test]
 async fn compactions_before_a_prompt_count_since_the_reply_before() {
