@@ -24,8 +24,13 @@ impl Tokens {
     fn command(&self) -> String {
         let log = self.log().display().to_string();
         format!(
-            "echo x >> {log}; if [ $(wc -l < {log}) -gt 1 ]; then echo good; else echo stale; fi; echo noise"
+            "pwd > {log}.folder; echo x >> {log}; if [ $(wc -l < {log}) -gt 1 ]; then echo good; else echo stale; fi; echo noise"
         )
+    }
+
+    /// The folder in which it ran last.
+    fn ran_in(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log.folder")).unwrap().trim().to_owned()
     }
 
     fn ran(&self) -> usize {
@@ -48,6 +53,8 @@ fn an_expired_token_is_replaced_once() {
     assert_eq!(said.code, Some(0), "{said:?}");
     assert!(said.stdout.contains("Say hi."), "{said:?}");
     assert_eq!(tokens.ran(), 2, "the first key, and the one in place of the refused one");
+    let home = place.work().parent().unwrap().canonicalize().unwrap().display().to_string();
+    assert_eq!(tokens.ran_in(), home, "a project's folder could change what the command does");
     // Nothing of it is shown.
     for text in [&said.stdout, &said.stderr] {
         assert!(!text.contains("stale") && !text.contains("good"), "{said:?}");
