@@ -103,7 +103,7 @@ impl HttpProvider {
             without_pool: OnceLock::new(),
             endpoint: Arc::new(endpoint(&options, &*dialect)?),
             templates: Mutex::default(),
-            histories: Mutex::default(),
+            histories: Mutex::new(Histories::new(options.histories_bytes_max)),
             no_compaction: Mutex::default(),
             keys: Keys::new(options.key_source.clone()),
             used_up_until: Mutex::new(None),

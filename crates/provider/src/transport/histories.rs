@@ -1,14 +1,11 @@
 //! The conversations of a server's sessions, as they were written last.
 //!
-//! Invariants: together they have at most [`HISTORIES_BYTES_MAX`] bytes; those of the sessions that were not used for the
+//! Invariants: together they have at most as many bytes as the server's options allow; those of the sessions that were not used for the
 //! longest time are dropped first, and are written anew when they are needed.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::dialect::History;
-
-/// How much of all conversations is kept, in bytes.
-pub(super) const HISTORIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Conversations by their sessions.
 #[derive(Debug)]
@@ -28,15 +25,9 @@ struct Kept {
     bytes: usize,
 }
 
-impl Default for Histories {
-    fn default() -> Self {
-        Self::new(HISTORIES_BYTES_MAX)
-    }
-}
-
 impl Histories {
     /// Creates a place for so many bytes.
-    fn new(bytes_max: usize) -> Self {
+    pub(super) fn new(bytes_max: usize) -> Self {
         Self { by_session: HashMap::new(), by_use: BTreeMap::new(), uses: 0, bytes: 0, bytes_max }
     }
 

@@ -138,6 +138,9 @@ pub struct ServerOptions {
     /// The largest answer on the wire, in bytes. Each token takes a few hundred bytes there. Apart from that, the
     /// answer's text is limited to 4 MiB and a line to 8 MiB. An answer that is larger is given up and not retried.
     pub response_bytes_max: usize,
+    /// How much is kept of what requests repeat, for all sessions together, in bytes: the conversations of awake sessions as
+    /// they were written last, the least recently used first to go. What is not kept is written anew; 0 keeps nothing.
+    pub histories_bytes_max: usize,
 }
 
 impl Default for ServerOptions {
@@ -159,6 +162,7 @@ impl Default for ServerOptions {
             resend_reasoning: ResendReasoning::Never,
             prompt_cache_key: None,
             response_bytes_max: 64 * 1024 * 1024,
+            histories_bytes_max: 256 * 1024 * 1024,
         }
     }
 }
@@ -216,6 +220,7 @@ impl fmt::Debug for ServerOptions {
             .field("resend_reasoning", &self.resend_reasoning)
             .field("prompt_cache_key", &self.prompt_cache_key)
             .field("response_bytes_max", &self.response_bytes_max)
+            .field("histories_bytes_max", &self.histories_bytes_max)
             .finish()
     }
 }
