@@ -23,6 +23,8 @@ mod fallbacks;
 mod faults;
 /// What is still in the context after compactions, of recorded and of synthetic sessions.
 mod fidelity;
+/// Past and future events as one stream, and consumers.
+mod follow;
 /// A conversation goes from one agent to another.
 mod hand_offs;
 /// Handles reach their sessions, whatever happened to the sessions.

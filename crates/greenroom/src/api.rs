@@ -5,9 +5,11 @@
 //! Invariants: the API turns a call into a message and waits for the answer. It makes no decisions.
 
 pub(crate) mod children;
+pub(crate) mod consumer;
 pub(crate) mod deletion;
 #[cfg(feature = "disk")]
 pub(crate) mod env;
+pub(crate) mod follow;
 pub(crate) mod fork;
 pub(crate) mod models;
 pub(crate) mod questions;

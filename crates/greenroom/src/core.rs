@@ -8,6 +8,7 @@
 pub(crate) mod agent_line;
 pub(crate) mod asking;
 pub(crate) mod child_work;
+pub(crate) mod consumers;
 pub(crate) mod deps;
 pub(crate) mod door;
 pub(crate) mod handover;

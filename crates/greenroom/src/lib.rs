@@ -106,6 +106,8 @@ pub use agent::sub_agent::{SubAgent, sub_agent};
 pub use agent::team::Team;
 pub use agent::validate::{ProposedAnswer, Rejection};
 pub use api::children::Child;
+pub use api::consumer::Consumer;
+pub use api::follow::{Follow, Position};
 pub use api::fork::{CONTINUED_FROM, Continued};
 pub use api::models::{FactSource, KnownModel, Models};
 pub use api::questions::PendingQuestion;
@@ -204,9 +206,9 @@ pub mod internal {
 pub mod prelude {
     pub use crate::{
         Agent, Child, CompactOptions, CompactionOutcome, CompactionSettings, Delivery, Error, Event,
-        EventKind, EventType, Filter, Image, ModelSettings, Prompt, Question, ReasoningEffort, Reply, Result,
-        Role, Run, RunItem, RunLimits, RunOutcome, Runtime, Sees, SessionHandle, Status, Team, ToolChoice,
-        Typed, sub_agent,
+        EventKind, EventType, Filter, Image, ModelSettings, Position, Prompt, Question, ReasoningEffort,
+        Reply, Result, Role, Run, RunItem, RunLimits, RunOutcome, Runtime, Sees, SessionHandle, Status, Team,
+        ToolChoice, Typed, sub_agent,
     };
     #[cfg(feature = "command-tools")]
     pub use greenroom_tools::builtin;

@@ -15,7 +15,9 @@ use ractor::ActorRef;
 use tokio::sync::oneshot;
 
 use crate::agent::Agent;
+use crate::api::consumer::Consumer;
 use crate::api::deletion;
+use crate::api::follow::Follow;
 use crate::api::models::{Models, models};
 use crate::api::questions::{self, PendingQuestion};
 use crate::api::resume::ResumeAll;
@@ -37,6 +39,8 @@ use builder::RuntimeBuilder;
 
 pub(crate) mod builder;
 
+/// How long a shutdown waits for consumers, after the last session has ended.
+const CONSUMERS_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long a shutdown waits for sessions to end in order.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -155,6 +159,42 @@ impl Runtime {
         let parent = head.parent_session.map(Arc::from);
         Ok(entry_events::of_entries(&session, parent.as_ref(), head.created_at_ms, &entries, head.open_run)
             .collect())
+    }
+
+    /// Follows the durable events of all sessions, past and future, as one stream: also those of sessions that sleep,
+    /// that begin later, and that a subscription missed. Positions that a program stores continue the stream in its next
+    /// process.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # use greenroom_simulator::Simulator;
+    /// # #[tokio::main] async fn main() -> Result<()> {
+    /// # let model = Simulator::echo();
+    /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+    /// # runtime.open("a", &Agent::new("m")).await?.prompt("Hello").await?;
+    /// let stored: Vec<(String, Position)> = Vec::new();
+    /// let mut events = runtime.follow().label("tenant", "acme").from(stored);
+    /// # let mut events = runtime.follow();
+    /// # let mut count = 0;
+    /// # let _end = tokio::spawn({ let runtime = runtime.clone(); async move { runtime.shutdown().await } });
+    /// while let Some(event) = events.next().await? {
+    ///     println!("{} {} {}", event.session, Position::after(&event), event.kind.name());
+    /// #   count += 1;
+    /// }
+    /// # assert!(count > 2);
+    /// # Ok(()) }
+    /// ```
+    pub fn follow(&self) -> Follow {
+        Follow::all(self)
+    }
+
+    /// Opens the consumer of this name, which reads the durable events of all sessions and stores how far it has come: see
+    /// [`Consumer`]. A new one begins with the oldest events.
+    ///
+    /// # Errors
+    /// [`ConfigError::ConsumerInUse`](crate::ConfigError) and `ConsumerName`; [`Error::Store`].
+    pub async fn consumer(&self, name: &str) -> Result<Consumer> {
+        Consumer::open(self, name).await
     }
 
     /// Returns a query for the sessions in the store; by default all of them, in the order of their ids. It
@@ -510,8 +550,8 @@ impl Runtime {
         self.deps.admission.drain(at_most).await
     }
 
-    /// Ends everything in order: runs are interrupted with their partial output, logs are complete, the store
-    /// is closed.
+    /// Ends everything in order: runs are interrupted with their partial output, logs are complete, open consumers
+    /// process the last events (they have 8 seconds), the store is closed.
     ///
     /// # Errors
     /// [`Error::Store`] if the store cannot be closed properly; even then, nothing acknowledged is lost.
@@ -522,6 +562,10 @@ impl Runtime {
         }
         self.deps.bus.close();
         self.supervisor.stop(None);
+        let late = self.deps.consumers.ended(CONSUMERS_TIMEOUT).await;
+        if !late.is_empty() {
+            tracing::warn!(consumers = ?late, "the runtime ended before these consumers had processed all events");
+        }
         self.deps.purse.flush().await;
         Ok(self.deps.store.clone().close().await?)
     }

@@ -21,6 +21,7 @@ use crate::actors::session::stored;
 use crate::agent::hooks::input::InputKind;
 use crate::agent::{Agent, team};
 use crate::api::children::Child;
+use crate::api::follow::{Follow, Position};
 use crate::api::questions::{self, PendingQuestion};
 use crate::api::request::{RunRequest, SentInput};
 use crate::core::asking;
@@ -592,6 +593,12 @@ impl SessionHandle {
     /// Subscribes to the session's events from now on.
     pub fn subscribe(&self) -> Subscription {
         self.door.deps.bus.subscribe(Filter::session(Arc::clone(&self.door.shared.id)))
+    }
+
+    /// Follows the session from a position on: its durable events, past and future, and the transient events of what is in
+    /// progress, as one stream. Who joins in the middle of a run gets the answer so far. It does not wake the session.
+    pub fn follow(&self, from: Position) -> Follow {
+        Follow::one(&self.door.deps, &self.door.shared, from)
     }
 
     /// Subscribes to the events of the caller's own run from now on, at the reader's pace.

@@ -17,6 +17,7 @@ use crate::agent::Agent;
 use crate::agent::hooks::Hooks;
 use crate::agent::live::Live;
 use crate::agent::shared_tools::SharedTools;
+use crate::core::consumers::Consumers;
 use crate::core::message::SupervisorMessage;
 use crate::core::searches::Searches;
 use crate::core::shared::SessionShared;
@@ -76,6 +77,7 @@ pub(crate) struct Deps {
     pub(crate) searches: Arc<Searches>,
     /// Serialises the deletions of sessions with their descendants.
     pub(crate) deletions: tokio::sync::Mutex<()>,
+    pub(crate) consumers: Consumers,
 }
 
 /// Called with a session's id and the point that one of its actors has reached. For tests.

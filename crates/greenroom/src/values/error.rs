@@ -367,6 +367,18 @@ pub enum ConfigError {
         /// The given value.
         usd: String,
     },
+    /// A consumer's name cannot be used.
+    #[error("a consumer's name has 1 to 128 bytes and no slash, unlike {name:?}")]
+    ConsumerName {
+        /// The name.
+        name: String,
+    },
+    /// A consumer of this name is open already.
+    #[error("the consumer {name:?} is open already: two would each process a part of the events")]
+    ConsumerInUse {
+        /// The name.
+        name: String,
+    },
     /// A fallback is unusable.
     #[error("the fallback {model}: {reason}")]
     Fallback {

@@ -388,6 +388,7 @@ impl RuntimeBuilder {
             waits: Arc::default(),
             searches: Arc::default(),
             deletions: tokio::sync::Mutex::default(),
+            consumers: crate::core::consumers::Consumers::default(),
         });
         deps.refresh_runtime_settings();
         let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))

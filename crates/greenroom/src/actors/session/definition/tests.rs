@@ -86,6 +86,7 @@ fn deps() -> Deps {
         waits: Arc::default(),
         searches: Arc::default(),
         deletions: tokio::sync::Mutex::default(),
+        consumers: crate::core::consumers::Consumers::default(),
     }
 }
 

@@ -1,0 +1,169 @@
+//! Consumers: programs that process every durable event at least once, over restarts.
+//!
+//! Invariants: a position is stored only by [`Consumer::commit`], so that an event that was not committed comes again; one
+//! consumer of a name is open in a runtime at a time; a shutdown closes the store only after open consumers have reached the
+//! end of the events and committed it, or were dropped, or took too long.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use greenroom_store::Store;
+
+use crate::api::follow::{Follow, Position};
+use crate::api::runtime::Runtime;
+use crate::core::deps::{Deps, blocking};
+use crate::events::event::Event;
+use crate::values::error::{ConfigError, Result};
+
+/// The longest name, in bytes: it is part of the store's keys.
+const NAME_BYTES_MAX: usize = 128;
+
+/// A named reader of the durable events of all sessions, or of those with a label: for audit logs, bills, search indexes
+/// and notifications. Its positions are in the runtime's store.
+///
+/// Each event comes at least once. A program that stores its own results together with [`Consumer::position`] in one
+/// transaction, and passes that position to [`Consumer::from`], processes each exactly once.
+///
+/// ```
+/// # use greenroom::prelude::*;
+/// # use greenroom_simulator::Simulator;
+/// # #[tokio::main] async fn main() -> Result<()> {
+/// # let model = Simulator::echo();
+/// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+/// # runtime.open("a", &Agent::new("m")).await?.prompt("Hello").await?;
+/// let mut billing = runtime.consumer("billing").await?;
+/// # let _end = tokio::spawn({ let runtime = runtime.clone(); async move { runtime.shutdown().await } });
+/// while let Some(event) = billing.next().await? {
+///     if event.kind.event_type() == EventType::RunEnd {
+///         println!("{} ran", event.session);
+///     }
+///     billing.commit().await?;
+/// }
+/// # Ok(()) }
+/// ```
+pub struct Consumer {
+    deps: Arc<Deps>,
+    name: Arc<str>,
+    follow: Follow,
+    /// The positions since the last commit.
+    changed: BTreeMap<Arc<str>, Position>,
+    _open: Open,
+}
+
+/// The name of an open consumer, until it is dropped.
+struct Open {
+    deps: Arc<Deps>,
+    name: Arc<str>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.deps.consumers.close(&self.name);
+    }
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Consumer {
+    /// Opens the consumer of this name.
+    pub(crate) async fn open(runtime: &Runtime, name: &str) -> Result<Self> {
+        let deps = runtime.deps();
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('/') {
+            return Err(ConfigError::ConsumerName { name: name.to_owned() }.into());
+        }
+        let name: Arc<str> = Arc::from(name);
+        if !deps.consumers.open(&name) {
+            return Err(ConfigError::ConsumerInUse { name: name.to_string() }.into());
+        }
+        let open = Open { deps: Arc::clone(deps), name: Arc::clone(&name) };
+        let (store, of) = (deps.store.clone(), Arc::clone(&name));
+        let stored = blocking(deps, move || stored_positions(&store, &of)).await?;
+        let follow = Follow::all(runtime).from(stored);
+        Ok(Self { deps: Arc::clone(deps), name, follow, changed: BTreeMap::new(), _open: open })
+    }
+
+    /// Reads only sessions with this label, as long as they have it. Repeated calls require all of these labels.
+    #[must_use]
+    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.follow = self.follow.label(name, value);
+        self
+    }
+
+    /// Continues from these positions instead of the stored ones: those that a program has stored itself.
+    #[must_use]
+    pub fn from<I: Into<Arc<str>>>(mut self, positions: impl IntoIterator<Item = (I, Position)>) -> Self {
+        self.follow = self.follow.from(positions);
+        self
+    }
+
+    /// Returns the next event, once there is one; `None` after the runtime has ended. See [`Follow::next`].
+    ///
+    /// # Errors
+    /// As [`Follow::next`].
+    pub async fn next(&mut self) -> Result<Option<Arc<Event>>> {
+        let event = self.follow.next().await?;
+        match &event {
+            Some(event) => {
+                self.changed.insert(Arc::clone(&event.session), Position::after(event));
+            }
+            None if self.changed.is_empty() => self.deps.consumers.reached_end(&self.name),
+            None => {}
+        }
+        Ok(event)
+    }
+
+    /// Stores, durably, that all returned events were processed.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store). What was not stored is stored by the next call.
+    pub async fn commit(&mut self) -> Result<()> {
+        let store = &self.deps.store;
+        let put = async |(session, position): (&Arc<str>, &Position)| {
+            store.learned_put(&key(&self.name, session), position.to_string().as_bytes()).await
+        };
+        // Together, so that one write to the disk serves all.
+        for done in join_all(self.changed.iter().map(put)).await {
+            done?;
+        }
+        self.changed.clear();
+        if self.follow.has_ended() {
+            self.deps.consumers.reached_end(&self.name);
+        }
+        Ok(())
+    }
+
+    /// Returns how far this session was read, the returned events included.
+    pub fn position(&self, session: &str) -> Position {
+        self.follow.position(session)
+    }
+
+    /// Returns how many durable events are in the logs and were not returned yet.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store).
+    pub async fn lag(&self) -> Result<u64> {
+        self.follow.lag().await
+    }
+}
+
+fn key(name: &str, session: &str) -> String {
+    format!("consumer/{name}/{session}")
+}
+
+/// Returns the positions that a consumer has committed.
+fn stored_positions(store: &Store, name: &str) -> Result<Vec<(String, Position)>> {
+    let prefix = key(name, "");
+    let mut positions = Vec::new();
+    for key in store.learned_keys(&prefix)? {
+        let value = store.learned_get(&key)?.unwrap_or_default();
+        let position = std::str::from_utf8(&value).ok().and_then(Position::parse);
+        positions.extend(position.map(|position| (key[prefix.len()..].to_owned(), position)));
+    }
+    Ok(positions)
+}
