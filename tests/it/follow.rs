@@ -115,7 +115,9 @@ async fn gaps_are_filled() {
 async fn who_joins_in_the_middle_of_an_answer_gets_all_of_it() {
     let text = "One two three four five six seven eight nine ten. ".repeat(8);
     let pace = Pace { chunks: 40, first_ms: 100, between_ms: 10 };
-    for joins_at_ms in [0, 50, 105, 200, 333, 480, 700] {
+    let moments = [0, 50, 105, 200, 333, 480, 700];
+    // It begins to read at once, or when more has happened.
+    for (joins_at_ms, reads_after_ms) in moments.into_iter().flat_map(|moment| [(moment, 0), (moment, 57)]) {
         let model =
             simulator(Sequence(vec![Said::text("first"), Said::text(&*text).with_pace(pace)]), 100_000);
         let runtime = start(&model, &Store::memory()).await;
@@ -129,6 +131,7 @@ async fn who_joins_in_the_middle_of_an_answer_gets_all_of_it() {
             runtime.summary("s").await.unwrap().unwrap().created_at_ms
         ));
         let mut follow = session.follow(position.unwrap());
+        tokio::time::sleep(Duration::from_millis(reads_after_ms)).await;
         let mut events = drained(&mut follow).await;
         assert_eq!(run.reply().await.unwrap().text, text);
         events.extend(drained(&mut follow).await);
@@ -142,7 +145,7 @@ async fn who_joins_in_the_middle_of_an_answer_gets_all_of_it() {
                 _ => None,
             })
             .collect();
-        let is_over = joins_at_ms >= 700;
+        let is_over = joins_at_ms + reads_after_ms >= 520;
         assert_eq!(read, if is_over { "" } else { &*text }, "{joins_at_ms} ms");
         // Transient events follow the durable ones before them.
         let mut next = before;
@@ -161,7 +164,7 @@ async fn who_joins_in_the_middle_of_an_answer_gets_all_of_it() {
 async fn a_session_that_is_deleted_and_begun_again_is_followed_from_its_beginning() {
     let model = simulator(Echo, 100_000);
     let runtime = start(&model, &Store::memory()).await;
-    let mut all = runtime.follow();
+    let (mut all, mut late) = (runtime.follow(), runtime.follow());
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
     session.prompt("one").await.unwrap();
     session.prompt("two").await.unwrap();
@@ -174,6 +177,7 @@ async fn a_session_that_is_deleted_and_begun_again_is_followed_from_its_beginnin
     let second = runtime.replay("s", 0).await.unwrap();
     assert!(second.len() < first.len());
     assert_eq!(durable(&drained(&mut all).await), second);
+    assert_eq!(durable(&drained(&mut late).await), second, "events of the first were on their way");
     assert_eq!(
         durable(&drained(&mut session.follow(position)).await),
         second,
