@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal as _;
 
 use anyhow::Result;
-use greenroom::internal::delete_stored;
 use greenroom_server::Client;
 use greenroom_server::operations::{DeleteSession, ListSessions};
 use greenroom_store::StoreError;
@@ -17,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::args::{DeleteArgs, Global, SessionsArgs};
 use crate::host::source::{self, KnownSession, Listed};
-use crate::host::{self, link, stored};
+use crate::host::{Changes, link};
 use crate::{agent, error};
 
 /// The sessions of sub-agents, by their callers' ids.
@@ -211,47 +210,29 @@ async fn is_meant(global: &Global, args: &DeleteArgs, id: &str) -> Result<bool> 
     Ok(matches!(answer.await??.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Prints that nothing was deleted.
-fn left(global: &Global) -> Result<u8> {
-    Screen::stderr(global.color).line("Nothing was deleted.")?;
-    Ok(error::FAILED)
-}
-
 /// Deletes a session, and those below it.
 pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     let dir = agent::data_dir(global)?;
     if !dir.exists() {
         return Err(StoreError::NotFound { session: args.id.clone() }.into());
     }
-    let known = async |host: &Client| {
-        let id = link::resolve_known(host, &args.id).await?;
+    let known = async |client: &Client| {
+        let id = link::resolve_known(client, &args.id).await?;
         let list = ListSessions { tree: Some(id.clone()), ..ListSessions::default() };
-        let below = host.call(list).await?.sessions.len();
+        let below = client.call(list).await?.sessions.len();
         Ok((id, below))
     };
-    let (id, below, still_there) = match host::reach_to_change_and(global, known).await? {
-        Some((host, (id, below))) => {
-            if !is_meant(global, args, &id).await? {
-                return left(global);
-            }
-            let deleted = host.call(DeleteSession { session_id: id.clone() }).await?;
-            (id, below, deleted.reason)
-        }
-        None => {
-            let store = stored::store(global).await?;
-            let id = stored::resolve(&store, &args.id)?;
-            if !is_meant(global, args, &id).await? {
-                store.close().await?;
-                return left(global);
-            }
-            let below = delete_stored(&store, &id).await?;
-            let progress = Progress::start(global.color, || "taking its bytes off the disk".to_owned());
-            let still_there = store.reclaim().await.err().map(|error| error.to_string());
-            progress.end().await;
-            store.close().await?;
-            (id, below, still_there)
-        }
-    };
+    let (changes, (id, below)) = Changes::open_and(global, known).await?;
+    if !is_meant(global, args, &id).await? {
+        changes.end().await?;
+        Screen::stderr(global.color).line("Nothing was deleted.")?;
+        return Ok(error::FAILED);
+    }
+    let progress = Progress::start(global.color, || "taking its bytes off the disk".to_owned());
+    let deleted = changes.client.call(DeleteSession { session_id: id.clone() }).await;
+    progress.end().await;
+    changes.end().await?;
+    let still_there = deleted?.reason;
     let with = match below {
         0 => String::new(),
         1 => " and the session of the agent that it called".to_owned(),

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::AGAIN_AFTER;
 use super::agents::Definition;
-use super::error::{Unreached, holder, is_gone, is_gone_client, is_silent};
+use super::error::{Unreached, holder, is_gone_client, is_silent};
 use super::link::ATTEMPTS;
 use super::socket::{self, Connected};
 use super::spawn::{self, Started, Starts, Terms};
@@ -59,7 +59,7 @@ const LOOKS: Who<'_> =
     Who { kind: ClientKind::Watch, agent: None, checks_server: false, patience: None, last_valid: None };
 
 /// A client that changes stored sessions, without an agent.
-const CHANGES: Who<'_> = Who { kind: ClientKind::Run, ..LOOKS };
+pub(super) const CHANGES: Who<'_> = Who { kind: ClientKind::Run, ..LOOKS };
 
 /// A connection to a host, with its warnings.
 pub(crate) struct Reached {
@@ -145,26 +145,6 @@ pub(crate) async fn reach_to_change(global: &Global) -> Result<Option<Client>> {
         return Ok(None);
     }
     Ok(reach_or_free(global, &CHANGES).await?.map(|reached| reached.client))
-}
-
-/// Like [`reach_to_change`], with a first request that changes nothing: a host that ends in the meantime is
-/// not asked again.
-///
-/// # Errors
-/// Those of [`reach`] and of `first`.
-pub(crate) async fn reach_to_change_and<T>(
-    global: &Global,
-    first: impl AsyncFn(&Client) -> Result<T>,
-) -> Result<Option<(Client, T)>> {
-    let mut attempt = 1;
-    loop {
-        let Some(client) = reach_to_change(global).await? else { return Ok(None) };
-        match first(&client).await {
-            Ok(answer) => return Ok(Some((client, answer))),
-            Err(error) if attempt < ATTEMPTS && is_gone(&error) => attempt += 1,
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 /// Connects to the host of the store; starts one if there is none.

@@ -11,7 +11,7 @@ use anyhow::Result;
 use greenroom::provider::{BaseUrl, Provider};
 use greenroom::{Agent, Runtime, RuntimeBuilder, SessionHandle};
 use greenroom_kernel::settings::CompactionSettings;
-use greenroom_terminal::{Screen, time};
+use greenroom_terminal::Screen;
 use tokio::time::Instant;
 
 use super::connect::{is_free, make_room_by};
@@ -117,18 +117,6 @@ pub(crate) async fn end(runtime: Runtime, beside: impl Future<Output = ()>) -> R
              start"
         )),
     }
-}
-
-/// Returns a name that no session has yet, such as `demo-20260102-030405`.
-pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String> {
-    let name = format!("{kind}-{}", time::stamp(time::now_ms()));
-    for number in 1_u32.. {
-        let id = if number == 1 { name.clone() } else { format!("{name}-{number}") };
-        if runtime.summary(&id).await?.is_none() {
-            return Ok(id);
-        }
-    }
-    Ok(name)
 }
 
 impl Setup {

@@ -391,7 +391,7 @@ impl Chat {
             let line = format!("  compacting {} …; this waits for it", format::short(tokens));
             view.note(Look::DIM, &line)?;
         }
-        let played = run_view::play_over(&self.link.client, events, work, None, &self.interrupts, |item| {
+        let played = run_view::play(&self.link.client, events, work, None, &self.interrupts, |item| {
             let is_told = matches!(&item, RunItem::Event(event) if !between.is_new(event));
             if is_told { Ok(()) } else { view.item(item) }
         });

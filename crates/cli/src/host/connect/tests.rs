@@ -10,7 +10,7 @@ use greenroom_terminal::screen::ColorChoice;
 
 use super::*;
 use crate::error;
-use crate::host::LOG_FILE;
+use crate::host::{Changes, LOG_FILE};
 use crate::host::error::{holder, is_gone, is_gone_client, is_silent, is_silent_client, silent_text};
 use crate::host::played::{Does, PID, Played, is_possible};
 
@@ -356,10 +356,10 @@ async fn a_first_request_is_repeated_at_a_few_hosts_that_end() {
             tries.set(tries.get() + 1);
             if tries.get() <= fails { Err(error().into()) } else { Ok("done") }
         };
-        reach_to_change_and(&global, first).await.map(|found| found.map(|(_, answer)| answer))
+        Changes::open_and(&global, first).await.map(|(_, answer)| answer)
     };
     let gone = || ClientError::Disconnected;
-    assert_eq!(trying(ATTEMPTS - 1, gone).await.unwrap(), Some("done"));
+    assert_eq!(trying(ATTEMPTS - 1, gone).await.unwrap(), "done");
     assert!(is_gone(&trying(ATTEMPTS, gone).await.unwrap_err()));
     assert_eq!(tries.get(), ATTEMPTS);
     assert!(trying(1, || refused(ProblemKind::Invalid)).await.is_err());
