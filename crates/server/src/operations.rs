@@ -38,7 +38,7 @@ pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsList
 pub use self::read::{
     ExportSession, Exported, FindSession, ForgetLimit, Forgotten, GetSession, ListModels, ListSessions,
     ListWaiting, ModelSummary, ModelsListed, RecallEntries, RecalledEntries, Replay, Replayed, SessionFound,
-    SessionPage, SessionState, ShowSession, Shown, WaitingInput, WaitingListed,
+    SessionCounts, SessionPage, SessionState, ShowSession, Shown, WaitingInput, WaitingListed,
 };
 pub use self::runs::Runs;
 pub use self::session::{

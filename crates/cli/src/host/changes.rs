@@ -8,19 +8,14 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use greenroom::Runtime;
-use greenroom_server::operations::{Hello, PROTOCOL};
-use greenroom_server::{Client, Host};
+use greenroom_server::Client;
 
-use super::agents::Agents;
 use super::connect::{CHANGES, reach_to_change};
 use super::error::is_gone;
 use super::link::ATTEMPTS;
 use super::{Nobody, own};
 use crate::agent::data_dir;
 use crate::args::Global;
-
-/// How many bytes may be on their way to a host in this process.
-const PIPE_BYTES: usize = 1 << 16;
 
 /// A connection without an agent.
 pub(crate) struct Changes {
@@ -38,7 +33,12 @@ impl Changes {
     pub(crate) async fn open(global: &Global) -> Result<Self> {
         match reach_to_change(global).await? {
             Some(client) => Ok(Self { client, own: None }),
-            None => Self::in_process(global).await,
+            None => {
+                let builder = Runtime::builder().provider(Arc::new(Nobody)).data_dir(data_dir(global)?);
+                let runtime = own::start(global, builder).await?;
+                let client = own::connect(global, &runtime, CHANGES.kind).await?;
+                Ok(Self { client, own: Some(runtime) })
+            }
         }
     }
 
@@ -63,20 +63,6 @@ impl Changes {
                 }
             }
         }
-    }
-
-    async fn in_process(global: &Global) -> Result<Self> {
-        let builder = Runtime::builder().provider(Arc::new(Nobody)).data_dir(data_dir(global)?);
-        let runtime = own::start(global, builder).await?;
-        let host = Host::new(&runtime, Agents::new(global), env!("CARGO_PKG_VERSION"));
-        let (near, far) = tokio::io::duplex(PIPE_BYTES);
-        let (input, output) = tokio::io::split(far);
-        tokio::spawn(host.serve(input, output));
-        let (input, output) = tokio::io::split(near);
-        let client = Client::new(input, output);
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        client.call(Hello { protocol: PROTOCOL, version, kind: CHANGES.kind, definition: None }).await?;
-        Ok(Self { client, own: Some(runtime) })
     }
 
     /// Whether the runtime is in another process.

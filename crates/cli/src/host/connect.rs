@@ -55,7 +55,7 @@ pub(crate) struct Who<'a> {
 }
 
 /// A read-only client, without an agent.
-const LOOKS: Who<'_> =
+pub(super) const LOOKS: Who<'_> =
     Who { kind: ClientKind::Watch, agent: None, checks_server: false, patience: None, last_valid: None };
 
 /// A client that changes stored sessions, without an agent.

@@ -11,9 +11,12 @@ use anyhow::Result;
 use greenroom::provider::{BaseUrl, Provider};
 use greenroom::{Agent, Runtime, RuntimeBuilder, SessionHandle};
 use greenroom_kernel::settings::CompactionSettings;
+use greenroom_server::operations::{ClientKind, Hello, PROTOCOL};
+use greenroom_server::{Client, Host};
 use greenroom_terminal::Screen;
 use tokio::time::Instant;
 
+use super::agents::Agents;
 use super::connect::{is_free, make_room_by};
 use super::stored::tell;
 use crate::agent::simulated::Simulated;
@@ -23,7 +26,13 @@ use crate::config::surroundings::Surroundings;
 use crate::config::{LimitsConfig, ProviderConfig, ServeConfig};
 use crate::error;
 
+/// How many bytes may be on their way to a host in this process.
+const PIPE_BYTES: usize = 1 << 16;
+
 /// A runtime with a store, and the requested agent.
+///
+/// Commands with an agent do not connect to a host in this process: a host reports problems of a client's
+/// configuration to that client only, and `rpc` and `serve` promise them as events of sessions.
 pub(crate) struct Setup {
     /// The runtime.
     pub(crate) runtime: Runtime,
@@ -75,6 +84,19 @@ pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Ru
     let runtime = builder.start().await?;
     tell(global, runtime.notices())?;
     Ok(runtime)
+}
+
+/// Connects to this runtime as a client without an agent connects to a host.
+pub(super) async fn connect(global: &Global, runtime: &Runtime, kind: ClientKind) -> Result<Client> {
+    let host = Host::new(runtime, Agents::new(global), env!("CARGO_PKG_VERSION"));
+    let (near, far) = tokio::io::duplex(PIPE_BYTES);
+    let (input, output) = tokio::io::split(far);
+    tokio::spawn(host.serve(input, output));
+    let (input, output) = tokio::io::split(near);
+    let client = Client::new(input, output);
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    client.call(Hello { protocol: PROTOCOL, version, kind, definition: None }).await?;
+    Ok(client)
 }
 
 /// Starts a runtime for listing models, and returns it with the agent whose provider is listed. Learned facts

@@ -10,7 +10,7 @@ use greenroom_store::{Notice, Store, StoreError, StoreOptions};
 
 use crate::agent::{data_dir, warn};
 use crate::args::Global;
-use crate::error::{self, usage};
+use crate::error::usage;
 
 /// How many sessions are named if a prefix is ambiguous.
 const NAMED_MAX: usize = 5;
@@ -123,10 +123,4 @@ pub(crate) fn warn_of_others(global: &Global) -> Result<()> {
         )?;
     }
     Ok(())
-}
-
-/// Returns the exit code of a command that shows all of the store: its output may be incomplete while the
-/// content of a damaged part of the journal is unknown.
-pub(crate) fn completeness(store: &Store) -> u8 {
-    if store.unknown_losses().is_empty() { 0 } else { error::STORE }
 }

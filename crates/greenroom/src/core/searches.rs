@@ -166,20 +166,3 @@ fn active_from(store: &Store, session: &str, head: &Head) -> Result<EntryId> {
     let first_kept = entry.and_then(|entry| entry.kind.as_compaction()?.first_kept);
     Ok(first_kept.unwrap_or(active))
 }
-
-/// Searches a store that no runtime uses: one session, or all.
-///
-/// # Errors
-/// The store's.
-pub fn recall_stored(
-    store: &Store,
-    session: Option<&str>,
-    query: &str,
-    limit: usize,
-) -> Result<Vec<Recalled>> {
-    let (searches, wanted) = (Searches::default(), Wanted::by_program(query.to_owned(), limit));
-    match session {
-        Some(session) => searches.find(store, session, &wanted),
-        None => searches.find_in_all(store, &wanted),
-    }
-}

@@ -10,7 +10,7 @@ use greenroom_kernel::entry::{CompactionOutcome, Delivery, EntryId, RunId, RunOu
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Carried, FactRecall, StopReason, ToolStatus, Usage};
-use greenroom_store::{Notice, SessionCopy, Store, StoreError};
+use greenroom_store::{Notice, LogPage, Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ use super::{Answer, Asked, ImageData, Nothing, Operation, Performed};
 mod conversion;
 
 /// The most entries of a page.
-const LIMIT_MAX: usize = 1_000;
+const LIMIT_MAX: u64 = 1_000;
 
 /// A page of a session's log.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -32,7 +32,7 @@ pub struct ReadEntries {
     pub from: EntryId,
     /// The most entries; at most 1000, which also holds where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<usize>,
+    pub limit: Option<u64>,
 }
 
 /// Entries of a session, in order, and how it stands.
@@ -346,28 +346,19 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl EntryPage {
-    /// A whole log, as it is read from a store beside whoever works with it.
-    pub fn of_copy(session_id: &str, copy: &SessionCopy, losses: StoreLosses) -> Self {
-        let SessionCopy { head, entries, lost } = copy;
-        Self {
-            session: SessionSummary::new(session_id.to_owned(), head.clone()),
+    /// The part of a log from a position on; `None` if there is no such session.
+    fn read(store: &Store, id: &str, from: EntryId, limit: u64) -> Result<Option<Self>, StoreError> {
+        let page = store.entries(id, from, limit)?;
+        Ok(page.map(|LogPage { head, entries, lost, next }| Self {
             waiting: head.inbox.clone(),
+            session: SessionSummary::new(id.to_owned(), head),
             entries: entries.iter().filter_map(LoggedEntry::of).collect(),
-            lost: lost.clone(),
-            next: None,
+            lost,
+            next,
             is_live: false,
             status: None,
-            losses,
-        }
-    }
-
-    /// The part of a log from a position on; `None` where there is no such session.
-    fn read(store: &Store, id: &str, from: EntryId, limit: usize) -> Result<Option<Self>, StoreError> {
-        let Some(copy) = store.copy_from(id, from)? else { return Ok(None) };
-        let mut copy = copy;
-        let next = copy.entries.get(limit).map(|entry| entry.id);
-        copy.entries.truncate(limit);
-        Ok(Some(Self { next, ..Self::of_copy(id, &copy, StoreLosses::default()) }))
+            losses: StoreLosses::default(),
+        }))
     }
 }
 
