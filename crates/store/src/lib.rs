@@ -70,9 +70,9 @@ use greenroom_kernel::Head;
 use greenroom_kernel::{Entry, EntryId, session_id};
 use parking_lot::{Mutex, MutexGuard};
 
-pub use page::LogPage;
 pub use error::{Notice, StoreError};
 pub use loss::{Loss, Salvaged};
+pub use page::LogPage;
 
 #[cfg(feature = "disk")]
 use disk::Disk;

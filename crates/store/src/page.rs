@@ -28,12 +28,7 @@ impl Store {
     ///
     /// # Errors
     /// If the session cannot be read for a reason other than damage.
-    pub fn entries(
-        &self,
-        session: &str,
-        from: EntryId,
-        limit: u64,
-    ) -> Result<Option<LogPage>, StoreError> {
+    pub fn entries(&self, session: &str, from: EntryId, limit: u64) -> Result<Option<LogPage>, StoreError> {
         let Some(head) = self.head(session)? else { return Ok(None) };
         let until = EntryId(from.0.saturating_add(limit).min(head.entries));
         let (entries, lost) = match self.load_until(session, from, until) {

@@ -8,7 +8,7 @@ use serde_json::json;
 use serde_norway::Value;
 
 use crate::config::keys::{self, Setting};
-use crate::config::layers::{get, leaves, own_file_shown};
+use crate::config::layers::{Rule, get, leaves, own_file_shown, rule};
 use crate::config::overrides::variable_of;
 use crate::config::{Config, FILE_NAME, Loaded, shown_url};
 
@@ -185,11 +185,23 @@ fn previous_is_comment(text: &str) -> bool {
 }
 
 fn explained(setting: &Setting) -> String {
+    let is_of_section = setting.key.split_once('.').is_some_and(|(section, _)| is_users(section));
+    let own = if is_users(&setting.key) && !is_of_section { " In your own file only." } else { "" };
+    format!("{}{own}", meaning(setting))
+}
+
+/// Whether only the user's own file may set it.
+fn is_users(key: &str) -> bool {
+    // A section of settings that have rules of their own has none.
+    !matches!(key, "limits" | "compaction") && rule(key) == Rule::UsersAlone
+}
+
+/// Returns the meaning of a setting, with its possible words.
+fn meaning(setting: &Setting) -> String {
     let about = setting.about.trim_end_matches('.');
-    if setting.words.is_empty() {
-        format!("{about}.")
-    } else {
-        format!("{about}: {}.", setting.words.join(", "))
+    match setting.words.as_slice() {
+        [] => format!("{about}."),
+        words => format!("{about}. Values: {}.", words.join(", ")),
     }
 }
 

@@ -61,10 +61,11 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
         Ok((session_id, listed.questions))
     };
     let opened = Changes::open_and(global, known).await;
-    let (changes, (session_id, questions)) = opened.map_err(|error| match error::is_store_in_use(&error) {
-        true => error.context("the program that uses the store must be given the answer"),
-        false => error,
-    })?;
+    let (changes, (session_id, questions)) =
+        opened.map_err(|error| match error::is_store_in_use(&error) {
+            true => error.context("the program that uses the store must be given the answer"),
+            false => error,
+        })?;
     let given = give(&changes, args, &session_id, &questions).await;
     changes.end().await?;
     let text = given?;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde_norway::Value;
 
-use super::layers::trust::{Rule, rule};
 use super::layers::{Author, Files, Source, assemble, leaves, load, merge};
+use super::layers::{Rule, rule};
 use super::overrides::variable_of;
 use super::{Config, Overrides, keys};
 
@@ -54,6 +54,7 @@ fn problems_name_the_file_the_line_and_the_key() {
         ("model_settings:\n  temperature: 3\n", &["line 2: model_settings.temperature: ", "0 to 2"]),
         ("model_settings:\n  temprature: 1\n", &["line 2", "temprature"]),
         ("model_settings: { reasoning_effort: huge }\n", &["line 1", "huge"]),
+        ("providers: { openai: { resend_reasoning: always } }\n", &["line 1", "`reasoning_content`"]),
         (
             "models:\n  gpt-5.5:\n    extra: { messages: [] }\n",
             &["line 3: models.gpt-5.5.extra.messages: ", "cannot be set here"],

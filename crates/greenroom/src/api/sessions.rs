@@ -398,7 +398,8 @@ impl SessionQuery {
     }
 
     fn read(&self, store: &Store, live: &HashSet<String>, counts: bool) -> Result<SessionsFound> {
-        let mut page = Page { query: self, store, live, selected: BTreeMap::new(), counts: Counts::default() };
+        let mut page =
+            Page { query: self, store, live, selected: BTreeMap::new(), counts: Counts::default() };
         let below = match &self.parent {
             Parent::Any | Parent::None => None,
             Parent::Is(parent) => Some(children(store, parent)?),

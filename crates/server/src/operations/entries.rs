@@ -10,7 +10,7 @@ use greenroom_kernel::entry::{CompactionOutcome, Delivery, EntryId, RunId, RunOu
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Carried, FactRecall, StopReason, ToolStatus, Usage};
-use greenroom_store::{Notice, LogPage, Store, StoreError};
+use greenroom_store::{LogPage, Notice, Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
