@@ -177,7 +177,8 @@ async fn hand_on(
     Ok(is_over.get())
 }
 
-/// Holds the store in this process, and serves other commands too.
+/// Holds the store in this process, and serves other commands too. The program is served directly, and not as a
+/// client of this host, because problems of its configuration must be events of its sessions.
 async fn serve(
     global: &Global,
     args: &RpcArgs,

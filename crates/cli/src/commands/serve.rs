@@ -24,7 +24,8 @@ use crate::host::{Answering, Setup};
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4 * 1024;
 
-/// Runs the server until it is interrupted.
+/// Runs the server until it is interrupted. HTTP requests are served by the runtime itself, not through a host, which has
+/// a connection and an agent for each client.
 pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     for name in &args.host_name {
         check_host_name(name).map_err(|reason| usage(format!("--host-name {name}: it {reason}")))?;

@@ -100,7 +100,8 @@ pub(super) async fn connect(global: &Global, runtime: &Runtime, kind: ClientKind
 }
 
 /// Starts a runtime for listing models, and returns it with the agent whose provider is listed. Learned facts
-/// come from the store, if there is one that no other process has open.
+/// come from the store, if there is one that no other process has open; without it, the list still works, so this
+/// does not wait for the store as other commands do.
 pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Runtime, Agent)> {
     let loaded = config(global)?;
     let config = &loaded.config;
