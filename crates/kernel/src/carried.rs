@@ -112,20 +112,3 @@ pub struct FactRecall {
     /// How many are in it with the ledger.
     pub after: u64,
 }
-
-impl FactRecall {
-    /// Returns the share of facts in the new context without the ledger.
-    pub fn ratio_before(&self) -> f64 {
-        self.ratio(self.before)
-    }
-
-    /// Returns the share of facts in the new context.
-    pub fn ratio_after(&self) -> f64 {
-        self.ratio(self.after)
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "a ledger has at most some hundred facts")]
-    fn ratio(&self, found: u64) -> f64 {
-        if self.facts == 0 { 1.0 } else { found as f64 / self.facts as f64 }
-    }
-}
