@@ -27,7 +27,7 @@ use crate::args::Global;
 pub(crate) use self::agents::Nobody;
 pub(crate) use self::changes::Changes;
 pub(crate) use self::connect::{
-    Line, Reached, Who, fingerprint, make_room, reach, reach_line, reach_or_free, reach_or_start,
+    RawConnection, Reached, Who, fingerprint, make_room, reach, reach_or_free, reach_or_start, reach_raw,
     reach_to_look, still_silent, stop,
 };
 pub(crate) use self::error::{Unreached, is_gone, is_gone_client, is_silent, is_silent_client};

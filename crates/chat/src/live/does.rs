@@ -14,7 +14,7 @@ use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
 use greenroom_terminal::{format, screen, time};
 
-use super::{Done, Live, open};
+use super::{Done, TerminalChat, open};
 use crate::backend::{Backend, HowToCompact};
 use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Spec};
 use crate::figures;
@@ -56,7 +56,7 @@ fn note(look: Look, text: impl Into<String>) -> Outcome {
     Ok(vec![Done::Note(look, text.into())])
 }
 
-impl Live {
+impl TerminalChat {
     /// Runs a slash command.
     pub(super) fn command(&mut self, command: Command) {
         let backend = self.backend.clone();

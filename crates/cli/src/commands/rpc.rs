@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::agent::{self, Stay};
 use crate::args::{Global, RpcArgs};
-use crate::host::{self, Answering, Line, Patience, Setup, Who};
+use crate::host::{self, Answering, Patience, RawConnection, Setup, Who};
 
 /// How many bytes may be on their way to the runtime in this process.
 const PIPE_BYTES: usize = 1 << 16;
@@ -60,7 +60,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
         let reaching = async {
             match global.no_host {
                 true => Ok(None),
-                false => host::reach_line(global, &who).await,
+                false => host::reach_raw(global, &who).await,
             }
         };
         let line = tokio::select! {
@@ -71,7 +71,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
         if std::mem::replace(&mut is_next, true) {
             tell_of_next_host().await?;
         }
-        let Some(Line { input, output, warnings, watch: _watch }) = line else {
+        let Some(RawConnection { input, output, warnings, watch: _watch }) = line else {
             return serve(global, args, &interrupts, said).await;
         };
         warnings.iter().try_for_each(|warning| agent::warn(global, warning))?;

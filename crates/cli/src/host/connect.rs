@@ -24,7 +24,7 @@ use super::error::{Unreached, holder, is_gone_client, is_silent};
 use super::link::ATTEMPTS;
 use super::socket::{self, Connected};
 use super::spawn::{self, Started, Starts, Terms};
-use super::watchdog::{self, LineWatch, Patience, Serving};
+use super::watchdog::{self, Patience, RawWatch, Serving};
 use crate::agent;
 use crate::args::{Global, ModelArgs};
 use crate::config::Texts;
@@ -77,20 +77,20 @@ pub(crate) async fn reach(global: &Global, who: &Who<'_>) -> Result<Option<Reach
 }
 
 /// A connection to a host on which the client has only identified itself.
-pub(crate) struct Line {
+pub(crate) struct RawConnection {
     pub(crate) input: BufReader<OwnedReadHalf>,
     pub(crate) output: OwnedWriteHalf,
     /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
     /// Reports when the host is silent, as `who` requires.
-    pub(crate) watch: LineWatch,
+    pub(crate) watch: RawWatch,
 }
 
 /// Like [`reach`], for callers that speak the protocol themselves.
 ///
 /// # Errors
 /// Those of [`reach`].
-pub(crate) async fn reach_line(global: &Global, who: &Who<'_>) -> Result<Option<Line>> {
+pub(crate) async fn reach_raw(global: &Global, who: &Who<'_>) -> Result<Option<RawConnection>> {
     for _ in 0..ATTEMPTS {
         // It reports the problems with hosts that cannot be used.
         let Some(Reached { client, warnings }) = reach_or_free(global, who).await? else { return Ok(None) };
@@ -99,8 +99,8 @@ pub(crate) async fn reach_line(global: &Global, who: &Who<'_>) -> Result<Option<
             timeout(REACH_WITHIN, reaching.line()).await.map_err(|_| Unreached::silent(&reaching.dir))??;
         client.close().await;
         if let Some((input, output, host)) = line {
-            let watch = watchdog::watch_over_line(host, who.patience.clone());
-            return Ok(Some(Line { input, output, warnings, watch }));
+            let watch = watchdog::watch_over_raw(host, who.patience.clone());
+            return Ok(Some(RawConnection { input, output, warnings, watch }));
         }
     }
     Err(ClientError::Disconnected.into())

@@ -372,7 +372,7 @@ async fn a_line_is_the_only_connection_of_its_client() {
         return;
     }
     let host = Played::begin(|_, _| Does::Answers);
-    let mut line = reach_line(&host.global(), &CHANGES).await.unwrap().unwrap();
+    let mut line = reach_raw(&host.global(), &CHANGES).await.unwrap().unwrap();
     assert_eq!(line.warnings, ["careful"]);
     let request = serde_json::json!({ "jsonrpc": "2.0", "id": 9, "method": "session/list" });
     line.output.write_all(format!("{request}\n").as_bytes()).await.unwrap();
@@ -387,7 +387,7 @@ async fn a_line_is_the_only_connection_of_its_client() {
     let host = Played::begin(move |_, _| {
         if greets.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) { Does::Answers } else { Does::Leaves }
     });
-    let error = reach_line(&host.global(), &CHANGES).await.map(drop).unwrap_err();
+    let error = reach_raw(&host.global(), &CHANGES).await.map(drop).unwrap_err();
     assert!(is_gone(&error), "{error}");
     assert_eq!(host.asked().len(), 2 * ATTEMPTS as usize);
 }

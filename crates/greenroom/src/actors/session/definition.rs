@@ -118,7 +118,7 @@ impl Definition {
     /// Those of [`Self::resolve`], except missing room.
     pub(super) fn resolve_to_read(deps: &Arc<Deps>, agent: Arc<Agent>) -> Result<Self> {
         let settings_version = deps.refresh_settings(&agent);
-        let live = deps.live_of(&agent);
+        let live = deps.reloaded_of(&agent);
         let agent = live.map(|live| live.adjusted(Arc::clone(&agent))).unwrap_or(agent);
         let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
         let AllTools { registry: tools, tokens: tools_tokens } = deps.tools.of(&agent, || {
