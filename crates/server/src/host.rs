@@ -332,7 +332,7 @@ impl Seat {
 
     async fn hello(&mut self, hello: Hello, out: &mpsc::Sender<String>) -> Result<HelloAnswer, Refused> {
         if self.client.is_some() {
-            return Err(Refused::Parameters("`client/hello` was said before".to_owned()));
+            return Err(Refused::Parameters("`client/hello` was already sent".to_owned()));
         }
         let Hello { kind, definition, .. } = hello;
         let (mut warnings, mut agent, mut news) = (Vec::new(), None, None);

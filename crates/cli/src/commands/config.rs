@@ -110,11 +110,11 @@ fn show(screen: &mut Screen, loaded: &Loaded, as_json: bool) -> Result<()> {
     let names: Vec<String> = loaded.files.iter().map(|path| path.display().to_string()).collect();
     screen.line(if names.is_empty() {
         format!(
-            "# There is no configuration file: neither ./{FILE_NAME} nor {}. What has no source is the default.",
+            "# There is no configuration file: neither ./{FILE_NAME} nor {}. Values without a source are defaults.",
             own_file_shown()
         )
     } else {
-        format!("# From {}. What has no source is the default.", names.join(" and "))
+        format!("# From {}. Values without a source are defaults.", names.join(" and "))
     })?;
     for note in &loaded.notes {
         screen.line(format!("# {note}"))?;
@@ -139,7 +139,7 @@ pub(super) fn defaults() -> Result<String> {
     let mut text = String::new();
     let head = format!(
         "Greenroom's settings and their defaults. Put what you change into {}, or name a file with --config; \
-         ./{FILE_NAME} can choose and tighten. Each can be given with --set KEY=VALUE, and each that is not of one \
+         ./{FILE_NAME} can select and tighten settings. Each can be given with --set KEY=VALUE, and each that is not of one \
          provider or one model by its variable, such as {}.",
         own_file_shown(),
         variable_of("compaction.threshold")

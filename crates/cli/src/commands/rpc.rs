@@ -26,8 +26,8 @@ use crate::host::{self, Answering, Patience, RawConnection, Setup, Who};
 /// How many bytes may be on their way to the runtime in this process.
 const PIPE_BYTES: usize = 1 << 16;
 /// The message to the program when its host has ended.
-const NEXT_HOST: &str = "the host has ended, and what is asked from now on is asked of the next one; sessions must be started \
-                         again before their events are told";
+const NEXT_HOST: &str = "the host has ended; further requests go to the next one, and sessions must be started again \
+    before their events are sent";
 
 /// A piece of standard input: a line, or a part of one that is too long.
 struct Piece {

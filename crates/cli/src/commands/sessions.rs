@@ -66,7 +66,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         return Ok(code);
     }
     if listed.is_empty() && code == 0 && (args.unfinished || args.here || !args.labels.is_empty()) {
-        screen.line("No session matches; without --label, --here and --unfinished all are shown.")?;
+        screen.line("No session matches. Omit --label, --here and --unfinished to list all.")?;
         return Ok(0);
     }
     if listed.is_empty() && code == 0 {
@@ -93,7 +93,7 @@ fn say_damaged(global: &Global, damaged: usize) -> Result<()> {
         1 => "1 session is damaged".to_owned(),
         damaged => format!("{damaged} sessions are damaged"),
     };
-    let line = format!("greenroom: {text}; `greenroom store check` says what is lost");
+    let line = format!("greenroom: {text}; `greenroom store check` lists what is lost");
     Ok(Screen::stderr(global.color).line(line)?)
 }
 
@@ -219,7 +219,7 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
         Screen::stderr(global.color).line("Nothing was deleted.")?;
         return Ok(error::FAILED);
     }
-    let progress = Progress::start(global.color, || "taking its bytes off the disk".to_owned());
+    let progress = Progress::start(global.color, || "erasing its data from the disk".to_owned());
     let deleted = changes.client.call(DeleteSession { session_id: id.clone() }).await;
     progress.end().await;
     changes.end().await?;
@@ -237,8 +237,8 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     }
     if let Some(reason) = still_there {
         Screen::stderr(global.color).line(format!(
-            "greenroom: {id} is deleted, but its bytes are still in the journal ({reason}). They are erased by \
-             themselves, after later writes or when the store is opened next; there is nothing to delete again"
+            "greenroom: {id} is deleted, but its bytes are still in the journal ({reason}). They are erased \
+            automatically, after later writes or when the store is next opened; nothing needs to be deleted again"
         ))?;
         return Ok(error::STORE);
     }

@@ -90,7 +90,7 @@ fn problems_name_the_file_the_line_and_the_key() {
         ),
         (
             "limits:\n  steps_max: 3\n  steps_max: 4\n",
-            &["greenroom.yaml, line ", "limits: twice there: steps_max"],
+            &["greenroom.yaml, line ", "limits: duplicate key: steps_max"],
         ),
         ("model: !x y\n", &["greenroom.yaml", "tag"]),
         ("model: !!python/object:os.system ls\n", &["greenroom.yaml", "tag"]),
@@ -207,9 +207,11 @@ fn every_setting_has_a_name_and_a_variable_of_its_own() {
 
 #[test]
 fn a_model_has_settings_of_its_own() {
-    let config: Config =
-        serde_norway::from_str("context_window: 9000\nmodels: { m: { context_window: 32000, temperature: 1, compaction: { threshold: 0.5 } } }\n")
-            .expect("it is usable");
+    let config: Config = serde_norway::from_str(
+        "context_window: 9000\nmodels: { m: { context_window: 32000, temperature: 1, \
+            compaction: { threshold: 0.5 } } }\n",
+    )
+    .expect("it is usable");
     assert_eq!((config.window_of("m"), config.window_of("n")), (Some(32_000), Some(9_000)));
     let over = config.models["m"].compaction_over(&config.compaction).expect("usable").expect("it differs");
     assert_eq!(over.threshold, Some(0.5));

@@ -315,7 +315,7 @@ async fn kill(global: &Global, dir: &Path, silent: anyhow::Error) -> Result<u8> 
 pub(crate) fn still_silent(global: &Global) -> Option<String> {
     let dir = agent::data_dir(global).ok().filter(|dir| !is_free(dir))?;
     let process = holder(&dir).map(|pid| format!(" (process {pid})")).unwrap_or_default();
-    Some(format!("the host{process} does not answer yet; waiting for it, Ctrl-C leaves"))
+    Some(format!("the host{process} does not answer yet; waiting for it (Ctrl-C quits)"))
 }
 
 struct Reaching<'a> {

@@ -332,12 +332,13 @@ pub(crate) async fn resolve_known(client: &Client, given: &str) -> Result<String
 fn answered(session: &str, by_chat: bool) -> CliError {
     let text = if by_chat {
         format!(
-            "the run of session {session} was answered, and continues in a chat at a terminal: `greenroom resume {session}`"
+            "the run of session {session} was answered, and continues in a chat at a terminal: `greenroom resume \
+            {session}`"
         )
     } else {
         format!(
-            "the run of session {session} waits for the program whose tool asked a question, which goes on with it when it \
-             opens the session; here the answer would be lost"
+            "the run of session {session} waits for the program whose tool asked a question; that program continues \
+            the run when it opens the session, and here the answer would be lost"
         )
     };
     CliError::new(error::WAITING, text)

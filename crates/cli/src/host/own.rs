@@ -136,8 +136,8 @@ pub(crate) async fn end(runtime: Runtime, beside: impl Future<Output = ()>) -> R
     match tokio::time::timeout(END_MAX, ending).await {
         Ok(ended) => Ok(ended?),
         Err(_) => Err(anyhow::anyhow!(
-            "not everything ended within {END_MAX:?}; what was acknowledged is kept, and the rest is closed at the next \
-             start"
+            "some work did not end within {END_MAX:?}; everything acknowledged is kept, and the rest is closed at \
+            the next start"
         )),
     }
 }

@@ -306,7 +306,7 @@ impl Source {
         if self.own.is_none() {
             stored::warn_of_others(global)?;
             for notice in &losses.notices {
-                agent::warn(global, &format!("{notice}; `greenroom store check` says what is lost"))?;
+                agent::warn(global, &format!("{notice}; `greenroom store check` lists what is lost"))?;
             }
         }
         Ok(if losses.is_uncertain { error::STORE } else { 0 })

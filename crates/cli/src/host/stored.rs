@@ -95,7 +95,9 @@ pub(super) fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
     warn_of_others(global)?;
     for notice in notices {
         let more = match notice {
-            Notice::TailLost { .. } | Notice::Damaged { .. } => "; `greenroom store check` says what is lost",
+            Notice::TailLost { .. } | Notice::Damaged { .. } => {
+                "; `greenroom store check` lists what is lost"
+            }
             Notice::TailCut { .. }
             | Notice::IndexRebuilt { .. }
             | Notice::IndexInMemory { .. }
@@ -117,9 +119,7 @@ pub(crate) fn warn_of_others(global: &Global) -> Result<()> {
         let dir = dir.display();
         warn(
             global,
-            &format!(
-                "others may write {dir}, and could put something else in the place of the store; run `chmod go-w {dir}`"
-            ),
+            &format!("others can write to {dir}, and could replace the store; run `chmod go-w {dir}`"),
         )?;
     }
     Ok(())

@@ -29,10 +29,7 @@ impl Writer {
                 }
                 Effect::Quarantined { head } | Effect::LossAccepted { head } => {
                     let is_counted = frame.sequence == head.entries && frame.count == 0;
-                    StoreError::ensure(
-                        is_counted,
-                        "the record of a loss stands behind the entries that are left",
-                    )?;
+                    StoreError::ensure(is_counted, "the record of a loss comes after the remaining entries")?;
                 }
                 Effect::Part { batch } | Effect::Commit { batch, .. } => {
                     let begins = self.part_begins_at(session, *batch)?;
