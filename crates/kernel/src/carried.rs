@@ -1,4 +1,4 @@
-//! What a compaction carries verbatim besides its summary, with the entries where it stands: the user's own words, and
+//! What a compaction carries verbatim besides its summary, with the entries that contain it: the user's own words, and
 //! the facts of the ledger.
 //!
 //! Invariants: the texts are as they were written, unescaped; each has the entry that contains it. How much there is at
@@ -52,7 +52,7 @@ pub struct Quote {
 pub struct Fact {
     /// The newest entry that contains it.
     pub entry: EntryId,
-    /// What it is.
+    /// Its kind.
     pub kind: FactKind,
     /// The text to show.
     pub text: String,
@@ -96,7 +96,7 @@ pub enum FactKind {
     Identifier,
     /// A number with its unit.
     Number,
-    /// What this version does not know: a newer program wrote it. It is read, and never recorded.
+    /// A value that this version does not know: a newer program wrote it. It is read, and never recorded.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,

@@ -140,7 +140,7 @@ impl Default for CompactionSettings {
     }
 }
 
-/// Who writes the summary.
+/// The author of the summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -186,7 +186,7 @@ pub enum CutRule {
     TurnFirst,
 }
 
-/// What to take for a window that nothing knows.
+/// The assumption about an unknown window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(try_from = "UnknownWindowText", into = "UnknownWindowText")]
 #[non_exhaustive]

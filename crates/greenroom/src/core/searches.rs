@@ -21,7 +21,7 @@ const PASSAGE_BYTES: usize = 400;
 /// How many sessions are listed at a time.
 const SESSIONS_AT_A_TIME: usize = 256;
 
-/// What is searched for.
+/// The searched words.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) words: String,
@@ -34,7 +34,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// What a program or a person searches for.
+    /// The search of a program or a person.
     pub(crate) fn by_program(words: String, limit: usize) -> Self {
         Self { words, limit, passage_bytes: PASSAGE_BYTES, only_compacted: false }
     }
@@ -145,7 +145,7 @@ fn update(index: &mut Index, store: &Store, session: &str, head: &Head) -> Resul
     let from = EntryId(index.entries());
     let new = match store.load(session, from) {
         Ok(new) => new,
-        // What can be read is searched.
+        // The readable entries are searched.
         Err(StoreError::Damaged { .. }) => store.salvage(session)?.entries,
         Err(error) => return Err(error.into()),
     };

@@ -71,7 +71,7 @@ pub struct SessionPage {
     /// The numbers of sessions, if they were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<SessionCounts>,
-    /// What the store is known to lack: then sessions may be missing.
+    /// The known losses of the store: sessions may be missing.
     #[serde(flatten)]
     pub losses: StoreLosses,
 }

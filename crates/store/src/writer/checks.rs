@@ -1,4 +1,4 @@
-//! What is checked around each write of a group.
+//! The checks around each write of a group.
 //!
 //! Invariants: a check writes nothing. One that fails because the segment's file is not as expected marks its tail as
 //! wrong, so that the next group goes to a new segment.

@@ -268,7 +268,7 @@ impl Definition {
         RequestHead { system: Arc::clone(&self.instructions), tools: self.tools.specs(), settings }
     }
 
-    /// Returns how the provider compacts conversations with the session's model by itself.
+    /// Returns the provider's own compaction for the session's model.
     pub(super) fn native_compaction(&self) -> Option<NativeCompaction> {
         self.lane.provider.native_compaction(self.model())
     }
