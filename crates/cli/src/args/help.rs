@@ -73,7 +73,7 @@ Examples:
   greenroom plan session.jsonl            a file of Claude Code, Codex or pi
   greenroom plan demo-20260102-030405     a stored session
   greenroom plan session.jsonl --keep-recent 10000 --json
-  greenroom plan session.jsonl --cut nearest --estimator char4     like other tools
+  greenroom plan session.jsonl --cut nearest --estimator char4     like others
 
 Nothing is changed. The exit code is 0 even if there is nothing to compact.";
 

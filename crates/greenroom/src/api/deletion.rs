@@ -2,7 +2,8 @@
 //!
 //! Invariants: the innermost sessions are deleted first and the session itself last, so a crash in between
 //! leaves no session without its parent. When a runtime next opens the store, it finishes a deletion that a
-//! crash interrupted. Callers that wait for one of these sessions get the error that it was deleted.
+//! crash interrupted; one that may only read leaves it to the next. Callers that wait for one of these sessions
+//! get the error that it was deleted.
 
 use greenroom_store::{Store, StoreError};
 
