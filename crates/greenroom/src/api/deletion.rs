@@ -88,8 +88,16 @@ async fn delete_stored(store: &Store, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// Finishes a deletion that a crash interrupted.
+/// Finishes a deletion that a crash interrupted, if the store may be changed.
 pub(crate) async fn finish(store: &Store) -> Result<()> {
+    match resume(store).await {
+        // The next runtime that may change the store finishes it.
+        Err(Error::Store(error)) if matches!(*error, StoreError::NotPermitted { .. }) => Ok(()),
+        finished => finished,
+    }
+}
+
+async fn resume(store: &Store) -> Result<()> {
     let Some(id) = store.learned_get(DELETING)?.filter(|id| !id.is_empty()) else { return Ok(()) };
     let id = String::from_utf8_lossy(&id).into_owned();
     match delete_stored(store, &id).await {
@@ -102,8 +110,6 @@ pub(crate) async fn finish(store: &Store) -> Result<()> {
             }
             store.learned_put(DELETING, &[]).await?;
         }
-        // The next runtime that may change the store finishes it.
-        Err(Error::Store(error)) if matches!(*error, StoreError::NotPermitted { .. }) => {}
         Err(error) => return Err(error),
     }
     Ok(())
