@@ -193,7 +193,7 @@ pub mod provider {
 pub mod internal {
     #[cfg(feature = "disk")]
     pub use crate::api::env::data_dir;
-    pub use crate::api::sessions::{Counts, SessionsFound};
+    pub use crate::api::sessions::{SessionCounts, SessionsFound};
     pub use crate::events::entry_events::of_entries;
     pub use crate::values::model_info::call_cost;
 }

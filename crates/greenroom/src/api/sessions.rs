@@ -399,7 +399,7 @@ impl SessionQuery {
 
     fn read(&self, store: &Store, live: &HashSet<String>, counts: bool) -> Result<SessionsFound> {
         let mut page =
-            Page { query: self, store, live, selected: BTreeMap::new(), counts: Counts::default() };
+            Page { query: self, store, live, selected: BTreeMap::new(), counts: SessionCounts::default() };
         let below = match &self.parent {
             Parent::Any | Parent::None => None,
             Parent::Is(parent) => Some(children(store, parent)?),
@@ -450,17 +450,17 @@ pub struct SessionsFound {
     /// The position after which the next page begins, if there may be one.
     pub next: Option<Cursor>,
     /// The numbers of sessions among those that were read.
-    pub counts: Counts,
+    pub counts: SessionCounts,
 }
 
-/// Numbers of sessions.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Counts {
-    /// The selected sessions after the query's position, on all pages.
+/// Numbers of stored sessions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SessionCounts {
+    /// The sessions that match, without those below them, on this page and all later ones.
     pub matching: usize,
-    /// The sessions of sub-agents, selected or not.
+    /// All sessions of sub-agents.
     pub of_sub_agents: usize,
-    /// The sessions that lack entries, selected or not.
+    /// All sessions of which entries are lost.
     pub damaged: usize,
 }
 
@@ -470,7 +470,7 @@ struct Page<'a> {
     store: &'a Store,
     live: &'a HashSet<String>,
     selected: BTreeMap<Place, SessionSummary>,
-    counts: Counts,
+    counts: SessionCounts,
 }
 
 impl Page<'_> {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use greenroom::internal::{Counts, SessionsFound};
+pub use greenroom::internal::SessionCounts;
+use greenroom::internal::SessionsFound;
 use greenroom::{Cursor, Event, FactSource, Order, Recalled, SessionSummary, State};
 use greenroom_formats::export_pi;
 use greenroom_kernel::entry::{Delivery, Entry, EntryId, EntryKind};
@@ -47,17 +48,6 @@ pub struct ListSessions {
     pub trees: bool,
     /// Whether to count sessions, for which every session's head is read.
     pub counts: bool,
-}
-
-/// Numbers of stored sessions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SessionCounts {
-    /// The sessions that match, without those below them, on this page and all later ones.
-    pub matching: usize,
-    /// All sessions of sub-agents.
-    pub of_sub_agents: usize,
-    /// All sessions of which entries are lost.
-    pub damaged: usize,
 }
 
 /// A page of sessions.
@@ -142,8 +132,7 @@ impl Operation for ListSessions {
             query = query.limit(limit);
         }
         let SessionsFound { sessions, next, counts } = query.found(self.counts).await?;
-        let Counts { matching, of_sub_agents, damaged } = counts;
-        let counts = self.counts.then_some(SessionCounts { matching, of_sub_agents, damaged });
+        let counts = self.counts.then_some(counts);
         let (next, losses) = (next.map(|next| next.to_string()), StoreLosses::of(&asked));
         Ok(Answer::Now(SessionPage { sessions, next, counts, losses }))
     }
