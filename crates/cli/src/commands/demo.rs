@@ -138,7 +138,7 @@ async fn play(
     args: &DemoArgs,
     interrupts: &Interrupts,
 ) -> Result<End> {
-    let mut is_small = false;
+    let mut wider = None;
     let mut floors = 0;
     for number in 0.. {
         let prompt = PROMPTS[number.min(PROMPTS.len() - 1)];
@@ -170,12 +170,14 @@ async fn play(
         if show.started.elapsed() > TIME_MAX {
             return Ok(End::OutOfTime);
         }
-        let is_first_small =
-            !is_small && show.compactions.is_empty() && reply.context.tokens < args.window / SMALL_SHARE;
-        if is_first_small && args.window > SMALL_WINDOW {
-            is_small = true;
+        let is_small = wider.is_none()
+            && show.compactions.is_empty()
+            && reply.context.tokens < args.window / SMALL_SHARE;
+        if is_small && args.window > SMALL_WINDOW {
             // The model's own window does not change; the agent chooses to use less of it.
-            client = Client::in_process(runtime, agent.clone().context_window(SMALL_WINDOW));
+            let smaller = Client::in_process(runtime, agent.clone().context_window(SMALL_WINDOW));
+            // The end of a connection closes its sessions, also for other connections.
+            wider = Some(std::mem::replace(&mut client, smaller));
             show.smaller(SMALL_WINDOW)?;
         }
     }
