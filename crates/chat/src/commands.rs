@@ -114,6 +114,25 @@ pub(crate) const COMMANDS: [Spec; 26] = [
     spec("quit", "", "leave; the session stays"),
 ];
 
+/// The keys, and what they do.
+pub(crate) const KEYS: [(&str, &str); 11] = [
+    ("Enter", "send; while the model works, the text joins the run after the running tool calls (it steers)"),
+    ("Alt+Enter", "while the model works: send after the run"),
+    (
+        "Esc, Ctrl-C",
+        "clear a half-typed line, otherwise interrupt; received text is kept, and unsent text returns to the editor. At \
+         an empty line, Ctrl-C twice quits",
+    ),
+    ("Shift+Enter, Ctrl-J, \\", "new line (\\ at the end of a line)"),
+    ("↑ ↓", "move by line; from the first and last line, through earlier prompts"),
+    ("Ctrl-R", "search earlier prompts"),
+    ("Tab", "complete commands and files"),
+    ("Ctrl-O", "expand the newest folded call, change or thought; again: the one before"),
+    ("Ctrl-A E B F K U W Y T", "as in Emacs, like Alt-B F D and Ctrl-_ (undo)"),
+    ("Ctrl-Q", "return to a question that Esc postponed"),
+    ("Ctrl-L, Ctrl-Z", "redraw; suspend"),
+];
+
 /// A custom command of the user or the project: a file `NAME.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Custom {

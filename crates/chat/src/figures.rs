@@ -110,7 +110,7 @@ pub fn pins(pins: &[Pinned]) -> String {
 /// Describes what the session has cost.
 pub fn cost(state: &State) -> String {
     let cost = match state.cost_microdollars {
-        0 => "no price is known for what was used".to_owned(),
+        0 => "no price is known for the models that were used".to_owned(),
         cost => format!("{} so far", format::about(format::dollars(cost), state.estimated_tokens)),
     };
     let estimated = match state.estimated_tokens {

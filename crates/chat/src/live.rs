@@ -105,7 +105,7 @@ impl Opened {
 }
 
 /// The state of a chat.
-struct Live {
+struct TerminalChat {
     model: Model,
     painter: Painter,
     raw: Raw,
@@ -168,7 +168,7 @@ pub async fn talk(
     let (orders, ordered) = mpsc::unbounded_channel();
     tokio::spawn(obey(ordered, done.clone(), Arc::clone(&local)));
     let raw = Raw::new()?;
-    let mut live = Live {
+    let mut live = TerminalChat {
         model: Model::new(size, &history.read(), custom),
         painter: Painter::new(color, size).cutting(input::cuts_rows()),
         raw,
@@ -237,7 +237,7 @@ pub async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
     Ok(Opened { backend, events, state, past, in_progress, questions, held_back })
 }
 
-impl Live {
+impl TerminalChat {
     async fn hold(&mut self, results: &mut mpsc::UnboundedReceiver<Done>, typed: Typed) -> Result<()> {
         let mut inputs = typed.inputs.unwrap_or_else(input::inputs);
         for input in typed.before {

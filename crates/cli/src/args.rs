@@ -124,7 +124,7 @@ pub(crate) enum Command {
     /// List the open questions of tools to people
     #[command(after_help = help::QUESTIONS_EXAMPLES)]
     Questions(QuestionsArgs),
-    /// Answer a question; its run continues when its program opens the session
+    /// Answer a question; the run continues when the program that asked opens the session
     #[command(after_help = help::ANSWER_EXAMPLES)]
     Answer(AnswerArgs),
     /// Export a stored session for other systems

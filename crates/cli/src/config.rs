@@ -55,22 +55,24 @@ pub(crate) const OPENAI_KEY: &str = "OPENAI_API_KEY";
 pub(crate) struct Config {
     /// The model.
     pub(crate) model: String,
-    /// The model's window in tokens, if the catalogue is missing it or wrong.
+    /// The model's window in tokens, if the catalogue does not know it or is wrong.
     pub(crate) context_window: Option<u64>,
-    /// The provider to use, by its name in `providers`.
+    /// The provider, by its name in `providers`; if no file, variable or flag sets it, the model's vendor.
     pub(crate) provider: String,
-    /// Servers, by names of your own. In your own file only.
+    /// Servers, by names of your own; `openai`, `anthropic` and `google` always exist, and entries with these names
+    /// override their defaults.
     #[serde(deserialize_with = "or_default")]
     pub(crate) providers: BTreeMap<String, ProviderConfig>,
-    /// The model settings.
+    /// Settings of model calls; those that are not set are not sent.
     #[serde(deserialize_with = "or_default")]
     pub(crate) model_settings: ModelSettings,
-    /// Settings of single models, by their names; they take precedence over those for all models.
+    /// Settings of single models, by their names: those of `model_settings`, `context_window` and `compaction`. They
+    /// take precedence over the settings for all models.
     #[serde(deserialize_with = "or_default")]
     pub(crate) models: BTreeMap<String, ModelConfig>,
-    /// The system prompt, in place of the built-in text; `file:NAME` reads a file.
+    /// The system prompt, in place of the built-in one; `file:NAME` reads a file. Also `--system`.
     pub(crate) system_prompt: Option<String>,
-    /// Text to append to the system prompt; `file:NAME` reads a file.
+    /// Text to append to the system prompt; `file:NAME` reads a file. Also `--append-system`.
     pub(crate) append_system_prompt: Option<String>,
     /// Whether the model gets the text of AGENTS.md (or else CLAUDE.md) in each folder from the project's
     /// root to the working folder.
@@ -85,7 +87,7 @@ pub(crate) struct Config {
     /// When and how to compact.
     #[serde(deserialize_with = "or_default")]
     pub(crate) compaction: CompactionSettings,
-    /// Commands that decide. In your own file only.
+    /// Commands that decide.
     #[serde(deserialize_with = "or_default")]
     pub(crate) hooks: HooksConfig,
     /// The server of `serve`.
@@ -94,7 +96,7 @@ pub(crate) struct Config {
     /// The process that holds the store for all terminals.
     #[serde(deserialize_with = "or_default")]
     pub(crate) host: HostConfig,
-    /// Folders whose `greenroom.yaml` may add text for the model.
+    /// Folders whose `greenroom.yaml` may contain text for the model: absolute paths, or `~/…`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
 }
@@ -179,28 +181,28 @@ pub(crate) struct ProviderConfig {
     #[serde(deserialize_with = "parse_url", serialize_with = "show_url")]
     #[schemars(with = "Option<String>")]
     pub(crate) base_url: Option<BaseUrl>,
-    /// The API that the server offers; by default it is found by the address, or else `chat`.
+    /// The API that the server offers; if it is not set, that of the vendor with this address, or else `chat`.
     pub(crate) api: Option<Api>,
-    /// The environment variable with the key; without one, no key is sent.
+    /// The environment variable with the key; `null`: no key is sent.
     pub(crate) api_key_env: Option<String>,
-    /// A shell command that prints the key on its first line, in place of `api_key_env`: for access tokens that expire.
+    /// A shell command that prints the key on its first line, instead of `api_key_env`: for access tokens that expire.
     pub(crate) key_command: Option<String>,
     /// How long a key of `key_command` is used, in seconds; one that the server refuses is replaced at once.
     pub(crate) key_command_ttl_s: u64,
-    /// The provider's name in the model catalogue; by default it is found by the address or the provider's
-    /// own name.
+    /// The provider's name in the model catalogue, for limits and prices; if it is not set, it is found by the
+    /// address or the provider's own name.
     pub(crate) catalog: Option<String>,
-    /// The most concurrent calls.
+    /// The most concurrent calls; at most half of them are for summaries.
     pub(crate) max_in_flight: usize,
     /// The most tokens per minute, input and output together, including summaries; further calls wait.
     pub(crate) tokens_per_minute: Option<u64>,
     /// How long to wait for the first piece of an answer, in seconds; without `stream`, for the whole answer.
     pub(crate) first_event_timeout_s: u64,
-    /// How long to wait for each further piece, in seconds.
+    /// How long to wait for each further piece, in seconds; pings do not count.
     pub(crate) idle_timeout_s: u64,
     /// Whether answers are streamed; `false` requests each as a whole.
     pub(crate) stream: bool,
-    /// Whether the reasoning of earlier answers is sent back, for models whose own settings do not say.
+    /// Whether the reasoning of earlier answers is sent back, and in which field, unless the model's own settings say.
     pub(crate) resend_reasoning: ResendReasoning,
 }
 
@@ -258,27 +260,27 @@ impl ProviderConfig {
 pub(crate) struct LimitsConfig {
     /// The most answers of the model in one run.
     pub(crate) steps_max: u32,
-    /// How often the same tool calls may be repeated in a row.
+    /// The most identical tool calls in a row.
     pub(crate) repeats_max: u32,
-    /// How often a failed model call is retried.
+    /// How often a failed model call is retried; waits start at 0.5 s and double, and Retry-After counts up to 60 s.
     pub(crate) retries_max: u32,
-    /// How long to wait for a server that is loading its model, in seconds.
+    /// How long to wait for a server that is loading its model or restarting, in seconds; this uses no retries.
     pub(crate) loading_timeout_s: u64,
-    /// The cost limit of a session, in US dollars, as far as prices are known.
+    /// The cost limit of a session, in US dollars, for models with known prices; a call that may exceed it is not made.
+    /// `null`: no limit.
     pub(crate) cost_usd_max: Option<f64>,
-    /// The most tool calls of one answer that are run.
+    /// The most tool calls per answer; further ones are dropped, and the model is told.
     pub(crate) calls_max: u32,
-    /// The most bytes of these calls together.
+    /// The most bytes of the names and arguments of these calls together.
     pub(crate) call_bytes_max: u64,
-    /// The time limit of a tool call, in seconds.
+    /// The time limit of a tool call, in seconds. `null`: no limit.
     pub(crate) tool_timeout_s: Option<u64>,
-    /// The time limit of a run, in seconds.
+    /// The time limit of a run, in seconds, after which the run ends as stopped. `null`: no limit.
     pub(crate) run_timeout_s: Option<u64>,
-    /// The most runs and queued inputs in all sessions together; further ones are refused. In your own file
-    /// only.
+    /// The most runs and queued inputs in all sessions together; further ones are refused. `null`: no limit.
     pub(crate) inputs_max: Option<usize>,
-    /// How many sessions may have actors in memory; above that, the least recently used idle ones sleep. In
-    /// your own file only.
+    /// How many sessions may have actors in memory; above that, the least recently used idle ones sleep. `null`: no
+    /// limit.
     pub(crate) live_sessions_max: Option<usize>,
 }
 
@@ -322,15 +324,15 @@ impl LimitsConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ServeConfig {
-    /// The address and port to listen on.
+    /// The address and port to listen on. Also `--listen`.
     #[schemars(with = "String")]
     pub(crate) listen: SocketAddr,
-    /// Further host names of the server.
+    /// Additional names that the Host header of a request may have, with or without a port. Also `--host-name`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) host_names: Vec<String>,
-    /// The most open connections.
+    /// The most open connections; never more than half of `ulimit -n`.
     pub(crate) connections_max: usize,
-    /// How long a request may take to arrive, and a connection may be idle, in seconds.
+    /// How long a request may take to arrive (its head and its body each), and a connection may be idle, in seconds.
     pub(crate) request_timeout_s: u64,
 }
 
@@ -346,8 +348,8 @@ impl Default for ServeConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct HooksConfig {
-    /// A command that decides about each compaction before its summary is written: it gets the proposal as JSON and
-    /// prints its decision as JSON, or nothing.
+    /// A shell command that decides about each compaction before its summary is written: it gets the proposal as JSON
+    /// and prints its decision as JSON, or nothing.
     pub(crate) before_compact: Option<String>,
     /// How long the command may take, in seconds.
     pub(crate) timeout_s: u64,

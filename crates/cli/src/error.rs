@@ -19,8 +19,8 @@ use serde_json::{Map, Value};
 const LIST: &str = "`greenroom sessions` lists them";
 
 /// Advice if a session is damaged.
-const DAMAGED: &str = "`greenroom show` prints what is intact, `greenroom store check` says what is lost, and `greenroom \
-                       store accept-loss` lets the session go on without it";
+const DAMAGED: &str = "`greenroom show` prints what is intact, `greenroom store check` lists what is lost, and `greenroom \
+                       store accept-loss` lets the session continue without it";
 
 /// Advice if a run waits for an answer.
 const ANSWER: &str = "`greenroom questions` shows it, and `greenroom answer` answers it";
@@ -226,8 +226,8 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
 fn advice_of_client(error: &ClientError) -> Option<&'static str> {
     let ClientError::Refused(problem) = error else {
         return matches!(error, ClientError::Disconnected).then_some(
-            "nothing that was acknowledged is lost; `greenroom sessions` shows where it stands, and `greenroom resume` \
-             goes on",
+            "nothing that was acknowledged is lost; `greenroom sessions` shows the session's state, and `greenroom \
+            resume` continues it",
         );
     };
     match problem.kind {

@@ -25,9 +25,10 @@ use crate::agent;
 use crate::args::Global;
 
 pub(crate) use self::agents::Nobody;
+pub(crate) use self::changes::Changes;
 pub(crate) use self::connect::{
-    Line, Reached, Who, fingerprint, make_room, reach, reach_line, reach_or_free, reach_or_start,
-    reach_to_change, reach_to_change_and, reach_to_look, still_silent, stop,
+    RawConnection, Reached, Who, fingerprint, make_room, reach, reach_or_free, reach_or_start, reach_raw,
+    reach_to_look, still_silent, stop,
 };
 pub(crate) use self::error::{Unreached, is_gone, is_gone_client, is_silent, is_silent_client};
 pub(crate) use self::own::Setup;
@@ -36,6 +37,7 @@ pub(crate) use self::spawn::Terms;
 pub(crate) use self::watchdog::{Patience, Silence};
 
 mod agents;
+mod changes;
 mod connect;
 mod error;
 pub(crate) mod link;

@@ -1,8 +1,8 @@
 //! The session files of Claude Code: a tree of lines, each with an id (`uuid`) and a parent (`parentUuid`).
 //!
 //! Each block of an answer is a line of its own, and the lines of one answer share the id of its message. A result
-//! names the line of its call as its parent, so that the results of parallel calls stand beside one another in the
-//! tree. Here they stand behind one another, and what follows any of them follows the last one.
+//! names the line of its call as its parent, so that the results of parallel calls are siblings in the
+//! tree. Here they follow one another, and a line that follows any of them follows the last one.
 //!
 //! A compaction is two lines: a `compact_boundary`, which has no parent but a logical one, and the summary as a line of
 //! the user.
@@ -208,7 +208,7 @@ impl Reader {
         let mut origin = place.origin;
         let last = messages.len().saturating_sub(1);
         for (index, message) in messages.into_iter().enumerate() {
-            // What follows the line follows its last message.
+            // A line that follows this one follows its last message.
             let origin = if index == last { origin.take() } else { None };
             let answer = parent.and_then(|parent| self.answer_of.get(&parent)).copied();
             let is_result = matches!(message, Message::ToolResult(_));
@@ -236,7 +236,7 @@ impl Reader {
         let more = content::answer(message, &mut self.calls);
         let key = filled(message, "id");
         let begun = key.and_then(|key| self.answers.get(key)).copied().filter(|begun| {
-            // Something else may stand between, and then it stays there.
+            // Another line may be between them, and stays there.
             place.parent.is_none_or(|parent| self.answer_of.get(&parent) == Some(begun))
         });
         if let Some(begun) = begun

@@ -21,7 +21,7 @@ const WARNINGS_MAX: usize = 50;
 /// How much of a source's own text is quoted in a warning, in characters.
 const QUOTED_CHARS_MAX: usize = 40;
 
-/// What a file says about its session.
+/// The information in a file about its session.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     /// The session's id in its own system.
@@ -90,7 +90,7 @@ impl Log {
         self.warn(why);
     }
 
-    /// Lets the source id of a line that is no entry of its own denote `entry`.
+    /// Lets the source id of a line without an entry of its own denote `entry`.
     pub(crate) fn alias(&mut self, origin: Option<String>, entry: Option<EntryId>) {
         if let Some(origin) = origin {
             self.ids.entry(origin).or_insert(entry);

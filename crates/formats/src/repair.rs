@@ -1,5 +1,5 @@
 //! Repairs a log so that the session can continue: on every path, every tool call has exactly one result, and no other
-//! message stands between a call and its result.
+//! message is between a call and its result.
 //!
 //! A result that was recorded late, but before the next answer, moves to its call. A call without a result
 //! gets one that reports an interruption.
@@ -88,7 +88,7 @@ struct Repair<'a> {
 }
 
 impl<'a> Repair<'a> {
-    /// Adds the old entry at `index` to the new log, after the results that must stand before it.
+    /// Adds the old entry at `index` to the new log, after the results that must precede it.
     fn entry(&mut self, index: usize) -> After {
         let entry = Arc::clone(&self.old[index]);
         let before = entry.parent.and_then(index_of).and_then(|parent| self.after.get(parent)).cloned();

@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-/// Unix milliseconds of `YYYY-MM-DDThh:mm[:ss[.fraction]](Z|±hh:mm)`, where a space may stand for the `T`. `None` for
+/// Unix milliseconds of `YYYY-MM-DDThh:mm[:ss[.fraction]](Z|±hh:mm)`, where a space may replace the `T`. `None` for
 /// other texts and for times before 1970.
 pub(crate) fn unix_ms(text: &str) -> Option<u64> {
     let (date, time) = text.split_once(['T', ' '])?;

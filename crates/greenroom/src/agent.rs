@@ -19,7 +19,7 @@ use greenroom_tools::{AppState, IntoToolOutput, Registry, Tool, ToolError, ToolF
 use crate::agent::fallback::{FALLBACK_ON, Fallback};
 use crate::agent::hooks::AgentHooks;
 use crate::agent::instructions::{Instructions, InstructionsContext};
-use crate::agent::live::{Live, SettingsChange};
+use crate::agent::live::{ReloadedSettings, SettingsChange};
 use crate::agent::sub_agent::SubAgent;
 use crate::agent::team::{HandOffTo, Members};
 use crate::agent::validate::Validators;
@@ -50,7 +50,7 @@ pub struct Agent {
     /// Identifies the definition for work that outlives its process.
     pub(crate) fingerprint: Option<String>,
     /// The source of its settings that change while sessions are open, in place of the runtime's.
-    pub(crate) live: Option<Arc<Live>>,
+    pub(crate) live: Option<Arc<ReloadedSettings>>,
     pub(crate) fallbacks: Vec<Fallback>,
     pub(crate) fallback_on: Arc<[FailureClass]>,
     pub(crate) instructions: Instructions,
@@ -233,7 +233,7 @@ impl Agent {
         mut self,
         source: impl Fn() -> Option<SettingsChange> + Send + Sync + 'static,
     ) -> Self {
-        self.live = Some(Arc::new(Live::new(Arc::new(source))));
+        self.live = Some(Arc::new(ReloadedSettings::new(Arc::new(source))));
         self
     }
 

@@ -68,7 +68,7 @@ pub(crate) struct LaneLimits {
 
 /// A call that requests a slot.
 #[derive(Debug, Clone)]
-pub(crate) struct Call {
+pub(crate) struct ModelCall {
     /// The session that calls, or the top-level session of which it is a sub-agent. Families take turns.
     pub(crate) family: Arc<str>,
     pub(crate) urgency: Urgency,
@@ -199,7 +199,7 @@ impl Lane {
 
     /// Waits for a slot, and until the call may start. `tell` is called if the call has to wait: when the
     /// wait starts, when its reason changes, and when it ends. Dropping the future leaves the queue.
-    pub(crate) async fn enter(self: &Arc<Self>, call: Call, mut tell: impl FnMut(Queued)) -> Place {
+    pub(crate) async fn enter(self: &Arc<Self>, call: ModelCall, mut tell: impl FnMut(Queued)) -> Place {
         let began = Instant::now();
         let mut waits = |position, reason| tell(Queued { position, waited: began.elapsed(), reason });
         let mut reason = None;
@@ -231,7 +231,7 @@ impl Lane {
     }
 
     /// Joins the queue. Returns the position in it.
-    fn take_ticket(self: &Arc<Self>, call: &Call, granted: oneshot::Sender<()>) -> (Ticket, usize) {
+    fn take_ticket(self: &Arc<Self>, call: &ModelCall, granted: oneshot::Sender<()>) -> (Ticket, usize) {
         let mut queue = self.queue();
         let (number, position) = queue.add(&call.family, call.urgency, granted);
         grant(&mut queue);

@@ -193,11 +193,9 @@ pub mod provider {
 /// Items that only the other crates of Greenroom use. They may change with any version.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::api::deletion::delete_stored;
     #[cfg(feature = "disk")]
     pub use crate::api::env::data_dir;
-    pub use crate::api::questions::list_stored;
-    pub use crate::core::searches::recall_stored;
+    pub use crate::api::sessions::{SessionCounts, SessionsFound};
     pub use crate::events::entry_events::of_entries;
     pub use crate::values::model_info::call_cost;
 }

@@ -1,4 +1,4 @@
-//! What a compaction carries verbatim besides its summary, with the entries where it stands: the user's own words, and
+//! What a compaction carries verbatim besides its summary, with the entries that contain it: the user's own words, and
 //! the facts of the ledger.
 //!
 //! Invariants: the texts are as they were written, unescaped; each has the entry that contains it. How much there is at
@@ -52,7 +52,7 @@ pub struct Quote {
 pub struct Fact {
     /// The newest entry that contains it.
     pub entry: EntryId,
-    /// What it is.
+    /// Its kind.
     pub kind: FactKind,
     /// The text to show.
     pub text: String,
@@ -96,7 +96,7 @@ pub enum FactKind {
     Identifier,
     /// A number with its unit.
     Number,
-    /// What this version does not know: a newer program wrote it. It is read, and never recorded.
+    /// A value that this version does not know: a newer program wrote it. It is read, and never recorded.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
@@ -111,21 +111,4 @@ pub struct FactRecall {
     pub before: u64,
     /// How many are in it with the ledger.
     pub after: u64,
-}
-
-impl FactRecall {
-    /// Returns the share of facts in the new context without the ledger.
-    pub fn ratio_before(&self) -> f64 {
-        self.ratio(self.before)
-    }
-
-    /// Returns the share of facts in the new context.
-    pub fn ratio_after(&self) -> f64 {
-        self.ratio(self.after)
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "a ledger has at most some hundred facts")]
-    fn ratio(&self, found: u64) -> f64 {
-        if self.facts == 0 { 1.0 } else { found as f64 / self.facts as f64 }
-    }
 }

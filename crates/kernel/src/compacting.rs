@@ -101,7 +101,7 @@ pub struct SummaryRequest {
     pub attempt: u32,
     /// The reason for the retry.
     pub failure: Option<Failure>,
-    /// The conversation, as the session sends it, if the provider is to compact it by itself.
+    /// The conversation, as the session sends it, if the provider is to compact it.
     pub native: Option<NativeInput>,
 }
 
@@ -368,7 +368,7 @@ impl Compacting {
             (Phase::Hooks | Phase::Answers | Phase::Held, Input::Cancelled { reason }) => {
                 self.end(CompactionOutcome::Cancelled { reason }, None)
             }
-            // Late news that is no longer awaited.
+            // A late message that is no longer awaited.
             (_, Input::Hooks(_) | Input::Answered { .. } | Input::Installed(_) | Input::Cancelled { .. }) => {
                 Vec::new()
             }
@@ -478,7 +478,7 @@ impl Compacting {
         effects
     }
 
-    /// Whether the previous summary, which would stand unchanged before the split turn's, leaves that one
+    /// Whether the previous summary, which would remain unchanged before the split turn's, leaves that one
     /// less than half of its cap: then both are merged.
     fn is_crowded_by_previous(&self, plan: &Plan) -> bool {
         let stands = plan.previous_summary.is_some() && plan.messages_to_summarize() == 0;
@@ -568,7 +568,7 @@ impl Compacting {
             // If the trigger is far below the window, a tenth of the window may be more than there is.
             let freed = share(window, FREED_SHARE).min(share(trigger, 1.0 - SUCCESS_SHARE));
             let before = self.params.prepared_for.unwrap_or(self.params.tokens_before);
-            // What is added until then is kept, too.
+            // Messages that are added until then are kept, too.
             let added = before.saturating_sub(self.params.tokens_before);
             by_trigger.min(before.saturating_sub(freed)).saturating_sub(added)
         };

@@ -106,7 +106,7 @@ impl fmt::Display for ContextUsage {
     }
 }
 
-/// What [`ContextUsage`] looks like as JSON.
+/// The JSON form of [`ContextUsage`].
 #[derive(Serialize, Deserialize, schemars::JsonSchema)]
 struct ContextUsageJson {
     tokens: u64,

@@ -394,7 +394,7 @@ pub struct Custom {
 pub enum Delivery {
     /// After the last result of the running batch of tool calls, into the current run.
     Steer,
-    /// After the current run, which then goes on with it.
+    /// After the current run, which then continues with it.
     FollowUp,
     /// After the current run, as a prompt of its own.
     Prompt,

@@ -98,9 +98,9 @@ impl std::fmt::Display for FailureClass {
 /// A failed model call, as the run and the user see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Failure {
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub class: FailureClass,
-    /// What happened and, where that is known, what to do; one line.
+    /// What happened and, if known, what to do; one line.
     pub message: String,
     /// The HTTP status, where there was one.
     pub status: Option<u16>,

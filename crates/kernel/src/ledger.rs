@@ -27,7 +27,7 @@ pub(crate) use collect::collect;
 pub const FACTS_MAX: usize = 400;
 /// The most text of all facts that a compaction carries, in bytes.
 pub const FACTS_BYTES_MAX: usize = 32 * 1024;
-/// What stands before the facts in a summary.
+/// The text before the facts in a summary.
 pub(crate) const MARK: &str = "\n\n## Facts\n<facts>";
 const CLOSE: &str = "</facts>";
 /// The size of the heading and the tags, in tokens.

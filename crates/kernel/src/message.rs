@@ -181,7 +181,7 @@ pub enum Part {
     Text(String),
     /// Reasoning as readable text.
     Reasoning(String),
-    /// Data that a provider wants back unchanged, and that is no content by itself: a signed or encrypted
+    /// Data that a provider wants back unchanged, but that is not content: a signed or encrypted
     /// reasoning block, or the signature, id or citations of the readable part directly before it.
     OpaqueReasoning {
         /// The dialect; only a provider that uses it sends the data back.
@@ -294,7 +294,7 @@ pub enum StopReason {
     Error,
     /// The provider paused a long turn of its own tools. The answer continues once it is sent back as it is.
     Paused,
-    /// What this version does not know: a newer program wrote it. It is read, and never recorded.
+    /// A value that this version does not know: a newer program wrote it. It is read, and never recorded.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,

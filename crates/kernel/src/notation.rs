@@ -5,7 +5,7 @@
 //! command that the model must not see, `m` custom message, `b` branch summary, `C` compaction, `U` undo, `p`
 //! pin, `l` label, `n` note. `:N` its tokens (stored, and as characters / 4 if the kind allows it); `=x,y`
 //! the ids of its calls, or of the call that it answers; `@N` the entry that it points to (first kept,
-//! undone, pinned); `<f` and `>f` a file that a result read or modified. `|` stands before the cut, `/`
+//! undone, pinned); `<f` and `>f` a file that a result read or modified. `|` marks the cut, `/`
 //! before the turn prefix of a split turn.
 //!
 //! Invariants: an entry's id is its position in the drawing, and each text begins with `m<id>.`, so that it can

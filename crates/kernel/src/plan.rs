@@ -32,7 +32,7 @@ pub use touched::{call_file, touched_files};
 pub const ACTIVE_REQUEST_BYTES: usize = 8 * 1024;
 /// The expected size of a summary relative to what it replaces: one part in this many.
 const SUMMARY_PARTS: u64 = 10;
-/// What replaces so little, in tokens, shows no words and no facts: it could not be smaller.
+/// A summary that replaces fewer tokens than this shows no words and no facts.
 const SMALL_TOKENS: u64 = 256;
 /// The most of what is replaced that is quoted as the user's words: one part in this many.
 const WORDS_PARTS: u64 = 4;
@@ -75,7 +75,7 @@ pub struct PlanOptions {
     pub words_max: WordsMax,
     /// How many tokens of facts are added to a summary.
     pub facts_max: u64,
-    /// How many tokens of skills' texts are told again.
+    /// The tokens of skills' texts that are repeated.
     pub skills_max: u64,
 }
 

@@ -1,5 +1,5 @@
 //! Shortens tool results in requests: old ones are replaced by one line each, the middles of the newest ones
-//! are left out, and one that is too large by itself is recorded with its head and its tail.
+//! are left out, and one that is too large alone is recorded with its head and its tail.
 //!
 //! Invariants: nothing is shortened unless it gets smaller; omissions are marked, with the entry where the
 //! `recall` tool reads the rest; a result that no answer has followed yet never becomes a mere line; before a

@@ -35,9 +35,9 @@ pub const CHOICES_MAX: usize = 100;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct Question {
-    /// What is asked, in one line or a few.
+    /// The question, in one line or a few.
     pub text: String,
-    /// What a person may want to know before they answer.
+    /// Information for the person who answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<String>,
     /// What an answer may be.
@@ -57,7 +57,7 @@ pub enum QuestionKind {
     Text,
     /// One of these, or several.
     Choice {
-        /// What may be chosen.
+        /// The choices.
         choices: Vec<String>,
         /// Whether an answer is a list of choices, at least one; else it is one choice.
         several: bool,
@@ -67,7 +67,7 @@ pub enum QuestionKind {
         /// The schema.
         schema: Value,
     },
-    /// What this version does not know: a newer program wrote it. It is read, and never asked.
+    /// A value that this version does not know: a newer program wrote it. It is read, and never asked.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
@@ -174,7 +174,7 @@ impl Question {
     /// it does not fit.
     ///
     /// # Errors
-    /// What is wrong with the answer, as a clause that says what is expected.
+    /// The problem with the answer, as a clause that says what is expected.
     fn accept(
         &self,
         value: Value,
@@ -234,7 +234,7 @@ fn quoted(choices: &[String]) -> String {
     choices.iter().map(|choice| format!("{choice:?}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What a person answered.
+/// A person's answer.
 ///
 /// ```
 /// use greenroom_kernel::question::GivenAnswer;
@@ -249,7 +249,7 @@ fn quoted(choices: &[String]) -> String {
 pub struct GivenAnswer {
     /// The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a form.
     pub value: Value,
-    /// Who answered, as the program that took the answer says.
+    /// The person who answered, according to the program that took the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
@@ -336,7 +336,7 @@ pub enum Asker {
     Tool,
     /// A hook before the call, which has not begun.
     Hook,
-    /// What this version does not know: a newer program wrote it.
+    /// A value that this version does not know: a newer program wrote it.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,

@@ -1,4 +1,4 @@
-//! Text for content that is not a message by itself: summaries and commands that the user ran.
+//! Text for content that is not a message: summaries and commands that the user ran.
 //!
 //! Invariants: the text that is sent is also the text that is counted, since both are rendered here.
 
@@ -13,7 +13,7 @@ mod tests;
 pub const SUMMARY_LEAD: &str = "The earlier part of this conversation was compacted to save space. What follows is a record of it \
      made by the system, not a message from the user: use it as background, and go on from the messages after it.";
 
-/// The sentence that stands before a branch summary.
+/// The sentence before a branch summary.
 const BRANCH_LEAD: &str = "The conversation went another way for a while and then came back to this point. \
      What follows is a record of that other branch, made by the system:";
 

@@ -607,7 +607,7 @@ impl Run {
             }
         }
         if let Some(mut judged) = self.validation.answer.take() {
-            // It was not accepted: a resumed run answers anew.
+            // It was not accepted: a resumed run answers again.
             judged.stop = StopReason::Aborted;
             messages.push(Message::Assistant(judged));
         }

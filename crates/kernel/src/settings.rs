@@ -61,51 +61,54 @@ pub(crate) const MESSAGES_PLACE: &str = "{messages}";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactionSettings {
-    /// Whether anything compacts by itself, overflow recovery included. A manual request always may.
+    /// Whether anything is compacted automatically, overflow recovery included. A manual request always works.
     pub enabled: bool,
-    /// The window in tokens; overrides the model catalogue. `null`: as the model has it.
+    /// The window in tokens; overrides every other source. `null`: the model's own.
     pub context_window: Option<u64>,
-    /// Compact when the context is larger than the window less this many tokens; taken as at most a quarter of
-    /// the window. Also the base of the summary's cap. `null`: this trigger is off.
+    /// Compact when the context is larger than the window minus this many tokens, which leave room for the answer;
+    /// limited to a quarter of the window. The largest size of a summary depends on it, too. `null`: this trigger is
+    /// off.
     pub reserve_tokens: Option<u64>,
     /// Compact when the context reaches this fraction of the window. `null`: this trigger is off.
     pub threshold: Option<f64>,
     /// Compact when the context reaches this many tokens; clamped to the window. `null`: this trigger is off.
     #[serde(alias = "model_auto_compact_token_limit")]
     pub auto_compact_token_limit: Option<u64>,
-    /// How much of the newest conversation stays verbatim, in tokens; at most 35 % of the window.
-    /// `null`: a quarter of the window, or of the conversation in a manual compaction.
+    /// How much of the newest conversation stays verbatim, in tokens; at most 35 % of the window. `null`: a quarter of
+    /// the window; in a manual compaction, of the conversation.
     pub keep_recent_tokens: Option<u64>,
     /// At least this many of the newest messages stay verbatim.
     pub preserve_messages: Option<u64>,
-    /// Whether a model writes the summary, or none does.
+    /// The author of the summary: a model, the provider's own compaction, or no model.
     pub strategy: Strategy,
-    /// Whether old tool results are left out instead of a summary where that alone makes enough room.
+    /// Whether a compaction leaves out old tool results, instead of summarising, if that alone makes enough room.
     pub prune: bool,
-    /// How much of the window the user's own words may fill that a compaction quotes. `null`: none is quoted.
+    /// The most of the window that a compaction fills with quotes of the user's own words, as a fraction up to 0.25.
+    /// `null`: none are quoted.
     pub user_words: Option<f64>,
-    /// How much of the window the facts may fill that a compaction adds to a summary that lacks them. `null`:
-    /// no facts are collected.
+    /// The most of the window that a compaction fills with facts that the summary lacks, as a fraction up to 0.25.
+    /// `null`: no facts are collected.
     pub ledger: Option<f64>,
-    /// The model that writes summaries. `null`: the session's own.
+    /// The model that writes summaries; if it fails, the session's model does. `null`: the session's model.
     pub summary_model: Option<String>,
-    /// How the place of the cut is chosen.
+    /// How the position of the cut is chosen.
     pub cut: CutRule,
-    /// A split turn's prefix of fewer messages gets no summary of its own.
+    /// If a cut splits a turn, a beginning of fewer messages gets no summary of its own.
     pub min_split_prefix: u64,
-    /// What to take for a window that nothing knows.
+    /// The window to assume if it is unknown, in tokens, also of the summary model; or `disable`.
     pub unknown_window: UnknownWindow,
-    /// The most bytes a request may have; images fill it before they fill the window.
+    /// The most bytes of a request; above it, older images become placeholders.
     pub max_request_bytes: u64,
-    /// The fraction of the window from which on a compaction is prepared; taken as at most 0.8 of the trigger.
+    /// The fraction of the window above which a compaction is prepared; limited to 0.8 of the trigger.
     pub soft_threshold: f64,
     /// Whether a compaction is prepared in the background between `soft_threshold` and the trigger.
     pub background: bool,
-    /// Replaces the instruction of the summary request; `{messages}` in it is where the transcript goes.
+    /// Replaces the instruction for the summary; `{messages}` marks the position of the transcript. `file:NAME` reads a
+    /// file.
     pub compact_prompt: Option<String>,
-    /// What a summary must attend to in addition to the instruction, built-in or `compact_prompt`.
+    /// Text to add to the instruction, such as "Keep every measured value."; `file:NAME` reads a file.
     pub compact_instructions: Option<String>,
-    /// How sizes are estimated for planning.
+    /// How sizes are estimated; `char4` is for comparing plans.
     pub estimator: Estimator,
 }
 
@@ -137,7 +140,7 @@ impl Default for CompactionSettings {
     }
 }
 
-/// Who writes the summary.
+/// The author of the summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -183,7 +186,7 @@ pub enum CutRule {
     TurnFirst,
 }
 
-/// What to take for a window that nothing knows.
+/// The assumption about an unknown window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(try_from = "UnknownWindowText", into = "UnknownWindowText")]
 #[non_exhaustive]

@@ -1,6 +1,6 @@
-//! The skills in use in the part of a conversation that a compaction replaces: their texts are told again.
+//! The skills in use in the part of a conversation that a compaction replaces: their texts are repeated.
 //!
-//! Invariants: a skill is told once, with the newest text that was read of it; one that was read again in what is kept
+//! Invariants: a skill is repeated once, with the newest text that was read of it; one that was read again in what is kept
 //! is not told; what has no room is named, so that the model reads it again; the selection is deterministic.
 
 use std::collections::{BTreeMap, HashMap};
@@ -22,7 +22,7 @@ mod tests;
 const SKILL: &str = "skill";
 /// The names under which its calls have the name of the skill.
 const NAME_KEYS: [&str; 3] = ["name", "skill", "command"];
-/// What stands before the texts in a summary.
+/// The text before the texts of skills in a summary.
 pub(crate) const MARK: &str = "\n\n## Skills in use\n<skills>";
 const CLOSE: &str = "</skills>";
 /// The size of a skill's tags, in tokens.

@@ -178,7 +178,7 @@ fn instruction(kind: SummaryKind, cap_tokens: u64) -> String {
     template.replace("{cap}", &wanted_tokens(cap_tokens).to_string())
 }
 
-/// Returns the instruction for a provider that compacts by itself the conversation that it is sent.
+/// Returns the instruction for a provider that compacts the conversation itself.
 pub fn native_instruction(style: &Style, cap_tokens: u64) -> String {
     let mut text = match &style.prompt {
         Some(prompt) => own_request(prompt, "(the conversation above)", &[], cap_tokens),

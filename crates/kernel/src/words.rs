@@ -23,7 +23,7 @@ mod tests;
 pub const FILE_MARK: &str = "\n\n<file path=\"";
 /// The most of the budget for one message: one part in this many.
 const MESSAGE_SHARE: u64 = 3;
-/// What stands before the quotes in a summary.
+/// The text before the quotes in a summary.
 pub(crate) const MARK: &str = "\n\nThe user's own words, with the entry of each:\n<user-words>";
 /// One message may have this many tokens in any case.
 const MESSAGE_TOKENS_MIN: u64 = 64;
@@ -33,7 +33,7 @@ const LEFT_MAX: usize = 32;
 const MARK_TOKENS: u64 = 4;
 /// The least room in which words are shown, in tokens: the text around them, and a sentence.
 const SHOWN_TOKENS_MIN: u64 = 32;
-/// What stands between two quoted parts of one message.
+/// The mark between two quoted parts of one message.
 const GAP: &str = " […] ";
 /// The size of that, in tokens.
 const GAP_TOKENS: u64 = 5;
@@ -133,7 +133,7 @@ impl Words {
 /// Returns what the user typed; `None` for everything else.
 pub fn own_words(kind: &EntryKind) -> Option<String> {
     let EntryKind::Message { message, inbox, steer } = kind else { return None };
-    // What joins a turn without having waited is the program's: a validator's correction.
+    // A message that joins a turn without having waited comes from the program: a validator's correction.
     if *steer && inbox.is_none() {
         return None;
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a client identifies itself before anything is done for it, and speaks this protocol version; its
 //! requests use its own agent; clients that have not identified themselves are limited in number, memory and time. The
-//! runs of a client of kind `run` end when it disconnects; those of other clients continue. The host exits by itself
+//! runs of a client of kind `run` end when it disconnects; those of other clients continue. The host exits automatically
 //! only when no client is connected and no work is in progress, or when it is asked to.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,7 +113,7 @@ impl Host {
     /// exclusive use of the store are refused with this name, unless they force it.
     #[must_use]
     pub fn part_of(self, program: impl Into<String>) -> Self {
-        // The first name stands.
+        // The first name is kept.
         let _ = self.0.program.set(program.into());
         self
     }
@@ -332,7 +332,7 @@ impl Seat {
 
     async fn hello(&mut self, hello: Hello, out: &mpsc::Sender<String>) -> Result<HelloAnswer, Refused> {
         if self.client.is_some() {
-            return Err(Refused::Parameters("`client/hello` was said before".to_owned()));
+            return Err(Refused::Parameters("`client/hello` was already sent".to_owned()));
         }
         let Hello { kind, definition, .. } = hello;
         let (mut warnings, mut agent, mut news) = (Vec::new(), None, None);

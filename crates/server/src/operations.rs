@@ -37,8 +37,8 @@ pub use self::parts::{
 pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsListed};
 pub use self::read::{
     ExportSession, Exported, FindSession, ForgetLimit, Forgotten, GetSession, ListModels, ListSessions,
-    ListWaiting, ModelSummary, ModelsListed, RecallEntries, RecalledEntries, Replay, Replayed, SessionFound,
-    SessionPage, SessionState, ShowSession, Shown, WaitingInput, WaitingListed,
+    ListWaiting, ModelSummary, ModelsListed, RecallEntries, RecalledEntries, Replay, Replayed, SessionCounts,
+    SessionFound, SessionPage, SessionState, ShowSession, Shown, WaitingInput, WaitingListed,
 };
 pub use self::runs::Runs;
 pub use self::session::{

@@ -345,7 +345,7 @@ impl Server {
         let is_deletion = call.deletes();
         let answer = call.perform(asked).await?;
         if is_deletion && let Some(id) = &session_id {
-            // A session that begins anew under this name has a new teller.
+            // A new session with this name has a new teller.
             let of_started = self.sessions.remove(id).map(|started| started.telling);
             for telling in of_started.into_iter().chain(self.watched.remove(id)) {
                 let _ = telling.send(Telling::NoMoreEvents).await;

@@ -17,7 +17,7 @@ pub enum ReadsReasoning {
     All,
     /// That of the current turn: after the newest user message.
     Turn,
-    /// None of it.
+    /// It counts nothing.
     Nothing,
 }
 

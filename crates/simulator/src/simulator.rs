@@ -69,7 +69,7 @@ pub struct SimulatorOptions {
     pub resend_reasoning: ResendReasoning,
     /// How it counts tokens, and what it reports.
     pub counting: Counting,
-    /// How it compacts conversations by itself; `None` if it does not. Over HTTP the protocol decides whether the
+    /// Its own compaction of conversations; `None` if it has none. Over HTTP the protocol decides whether the
     /// summary can be read.
     pub compaction: Option<NativeCompaction>,
     /// Whether it counts the tokens of a request when it is asked, as the APIs of the vendors do.

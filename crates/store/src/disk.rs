@@ -175,15 +175,14 @@ impl Disk {
         Ok(self.index.used_key(session, key)?.map(|(first, _)| first))
     }
 
-    /// Returns the entries from `from` on, up to `until` (exclusive) or the end.
+    /// Returns the entries from `from` on that are before `until`.
     pub(crate) fn load(
         &self,
         session: &str,
         from: EntryId,
-        until: Option<EntryId>,
+        until: EntryId,
     ) -> Result<Vec<Entry>, StoreError> {
-        let end = self.row(session)?.head.entries;
-        let end = until.map_or(end, |until| end.min(until.0));
+        let end = self.row(session)?.head.entries.min(until.0);
         reader::load(&self.index, &self.segments, session, from.0, end)
     }
 

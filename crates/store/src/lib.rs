@@ -29,7 +29,6 @@ pub mod files;
 
 #[cfg(feature = "disk")]
 mod bytes;
-mod copy;
 #[cfg(feature = "disk")]
 mod disk;
 mod error;
@@ -45,6 +44,7 @@ mod loss;
 mod memory;
 #[cfg(feature = "disk")]
 mod overlay;
+mod page;
 #[cfg(feature = "disk")]
 mod parts;
 #[cfg(feature = "disk")]
@@ -70,9 +70,9 @@ use greenroom_kernel::Head;
 use greenroom_kernel::{Entry, EntryId, session_id};
 use parking_lot::{Mutex, MutexGuard};
 
-pub use copy::SessionCopy;
 pub use error::{Notice, StoreError};
 pub use loss::{Loss, Salvaged};
+pub use page::LogPage;
 
 #[cfg(feature = "disk")]
 use disk::Disk;
@@ -282,11 +282,16 @@ impl Store {
     /// [`StoreError::NotFound`]; [`StoreError::Damaged`] if one of the entries is lost. [`Store::salvage`] returns the
     /// others.
     pub fn load(&self, session: &str, from: EntryId) -> Result<Vec<Entry>, StoreError> {
+        self.load_until(session, from, EntryId(u64::MAX))
+    }
+
+    /// Like [`Self::load`], with the entries before `until`.
+    fn load_until(&self, session: &str, from: EntryId, until: EntryId) -> Result<Vec<Entry>, StoreError> {
         check_session(session)?;
         match self.inner.as_ref() {
-            Inner::Memory(memory) => open_memory(memory)?.load(session, from),
+            Inner::Memory(memory) => open_memory(memory)?.load(session, from, until),
             #[cfg(feature = "disk")]
-            Inner::Disk(disk) => disk.load(session, from, None),
+            Inner::Disk(disk) => disk.load(session, from, until),
         }
     }
 
@@ -295,16 +300,9 @@ impl Store {
     /// # Errors
     /// Those of [`Store::load`]. An entry that the session does not have is [`StoreError::Damaged`] too.
     pub fn get(&self, session: &str, entries: &[EntryId]) -> Result<Vec<Entry>, StoreError> {
-        check_session(session)?;
         let one = |entry: &EntryId| {
-            let found = match self.inner.as_ref() {
-                Inner::Memory(memory) => open_memory(memory)?.load(session, *entry)?.into_iter().next(),
-                #[cfg(feature = "disk")]
-                Inner::Disk(disk) => {
-                    let until = EntryId(entry.0.saturating_add(1));
-                    disk.load(session, *entry, Some(until))?.into_iter().next()
-                }
-            };
+            let found = self.load_until(session, *entry, EntryId(entry.0.saturating_add(1)))?;
+            let found = found.into_iter().next();
             found.ok_or_else(|| StoreError::Damaged { session: session.to_owned(), entry: *entry })
         };
         entries.iter().map(one).collect()
@@ -319,7 +317,7 @@ impl Store {
         check_session(session)?;
         match self.inner.as_ref() {
             Inner::Memory(memory) => {
-                let entries = open_memory(memory)?.load(session, EntryId(0))?;
+                let entries = open_memory(memory)?.load(session, EntryId(0), EntryId(u64::MAX))?;
                 Ok(Salvaged { entries, lost: Vec::new() })
             }
             #[cfg(feature = "disk")]

@@ -1,4 +1,4 @@
-//! What a session has lost, and what is left of it.
+//! The losses of a session, and its remaining entries.
 //!
 //! Invariants: ranges are half-open, and in order.
 

@@ -81,11 +81,17 @@ impl Memory {
         self.sessions.get(session)?.keys.get(key).copied()
     }
 
-    pub(crate) fn load(&self, session: &str, from: EntryId) -> Result<Vec<Entry>, StoreError> {
+    pub(crate) fn load(
+        &self,
+        session: &str,
+        from: EntryId,
+        until: EntryId,
+    ) -> Result<Vec<Entry>, StoreError> {
         let known = self.sessions.get(session);
         let known = known.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })?;
-        let from = usize::try_from(from.0).unwrap_or(usize::MAX).min(known.entries.len());
-        Ok(known.entries[from..].iter().map(|entry| Entry::clone(entry)).collect())
+        let place = |id: EntryId| usize::try_from(id.0).unwrap_or(usize::MAX).min(known.entries.len());
+        let (from, until) = (place(from), place(until));
+        Ok(known.entries[from.min(until)..until].iter().map(|entry| Entry::clone(entry)).collect())
     }
 
     pub(crate) fn page(&self, after: Option<&str>, limit: usize) -> Vec<(String, Head)> {

@@ -11,11 +11,11 @@ use crate::error::StoreError;
 use crate::record::{self, StoredRecord};
 
 /// A large batch, such as an import, is split into parts of at most this many entries and bytes, except for an entry
-/// that is larger by itself. A part is read as a whole, however little of it is wanted, so parts are small.
+/// that alone is larger. A part is read as a whole, however little of it is wanted, so parts are small.
 pub(crate) const PART_ENTRIES_MAX: usize = if cfg!(test) { 8 } else { 512 };
 
 const PART_BYTES_MAX: usize = 1 << 20;
-/// Of a batch of more entries, only as many are encoded as fit into a part by their sizes.
+/// Only as many entries of a larger batch are encoded as fit into a part by their sizes.
 const UNMEASURED_MAX: usize = 16;
 
 /// The content of one frame: a batch, or a part of one.

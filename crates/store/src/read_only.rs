@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::StoreOptions;
 use crate::error::{Notice, StoreError};
-use crate::journal::manifest::{Listed, Manifest, State};
+use crate::journal::manifest::{Listed, Manifest, SegmentState};
 use crate::journal::segments::journal_dir;
 use crate::lock::DirectoryLock;
 use crate::overlay::Overlay;
@@ -62,8 +62,8 @@ fn files(options: &StoreOptions) -> Result<(Vec<Listed>, BTreeSet<String>), Stor
     let journal = journal_dir(&options.dir);
     let manifest = Manifest::load(options.files.as_ref(), &journal)?.unwrap_or_default();
     let segments = manifest.segments.into_iter().map(|listed| match listed.state {
-        State::Active { .. } => Listed { state: State::Active { floor: 0 }, ..listed },
-        State::Sealed { .. } | State::Abandoned { .. } | State::Lost => listed,
+        SegmentState::Active { .. } => Listed { state: SegmentState::Active { floor: 0 }, ..listed },
+        SegmentState::Sealed { .. } | SegmentState::Abandoned { .. } | SegmentState::Lost => listed,
     });
     let names = match options.files.list(&journal) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),

@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::files::{OpenMode, read_all, replace, write_all_at};
 use crate::index::{Location, SegmentRow};
 use crate::indexer::Effect;
-use crate::journal::manifest::{Listed, State};
+use crate::journal::manifest::{Listed, SegmentState};
 use crate::journal::segments::random_seed;
 use crate::journal::{
     Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, are_contiguous, first_chain,
@@ -147,7 +147,9 @@ impl Writer {
             self.indexer.relocate(frame, needed.old, new, &needed.effect)?;
             kept_bytes += u64::from(frame.length);
         }
-        if let Some(Listed { id, order, seed, state: State::Sealed { frames, digest, .. } }) = replacement {
+        if let Some(Listed { id, order, seed, state: SegmentState::Sealed { frames, digest, .. } }) =
+            replacement
+        {
             self.segments.add(id, seed, None);
             let row =
                 SegmentRow { order, seed, frames, digest, bytes: kept_bytes, dead: 0, holds_deleted: false };
@@ -226,7 +228,7 @@ impl Writer {
             return Err(error);
         }
         self.note_sessions(header, &frames);
-        let state = State::Sealed { length, frames: frames.len() as u64, digest: chain };
+        let state = SegmentState::Sealed { length, frames: frames.len() as u64, digest: chain };
         Ok((Some(Listed { id: header.id, order: header.order, seed: header.seed, state }), frames))
     }
 }
@@ -242,9 +244,9 @@ fn is_whole(bytes: &[u8], scanned: &Scan) -> bool {
         && read_footer(bytes).is_some_and(|listed| listed.iter().eq(frames))
 }
 
-fn is_sealed(state: State) -> bool {
+fn is_sealed(state: SegmentState) -> bool {
     match state {
-        State::Sealed { .. } => true,
-        State::Active { .. } | State::Abandoned { .. } | State::Lost => false,
+        SegmentState::Sealed { .. } => true,
+        SegmentState::Active { .. } | SegmentState::Abandoned { .. } | SegmentState::Lost => false,
     }
 }

@@ -28,7 +28,7 @@ use crate::index::{Checkpoint, Location, Row};
 use crate::indexer::{Indexer, lost_head};
 use crate::journal::frames::Frames;
 use crate::journal::list::FrameList;
-use crate::journal::manifest::{Listed, Manifest, State, UnknownLoss};
+use crate::journal::manifest::{Listed, Manifest, SegmentState, UnknownLoss};
 use crate::journal::segments::{Segments, journal_dir, random_seed};
 use crate::journal::{BadRange, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, first_chain, scan};
 use crate::lock::DirectoryLock;
@@ -253,8 +253,8 @@ impl Recovery<'_> {
     /// Reads the active segment, and decides where it ends. `None` if there is none, or its file is gone.
     fn read_active(&mut self, checkpoint: Option<Checkpoint>) -> Result<Option<OpenedActive>, StoreError> {
         let active = self.manifest.segments.iter().find_map(|listed| match listed.state {
-            State::Active { floor } => Some((*listed, floor)),
-            State::Sealed { .. } | State::Abandoned { .. } | State::Lost => None,
+            SegmentState::Active { floor } => Some((*listed, floor)),
+            SegmentState::Sealed { .. } | SegmentState::Abandoned { .. } | SegmentState::Lost => None,
         });
         let Some((listed, floor)) = active else { return Ok(None) };
         // The list is read first: if another process writes meanwhile, it lists nothing that is not yet in
@@ -396,7 +396,7 @@ impl Recovery<'_> {
 
     /// Whether the segment's file is missing.
     fn is_gone(&self, id: u64) -> bool {
-        self.manifest.get(id).is_none_or(|listed| listed.state == State::Lost)
+        self.manifest.get(id).is_none_or(|listed| listed.state == SegmentState::Lost)
     }
 
     /// Whether the session's frame at `location` is lost. If so, the session is recorded with the range that
@@ -432,7 +432,7 @@ impl Recovery<'_> {
         let header = SegmentHeader { id, order: highest.map_or(id, |order| order + 1), seed: random_seed() };
         self.manifest.next_id = id + 1;
         let file = self.segments.create(&header)?;
-        let state = State::Active { floor: SEGMENT_HEADER_BYTES };
+        let state = SegmentState::Active { floor: SEGMENT_HEADER_BYTES };
         self.manifest.segments.push(Listed { id, order: header.order, seed: header.seed, state });
         self.manifest.store(self.files(), &self.segments.dir)?;
         self.segments.add(id, header.seed, Some(Arc::clone(&file)));

@@ -31,7 +31,7 @@ use crate::index::Index;
 use crate::indexer::{Effect, Indexer, kind_of};
 use crate::journal::frames::Frames;
 use crate::journal::list::OpenList;
-use crate::journal::manifest::{Manifest, State, UnknownLoss};
+use crate::journal::manifest::{Manifest, SegmentState, UnknownLoss};
 use crate::journal::segments::Segments;
 use crate::journal::{Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES};
 use crate::lock::DirectoryLock;
@@ -346,7 +346,7 @@ impl Writer {
         self.list_frames();
         let stored = self.repair().and_then(|()| {
             if let Some(listed) = self.manifest.get_mut(self.active.id) {
-                listed.state = State::Active { floor: end };
+                listed.state = SegmentState::Active { floor: end };
             }
             self.manifest.store(self.segments.files.as_ref(), &self.segments.dir)
         });

@@ -26,7 +26,7 @@ const PARAMETERS_MAX: usize = 64;
 
 /// The unfinished input.
 #[derive(Debug, Default)]
-enum State {
+enum ParserState {
     #[default]
     Nothing,
     /// The start of a sequence, or the Esc key.
@@ -44,7 +44,7 @@ enum State {
 /// A parser of keys and pastes.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
-    state: State,
+    state: ParserState,
     inputs: Vec<Input>,
 }
 
@@ -52,26 +52,28 @@ impl Keys {
     /// Returns how long to wait for more bytes before calling [`Self::expire`]; `None` means without limit.
     pub(crate) fn patience(&self) -> Option<Duration> {
         match &self.state {
-            State::Nothing => None,
-            State::Escape => Some(Duration::ZERO),
-            State::Parameters(_) | State::Letter | State::Character { .. } => Some(SEQUENCE_MAX),
-            State::Paste(text) => (text.len() > unfinished_end(text)).then_some(PASTE_MAX),
+            ParserState::Nothing => None,
+            ParserState::Escape => Some(Duration::ZERO),
+            ParserState::Parameters(_) | ParserState::Letter | ParserState::Character { .. } => {
+                Some(SEQUENCE_MAX)
+            }
+            ParserState::Paste(text) => (text.len() > unfinished_end(text)).then_some(PASTE_MAX),
         }
     }
 
     /// Handles the end of this wait, and returns the resulting input.
     pub(crate) fn expire(&mut self) -> Vec<Input> {
         match std::mem::take(&mut self.state) {
-            State::Nothing | State::Character { .. } => {}
-            State::Escape => self.press(KeyCode::Esc, KeyModifiers::NONE),
+            ParserState::Nothing | ParserState::Character { .. } => {}
+            ParserState::Escape => self.press(KeyCode::Esc, KeyModifiers::NONE),
             // Not a sequence, but the key with Alt.
-            State::Parameters(given) if given.is_empty() => self.character('[', KeyModifiers::ALT),
-            State::Parameters(_) => {}
-            State::Letter => self.character('O', KeyModifiers::ALT),
-            State::Paste(mut text) => {
+            ParserState::Parameters(given) if given.is_empty() => self.character('[', KeyModifiers::ALT),
+            ParserState::Parameters(_) => {}
+            ParserState::Letter => self.character('O', KeyModifiers::ALT),
+            ParserState::Paste(mut text) => {
                 let end = text.split_off(text.len() - unfinished_end(&text));
                 self.paste(&text);
-                self.state = State::Paste(end);
+                self.state = ParserState::Paste(end);
             }
         }
         std::mem::take(&mut self.inputs)
@@ -79,13 +81,13 @@ impl Keys {
 
     /// Handles bytes that arrived together after the given silence, and returns the resulting input.
     pub(crate) fn take(&mut self, bytes: &[u8], silence: Duration) -> Vec<Input> {
-        if let State::Paste(text) = &self.state
+        if let ParserState::Paste(text) = &self.state
             && let Some(key) = alone(bytes)
             && silence >= if key.leaves() { SEQUENCE_MAX } else { PASTE_MAX }
         {
             let text = text[..text.len() - unfinished_end(text)].to_vec();
             self.paste(&text);
-            self.state = State::Nothing;
+            self.state = ParserState::Nothing;
         }
         bytes.iter().for_each(|byte| self.byte(*byte));
         std::mem::take(&mut self.inputs)
@@ -93,50 +95,50 @@ impl Keys {
 
     fn byte(&mut self, byte: u8) {
         match std::mem::take(&mut self.state) {
-            State::Nothing => self.begin(byte, KeyModifiers::NONE),
-            State::Escape => match byte {
-                b'[' => self.state = State::Parameters(Vec::new()),
-                b'O' => self.state = State::Letter,
+            ParserState::Nothing => self.begin(byte, KeyModifiers::NONE),
+            ParserState::Escape => match byte {
+                b'[' => self.state = ParserState::Parameters(Vec::new()),
+                b'O' => self.state = ParserState::Letter,
                 0x1b => {
                     self.press(KeyCode::Esc, KeyModifiers::NONE);
-                    self.state = State::Escape;
+                    self.state = ParserState::Escape;
                 }
                 byte => self.begin(byte, KeyModifiers::ALT),
             },
-            State::Parameters(mut given) => match byte {
+            ParserState::Parameters(mut given) => match byte {
                 // The function keys of the Linux console start with two brackets.
-                b'[' if given.is_empty() => self.state = State::Parameters(vec![byte]),
+                b'[' if given.is_empty() => self.state = ParserState::Parameters(vec![byte]),
                 0x20..=0x3f if given.len() < PARAMETERS_MAX => {
                     given.push(byte);
-                    self.state = State::Parameters(given);
+                    self.state = ParserState::Parameters(given);
                 }
                 0x20..=0x3f => {}
-                b'~' if given == PASTE => self.state = State::Paste(Vec::new()),
+                b'~' if given == PASTE => self.state = ParserState::Paste(Vec::new()),
                 0x40..=0x7e => self.inputs.extend(sequence(&given, byte).map(Input::Key)),
                 byte => self.begin(byte, KeyModifiers::NONE),
             },
-            State::Letter => match byte {
+            ParserState::Letter => match byte {
                 0x20..=0x7e => self.inputs.extend(arrow(byte).map(|code| Input::Key(code.into()))),
                 byte => self.begin(byte, KeyModifiers::NONE),
             },
-            State::Character { mut bytes, alt } => match byte {
+            ParserState::Character { mut bytes, alt } => match byte {
                 0x80..=0xbf => {
                     bytes.push(byte);
                     match std::str::from_utf8(&bytes) {
                         Ok(text) => text.chars().for_each(|char| self.character(char, alt)),
                         Err(error) if error.error_len().is_none() => {
-                            self.state = State::Character { bytes, alt };
+                            self.state = ParserState::Character { bytes, alt };
                         }
                         Err(_) => {}
                     }
                 }
                 byte => self.begin(byte, KeyModifiers::NONE),
             },
-            State::Paste(mut text) => {
+            ParserState::Paste(mut text) => {
                 text.push(byte);
                 match text.strip_suffix(PASTE_END) {
                     Some(text) => self.paste(text),
-                    None => self.state = State::Paste(text),
+                    None => self.state = ParserState::Paste(text),
                 }
             }
         }
@@ -146,7 +148,7 @@ impl Keys {
     fn begin(&mut self, byte: u8, alt: KeyModifiers) {
         let control = |base: u8, first: u8| char::from(byte - base + first);
         match byte {
-            0x1b => self.state = State::Escape,
+            0x1b => self.state = ParserState::Escape,
             b'\r' => self.press(KeyCode::Enter, alt),
             b'\t' => self.press(KeyCode::Tab, alt),
             0x7f => self.press(KeyCode::Backspace, alt),
@@ -154,7 +156,7 @@ impl Keys {
             0x01..=0x1a => self.press(KeyCode::Char(control(1, b'a')), alt | KeyModifiers::CONTROL),
             0x1c..=0x1f => self.press(KeyCode::Char(control(0x1c, b'4')), alt | KeyModifiers::CONTROL),
             0x20..=0x7e => self.character(char::from(byte), alt),
-            0xc2..=0xf4 => self.state = State::Character { bytes: vec![byte], alt },
+            0xc2..=0xf4 => self.state = ParserState::Character { bytes: vec![byte], alt },
             0x80..=0xc1 | 0xf5..=0xff => {}
         }
     }
@@ -179,10 +181,10 @@ impl Keys {
 fn alone(bytes: &[u8]) -> Option<Input> {
     let mut keys = Keys::default();
     bytes.iter().for_each(|byte| keys.byte(*byte));
-    let mut inputs = if matches!(keys.state, State::Escape) { keys.expire() } else { keys.inputs };
-    inputs
-        .pop()
-        .filter(|input| inputs.is_empty() && matches!((input, &keys.state), (Input::Key(_), State::Nothing)))
+    let mut inputs = if matches!(keys.state, ParserState::Escape) { keys.expire() } else { keys.inputs };
+    inputs.pop().filter(|input| {
+        inputs.is_empty() && matches!((input, &keys.state), (Input::Key(_), ParserState::Nothing))
+    })
 }
 
 /// Returns how many bytes at the end of the text may be the start of the paste's end.

@@ -1,4 +1,4 @@
-//! What a tool receives with its call: the session, cancellation, progress, and the application's state.
+//! The context of a tool's call: the session, cancellation, progress, and the application's state.
 //!
 //! Invariants: nothing here blocks; reports and requests go to a sink that must not block.
 
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::questions::{AskError, Questions};
 use crate::state::{AppState, MissingState};
 
-/// What a tool receives with its call. A test of a tool makes one with [`ToolContext::new`].
+/// The context that a tool receives with its call. A test of a tool makes one with [`ToolContext::new`].
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ToolContext {

@@ -103,7 +103,7 @@ async fn run(
 async fn read(output: Option<impl AsyncRead + Unpin>, bytes_max: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(mut output) = output {
-        // What came before an error counts.
+        // Output before an error counts.
         let _complete = (&mut output).take(bytes_max).read_to_end(&mut bytes).await;
         let _rest = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
     }

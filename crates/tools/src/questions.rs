@@ -48,7 +48,7 @@ pub enum AskError {
     /// The answer is not of the type that the tool expects.
     #[error("the answer cannot be read: {0}")]
     Unreadable(String),
-    /// Nobody can be asked: the context was made for a test, without answers.
+    /// No person can be asked: the context was made for a test, without answers.
     #[error("there is nobody to ask; `ToolContext::with_answers` answers in tests")]
     Nobody,
     /// The question could not be recorded.

@@ -49,7 +49,7 @@ pub struct Workspace {
 #[derive(Debug)]
 struct Inner {
     root: PathBuf,
-    /// The root as given, before links in it were resolved: models are told either.
+    /// The root as given, before links in it were resolved: models may see either.
     given: PathBuf,
     directory: OwnedFd,
     closed: Closed,

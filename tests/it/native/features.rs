@@ -133,7 +133,7 @@ const FEATURES: &[(&str, [Cell; 4])] = &[
         ],
     ),
     (
-        "thinking that the server dropped is told",
+        "dropped thinking is reported",
         [
             No,
             Yes(&[
@@ -162,7 +162,7 @@ const FEATURES: &[(&str, [Cell; 4])] = &[
             Yes(&["gemini ends_of_answers"]),
         ],
     ),
-    ("a paused turn goes on", [No, Yes(&["native a_paused_turn_continues"]), No, No]),
+    ("a paused turn continues", [No, Yes(&["native a_paused_turn_continues"]), No, No]),
     (
         "typed answers",
         [

@@ -136,6 +136,12 @@ async fn a_deletion_that_is_cut_off_is_finished() {
         let was_touched = sessions.len() < 21;
         store.close().await.unwrap();
 
+        // A runtime that may only read leaves the rest to the next one.
+        let (store, _) = Store::open(&StoreOptions { is_read_only: true, ..options(&good) }).unwrap();
+        let reader = Runtime::builder().provider(model.provider()).store(store).start().await.unwrap();
+        assert_eq!(ids(&reader).await.len(), sessions.len(), "{at}");
+        reader.shutdown().await.unwrap();
+
         let runtime = start(options(&good)).await.unwrap();
         let left = ids(&runtime).await.len();
         runtime.shutdown().await.unwrap();

@@ -21,6 +21,32 @@ fn every_command_of_the_table_is_understood() {
     }
 }
 
+/// `GREENROOM_WRITE_SCHEMAS=1 cargo test -p greenroom-chat commands` rewrites the tables.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a change of a command is intended, and the page is rewritten")]
+fn the_page_has_the_commands_and_keys_of_the_help() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md");
+    let cell = |text: &str| text.replace('|', "\\|");
+    let keys = KEYS.iter().map(|(keys, what)| format!("| {} | {} |\n", cell(keys), cell(what)));
+    let commands = COMMANDS.iter().map(|Spec { name, arguments, description }| {
+        format!("| `{}` | {} |\n", format!("/{name} {arguments}").trim_end(), cell(description))
+    });
+    let mut wanted = std::fs::read_to_string(path).unwrap();
+    for (name, rows) in [("key", keys.collect::<String>()), ("command", commands.collect())] {
+        let (begin, end) = (format!("<!-- {name}s -->\n"), format!("<!-- end of {name}s -->"));
+        let (before, rest) = wanted.split_once(&begin).unwrap();
+        let (_, after) = rest.split_once(&end).unwrap();
+        wanted = format!("{before}{begin}\n| {name} | |\n|---|---|\n{rows}\n{end}{after}");
+    }
+    if std::env::var_os("GREENROOM_WRITE_SCHEMAS").is_some() {
+        std::fs::write(path, &wanted).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(path).unwrap() == wanted,
+        "the tables in docs/commands.md are not those of /help; write them with GREENROOM_WRITE_SCHEMAS=1"
+    );
+}
+
 #[test]
 fn arguments_are_read_or_refused_with_what_is_wanted() {
     let how = |focus: Option<&str>, keep_recent, force| {

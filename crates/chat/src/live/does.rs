@@ -14,9 +14,9 @@ use greenroom_server::{ClientError, ProblemKind};
 use greenroom_terminal::row::{Look, Row};
 use greenroom_terminal::{format, screen, time};
 
-use super::{Done, Live, open};
+use super::{Done, TerminalChat, open};
 use crate::backend::{Backend, HowToCompact};
-use crate::commands::{Branching, COMMANDS, Command, Custom};
+use crate::commands::{Branching, COMMANDS, Command, Custom, KEYS, Spec};
 use crate::figures;
 use crate::picker::{Item, Picker, Purpose};
 use crate::program::Program;
@@ -56,7 +56,7 @@ fn note(look: Look, text: impl Into<String>) -> Outcome {
     Ok(vec![Done::Note(look, text.into())])
 }
 
-impl Live {
+impl TerminalChat {
     /// Runs a slash command.
     pub(super) fn command(&mut self, command: Command) {
         let backend = self.backend.clone();
@@ -464,27 +464,22 @@ async fn tools(backend: &Backend, width: usize) -> Outcome {
 }
 
 fn help(custom: &[Custom], width: usize) -> Vec<Row> {
-    let line = |name: &str, arguments: &str, description: &str| {
-        let head = format!("/{name} {arguments}");
+    let line = |head: &str, description: &str| {
         let row = Row::plain("  ").and(&format!("{head:<26} "), Look::BOLD).and(description, Look::PLAIN);
         row.wrap(width, &Row::default(), &Row::plain("    "))
     };
-    let mut out: Vec<Row> =
-        COMMANDS.iter().flat_map(|spec| line(spec.name, spec.arguments, spec.description)).collect();
-    out.extend(custom.iter().flat_map(|own| line(&own.name, "", &own.description)));
-    const KEYS: [&str; 9] = [
-        "Enter sends; during a run it steers, and Alt+Enter sends after the run",
-        "Shift+Enter, Ctrl-J or \\ at the end: a new line",
-        "Esc or Ctrl-C: first clears the line, then interrupts; at an empty line Ctrl-C twice leaves",
-        "↑ ↓ earlier prompts · Tab completes · Ctrl-O shows a call, a change or a thought in full",
-        "Ctrl-A E B F K U W Y T, Alt-B F D, Ctrl-_ as in Emacs",
+    let of_spec = |spec: &Spec| line(&format!("/{} {}", spec.name, spec.arguments), spec.description);
+    let mut out: Vec<Row> = COMMANDS.iter().flat_map(of_spec).collect();
+    out.extend(custom.iter().flat_map(|own| line(&format!("/{}", own.name), &own.description)));
+    out.push(Row::default());
+    out.extend(KEYS.iter().flat_map(|(keys, description)| line(keys, description)));
+    const MORE: [&str; 3] = [
         "@file attaches a file, @picture.png a picture",
         "!command runs a command and tells the model, !!command does not (with --allow-shell)",
-        "Ctrl-Q returns to a question · Ctrl-L redraws · Ctrl-Z suspends",
         "your own commands: commands/NAME.md beside your greenroom.yaml, or .greenroom/commands/NAME.md",
     ];
     out.push(Row::default());
     let indent = Row::plain("  ");
-    out.extend(KEYS.iter().flat_map(|text| Row::new(text, Look::DIM).wrap(width, &indent, &indent)));
+    out.extend(MORE.iter().flat_map(|text| Row::new(text, Look::DIM).wrap(width, &indent, &indent)));
     out
 }

@@ -189,7 +189,7 @@ async fn registry(
 async fn shell(surroundings: &Surroundings, warnings: &mut Vec<String>) -> Result<bash::Options> {
     if let Some(Hidden::NotAll(reason)) = HIDDEN.get() {
         warnings.push(format!(
-            "commands can read the variables that greenroom was started with, keys too: {reason}"
+            "commands can read the environment variables of greenroom, including keys: {reason}"
         ));
     }
     let helper = Helper::this_program();
@@ -198,8 +198,11 @@ async fn shell(surroundings: &Surroundings, warnings: &mut Vec<String>) -> Resul
     }
     let containment = tokio::task::spawn_blocking(Containment::detect).await?;
     if containment == Containment::ProcessTree {
-        warnings.push("this system grants no PID namespace (`unshare --pid`), so commands see your other programs: they can end \
-             them, and read the variables that those were started with, keys too".to_owned());
+        warnings.push(
+            "this system grants no PID namespace (`unshare --pid`), so commands see your other programs: \
+            they can end them, and read their environment variables, including keys"
+                .to_owned(),
+        );
     }
     let environment = surroundings.for_commands();
     Ok(bash::Options {

@@ -63,17 +63,17 @@ pub(crate) enum ConfigCommand {
         /// The value, as in the file
         #[arg(allow_hyphen_values = true)]
         value: String,
-        /// Use ./greenroom.yaml instead, which can only choose and tighten
+        /// Edit ./greenroom.yaml instead, which can only select and tighten settings
         #[arg(long)]
         project: bool,
     },
-    /// Confirm a provider's address from a file: it receives no key before that
+    /// Confirm the address of a provider in a file; until then, it receives no key
     Trust(ServerArgs),
     /// Remove a value from your own file (or the one named by --config), so that the next lower layer applies
     Unset {
         /// The setting
         key: String,
-        /// Use ./greenroom.yaml instead
+        /// Edit ./greenroom.yaml instead
         #[arg(long)]
         project: bool,
     },

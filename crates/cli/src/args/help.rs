@@ -6,14 +6,14 @@
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    failed: the model could not be asked, or gave no usable answer
+  1    failed: the model could not be called, or gave no usable answer
   2    the command line, the configuration or the workspace is not usable
   3    the store is not usable: in use, full, damaged, or without that session
        (the output for a damaged session omits its losses; standard error
        says so)
   4    stopped by a guard, a budget or a time limit
-  5    the session waits for the answer to a question, which the program of
-       the asking tool resumes
+  5    the session waits for the answer to a question; the program whose tool
+       asked continues it
   130  interrupted
 
 Start with `greenroom demo`: it needs no key and no server.";
@@ -73,9 +73,9 @@ Examples:
   greenroom plan session.jsonl            a file of Claude Code, Codex or pi
   greenroom plan demo-20260102-030405     a stored session
   greenroom plan session.jsonl --keep-recent 10000 --json
-  greenroom plan session.jsonl --cut nearest --estimator char4     as others do
+  greenroom plan session.jsonl --cut nearest --estimator char4     like others
 
-Nothing is changed. The exit code is 0 also when there is nothing to compact.";
+Nothing is changed. The exit code is 0 even if there is nothing to compact.";
 
 pub(super) const SERVE_HELP: &str = "\
 Examples:

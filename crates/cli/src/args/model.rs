@@ -34,7 +34,7 @@ pub(crate) struct ModelArgs {
     #[command(flatten)]
     #[serde(default)]
     pub(crate) server: ServerArgs,
-    /// Context window in tokens, if the catalogue is missing it or wrong
+    /// Context window in tokens, if the catalogue does not know it or is wrong
     #[arg(long, value_name = "TOKENS")]
     pub(crate) window: Option<u64>,
     /// Sampling temperature, 0 to 2

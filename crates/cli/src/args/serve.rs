@@ -95,7 +95,7 @@ pub(crate) struct ServeArgs {
     /// Address and port to listen on [default: the configuration's, else 127.0.0.1:7878]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<std::net::SocketAddr>,
-    /// Further host name that requests may use in the Host header: `build.example`, or with a port (repeatable)
+    /// Additional host name that requests may have in the Host header: `build.example`, or with a port (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(crate) host_name: Vec<String>,
     /// How long to wait for a store that is in use, e.g. by another `serve` that is exiting

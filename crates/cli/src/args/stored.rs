@@ -175,7 +175,7 @@ pub(crate) struct EvalArgs {
     /// Strategy to compare: summarize, digest or truncate (repeatable) [default: summarize and digest]
     #[arg(long = "strategy", value_enum, value_name = "NAME", hide_possible_values = true)]
     pub(crate) strategies: Vec<EvalStrategy>,
-    /// Simulated summariser: obedient (does as it is asked) or lossy (has all headings, and almost nothing below them)
+    /// Simulated summariser: obedient (follows its instruction) or lossy (writes all headings, and almost nothing below them)
     /// (repeatable) [default: both]
     #[arg(
         long = "summariser",

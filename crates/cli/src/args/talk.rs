@@ -74,7 +74,7 @@ pub(crate) struct DemoArgs {
     /// Folder that the agent reads
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub(crate) workspace: PathBuf,
-    /// Without the pauses that make it watchable
+    /// Omit the pauses that make the demo watchable
     #[arg(long)]
     pub(crate) fast: bool,
 }

@@ -22,7 +22,7 @@ use greenroom_store::{Store, StoreOptions};
 use greenroom_terminal::screen::{one_line, variable};
 use greenroom_terminal::{ColorChoice, Screen};
 
-use self::line::Line;
+use self::line::CommandLine;
 use crate::args::{CompletionsArgs, Global, Options};
 use crate::config::surroundings::Surroundings;
 use crate::config::{Config, Overrides, load, setting_names};
@@ -73,7 +73,7 @@ pub(crate) fn answer_if_asked() -> bool {
         return true;
     }
     // Zsh passes all words as they are on the line, fish only the last one.
-    let unquoted = |word: &String| Line::read(word).words.pop().unwrap_or_default();
+    let unquoted = |word: &String| CommandLine::read(word).words.pop().unwrap_or_default();
     let is_quoted = |place: usize| shell == "zsh" || (shell == "fish" && place + 1 == asked.len());
     let words = asked.iter().enumerate();
     let words = words.map(|(place, word)| if is_quoted(place) { unquoted(word) } else { word.clone() });
@@ -89,7 +89,7 @@ pub(crate) fn answer_if_asked() -> bool {
 fn answer_bash(asked: &[String]) -> Option<()> {
     let [text, cursor, replaced] = asked else { return None };
     let text = text.get(..cursor.parse().ok()?)?;
-    let line = Line::read(text);
+    let line = CommandLine::read(text);
     let words: Vec<OsString> = WORDS.get_or_init(|| line.words.clone()).iter().map(OsString::from).collect();
     let (last, folder) = (words.len() - 1, std::env::current_dir().ok());
     let candidates = complete(&mut command(), words, last, folder.as_deref()).unwrap_or_default();

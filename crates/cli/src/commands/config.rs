@@ -8,7 +8,7 @@ use serde_json::json;
 use serde_norway::Value;
 
 use crate::config::keys::{self, Setting};
-use crate::config::layers::{get, leaves, own_file_shown};
+use crate::config::layers::{Rule, get, leaves, own_file_shown, rule};
 use crate::config::overrides::variable_of;
 use crate::config::{Config, FILE_NAME, Loaded, shown_url};
 
@@ -110,11 +110,11 @@ fn show(screen: &mut Screen, loaded: &Loaded, as_json: bool) -> Result<()> {
     let names: Vec<String> = loaded.files.iter().map(|path| path.display().to_string()).collect();
     screen.line(if names.is_empty() {
         format!(
-            "# There is no configuration file: neither ./{FILE_NAME} nor {}. What has no source is the default.",
+            "# There is no configuration file: neither ./{FILE_NAME} nor {}. Values without a source are defaults.",
             own_file_shown()
         )
     } else {
-        format!("# From {}. What has no source is the default.", names.join(" and "))
+        format!("# From {}. Values without a source are defaults.", names.join(" and "))
     })?;
     for note in &loaded.notes {
         screen.line(format!("# {note}"))?;
@@ -139,7 +139,7 @@ pub(super) fn defaults() -> Result<String> {
     let mut text = String::new();
     let head = format!(
         "Greenroom's settings and their defaults. Put what you change into {}, or name a file with --config; \
-         ./{FILE_NAME} can choose and tighten. Each can be given with --set KEY=VALUE, and each that is not of one \
+         ./{FILE_NAME} can select and tighten settings. Each can be given with --set KEY=VALUE, and each that is not of one \
          provider or one model by its variable, such as {}.",
         own_file_shown(),
         variable_of("compaction.threshold")
@@ -185,11 +185,23 @@ fn previous_is_comment(text: &str) -> bool {
 }
 
 fn explained(setting: &Setting) -> String {
+    let is_of_section = setting.key.split_once('.').is_some_and(|(section, _)| is_users(section));
+    let own = if is_users(&setting.key) && !is_of_section { " In your own file only." } else { "" };
+    format!("{}{own}", meaning(setting))
+}
+
+/// Whether only the user's own file may set it.
+fn is_users(key: &str) -> bool {
+    // A section of settings that have rules of their own has none.
+    !matches!(key, "limits" | "compaction") && rule(key) == Rule::UsersAlone
+}
+
+/// Returns the meaning of a setting, with its possible words.
+fn meaning(setting: &Setting) -> String {
     let about = setting.about.trim_end_matches('.');
-    if setting.words.is_empty() {
-        format!("{about}.")
-    } else {
-        format!("{about}: {}.", setting.words.join(", "))
+    match setting.words.as_slice() {
+        [] => format!("{about}."),
+        words => format!("{about}. Values: {}.", words.join(", ")),
     }
 }
 

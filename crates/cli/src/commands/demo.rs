@@ -8,10 +8,11 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use greenroom::EventKind;
-use greenroom::{Agent, Event, RunItem, Runtime, SessionHandle};
+use greenroom::{Agent, Event, EventKind, FailureClass, RunItem, Runtime};
 use greenroom_kernel::ToolStatus;
 use greenroom_kernel::usage::ContextUsage;
+use greenroom_server::operations::PromptSession;
+use greenroom_server::{Client, ClientError, Problem};
 use greenroom_simulator::Pace;
 use greenroom_terminal::screen::{one_line, wrapped};
 use greenroom_terminal::text::thousands;
@@ -25,7 +26,7 @@ use crate::commands::{chat, run_view};
 use crate::config::surroundings::Surroundings;
 use crate::config::{Config, ProviderConfig};
 use crate::error;
-use crate::host::{self, Answering, Unreached, own};
+use crate::host::{self, Answering, Unreached, link, own};
 
 /// The most steps with tool calls in one run.
 const STEPS_PER_TURN: u64 = 12;
@@ -65,12 +66,12 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
         .instructions(INSTRUCTIONS)
         .tools(&builtin::read_only(workspace.clone()))
         .context_window(args.window);
-    let id = own::new_session(runtime, "demo").await?;
-    let session = runtime.open(&id, &agent).await?;
+    let client = Client::in_process(runtime, agent.clone());
+    let id = link::new_session(&client, "demo").await?;
 
     let mut show = Show::new(Screen::stdout(global.color), args.window);
     show.intro(&workspace, &simulated, args)?;
-    let played = play(&mut show, runtime, &session, &agent, args, &interrupts).await;
+    let played = play(&mut show, runtime, client, &id, &agent, args, &interrupts).await;
     show.screen.clear_live()?;
     // Even after an interruption, the session is complete and can be read.
     let head = runtime.summary(&id).await?;
@@ -131,17 +132,19 @@ enum End {
 async fn play(
     show: &mut Show,
     runtime: &Runtime,
-    session: &SessionHandle,
+    mut client: Client,
+    id: &str,
     agent: &Agent,
     args: &DemoArgs,
     interrupts: &Interrupts,
 ) -> Result<End> {
-    let mut is_small = false;
+    let mut wider = None;
     let mut floors = 0;
     for number in 0.. {
         let prompt = PROMPTS[number.min(PROMPTS.len() - 1)];
         show.prompt(prompt)?;
-        let played = run_view::play(session.prompt(prompt).stream(), interrupts, |item| {
+        let (events, work) = (client.events_of(id), PromptSession::new(id, prompt));
+        let played = run_view::play(&client, events, work, None, interrupts, |item| {
             if let RunItem::Event(event) = item { show.event(event) } else { Ok(()) }
         });
         let played = played.await?;
@@ -150,12 +153,12 @@ async fn play(
         }
         let reply = match played.reply {
             // Messages that cannot be compacted now can be once they are not the newest.
-            Err(error) if error.is_context_overflow() && floors < FLOORS_MAX => {
+            Err(ClientError::Refused(problem)) if is_context_overflow(&problem) && floors < FLOORS_MAX => {
                 floors += 1;
-                show.notice(&error.to_string())?;
+                show.notice(&problem.to_string())?;
                 continue;
             }
-            reply => reply?,
+            reply => reply?.reply,
         };
         show.answer(&reply.text)?;
         if show.reads == 0 {
@@ -167,16 +170,24 @@ async fn play(
         if show.started.elapsed() > TIME_MAX {
             return Ok(End::OutOfTime);
         }
-        let is_first_small =
-            !is_small && show.compactions.is_empty() && reply.context.tokens < args.window / SMALL_SHARE;
-        if is_first_small && args.window > SMALL_WINDOW {
-            is_small = true;
+        let is_small = wider.is_none()
+            && show.compactions.is_empty()
+            && reply.context.tokens < args.window / SMALL_SHARE;
+        if is_small && args.window > SMALL_WINDOW {
             // The model's own window does not change; the agent chooses to use less of it.
-            runtime.open(session.id(), &agent.clone().context_window(SMALL_WINDOW)).await?;
+            let smaller = Client::in_process(runtime, agent.clone().context_window(SMALL_WINDOW));
+            // The end of a connection closes its sessions, also for other connections.
+            wider = Some(std::mem::replace(&mut client, smaller));
             show.smaller(SMALL_WINDOW)?;
         }
     }
     Ok(End::Done)
+}
+
+/// Whether the context is too large for the window, and could not be made small enough.
+fn is_context_overflow(problem: &Problem) -> bool {
+    let class = problem.failure.as_ref().map(|failure| failure.class);
+    matches!(class, Some(FailureClass::ContextOverflow | FailureClass::ContextFloor))
 }
 
 /// The state of the display.

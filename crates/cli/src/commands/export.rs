@@ -51,7 +51,7 @@ fn say_what_is_missing(global: &Global, stored: &Stored) -> Result<u8> {
     let waiting = stored.waiting().len() as u64;
     if waiting > 0 {
         Screen::stderr(global.color).line(format!(
-            "greenroom: warning: {} not in the file; `greenroom show {}` prints what is queued",
+            "greenroom: warning: {} not in the file; `greenroom show {}` prints the queued input",
             if waiting == 1 {
                 "1 queued prompt is".to_owned()
             } else {

@@ -5,27 +5,23 @@
 use std::path::Path;
 
 use anyhow::Result;
-use greenroom::{Agent, Runtime};
 use greenroom_formats::{FILE_BYTES_MAX, ImportOptions, Imported, import};
 use greenroom_server::operations::{GetSession, ImportSession};
 use greenroom_server::{Client, ProblemKind};
-use greenroom_simulator::{Echo, Simulator, SimulatorOptions};
 use greenroom_terminal::progress::Progress;
 use greenroom_terminal::{Screen, files};
 use serde_json::json;
 
-use crate::agent::{self, Stay};
 use crate::args::{Global, ImportArgs};
-use crate::commands::plan::last_answer;
 use crate::error;
-use crate::host::{self, own};
+use crate::host::{self, Changes};
 
 /// The longest session id, in characters.
 const ID_CHARS_MAX: usize = 64;
 
 /// Runs the command.
 pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
-    let mut target = Target::reach(global).await?;
+    let mut target = Changes::open(global).await?;
     let mut screen = Screen::stdout(global.color);
     let mut failed = None;
     let files = args.files.len();
@@ -65,78 +61,33 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
             }
         }
     }
-    match target {
-        Target::Host(host) => host.close().await,
-        Target::Runtime(runtime) => runtime.shutdown().await?,
-    }
+    target.end().await?;
     failed.map_or(Ok(0), Err)
 }
 
-/// The target of the import.
-enum Target {
-    Host(Client),
-    Runtime(Runtime),
-}
-
-impl Target {
-    /// Returns the host, or else the store.
-    async fn reach(global: &Global) -> Result<Self> {
-        if let Some(host) = host::reach_to_change(global).await? {
-            return Ok(Self::Host(host));
-        }
-        // No model is called, but a runtime requires one.
-        let model = Simulator::new(SimulatorOptions::new(Echo));
-        let config = agent::config(global)?.config;
-        let (settings, _) = config.provider(&config.provider)?;
-        let compaction = &config.compaction;
-        let runtime = own::runtime(global, model.provider(), settings, compaction, Stay::UntilReply).await?;
-        Ok(Self::Runtime(runtime))
+/// Imports a file. If the import was requested before with an unknown result, an existing session is the
+/// result.
+async fn take(client: &Client, id: &str, bytes: &[u8], has_asked: &mut bool) -> Result<Taken> {
+    match client.call(GetSession { session_id: id.to_owned() }).await {
+        Ok(_) => return Ok(if *has_asked { Taken::Here } else { Taken::Before }),
+        Err(error) if error.kind() == Some(ProblemKind::NoSession) => {}
+        Err(error) => return Err(error.into()),
     }
-
-    /// Imports a file. If the import was requested before with an unknown result, an existing session is the
-    /// result.
-    async fn take(&self, id: &str, bytes: &[u8], imported: &Imported, has_asked: &mut bool) -> Result<Taken> {
-        if self.has(id).await? {
-            return Ok(if *has_asked { Taken::Here } else { Taken::Before });
-        }
-        match self {
-            Self::Host(host) => {
-                let text = String::from_utf8_lossy(bytes).into_owned();
-                *has_asked = true;
-                host.call(ImportSession { session_id: id.to_owned(), text }).await?;
-            }
-            Self::Runtime(runtime) => {
-                // The file's own model, whose window the conversation had.
-                let path = imported.path();
-                let model = last_answer(&path).map_or("imported", |answer| answer.model.as_str());
-                let session = runtime.open(id, Agent::new(model)).await?;
-                session.import(imported.entries.clone(), imported.leaf).await?;
-            }
-        }
-        Ok(Taken::Here)
-    }
-
-    async fn has(&self, id: &str) -> Result<bool> {
-        match self {
-            Self::Runtime(runtime) => Ok(runtime.summary(id).await?.is_some()),
-            Self::Host(host) => match host.call(GetSession { session_id: id.to_owned() }).await {
-                Ok(_) => Ok(true),
-                Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(false),
-                Err(error) => Err(error.into()),
-            },
-        }
-    }
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    *has_asked = true;
+    client.call(ImportSession { session_id: id.to_owned(), text }).await?;
+    Ok(Taken::Here)
 }
 
 /// Imports one file; into another host, or into the store, if the host dies in the meantime.
-async fn one(global: &Global, target: &mut Target, file: &Path) -> Result<(String, Imported)> {
+async fn one(global: &Global, target: &mut Changes, file: &Path) -> Result<(String, Imported)> {
     let bytes = read(file)?;
     let imported = import(&String::from_utf8_lossy(&bytes), ImportOptions::default())
         .map_err(|error| error::usage(format!("{}: {error}", file.display())))?;
     let id = session_id(file, &imported);
     let mut has_asked = false;
     loop {
-        match target.take(&id, &bytes, &imported, &mut has_asked).await {
+        match take(&target.client, &id, &bytes, &mut has_asked).await {
             Ok(Taken::Here) => return Ok((id, imported)),
             Ok(Taken::Before) => {
                 return Err(error::usage(format!(
@@ -145,9 +96,7 @@ async fn one(global: &Global, target: &mut Target, file: &Path) -> Result<(Strin
                     file.display()
                 )));
             }
-            Err(error) if host::is_gone(&error) => {
-                *target = Target::reach(global).await?;
-            }
+            Err(error) if host::is_gone(&error) => *target = Changes::open(global).await?,
             Err(error) => return Err(error.context(file.display().to_string())),
         }
     }

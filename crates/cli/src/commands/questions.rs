@@ -5,11 +5,10 @@
 //! tools opens the session.
 
 use anyhow::Result;
-use greenroom::{EntryId, GivenAnswer, PendingQuestion, QuestionKind, Runtime, State};
+use greenroom::{EntryId, PendingQuestion, QuestionKind, State};
 use greenroom_server::Client;
-use greenroom_server::operations::{AnswerQuestion, ListQuestions};
-use greenroom_simulator::Simulator;
-use greenroom_store::{Store, StoreError};
+use greenroom_server::operations::{AnswerQuestion, ListQuestions, SessionState};
+use greenroom_store::StoreError;
 use greenroom_terminal::screen::variable;
 use greenroom_terminal::{Look, Row, Screen};
 use serde_json::{Value, json};
@@ -17,7 +16,7 @@ use serde_json::{Value, json};
 use crate::agent::{self, ask_user};
 use crate::args::{AnswerArgs, Global, QuestionsArgs};
 use crate::error;
-use crate::host::{self, link, source, stored};
+use crate::host::{Changes, link, source};
 
 /// Lists the questions, oldest first.
 pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
@@ -56,64 +55,48 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     if !agent::data_dir(global)?.exists() {
         return Err(StoreError::NotFound { session: args.session.clone() }.into());
     }
-    let known = async |host: &Client| {
-        let session_id = link::resolve_known(host, &args.session).await?;
-        let listed = host.call(ListQuestions { session_id: Some(session_id.clone()) }).await?;
+    let known = async |client: &Client| {
+        let session_id = link::resolve_known(client, &args.session).await?;
+        let listed = client.call(ListQuestions { session_id: Some(session_id.clone()) }).await?;
         Ok((session_id, listed.questions))
     };
-    if let Some((host, (session_id, questions))) = host::reach_to_change_and(global, known).await? {
-        return answer_at(global, &host, args, session_id, questions).await;
-    }
-    let store = stored::store(global).await.map_err(|error| match error::is_store_in_use(&error) {
-        true => error.context("the program that uses the store must be given the answer"),
-        false => error,
-    })?;
-    let id = stored::resolve_known(&store, &args.session)?;
-    let runtime = without_agents(store).await?;
-    let result = give(&runtime, &id, args).await;
-    runtime.shutdown().await?;
-    let state = result?;
-    let mut screen = Screen::stdout(global.color);
-    if args.json {
-        screen.pretty_json(&json!({ "session_id": id, "question_id": args.question }))?;
-    } else {
-        screen.line(goes_on(&state, &id))?;
-    }
-    Ok(0)
-}
-
-/// Answers a question through the host that has the store.
-async fn answer_at(
-    global: &Global,
-    host: &Client,
-    args: &AnswerArgs,
-    session_id: String,
-    questions: Vec<PendingQuestion>,
-) -> Result<u8> {
-    let question_id = EntryId(args.question);
-    let asked = questions.into_iter().find(|asked| asked.id == question_id);
-    let value = value(asked.as_ref().map(|asked| &asked.question.kind), args)?;
-    let by = args.by.clone().or_else(|| variable("USER"));
-    host.call(AnswerQuestion { session_id: session_id.clone(), question_id, value, by }).await?;
+    let opened = Changes::open_and(global, known).await;
+    let (changes, (session_id, questions)) =
+        opened.map_err(|error| match error::is_store_in_use(&error) {
+            true => error.context("the program that uses the store must be given the answer"),
+            false => error,
+        })?;
+    let given = give(&changes, args, &session_id, &questions).await;
+    changes.end().await?;
+    let text = given?;
     let mut screen = Screen::stdout(global.color);
     if args.json {
         screen.pretty_json(&json!({ "session_id": session_id, "question_id": args.question }))?;
     } else {
-        screen.line("Answered. The run continues, at once if the program with its tools is running.")?;
+        screen.line(text)?;
     }
     Ok(0)
 }
 
-/// Records the answer. Returns the session's state afterwards.
-async fn give(runtime: &Runtime, id: &str, args: &AnswerArgs) -> Result<State> {
-    let session = runtime.session(id).await?;
-    let question = EntryId(args.question);
-    let asked = session.questions().await?.into_iter().find(|asked| asked.id == question);
-    let value = value(asked.as_ref().map(|asked| &asked.question.kind), args)?;
-    let mut answer = GivenAnswer::from(value);
-    answer.by = args.by.clone().or_else(|| variable("USER"));
-    session.answer(question, answer).await?;
-    Ok(session.state().await?)
+/// Records the answer. Returns how the run continues.
+async fn give(
+    changes: &Changes,
+    args: &AnswerArgs,
+    id: &str,
+    questions: &[PendingQuestion],
+) -> Result<String> {
+    let (session_id, question_id) = (id.to_owned(), EntryId(args.question));
+    let asked = questions.iter().find(|asked| asked.id == question_id);
+    let value = value(asked.map(|asked| &asked.question.kind), args)?;
+    let by = args.by.clone().or_else(|| variable("USER"));
+    let answer = AnswerQuestion { session_id: session_id.clone(), question_id, value, by };
+    changes.client.call(answer).await?;
+    if changes.is_host() {
+        return Ok(
+            "Answered. The run continues, at once if the program with its tools is running.".to_owned()
+        );
+    }
+    Ok(goes_on(&changes.client.call(SessionState { session_id }).await?, id))
 }
 
 /// Converts the answer into the form that the question requires.
@@ -129,11 +112,6 @@ fn value(kind: Option<&QuestionKind>, args: &AnswerArgs) -> Result<Value> {
             Value::from(args.value.as_str())
         }
     })
-}
-
-/// Starts a runtime over the store in which no session has an agent. The model is never called.
-async fn without_agents(store: Store) -> Result<Runtime> {
-    Ok(Runtime::builder().provider(Simulator::echo().provider()).store(store).start().await?)
 }
 
 fn show(screen: &mut Screen, question: &PendingQuestion) -> Result<()> {

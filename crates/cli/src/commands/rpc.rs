@@ -21,13 +21,13 @@ use tokio::sync::mpsc;
 
 use crate::agent::{self, Stay};
 use crate::args::{Global, RpcArgs};
-use crate::host::{self, Answering, Line, Patience, Setup, Who};
+use crate::host::{self, Answering, Patience, RawConnection, Setup, Who};
 
 /// How many bytes may be on their way to the runtime in this process.
 const PIPE_BYTES: usize = 1 << 16;
 /// The message to the program when its host has ended.
-const NEXT_HOST: &str = "the host has ended, and what is asked from now on is asked of the next one; sessions must be started \
-                         again before their events are told";
+const NEXT_HOST: &str = "the host has ended; further requests go to the next one, and sessions must be started again \
+    before their events are sent";
 
 /// A piece of standard input: a line, or a part of one that is too long.
 struct Piece {
@@ -60,7 +60,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
         let reaching = async {
             match global.no_host {
                 true => Ok(None),
-                false => host::reach_line(global, &who).await,
+                false => host::reach_raw(global, &who).await,
             }
         };
         let line = tokio::select! {
@@ -71,7 +71,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
         if std::mem::replace(&mut is_next, true) {
             tell_of_next_host().await?;
         }
-        let Some(Line { input, output, warnings, watch: _watch }) = line else {
+        let Some(RawConnection { input, output, warnings, watch: _watch }) = line else {
             return serve(global, args, &interrupts, said).await;
         };
         warnings.iter().try_for_each(|warning| agent::warn(global, warning))?;
@@ -177,7 +177,8 @@ async fn hand_on(
     Ok(is_over.get())
 }
 
-/// Holds the store in this process, and serves other commands too.
+/// Holds the store in this process, and serves other commands too. The program is served directly, and not as a
+/// client of this host, because problems of its configuration must be events of its sessions.
 async fn serve(
     global: &Global,
     args: &RpcArgs,

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::agent;
 use crate::args::{Global, RunArgs};
-use crate::commands::run_view::{self, PlayedOver};
+use crate::commands::run_view::{self, Played};
 use crate::commands::view::View;
 use crate::error::{self, CliError};
 use crate::host::link::{ATTEMPTS, Link};
@@ -100,7 +100,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
         session = Some(id.clone());
         let played = play(global, args, &link, &prompt, &id, events.as_deref_mut(), &interrupts).await;
         link.end().await?;
-        if played.as_ref().is_ok_and(PlayedOver::is_lost) && attempt < ATTEMPTS {
+        if played.as_ref().is_ok_and(Played::is_lost) && attempt < ATTEMPTS {
             // The host died before it accepted the prompt: another one is asked.
             attempt += 1;
             continue;
@@ -138,7 +138,7 @@ async fn play(
     id: &str,
     mut events: Option<&mut Events>,
     interrupts: &Interrupts,
-) -> Result<PlayedOver> {
+) -> Result<Played> {
     let notes = Screen::stderr(global.color);
     let is_watched = notes.is_terminal() || global.verbose > 0;
     let mut view = View::new(Screen::stdout(global.color), is_watched.then_some(notes));
@@ -146,7 +146,7 @@ async fn play(
     let prompt = PromptSession { session_id: id.to_owned(), ..prompt.clone() };
     let timeout = args.timeout.map(Duration::from_secs);
     let of_session = link.client.events_of(id);
-    let played = run_view::play_over(&link.client, of_session, prompt, timeout, interrupts, |item| {
+    let played = run_view::play(&link.client, of_session, prompt, timeout, interrupts, |item| {
         match events.as_deref_mut() {
             Some(events) => events.item(item),
             None if is_warning(item) && !is_watched => warn(global, item),

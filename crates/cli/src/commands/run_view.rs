@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use greenroom::EventKind;
-use greenroom::{EntryId, Error, Event, Reply, RunId, RunItem, RunStream};
+use greenroom::{EntryId, Error, Event, RunId, RunItem};
 use greenroom_server::operations::{Abort, Accepted, Operation, PromptOutcome};
 use greenroom_server::{Client, ClientError, Events, Problem, Received};
 use greenroom_terminal::Interrupts;
@@ -47,52 +47,17 @@ const SENT_WITHIN: Duration = Duration::from_secs(2);
 /// The message after an interruption before the prompt was accepted.
 const NOT_TAKEN_ON: &str = "the prompt was still being sent, so the session may not have it";
 
-/// The result of a run.
-#[derive(Debug)]
-pub(crate) struct Played<R = Reply> {
-    /// The reply, or why there is none.
-    pub(crate) reply: greenroom::Result<R>,
-    /// Whether the user interrupted the run.
-    pub(crate) is_interrupted: bool,
-}
-
-/// Runs a request to its end, and passes on its items. If `on` fails, the run is cancelled.
-pub(crate) async fn play<R>(
-    mut stream: RunStream<R>,
-    interrupts: &Interrupts,
-    mut on: impl FnMut(&RunItem<R>) -> Result<()>,
-) -> Result<Played<R>> {
-    let mut is_interrupted = false;
-    let reply = loop {
-        tokio::select! {
-            biased;
-            () = interrupts.next() => {
-                is_interrupted = true;
-                stream.abort();
-            }
-            item = stream.next() => match item {
-                Some(Ok(RunItem::Reply(reply))) => break Ok(reply),
-                Some(Ok(item)) => on(&item)?,
-                Some(Err(error)) => break Err(error),
-                None => break Err(Error::Closed),
-            },
-        }
-    };
-    interrupts.settle().await;
-    Ok(Played { reply, is_interrupted })
-}
-
-/// Runs a prompt or a continuation over a connection to its end, and passes on the items of its run. `events`
+/// Runs a prompt or a continuation to its end, and passes on the items of its run. `events`
 /// are those of its session, from a moment before this call. If `on` fails, the run is aborted. If it is not
 /// accepted within `timeout`, the connection is closed.
-pub(crate) async fn play_over<O>(
+pub(crate) async fn play<O>(
     client: &Client,
     mut events: Events,
     work: O,
     timeout: Option<Duration>,
     interrupts: &Interrupts,
     mut on: impl FnMut(&RunItem) -> Result<()>,
-) -> Result<PlayedOver>
+) -> Result<Played>
 where
     O: Operation<Output = Accepted, Outcome = PromptOutcome>,
 {
@@ -122,7 +87,7 @@ where
     };
     let work = match work {
         Ok(work) => work,
-        Err(error) => return Ok(PlayedOver { reply: Err(error), is_accepted: false, is_interrupted }),
+        Err(error) => return Ok(Played { reply: Err(error), is_accepted: false, is_interrupted }),
     };
     let entry_id = work.accepted.entry_id;
     let abort = async || {
@@ -161,7 +126,7 @@ where
         own.take(received, &mut on)?;
     }
     interrupts.settle().await;
-    Ok(PlayedOver { reply, is_accepted: true, is_interrupted })
+    Ok(Played { reply, is_accepted: true, is_interrupted })
 }
 
 /// Waits for this time; forever if there is none.
@@ -172,9 +137,9 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-/// The result of a run over a connection.
+/// The result of a run.
 #[derive(Debug)]
-pub(crate) struct PlayedOver {
+pub(crate) struct Played {
     /// The reply, or why there is none.
     pub(crate) reply: Result<PromptOutcome, ClientError>,
     /// Whether the prompt is durable.
@@ -183,7 +148,7 @@ pub(crate) struct PlayedOver {
     pub(crate) is_interrupted: bool,
 }
 
-impl PlayedOver {
+impl Played {
     /// Whether the host died before it accepted the work, so that another one can be asked.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_gone() && !self.is_accepted && !self.is_interrupted

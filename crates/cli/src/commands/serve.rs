@@ -24,7 +24,8 @@ use crate::host::{Answering, Setup};
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4 * 1024;
 
-/// Runs the server until it is interrupted.
+/// Runs the server until it is interrupted. HTTP requests are served by the runtime itself, not through a host, which has
+/// a connection and an agent for each client.
 pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     for name in &args.host_name {
         check_host_name(name).map_err(|reason| usage(format!("--host-name {name}: it {reason}")))?;
@@ -78,8 +79,8 @@ fn warn_of_network(global: &Global, server: &HttpServer, host_names: &[String]) 
     warn(
         global,
         &format!(
-            "other machines can reach {address}, and there is no TLS: who can see the traffic can read the token and all that \
-         is said; put a proxy with TLS in front, or listen on 127.0.0.1 and use an SSH tunnel"
+            "other machines can reach {address}, and there is no TLS: anyone who can see the traffic can read the \
+            token and all messages; put a proxy with TLS in front, or listen on 127.0.0.1 and use an SSH tunnel"
         ),
     )?;
     let mut names = vec!["the addresses of this machine".to_owned(), format!("localhost:{}", address.port())];
@@ -141,7 +142,7 @@ fn check_token_file(path: &Path, metadata: &std::fs::Metadata, token: &str) -> R
     if metadata.mode() & 0o077 != 0 {
         return Err(usage(format!(
             "{path} is not used: others can read or write it, so they may know the token; {renew}, or run `chmod 600 \
-             {path}` if you are sure that nobody looked"
+             {path}` if you are sure that nobody has read it"
         )));
     }
     check_token(token).map_err(|error| {

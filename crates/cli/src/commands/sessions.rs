@@ -2,11 +2,11 @@
 //!
 //! Invariants: listing creates nothing, not even the store's folder.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 
 use anyhow::Result;
-use greenroom::internal::delete_stored;
+use greenroom::Order;
 use greenroom_server::Client;
 use greenroom_server::operations::{DeleteSession, ListSessions};
 use greenroom_store::StoreError;
@@ -17,11 +17,8 @@ use serde_json::{Value, json};
 
 use crate::args::{DeleteArgs, Global, SessionsArgs};
 use crate::host::source::{self, KnownSession, Listed};
-use crate::host::{self, link, stored};
+use crate::host::{Changes, link};
 use crate::{agent, error};
-
-/// The sessions of sub-agents, by their callers' ids.
-type Called = BTreeMap<String, Vec<KnownSession>>;
 
 /// The shortest prefix of an id that deletes a session without confirmation, in characters.
 const BEGINNING_MIN: usize = 4;
@@ -36,37 +33,40 @@ const FOLDER_COLUMNS: usize = 48;
 pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let dir = agent::data_dir(global)?;
-    let listed = source::look(global, async |source| source.sessions(global).await).await?;
-    let Listed { sessions, code } = listed.unwrap_or_default();
-    say_damaged(global, &sessions)?;
-    let here = match args.here {
-        true => Some(std::env::current_dir()?.canonicalize()?.display().to_string()),
-        false => None,
-    };
-    // Sessions of sub-agents are listed with their callers.
-    let (mut sessions, called) = split(sessions, args.all);
-    sessions.retain(|known| {
-        let has = |name: &str, value: &String| known.summary.labels.get(name) == Some(value);
-        here.as_ref().is_none_or(|here| has(agent::FOLDER, here))
-            && args.labels.iter().all(|(name, value)| has(name, value))
-            && (!args.unfinished || known.is_unfinished())
-    });
-    let all = sessions.len();
-    if args.limit > 0 {
-        sessions.truncate(args.limit);
+    let mut wanted = args.labels.clone();
+    if args.here {
+        let here = std::env::current_dir()?.canonicalize()?;
+        wanted.push((agent::FOLDER.to_owned(), here.display().to_string()));
     }
-    let hidden: usize = if args.all { 0 } else { called.values().map(Vec::len).sum() };
-    let shown = sessions.len();
-    let mut listed = Vec::new();
-    let below = if args.all { called } else { Called::new() };
-    sessions.into_iter().for_each(|session| list_tree(&mut listed, session, 0, &below));
+    let mut labels = BTreeMap::new();
+    for (name, value) in wanted {
+        if labels.insert(name.clone(), value.clone()).is_some_and(|earlier| earlier != value) {
+            return Err(error::usage(format!("no session has two values of the label {name}; name one")));
+        }
+    }
+    let list = ListSessions {
+        limit: Some(args.limit).filter(|limit| *limit > 0),
+        order: Some(Order::Newest),
+        labels,
+        unfinished: args.unfinished,
+        working: true,
+        roots: true,
+        // Sessions of sub-agents are listed with their callers.
+        trees: args.all,
+        counts: true,
+        ..ListSessions::default()
+    };
+    let found = source::look(global, async |source| source.sessions(global, list.clone()).await).await?;
+    let Listed { sessions, counts, code } = found.unwrap_or_default();
+    say_damaged(global, counts.damaged)?;
+    let listed = with_depths(sessions);
     if args.json {
         let list = listed.iter().map(|(_, known)| json_of(known)).collect::<Result<Vec<_>>>()?;
         screen.pretty_json(&list)?;
         return Ok(code);
     }
     if listed.is_empty() && code == 0 && (args.unfinished || args.here || !args.labels.is_empty()) {
-        screen.line("No session matches; without --label, --here and --unfinished all are shown.")?;
+        screen.line("No session matches. Omit --label, --here and --unfinished to list all.")?;
         return Ok(0);
     }
     if listed.is_empty() && code == 0 {
@@ -74,26 +74,26 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         return Ok(0);
     }
     table(&mut screen, &listed)?;
-    if all > shown {
-        let line = format!("{} more; --limit 0 shows all", all - shown);
+    let shown = listed.iter().filter(|(depth, _)| *depth == 0).count();
+    if counts.matching > shown {
+        let line = format!("{} more; --limit 0 shows all", counts.matching - shown);
         screen.line(Row::styled(Look::DIM, &line))?;
     }
-    if hidden > 0 {
-        let line = format!("{hidden} of sub-agents; --all shows them under their callers");
+    if counts.of_sub_agents > 0 && !args.all {
+        let line = format!("{} of sub-agents; --all shows them under their callers", counts.of_sub_agents);
         screen.line(Row::styled(Look::DIM, &line))?;
     }
     Ok(code)
 }
 
 /// Prints how many sessions are damaged.
-fn say_damaged(global: &Global, sessions: &[KnownSession]) -> Result<()> {
-    let damaged = sessions.iter().filter(|known| known.summary.lost_from.is_some()).count();
+fn say_damaged(global: &Global, damaged: usize) -> Result<()> {
     let text = match damaged {
         0 => return Ok(()),
         1 => "1 session is damaged".to_owned(),
         damaged => format!("{damaged} sessions are damaged"),
     };
-    let line = format!("greenroom: {text}; `greenroom store check` says what is lost");
+    let line = format!("greenroom: {text}; `greenroom store check` lists what is lost");
     Ok(Screen::stderr(global.color).line(line)?)
 }
 
@@ -167,27 +167,17 @@ fn shown_folder(folder: &str) -> String {
     one_line(shown.as_deref().unwrap_or(folder), FOLDER_COLUMNS)
 }
 
-/// Splits sessions into top-level ones and those of sub-agents. A session whose caller is gone counts as
-/// top-level if all are wanted, and is hidden otherwise.
-fn split(sessions: Vec<KnownSession>, all: bool) -> (Vec<KnownSession>, Called) {
-    let known: BTreeSet<String> = sessions.iter().map(|session| session.summary.id.clone()).collect();
-    let mut called = Called::new();
-    let mut roots = Vec::new();
-    for session in sessions {
-        match session.summary.parent.clone().filter(|parent| !all || known.contains(parent)) {
-            Some(parent) => called.entry(parent).or_default().push(session),
-            None => roots.push(session),
-        }
-    }
-    called.values_mut().for_each(|sessions| sessions.sort_by_key(|known| known.summary.created_at_ms));
-    (roots, called)
-}
-
-/// Adds a session and those below it to the list, each with its depth.
-fn list_tree(listed: &mut Vec<(usize, KnownSession)>, session: KnownSession, depth: usize, called: &Called) {
-    let below = called.get(&session.summary.id).cloned().unwrap_or_default();
-    listed.push((depth, session));
-    below.into_iter().for_each(|session| list_tree(listed, session, depth + 1, called));
+/// Adds to each session how deep it is below the one that was listed: callers stand before their sub-agents.
+fn with_depths(sessions: Vec<KnownSession>) -> Vec<(usize, KnownSession)> {
+    let mut callers: Vec<String> = Vec::new();
+    let depth = |known: KnownSession| {
+        let caller = known.summary.parent.as_ref();
+        let depth = callers.iter().rposition(|id| Some(id) == caller).map_or(0, |at| at + 1);
+        callers.truncate(depth);
+        callers.push(known.summary.id.clone());
+        (depth, known)
+    };
+    sessions.into_iter().map(depth).collect()
 }
 
 /// Asks whether the user means this session, if they gave a short prefix of its id.
@@ -211,47 +201,29 @@ async fn is_meant(global: &Global, args: &DeleteArgs, id: &str) -> Result<bool> 
     Ok(matches!(answer.await??.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Prints that nothing was deleted.
-fn left(global: &Global) -> Result<u8> {
-    Screen::stderr(global.color).line("Nothing was deleted.")?;
-    Ok(error::FAILED)
-}
-
 /// Deletes a session, and those below it.
 pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     let dir = agent::data_dir(global)?;
     if !dir.exists() {
         return Err(StoreError::NotFound { session: args.id.clone() }.into());
     }
-    let known = async |host: &Client| {
-        let id = link::resolve_known(host, &args.id).await?;
+    let known = async |client: &Client| {
+        let id = link::resolve_known(client, &args.id).await?;
         let list = ListSessions { tree: Some(id.clone()), ..ListSessions::default() };
-        let below = host.call(list).await?.sessions.len();
+        let below = client.call(list).await?.sessions.len();
         Ok((id, below))
     };
-    let (id, below, still_there) = match host::reach_to_change_and(global, known).await? {
-        Some((host, (id, below))) => {
-            if !is_meant(global, args, &id).await? {
-                return left(global);
-            }
-            let deleted = host.call(DeleteSession { session_id: id.clone() }).await?;
-            (id, below, deleted.reason)
-        }
-        None => {
-            let store = stored::store(global).await?;
-            let id = stored::resolve(&store, &args.id)?;
-            if !is_meant(global, args, &id).await? {
-                store.close().await?;
-                return left(global);
-            }
-            let below = delete_stored(&store, &id).await?;
-            let progress = Progress::start(global.color, || "taking its bytes off the disk".to_owned());
-            let still_there = store.reclaim().await.err().map(|error| error.to_string());
-            progress.end().await;
-            store.close().await?;
-            (id, below, still_there)
-        }
-    };
+    let (changes, (id, below)) = Changes::open_and(global, known).await?;
+    if !is_meant(global, args, &id).await? {
+        changes.end().await?;
+        Screen::stderr(global.color).line("Nothing was deleted.")?;
+        return Ok(error::FAILED);
+    }
+    let progress = Progress::start(global.color, || "erasing its data from the disk".to_owned());
+    let deleted = changes.client.call(DeleteSession { session_id: id.clone() }).await;
+    progress.end().await;
+    changes.end().await?;
+    let still_there = deleted?.reason;
     let with = match below {
         0 => String::new(),
         1 => " and the session of the agent that it called".to_owned(),
@@ -265,8 +237,8 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     }
     if let Some(reason) = still_there {
         Screen::stderr(global.color).line(format!(
-            "greenroom: {id} is deleted, but its bytes are still in the journal ({reason}). They are erased by \
-             themselves, after later writes or when the store is opened next; there is nothing to delete again"
+            "greenroom: {id} is deleted, but its bytes are still in the journal ({reason}). They are erased \
+            automatically, after later writes or when the store is next opened; nothing needs to be deleted again"
         ))?;
         return Ok(error::STORE);
     }

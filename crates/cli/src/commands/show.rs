@@ -77,7 +77,7 @@ impl Stored {
         let losses = self.losses();
         if !losses.is_empty() {
             Screen::stderr(global.color).line(format!(
-                "greenroom: session {} is damaged: {} cannot be read; what is given is what is intact",
+                "greenroom: session {} is damaged: {} cannot be read; the intact part is shown",
                 self.summary.id,
                 losses.join(", ")
             ))?;

@@ -167,7 +167,7 @@ async fn accept_session(global: &Global, given: &str, as_json: bool) -> Result<u
     if head.entries < before {
         let last = before.saturating_sub(1);
         screen.line(format!(
-            "The conversation needs what is lost, so everything from entry {} to {last} was given up.",
+            "The conversation depends on lost entries, so entries {} to {last} were dropped.",
             head.entries
         ))?;
     }
@@ -194,9 +194,7 @@ async fn accept_segment(global: &Global, segment: u64, as_json: bool) -> Result<
              be missing, or lack their newest entries; this is not said again."
         )
     } else {
-        format!(
-            "There is no loss of segment {segment} that is not accepted; `greenroom store check` lists them."
-        )
+        format!("Segment {segment} has no loss to accept; `greenroom store check` lists the losses.")
     };
     screen.line(line)?;
     Ok(code)

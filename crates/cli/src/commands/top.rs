@@ -49,7 +49,7 @@ pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
     };
     if !screen.is_terminal() || !std::io::stdin().is_terminal() {
         if model.sessions().is_empty() {
-            screen.line("No session is live; `greenroom sessions` lists what is stored.")?;
+            screen.line("No session is live; `greenroom sessions` lists the stored ones.")?;
             return Ok(0);
         }
         for row in rows::table(&model, usize::MAX) {

@@ -40,10 +40,10 @@ pub(crate) struct LiveConfig {
     /// The overrides of the files, which do not change.
     overrides: Overrides,
     places: [Option<PathBuf>; 2],
-    state: Mutex<State>,
+    state: Mutex<Watched>,
 }
 
-struct State {
+struct Watched {
     /// The current configuration.
     config: Arc<Config>,
     /// The configuration at the start.
@@ -71,7 +71,7 @@ impl LiveConfig {
         let stamps = stamps(&places);
         let config = Arc::new(loaded.config.clone());
         let prompts = prompts(places[0].as_deref(), loaded.texts[0].as_deref());
-        let state = State {
+        let state = Watched {
             start: Arc::clone(&config),
             config,
             project: loaded.project.clone(),
@@ -149,12 +149,12 @@ impl LiveConfig {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Watched> {
         self.state.lock()
     }
 }
 
-impl State {
+impl Watched {
     /// Reports an error of reading, once.
     fn unreadable(&mut self, stamps: [Option<Stamp>; 2], reason: String) -> Option<Change> {
         let now = Some((stamps, reason));

@@ -14,7 +14,7 @@ use super::layers::{located, merge};
 /// The configuration of one model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ModelConfig {
-    /// The model's window in tokens, if the catalogue is missing it or wrong.
+    /// The model's window in tokens, if the catalogue does not know it or is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) context_window: Option<u64>,
     /// Compaction settings for its sessions; they take precedence over `compaction`.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde_norway::Value;
 
-use super::layers::trust::{Rule, rule};
 use super::layers::{Author, Files, Source, assemble, leaves, load, merge};
+use super::layers::{Rule, rule};
 use super::overrides::variable_of;
 use super::{Config, Overrides, keys};
 
@@ -54,6 +54,7 @@ fn problems_name_the_file_the_line_and_the_key() {
         ("model_settings:\n  temperature: 3\n", &["line 2: model_settings.temperature: ", "0 to 2"]),
         ("model_settings:\n  temprature: 1\n", &["line 2", "temprature"]),
         ("model_settings: { reasoning_effort: huge }\n", &["line 1", "huge"]),
+        ("providers: { openai: { resend_reasoning: always } }\n", &["line 1", "`reasoning_content`"]),
         (
             "models:\n  gpt-5.5:\n    extra: { messages: [] }\n",
             &["line 3: models.gpt-5.5.extra.messages: ", "cannot be set here"],
@@ -89,7 +90,7 @@ fn problems_name_the_file_the_line_and_the_key() {
         ),
         (
             "limits:\n  steps_max: 3\n  steps_max: 4\n",
-            &["greenroom.yaml, line ", "limits: twice there: steps_max"],
+            &["greenroom.yaml, line ", "limits: duplicate key: steps_max"],
         ),
         ("model: !x y\n", &["greenroom.yaml", "tag"]),
         ("model: !!python/object:os.system ls\n", &["greenroom.yaml", "tag"]),
@@ -206,9 +207,11 @@ fn every_setting_has_a_name_and_a_variable_of_its_own() {
 
 #[test]
 fn a_model_has_settings_of_its_own() {
-    let config: Config =
-        serde_norway::from_str("context_window: 9000\nmodels: { m: { context_window: 32000, temperature: 1, compaction: { threshold: 0.5 } } }\n")
-            .expect("it is usable");
+    let config: Config = serde_norway::from_str(
+        "context_window: 9000\nmodels: { m: { context_window: 32000, temperature: 1, \
+            compaction: { threshold: 0.5 } } }\n",
+    )
+    .expect("it is usable");
     assert_eq!((config.window_of("m"), config.window_of("n")), (Some(32_000), Some(9_000)));
     let over = config.models["m"].compaction_over(&config.compaction).expect("usable").expect("it differs");
     assert_eq!(over.threshold, Some(0.5));

@@ -22,9 +22,9 @@ pub(super) fn plain(message: &str) -> String {
 fn in_general(message: &str) -> String {
     match message.split_once("data did not match any variant of untagged enum ") {
         Some((key, "UnknownWindowText")) => format!("{key}must be a number of tokens, or `disable`"),
-        Some((key, _)) => format!("{key}has none of its possible forms"),
+        Some((key, _)) => format!("{key}has an invalid form"),
         None if message.contains("duplicate entry with key ") => {
-            message.replace("duplicate entry with key ", "twice there: ").replace('"', "")
+            message.replace("duplicate entry with key ", "duplicate key: ").replace('"', "")
         }
         None => {
             message.replace("unknown field ", "unknown key ").replace("unknown variant ", "unknown value ")

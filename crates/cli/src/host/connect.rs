@@ -20,11 +20,11 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::AGAIN_AFTER;
 use super::agents::Definition;
-use super::error::{Unreached, holder, is_gone, is_gone_client, is_silent};
+use super::error::{Unreached, holder, is_gone_client, is_silent};
 use super::link::ATTEMPTS;
 use super::socket::{self, Connected};
 use super::spawn::{self, Started, Starts, Terms};
-use super::watchdog::{self, LineWatch, Patience, Serving};
+use super::watchdog::{self, Patience, RawWatch, Serving};
 use crate::agent;
 use crate::args::{Global, ModelArgs};
 use crate::config::Texts;
@@ -55,11 +55,11 @@ pub(crate) struct Who<'a> {
 }
 
 /// A read-only client, without an agent.
-const LOOKS: Who<'_> =
+pub(super) const LOOKS: Who<'_> =
     Who { kind: ClientKind::Watch, agent: None, checks_server: false, patience: None, last_valid: None };
 
 /// A client that changes stored sessions, without an agent.
-const CHANGES: Who<'_> = Who { kind: ClientKind::Run, ..LOOKS };
+pub(super) const CHANGES: Who<'_> = Who { kind: ClientKind::Run, ..LOOKS };
 
 /// A connection to a host, with its warnings.
 pub(crate) struct Reached {
@@ -77,20 +77,20 @@ pub(crate) async fn reach(global: &Global, who: &Who<'_>) -> Result<Option<Reach
 }
 
 /// A connection to a host on which the client has only identified itself.
-pub(crate) struct Line {
+pub(crate) struct RawConnection {
     pub(crate) input: BufReader<OwnedReadHalf>,
     pub(crate) output: OwnedWriteHalf,
     /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
     /// Reports when the host is silent, as `who` requires.
-    pub(crate) watch: LineWatch,
+    pub(crate) watch: RawWatch,
 }
 
 /// Like [`reach`], for callers that speak the protocol themselves.
 ///
 /// # Errors
 /// Those of [`reach`].
-pub(crate) async fn reach_line(global: &Global, who: &Who<'_>) -> Result<Option<Line>> {
+pub(crate) async fn reach_raw(global: &Global, who: &Who<'_>) -> Result<Option<RawConnection>> {
     for _ in 0..ATTEMPTS {
         // It reports the problems with hosts that cannot be used.
         let Some(Reached { client, warnings }) = reach_or_free(global, who).await? else { return Ok(None) };
@@ -99,8 +99,8 @@ pub(crate) async fn reach_line(global: &Global, who: &Who<'_>) -> Result<Option<
             timeout(REACH_WITHIN, reaching.line()).await.map_err(|_| Unreached::silent(&reaching.dir))??;
         client.close().await;
         if let Some((input, output, host)) = line {
-            let watch = watchdog::watch_over_line(host, who.patience.clone());
-            return Ok(Some(Line { input, output, warnings, watch }));
+            let watch = watchdog::watch_over_raw(host, who.patience.clone());
+            return Ok(Some(RawConnection { input, output, warnings, watch }));
         }
     }
     Err(ClientError::Disconnected.into())
@@ -145,26 +145,6 @@ pub(crate) async fn reach_to_change(global: &Global) -> Result<Option<Client>> {
         return Ok(None);
     }
     Ok(reach_or_free(global, &CHANGES).await?.map(|reached| reached.client))
-}
-
-/// Like [`reach_to_change`], with a first request that changes nothing: a host that ends in the meantime is
-/// not asked again.
-///
-/// # Errors
-/// Those of [`reach`] and of `first`.
-pub(crate) async fn reach_to_change_and<T>(
-    global: &Global,
-    first: impl AsyncFn(&Client) -> Result<T>,
-) -> Result<Option<(Client, T)>> {
-    let mut attempt = 1;
-    loop {
-        let Some(client) = reach_to_change(global).await? else { return Ok(None) };
-        match first(&client).await {
-            Ok(answer) => return Ok(Some((client, answer))),
-            Err(error) if attempt < ATTEMPTS && is_gone(&error) => attempt += 1,
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 /// Connects to the host of the store; starts one if there is none.
@@ -335,7 +315,7 @@ async fn kill(global: &Global, dir: &Path, silent: anyhow::Error) -> Result<u8> 
 pub(crate) fn still_silent(global: &Global) -> Option<String> {
     let dir = agent::data_dir(global).ok().filter(|dir| !is_free(dir))?;
     let process = holder(&dir).map(|pid| format!(" (process {pid})")).unwrap_or_default();
-    Some(format!("the host{process} does not answer yet; waiting for it, Ctrl-C leaves"))
+    Some(format!("the host{process} does not answer yet; waiting for it (Ctrl-C quits)"))
 }
 
 struct Reaching<'a> {

@@ -200,21 +200,11 @@ impl Link {
 
     /// Returns a name that no session has yet, such as `run-20260102-030405`.
     pub(crate) async fn new_session(&self, kind: &str) -> Result<String> {
-        let stamp = time::stamp(time::now_ms());
-        // Others may start a session in the same second.
-        let name = match self.is_host() {
-            true => format!("{kind}-{stamp}-{}", std::process::id()),
-            false => format!("{kind}-{stamp}"),
-        };
-        for number in 1_u32.. {
-            let id = if number == 1 { name.clone() } else { format!("{name}-{number}") };
-            match self.client.call(GetSession { session_id: id.clone() }).await {
-                Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(id),
-                Err(error) => return Err(error.into()),
-                Ok(_) => {}
-            }
+        match self.is_host() {
+            // Others may start a session in the same second.
+            true => new_name(&self.client, &format!("{}-{}", stamped(kind), std::process::id())).await,
+            false => new_session(&self.client, kind).await,
         }
-        Ok(name)
     }
 
     /// Notes the folder in which a session was started, for searches. Returns false if the session has no
@@ -286,6 +276,28 @@ impl Link {
     }
 }
 
+/// Returns a name that no session has yet, such as `run-20260102-030405`, for the only process that starts sessions.
+pub(crate) async fn new_session(client: &Client, kind: &str) -> Result<String> {
+    new_name(client, &stamped(kind)).await
+}
+
+fn stamped(kind: &str) -> String {
+    format!("{kind}-{}", time::stamp(time::now_ms()))
+}
+
+/// Returns this name, or the first one with a number behind it that no session has.
+async fn new_name(client: &Client, name: &str) -> Result<String> {
+    for number in 1_u32.. {
+        let id = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+        match client.call(GetSession { session_id: id.clone() }).await {
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(id),
+            Err(error) => return Err(error.into()),
+            Ok(_) => {}
+        }
+    }
+    Ok(name.to_owned())
+}
+
 /// Returns the newest session that was started in this folder.
 ///
 /// # Errors
@@ -320,12 +332,13 @@ pub(crate) async fn resolve_known(client: &Client, given: &str) -> Result<String
 fn answered(session: &str, by_chat: bool) -> CliError {
     let text = if by_chat {
         format!(
-            "the run of session {session} was answered, and continues in a chat at a terminal: `greenroom resume {session}`"
+            "the run of session {session} was answered, and continues in a chat at a terminal: `greenroom resume \
+            {session}`"
         )
     } else {
         format!(
-            "the run of session {session} waits for the program whose tool asked a question, which goes on with it when it \
-             opens the session; here the answer would be lost"
+            "the run of session {session} waits for the program whose tool asked a question; that program continues \
+            the run when it opens the session, and here the answer would be lost"
         )
     };
     CliError::new(error::WAITING, text)

@@ -11,9 +11,12 @@ use anyhow::Result;
 use greenroom::provider::{BaseUrl, Provider};
 use greenroom::{Agent, Runtime, RuntimeBuilder, SessionHandle};
 use greenroom_kernel::settings::CompactionSettings;
-use greenroom_terminal::{Screen, time};
+use greenroom_server::operations::{ClientKind, Hello, PROTOCOL};
+use greenroom_server::{Client, Host};
+use greenroom_terminal::Screen;
 use tokio::time::Instant;
 
+use super::agents::Agents;
 use super::connect::{is_free, make_room_by};
 use super::stored::tell;
 use crate::agent::simulated::Simulated;
@@ -23,7 +26,13 @@ use crate::config::surroundings::Surroundings;
 use crate::config::{LimitsConfig, ProviderConfig, ServeConfig};
 use crate::error;
 
+/// How many bytes may be on their way to a host in this process.
+const PIPE_BYTES: usize = 1 << 16;
+
 /// A runtime with a store, and the requested agent.
+///
+/// Commands with an agent do not connect to a host in this process: a host reports problems of a client's
+/// configuration to that client only, and `rpc` and `serve` promise them as events of sessions.
 pub(crate) struct Setup {
     /// The runtime.
     pub(crate) runtime: Runtime,
@@ -77,8 +86,22 @@ pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Ru
     Ok(runtime)
 }
 
+/// Connects to this runtime as a client without an agent connects to a host.
+pub(super) async fn connect(global: &Global, runtime: &Runtime, kind: ClientKind) -> Result<Client> {
+    let host = Host::new(runtime, Agents::new(global), env!("CARGO_PKG_VERSION"));
+    let (near, far) = tokio::io::duplex(PIPE_BYTES);
+    let (input, output) = tokio::io::split(far);
+    tokio::spawn(host.serve(input, output));
+    let (input, output) = tokio::io::split(near);
+    let client = Client::new(input, output);
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    client.call(Hello { protocol: PROTOCOL, version, kind, definition: None }).await?;
+    Ok(client)
+}
+
 /// Starts a runtime for listing models, and returns it with the agent whose provider is listed. Learned facts
-/// come from the store, if there is one that no other process has open.
+/// come from the store, if there is one that no other process has open; without it, the list still works, so this
+/// does not wait for the store as other commands do.
 pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Runtime, Agent)> {
     let loaded = config(global)?;
     let config = &loaded.config;
@@ -113,22 +136,10 @@ pub(crate) async fn end(runtime: Runtime, beside: impl Future<Output = ()>) -> R
     match tokio::time::timeout(END_MAX, ending).await {
         Ok(ended) => Ok(ended?),
         Err(_) => Err(anyhow::anyhow!(
-            "not everything ended within {END_MAX:?}; what was acknowledged is kept, and the rest is closed at the next \
-             start"
+            "some work did not end within {END_MAX:?}; everything acknowledged is kept, and the rest is closed at \
+            the next start"
         )),
     }
-}
-
-/// Returns a name that no session has yet, such as `demo-20260102-030405`.
-pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String> {
-    let name = format!("{kind}-{}", time::stamp(time::now_ms()));
-    for number in 1_u32.. {
-        let id = if number == 1 { name.clone() } else { format!("{name}-{number}") };
-        if runtime.summary(&id).await?.is_none() {
-            return Ok(id);
-        }
-    }
-    Ok(name)
 }
 
 impl Setup {

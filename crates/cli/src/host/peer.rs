@@ -35,7 +35,7 @@ impl fmt::Display for Stranger {
             Self::Gone => f.write_str("it has ended"),
             Self::OtherUser => f.write_str("it is another user's"),
             Self::OfCommand(process) => write!(f, "a command of a tool started it (process {process})"),
-            Self::Unknown(reason) => write!(f, "this system does not say whose it is: {reason}"),
+            Self::Unknown(reason) => write!(f, "this system does not report its owner: {reason}"),
         }
     }
 }

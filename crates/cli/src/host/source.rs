@@ -1,5 +1,5 @@
-//! The source of stored data for commands that show it: the host that has the store, or else the store
-//! itself.
+//! The source of stored data for commands that show it: the host that has the store, or else a host in this
+//! process that only reads the store.
 //!
 //! Invariants: the data is the same in both cases, so each command has one way of showing it; nothing is
 //! changed, created or woken.
@@ -8,40 +8,48 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::internal::{list_stored, recall_stored};
-use greenroom::{LoggedWork, Order, PendingQuestion, Recalled, SessionSummary, State, Status};
+use greenroom::{LoggedWork, PendingQuestion, Recalled, Runtime, SessionSummary, State, Status};
 use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_server::operations::{
     EntryPage, FindSession, ListLive, ListQuestions, ListSessions, LoggedEntry, ReadEntries, RecallEntries,
-    StoreLosses, status_of,
+    SessionCounts, StoreLosses, status_of,
 };
 use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_store::StoreError;
-use greenroom_terminal::time;
 
+use super::connect::LOOKS;
 use super::link::ATTEMPTS;
 use super::stored::{self, Looked};
+use super::{Nobody, own};
 use crate::args::{Global, RecallArgs};
 use crate::error::{self, usage};
 use crate::{agent, host};
 
-/// How many sessions are requested at once.
-const PAGE: usize = 1_000;
+/// How many sessions are requested at once. Each page reads all heads.
+const PAGE: usize = 10_000;
 
 /// The source of stored data.
-pub(crate) enum Source {
-    /// The host that has the store.
-    Host(Client),
-    /// The store, even if a program that cannot be asked uses it.
-    Store(Looked),
+pub(crate) struct Source {
+    client: Client,
+    /// The runtime that reads the store, if no host does.
+    own: Option<Reader>,
 }
 
-/// All sessions, without their logs.
+/// A runtime in this process that reads a store.
+struct Reader {
+    runtime: Runtime,
+    /// Whether another process uses the store, and may be working on its sessions.
+    is_in_use: bool,
+}
+
+/// Sessions without their logs.
 #[derive(Default)]
 pub(crate) struct Listed {
-    /// The sessions, newest first.
+    /// The sessions.
     pub(crate) sessions: Vec<KnownSession>,
-    /// The exit code of a command that shows all of them.
+    /// The numbers of sessions in the store.
+    pub(crate) counts: SessionCounts,
+    /// The exit code of a command that shows them.
     pub(crate) code: u8,
 }
 
@@ -142,20 +150,10 @@ pub(crate) async fn look<T>(global: &Global, read: impl AsyncFn(&Source) -> Resu
     }
     let mut attempt = 1;
     loop {
-        let source = Source::open(global).await?;
-        let result = read(&source).await;
-        if let Source::Store(looked) = source {
-            looked.store.close().await?;
-        }
-        match result {
+        match Source::open(global).await?.read(&read).await {
             Err(error) if attempt < ATTEMPTS && host::is_gone(&error) => attempt += 1,
             Err(error) if host::is_silent(&error) => {
-                let source = Source::beside(global, error).await?;
-                let result = read(&source).await;
-                if let Source::Store(looked) = source {
-                    looked.store.close().await?;
-                }
-                return result.map(Some);
+                return Source::beside(global, error).await?.read(&read).await.map(Some);
             }
             result => return result.map(Some),
         }
@@ -165,8 +163,8 @@ pub(crate) async fn look<T>(global: &Global, read: impl AsyncFn(&Source) -> Resu
 impl Source {
     async fn open(global: &Global) -> Result<Self> {
         match host::reach_to_look(global).await {
-            Ok(Some(client)) => Ok(Self::Host(client)),
-            Ok(None) => Ok(Self::Store(stored::look(global).await?)),
+            Ok(Some(client)) => Ok(Self { client, own: None }),
+            Ok(None) => Self::of(global, stored::look(global).await?).await,
             Err(error) => Self::beside(global, error).await,
         }
     }
@@ -181,78 +179,72 @@ impl Source {
         if host::is_silent(&error) {
             agent::warn(global, &format!("{}; this is what the store holds", error::line(&error)))?;
         }
-        Ok(Self::Store(looked))
+        Self::of(global, looked).await
     }
 
-    /// Returns all sessions, newest first.
-    pub(crate) async fn sessions(&self, global: &Global) -> Result<Listed> {
-        match self {
-            Self::Host(client) => {
-                let live = client.call(ListLive {}).await?.sessions.into_iter();
-                let live: HashMap<String, State> =
-                    live.map(|session| (session.state.id.clone(), session.state)).collect();
-                let (mut sessions, mut after, mut code) = (Vec::new(), None, None);
-                loop {
-                    let order = Some(Order::Newest);
-                    let list = ListSessions { limit: Some(PAGE), after, order, ..ListSessions::default() };
-                    let page = client.call(list).await?;
-                    code = Some(code.map_or_else(|| tell(global, &page.losses), Ok)?);
-                    sessions.extend(page.sessions.into_iter().map(|summary| {
-                        let state = live.get(&summary.id);
-                        let status = state.and_then(|state| status_of(state, summary.entries));
-                        KnownSession { used: used(state.is_some(), status), summary }
-                    }));
-                    after = page.next;
-                    if after.is_none() {
-                        return Ok(Listed { sessions, code: code.unwrap_or_default() });
-                    }
-                }
+    async fn of(global: &Global, Looked { store, is_in_use }: Looked) -> Result<Self> {
+        let runtime = Runtime::builder().provider(Arc::new(Nobody)).store(store).start().await?;
+        let client = own::connect(global, &runtime, LOOKS.kind).await?;
+        Ok(Self { client, own: Some(Reader { runtime, is_in_use }) })
+    }
+
+    /// Reads, and ends a runtime in this process.
+    async fn read<T>(self, read: &impl AsyncFn(&Self) -> Result<T>) -> Result<T> {
+        let result = read(&self).await;
+        if let Some(Reader { runtime, .. }) = self.own {
+            runtime.shutdown().await?;
+        }
+        result
+    }
+
+    /// Returns the sessions of this list, its `limit` at most; all if there is none.
+    pub(crate) async fn sessions(&self, global: &Global, mut list: ListSessions) -> Result<Listed> {
+        let live = self.client.call(ListLive {}).await?.sessions.into_iter();
+        let live: HashMap<String, State> =
+            live.map(|session| (session.state.id.clone(), session.state)).collect();
+        let is_all = list.limit.is_none();
+        list.limit = list.limit.or(Some(PAGE));
+        let mut listed = Listed::default();
+        loop {
+            let page = self.client.call(list.clone()).await?;
+            if list.after.is_none() {
+                listed.code = self.tell(global, &page.losses)?;
+                listed.counts = page.counts.unwrap_or_default();
             }
-            Self::Store(Looked { store, is_in_use }) => {
-                let sessions = store.list()?.into_iter().map(|(id, head)| {
-                    let summary = SessionSummary::new(id, head);
-                    KnownSession { summary, used: used(*is_in_use, None) }
-                });
-                let mut sessions: Vec<KnownSession> = sessions.collect();
-                sessions.sort_by_key(|known| std::cmp::Reverse(known.summary.updated_at_ms));
-                Ok(Listed { sessions, code: stored::completeness(store) })
+            listed.sessions.extend(page.sessions.into_iter().map(|summary| {
+                let state = live.get(&summary.id);
+                let status = state.and_then(|state| status_of(state, summary.entries));
+                KnownSession { used: self.used(state.is_some(), status), summary }
+            }));
+            list.after = page.next.filter(|_| is_all);
+            if list.after.is_none() {
+                return Ok(listed);
             }
+            list.counts = false;
         }
     }
 
     /// Returns a session with its log. `given` may be a prefix of its id.
     pub(crate) async fn session(&self, global: &Global, given: &str) -> Result<Stored> {
-        let not_found = |id: String| anyhow::Error::from(StoreError::NotFound { session: id });
-        match self {
-            Self::Host(client) => {
-                let id = self.known(given).await?;
-                let (mut entries, mut from) = (Vec::new(), EntryId(0));
-                loop {
-                    let read = ReadEntries { session_id: id.clone(), from, limit: None };
-                    let page = match client.call(read).await {
-                        Err(error) if error.kind() == Some(ProblemKind::NoSession) => {
-                            return Err(not_found(id));
-                        }
-                        page => page?,
-                    };
-                    let EntryPage { entries: more, next, .. } = page;
-                    entries.extend(more);
-                    if let Some(next) = next {
-                        from = next;
-                        continue;
-                    }
-                    tell(global, &page.losses)?;
-                    let used = used(page.is_live, page.status);
-                    return Ok(Stored::of(EntryPage { entries, ..page }, used));
+        let id = self.known(given).await?;
+        let (mut entries, mut from) = (Vec::new(), EntryId(0));
+        loop {
+            let read = ReadEntries { session_id: id.clone(), from, limit: None };
+            let page = match self.client.call(read).await {
+                Err(error) if error.kind() == Some(ProblemKind::NoSession) => {
+                    return Err(StoreError::NotFound { session: id }.into());
                 }
+                page => page?,
+            };
+            let EntryPage { entries: more, next, .. } = page;
+            entries.extend(more);
+            if let Some(next) = next {
+                from = next;
+                continue;
             }
-            Self::Store(Looked { store, is_in_use }) => {
-                let id = stored::resolve(store, given)?;
-                let copy = store.copy(&id)?.ok_or_else(|| not_found(id.clone()))?;
-                let is_uncertain = !store.unknown_losses().is_empty();
-                let losses = StoreLosses { is_uncertain, notices: Vec::new() };
-                Ok(Stored::of(EntryPage::of_copy(&id, &copy, losses), used(*is_in_use, None)))
-            }
+            self.tell(global, &page.losses)?;
+            let used = self.used(page.is_live, page.status);
+            return Ok(Stored::of(EntryPage { entries, ..page }, used));
         }
     }
 
@@ -262,74 +254,33 @@ impl Source {
         global: &Global,
         given: Option<&str>,
     ) -> Result<(Vec<PendingQuestion>, u8)> {
-        match self {
-            Self::Host(client) => {
-                let session_id = match given {
-                    Some(given) => Some(self.known(given).await?),
-                    None => None,
-                };
-                let code = match given {
-                    Some(_) => 0,
-                    None => self.losses(global).await?,
-                };
-                Ok((client.call(ListQuestions { session_id }).await?.questions, code))
-            }
-            Self::Store(Looked { store, .. }) => {
-                let (sessions, code) = match given {
-                    Some(given) => (vec![stored::resolve_known(store, given)?], 0),
-                    None => {
-                        let asks = store.list()?.into_iter().filter(|(_, head)| !head.questions.is_empty());
-                        (asks.map(|(id, _)| id).collect(), stored::completeness(store))
-                    }
-                };
-                let (mut questions, now_ms) = (Vec::new(), time::now_ms());
-                for session in sessions {
-                    questions.extend(list_stored(store, &session, now_ms)?);
-                }
-                Ok((questions, code))
-            }
-        }
+        let (session_id, code) = self.one_or_all(global, given).await?;
+        Ok((self.client.call(ListQuestions { session_id }).await?.questions, code))
     }
 
     /// Searches one session or all for words. Returns what was found, and the exit code.
     pub(crate) async fn recall(&self, global: &Global, args: &RecallArgs) -> Result<(Vec<Recalled>, u8)> {
-        let (query, limit) = (args.query.join(" "), args.limit);
-        match self {
-            Self::Host(client) => {
-                let (session_id, code) = match &args.session {
-                    Some(given) => (Some(self.known(given).await?), 0),
-                    None => (None, self.losses(global).await?),
-                };
-                let found = client.call(RecallEntries { query, session_id, limit: Some(limit) }).await?.found;
-                Ok((found, code))
-            }
-            Self::Store(Looked { store, .. }) => {
-                let (session, code) = match &args.session {
-                    Some(given) => (Some(stored::resolve_known(store, given)?), 0),
-                    None => (None, stored::completeness(store)),
-                };
-                let store = store.clone();
-                let found = move || recall_stored(&store, session.as_deref(), &query, limit);
-                Ok((tokio::task::spawn_blocking(found).await??, code))
-            }
-        }
+        let (session_id, code) = self.one_or_all(global, args.session.as_deref()).await?;
+        let (query, limit) = (args.query.join(" "), Some(args.limit));
+        let found = self.client.call(RecallEntries { query, session_id, limit }).await?.found;
+        Ok((found, code))
     }
 
-    /// Returns the exit code of a command that shows all sessions.
-    async fn losses(&self, global: &Global) -> Result<u8> {
-        match self {
-            Self::Host(client) => {
+    /// Resolves the user's session id, if there is one. Returns the exit code of a command that shows this
+    /// session, or else all of them.
+    async fn one_or_all(&self, global: &Global, given: Option<&str>) -> Result<(Option<String>, u8)> {
+        match given {
+            Some(given) => Ok((Some(self.known(given).await?), 0)),
+            None => {
                 let none = ListSessions { limit: Some(0), ..ListSessions::default() };
-                tell(global, &client.call(none).await?.losses)
+                Ok((None, self.tell(global, &self.client.call(none).await?.losses)?))
             }
-            Self::Store(Looked { store, .. }) => Ok(stored::completeness(store)),
         }
     }
 
     /// Resolves the user's session id.
     async fn known(&self, given: &str) -> Result<String> {
-        let Self::Host(client) = self else { return Ok(given.to_owned()) };
-        match client.call(FindSession { prefix: given.to_owned() }).await {
+        match self.client.call(FindSession { prefix: given.to_owned() }).await {
             Ok(found) => Ok(found.session_id),
             Err(ClientError::Parameters(text)) => Err(usage(text)),
             Err(error) if error.kind() == Some(ProblemKind::NoSession) => {
@@ -338,22 +289,26 @@ impl Source {
             Err(error) => Err(error.into()),
         }
     }
-}
 
-/// Returns whether a process may be working on a session that may be live.
-fn used(is_live: bool, status: Option<Status>) -> Use {
-    match (is_live, status) {
-        (false, _) => Use::Nobody,
-        (true, None) => Use::Somebody,
-        (true, Some(status)) => Use::Live(status),
+    /// Returns whether a process may be working on a session that may be live.
+    fn used(&self, is_live: bool, status: Option<Status>) -> Use {
+        match (&self.own, is_live, status) {
+            (Some(Reader { is_in_use: true, .. }), _, _) | (None, true, None) => Use::Somebody,
+            (Some(_), _, _) | (None, false, _) => Use::Nobody,
+            (None, true, Some(status)) => Use::Live(status),
+        }
     }
-}
 
-/// Reports known losses of the store, and returns the exit code of a command that shows all of it.
-fn tell(global: &Global, losses: &StoreLosses) -> Result<u8> {
-    stored::warn_of_others(global)?;
-    for notice in &losses.notices {
-        agent::warn(global, &format!("{notice}; `greenroom store check` says what is lost"))?;
+    /// Reports known losses of a host's store; those of another one were reported when it was opened. Returns the
+    /// exit code of a command that shows all of the store: its output may be incomplete while the content of a
+    /// damaged part of the journal is unknown.
+    fn tell(&self, global: &Global, losses: &StoreLosses) -> Result<u8> {
+        if self.own.is_none() {
+            stored::warn_of_others(global)?;
+            for notice in &losses.notices {
+                agent::warn(global, &format!("{notice}; `greenroom store check` lists what is lost"))?;
+            }
+        }
+        Ok(if losses.is_uncertain { error::STORE } else { 0 })
     }
-    Ok(if losses.is_uncertain { error::STORE } else { 0 })
 }

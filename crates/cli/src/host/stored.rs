@@ -10,7 +10,7 @@ use greenroom_store::{Notice, Store, StoreError, StoreOptions};
 
 use crate::agent::{data_dir, warn};
 use crate::args::Global;
-use crate::error::{self, usage};
+use crate::error::usage;
 
 /// How many sessions are named if a prefix is ambiguous.
 const NAMED_MAX: usize = 5;
@@ -95,7 +95,9 @@ pub(super) fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
     warn_of_others(global)?;
     for notice in notices {
         let more = match notice {
-            Notice::TailLost { .. } | Notice::Damaged { .. } => "; `greenroom store check` says what is lost",
+            Notice::TailLost { .. } | Notice::Damaged { .. } => {
+                "; `greenroom store check` lists what is lost"
+            }
             Notice::TailCut { .. }
             | Notice::IndexRebuilt { .. }
             | Notice::IndexInMemory { .. }
@@ -117,16 +119,8 @@ pub(crate) fn warn_of_others(global: &Global) -> Result<()> {
         let dir = dir.display();
         warn(
             global,
-            &format!(
-                "others may write {dir}, and could put something else in the place of the store; run `chmod go-w {dir}`"
-            ),
+            &format!("others can write to {dir}, and could replace the store; run `chmod go-w {dir}`"),
         )?;
     }
     Ok(())
-}
-
-/// Returns the exit code of a command that shows all of the store: its output may be incomplete while the
-/// content of a damaged part of the journal is unknown.
-pub(crate) fn completeness(store: &Store) -> u8 {
-    if store.unknown_losses().is_empty() { 0 } else { error::STORE }
 }

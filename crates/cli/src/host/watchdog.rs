@@ -102,14 +102,14 @@ pub(super) fn watch_over(client: &Client, host: Serving, patience: Option<Patien
 }
 
 /// Like [`watch_over`], for a connection without a client, until the result is dropped.
-pub(super) fn watch_over_line(host: Serving, patience: Option<Patience>) -> LineWatch {
-    LineWatch(tokio::spawn(Watching::over(None, host, patience).run()).abort_handle())
+pub(super) fn watch_over_raw(host: Serving, patience: Option<Patience>) -> RawWatch {
+    RawWatch(tokio::spawn(Watching::over(None, host, patience).run()).abort_handle())
 }
 
 /// A host is watched until this is dropped.
-pub(crate) struct LineWatch(AbortHandle);
+pub(crate) struct RawWatch(AbortHandle);
 
-impl Drop for LineWatch {
+impl Drop for RawWatch {
     fn drop(&mut self) {
         self.0.abort();
     }

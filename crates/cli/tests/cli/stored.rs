@@ -737,7 +737,7 @@ fn a_store_that_others_may_write_is_warned_of() {
         std::fs::set_permissions(place.store(), std::fs::Permissions::from_mode(mode)).unwrap();
         let ran = place.run(&["sessions"]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert_eq!(ran.stderr.contains("others may write"), is_warned, "{mode:o}: {ran:?}");
+        assert_eq!(ran.stderr.contains("others can write to"), is_warned, "{mode:o}: {ran:?}");
         for folder in ["journal", "index"] {
             let metadata = std::fs::metadata(place.store().join(folder)).unwrap();
             assert_eq!(metadata.permissions().mode() & 0o777, 0o700, "{folder}");

@@ -1,7 +1,7 @@
 //! Converts Claude Code's messages, which are those of Anthropic's API, into the kernel's.
 //!
 //! Invariants: what the program wrote in the user's name is no message; a block of an unknown type is left out; an image
-//! that cannot be read is told in its place; the arguments of a call are the JSON text that JavaScript would write.
+//! that cannot be read is named in its place; the arguments of a call are the JSON text that JavaScript would write.
 
 use greenroom_kernel::files::{Touch, Touched};
 use greenroom_kernel::message::{
@@ -25,7 +25,7 @@ const PROGRAM_TAGS: [&str; 8] = [
     "session-start-hook",
 ];
 
-/// What stands in place of an image that cannot be read.
+/// The text in place of an image that cannot be read.
 const NO_IMAGE: &str = "[an image that could not be read]";
 
 /// Whether a message has content, of whatever kind.

@@ -1,7 +1,7 @@
 //! Converts Codex' items, which are those of OpenAI's Responses API, into the kernel's messages.
 //!
 //! Invariants: what the program wrote in the user's name is no message; an item of content of an unknown type is left
-//! out; an image that cannot be read is told in its place.
+//! out; an image that cannot be read is named in its place.
 
 use greenroom_kernel::files::{Touch, Touched};
 use greenroom_kernel::message::{Block, Part, ToolCall, ToolStatus, Usage};
@@ -13,7 +13,7 @@ use crate::fields::{count, filled, flag, image_of_url, is_only_sections, items, 
 const PROGRAM_TAGS: [&str; 4] =
     ["environment_context", "user_instructions", "permissions instructions", "turn_aborted"];
 
-/// What stands in place of an image that cannot be read.
+/// The text in place of an image that cannot be read.
 const NO_IMAGE: &str = "[an image that could not be read]";
 
 /// The lines of a patch that name a file.

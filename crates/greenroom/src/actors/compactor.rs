@@ -185,7 +185,7 @@ impl CompactorState {
         if let Some(effects) = adopted {
             return self.perform(myself, effects).await;
         }
-        // What was prepared is of no use for this compaction.
+        // The preparation is useless for this compaction.
         if let Some(unused) = self.running.as_ref().map(|running| running.id) {
             let reason = "the conversation outgrew it".to_owned();
             Box::pin(self.input(myself, unused, Input::Cancelled { reason })).await;

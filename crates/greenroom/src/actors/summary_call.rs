@@ -19,7 +19,7 @@ use crate::core::deps::Deps;
 use crate::core::message::{RequestHead, SessionMail, SessionMessage, Summariser};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
-use crate::lane::{Call, Lane, Urgency};
+use crate::lane::{Lane, ModelCall, Urgency};
 use crate::limits::spending::tree::Wanted;
 use crate::limits::waits::Chain;
 
@@ -127,7 +127,7 @@ async fn answer(
     let silent = |failure| ProviderError::new(failure, "");
     let asked = tokio::time::Instant::now();
     let texts = || request.messages.iter().map(|text| message_tokens(text, Estimator::Classes)).sum::<u64>();
-    let call = Call {
+    let call = ModelCall {
         family: shared.family(),
         urgency: if shared.is_summary_awaited() { Urgency::Summary } else { Urgency::Background },
         tokens: if lane.counts_tokens() {

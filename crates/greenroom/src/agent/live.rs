@@ -80,14 +80,14 @@ impl SettingsChange {
 /// Returns the changes since its previous call.
 pub(crate) type Source = Arc<dyn Fn() -> Option<SettingsChange> + Send + Sync>;
 
-impl std::fmt::Debug for Live {
+impl std::fmt::Debug for ReloadedSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Live").field("version", &self.version()).finish_non_exhaustive()
+        f.debug_struct("ReloadedSettings").field("version", &self.version()).finish_non_exhaustive()
     }
 }
 
 /// The source of a runtime's or an agent's settings, and its last answer.
-pub(crate) struct Live {
+pub(crate) struct ReloadedSettings {
     source: Source,
     adjust: RwLock<Option<Arc<Adjust>>>,
     /// The compaction settings of sessions of the agent with this source; not used for a runtime's source.
@@ -98,7 +98,7 @@ pub(crate) struct Live {
     warnings: Mutex<Vec<String>>,
 }
 
-impl Live {
+impl ReloadedSettings {
     pub(crate) fn new(source: Source) -> Self {
         Self {
             source,

@@ -2,9 +2,10 @@
 //!
 //! Invariants: the innermost sessions are deleted first and the session itself last, so a crash in between
 //! leaves no session without its parent. When a runtime next opens the store, it finishes a deletion that a
-//! crash interrupted. Callers that wait for one of these sessions get the error that it was deleted.
+//! crash interrupted; one that may only read leaves it to the next. Callers that wait for one of these sessions
+//! get the error that it was deleted.
 
-use greenroom_store::Store;
+use greenroom_store::{Store, StoreError};
 
 use crate::api::runtime::Runtime;
 use crate::api::sessions::{children, tree};
@@ -65,12 +66,11 @@ async fn delete_one(runtime: &Runtime, id: &str) -> Result<()> {
     }
 }
 
-/// Deletes a session, and the sessions below it, from a store that no runtime uses. Returns how many sessions
-/// were below it.
+/// Deletes a session, and the sessions below it, from a store that no runtime uses yet.
 ///
 /// # Errors
 /// [`Error::NoSession`], [`Error::Store`].
-pub async fn delete_stored(store: &Store, id: &str) -> Result<usize> {
+async fn delete_stored(store: &Store, id: &str) -> Result<()> {
     if store.head(id)?.is_none() {
         return Err(Error::NoSession { session: id.to_owned() });
     }
@@ -85,15 +85,23 @@ pub async fn delete_stored(store: &Store, id: &str) -> Result<usize> {
     if !below.is_empty() {
         store.learned_put(DELETING, &[]).await?;
     }
-    Ok(below.len())
+    Ok(())
 }
 
-/// Finishes a deletion that a crash interrupted.
+/// Finishes a deletion that a crash interrupted, if the store may be changed.
 pub(crate) async fn finish(store: &Store) -> Result<()> {
+    match resume(store).await {
+        // The next runtime that may change the store finishes it.
+        Err(Error::Store(error)) if matches!(*error, StoreError::NotPermitted { .. }) => Ok(()),
+        finished => finished,
+    }
+}
+
+async fn resume(store: &Store) -> Result<()> {
     let Some(id) = store.learned_get(DELETING)?.filter(|id| !id.is_empty()) else { return Ok(()) };
     let id = String::from_utf8_lossy(&id).into_owned();
     match delete_stored(store, &id).await {
-        Ok(_) => tracing::info!(session = %id, "an interrupted deletion was finished"),
+        Ok(()) => tracing::info!(session = %id, "an interrupted deletion was finished"),
         Err(Error::NoSession { .. }) => {
             // The session itself was the last one to delete, unless another was created below it at that
             // moment.

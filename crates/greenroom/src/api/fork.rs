@@ -107,7 +107,7 @@ impl Runtime {
     ) -> Result<Continued> {
         let session = self.fork(from, to, agent).await?;
         let goal = goal.trim();
-        // What cannot be a title, or has no room as a label, is no reason to fail.
+        // A text that cannot be a title or does not fit a label is not a failure.
         if let Some(line) = goal.lines().next() {
             let _ = session.set_title(line.chars().take(TITLE_CHARS_MAX).collect::<String>()).await;
         }

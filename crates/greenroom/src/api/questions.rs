@@ -47,12 +47,9 @@ pub(crate) async fn of_session(deps: &Deps, session: &str) -> Result<Vec<Pending
     blocking(deps, move || Ok(list_stored(&store, &session, now_ms)?)).await
 }
 
-/// Returns the open questions of a stored session at this time, in unix milliseconds, oldest first: for
-/// programs that read a store without a runtime. The list is empty if the session does not exist.
-///
-/// # Errors
-/// The store's error.
-pub fn list_stored(
+/// Returns the open questions of a stored session at this time, in unix milliseconds, oldest first. The list is
+/// empty if the session does not exist.
+fn list_stored(
     store: &Store,
     session: &str,
     now_ms: u64,

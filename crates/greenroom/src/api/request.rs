@@ -60,6 +60,12 @@ pub struct AsType<T>(PhantomData<fn() -> T>);
 /// ```
 #[must_use = "nothing is said before it is awaited, started or streamed"]
 pub struct RunRequest<O = AsText> {
+    request: Request,
+    output: PhantomData<fn() -> O>,
+}
+
+/// A request, whatever its result is.
+struct Request {
     session: SessionHandle,
     /// Distinguishes this request from others.
     ticket: u64,
@@ -78,15 +84,14 @@ pub struct RunRequest<O = AsText> {
     cancel: CancellationToken,
     /// The caller's own trace.
     from: CalledFrom,
-    output: PhantomData<fn() -> O>,
 }
 
 impl<O> fmt::Debug for RunRequest<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunRequest")
-            .field("session", &self.session)
-            .field("prompt", &self.prompt)
-            .field("key", &self.key)
+            .field("session", &self.request.session)
+            .field("prompt", &self.request.prompt)
+            .field("key", &self.request.key)
             .finish_non_exhaustive()
     }
 }
@@ -94,7 +99,7 @@ impl<O> fmt::Debug for RunRequest<O> {
 impl<O> RunRequest<O> {
     pub(crate) fn new(session: SessionHandle, prompt: Option<Prompt>) -> Self {
         let ticket = session.door.deps.ticket();
-        Self {
+        let request = Request {
             session,
             ticket,
             prompt,
@@ -107,8 +112,8 @@ impl<O> RunRequest<O> {
             validated_by: Vec::new(),
             cancel: CancellationToken::new(),
             from: CalledFrom::current(),
-            output: PhantomData,
-        }
+        };
+        Self { request, output: PhantomData }
     }
 
     /// Makes the request idempotent: a second prompt with the same key returns the first one's reply again,
@@ -121,13 +126,13 @@ impl<O> RunRequest<O> {
     /// conversation has continued without it, or the reply does not have the form that is required now
     /// ([`Self::output`]), the prompt is sent again.
     pub fn once(mut self, key: impl Into<String>) -> Self {
-        self.key = Some(key.into());
+        self.request.key = Some(key.into());
         self
     }
 
     /// Sets model settings for this request: they take precedence over the agent's settings.
     pub fn settings(mut self, settings: ModelSettings) -> Self {
-        self.settings = self.settings.merged(settings);
+        self.request.settings = self.request.settings.merged(settings);
         self
     }
 
@@ -139,7 +144,7 @@ impl<O> RunRequest<O> {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Rejection>,
     {
-        self.validators.push(judge);
+        self.request.validators.push(judge);
         self
     }
 
@@ -148,28 +153,32 @@ impl<O> RunRequest<O> {
     /// name is recorded with the prompt and applies after a restart too. If the agent has no validator with
     /// this name, the request fails with [`ConfigError::UnknownValidator`](crate::ConfigError).
     pub fn validated_by(mut self, name: impl Into<String>) -> Self {
-        self.validated_by.push(name.into());
+        self.request.validated_by.push(name.into());
         self
     }
 
     /// Sets how long the reply may take, including the wait in the inbox. After this time, the run is
     /// aborted, its partial output is kept, and the result is [`Error::TimedOut`].
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.request.timeout = Some(timeout);
         self
     }
 
     /// Sets the most that the run may cost, in US dollars, if it is lower than the agent's limit: see
     /// [`Agent::run_cost_limit_usd`](crate::Agent::run_cost_limit_usd).
     pub fn cost_limit_usd(mut self, usd: f64) -> Self {
-        self.cost_limit_usd = Some(usd);
+        self.request.cost_limit_usd = Some(usd);
         self
     }
 
     /// Returns a handle that aborts this request alone: before it is sent, while it waits, and during its
     /// run.
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle { session: self.session.clone(), ticket: self.ticket, cancel: self.cancel.clone() }
+        AbortHandle {
+            session: self.request.session.clone(),
+            ticket: self.request.ticket,
+            cancel: self.request.cancel.clone(),
+        }
     }
 
     async fn begin<R>(
@@ -177,7 +186,7 @@ impl<O> RunRequest<O> {
         wrapped: Option<bool>,
         read: impl FnOnce(BoxFuture<'static, Result<Reply>>) -> BoxFuture<'static, Result<R>>,
     ) -> Result<Run<R>> {
-        let (session, abort) = (self.session.clone(), self.abort_handle());
+        let (session, abort) = (self.request.session.clone(), self.abort_handle());
         let (link, recorded) = (Arc::default(), Arc::default());
         let reply = self.hand_over(Arc::clone(&link), Arc::clone(&recorded)).await?;
         Ok(Run { session, abort, link, recorded, wrapped, reply: Awaited::Reply(read(reply)) })
@@ -186,7 +195,7 @@ impl<O> RunRequest<O> {
     /// Sends the request, and waits for its reply. `link` learns which run it became before the run's first
     /// event is published.
     pub(crate) async fn send(self, link: Arc<RunLink>) -> Result<Reply> {
-        let _waiting = self.session.door.begin_wait()?;
+        let _waiting = self.request.session.door.begin_wait()?;
         self.hand_over(link, Arc::default()).await?.await
     }
 
@@ -197,7 +206,7 @@ impl<O> RunRequest<O> {
         link: Arc<RunLink>,
         recorded: Arc<SetOnce<EntryId>>,
     ) -> Result<BoxFuture<'static, Result<Reply>>> {
-        let Self {
+        let Request {
             session,
             ticket,
             prompt,
@@ -210,8 +219,7 @@ impl<O> RunRequest<O> {
             validated_by,
             cancel,
             from,
-            ..
-        } = self;
+        } = self.request;
         if prompt.as_ref().is_some_and(Prompt::is_empty) {
             return Err(Error::EmptyPrompt);
         }
@@ -277,47 +285,18 @@ impl RunRequest<AsText> {
     pub fn output_schema(mut self, schema: impl Into<Value>) -> RunRequest<AsType<Value>> {
         match OutputForm::of_schema(&schema.into()) {
             Ok(form) => self = self.with_form(&form),
-            Err(error) => self.form = Some(Err(error.into())),
+            Err(error) => self.request.form = Some(Err(error.into())),
         }
         self.typed()
     }
 
     fn typed<T>(self) -> RunRequest<AsType<T>> {
-        let Self {
-            session,
-            ticket,
-            prompt,
-            key,
-            settings,
-            timeout,
-            cost_limit_usd,
-            form,
-            validators,
-            validated_by,
-            cancel,
-            from,
-            ..
-        } = self;
-        RunRequest {
-            session,
-            ticket,
-            prompt,
-            key,
-            settings,
-            timeout,
-            cost_limit_usd,
-            form,
-            validators,
-            validated_by,
-            cancel,
-            from,
-            output: PhantomData,
-        }
+        RunRequest { request: self.request, output: PhantomData }
     }
 
     /// Requires an answer of this form; the result remains text.
     pub(crate) fn with_form(mut self, form: &OutputForm) -> Self {
-        self.form = Some(Ok(form.clone()));
+        self.request.form = Some(Ok(form.clone()));
         self
     }
 
@@ -339,7 +318,7 @@ impl RunRequest<AsText> {
     /// Streams the run: its events, its text, and then its reply. Nothing is sent before the stream is
     /// polled.
     pub fn stream(self) -> RunStream {
-        let (session, abort) = (self.session.clone(), self.abort_handle());
+        let (session, abort) = (self.request.session.clone(), self.abort_handle());
         RunStream::new(&session, None, abort, |link| self.send(link).boxed())
     }
 }
@@ -360,14 +339,14 @@ impl<T: DeserializeOwned + 'static> RunRequest<AsType<T>> {
 
     /// Like the stream of an untyped request, with the partial value of the answer.
     pub fn stream(self) -> RunStream<Typed<T>> {
-        let (session, abort, form) = (self.session.clone(), self.abort_handle(), self.typed_form());
+        let (session, abort, form) = (self.request.session.clone(), self.abort_handle(), self.typed_form());
         let is_wrapped = form.as_ref().is_ok_and(|form| form.is_wrapped);
         let send = |link| async move { read_output(self.send(link).await, &form?) }.boxed();
         RunStream::new(&session, Some(is_wrapped), abort, send)
     }
 
     fn typed_form(&self) -> Result<OutputForm> {
-        self.form.clone().expect("a typed request has a form")
+        self.request.form.clone().expect("a typed request has a form")
     }
 }
 

@@ -107,13 +107,13 @@ const BREAK: &str = "\n\n";
 
 /// The length of a run's text so far.
 #[derive(Debug, Default)]
-struct Shown {
+struct TextLength {
     bytes: usize,
     /// Where the newest message starts, including its break, while it is incomplete.
     message: Option<usize>,
 }
 
-impl Shown {
+impl TextLength {
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other event says anything of the text")]
     fn follow<R>(&mut self, item: &RunItem<R>, pieces: &mut VecDeque<TextPiece>) {
         match item {
@@ -160,7 +160,7 @@ pub struct RunStream<R = Reply> {
     stage: Stage,
     items: VecDeque<RunItem<R>>,
     pieces: VecDeque<TextPiece>,
-    shown: Shown,
+    shown: TextLength,
     /// The newest message before the run started: the prompt, if it is the run's.
     prompt: Option<Arc<Event>>,
     partial: Option<PartialOutput>,
@@ -226,7 +226,7 @@ impl<R> RunStream<R> {
             stage: Stage::Waiting,
             items: VecDeque::new(),
             pieces: VecDeque::new(),
-            shown: Shown::default(),
+            shown: TextLength::default(),
             prompt: None,
             partial: wrapped.map(PartialOutput::new),
         }

@@ -243,6 +243,8 @@ pub struct SessionQuery {
     runtime: Runtime,
     labels: Vec<(String, String)>,
     unfinished: bool,
+    with_working: bool,
+    with_trees: bool,
     with_questions: bool,
     parent: Parent,
     order: Order,
@@ -264,6 +266,8 @@ impl SessionQuery {
             runtime,
             labels: Vec::new(),
             unfinished: false,
+            with_working: false,
+            with_trees: false,
             with_questions: false,
             parent: Parent::Any,
             order: Order::Id,
@@ -284,6 +288,20 @@ impl SessionQuery {
     pub fn unfinished(mut self) -> Self {
         self.unfinished = true;
         self.parent = Parent::None;
+        self
+    }
+
+    /// After [`Self::unfinished`]: includes sessions whose actors are working right now.
+    pub fn with_working(mut self) -> Self {
+        self.with_working = true;
+        self
+    }
+
+    /// Puts the sessions below each selected session after it, callers before their sub-agents, the oldest
+    /// first. [`Self::limit`] counts the selected ones only. With [`Self::roots`], a session whose caller was
+    /// deleted is selected, too.
+    pub fn with_trees(mut self) -> Self {
+        self.with_trees = true;
         self
     }
 
@@ -359,7 +377,16 @@ impl SessionQuery {
     }
 
     async fn run(self) -> Result<Vec<SessionSummary>> {
-        let live: HashSet<String> = match self.unfinished {
+        Ok(self.found(false).await?.sessions)
+    }
+
+    /// Returns the sessions, and the position of the next page. With `counts`, all heads are read and counted.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store).
+    #[doc(hidden)]
+    pub async fn found(self, counts: bool) -> Result<SessionsFound> {
+        let live: HashSet<String> = match self.unfinished && !self.with_working {
             // Work in progress in this process is not unfinished, whether its actors are awake or not. Work
             // that is held back is.
             true => self.runtime.awaited().await?,
@@ -367,48 +394,31 @@ impl SessionQuery {
         };
         let deps = Arc::clone(self.runtime.deps());
         let store = deps.store.clone();
-        blocking(&deps, move || self.read(&store, &live)).await
+        blocking(&deps, move || self.read(&store, &live, counts)).await
     }
 
-    fn read(&self, store: &Store, live: &HashSet<String>) -> Result<Vec<SessionSummary>> {
-        let mut found = BTreeMap::new();
+    fn read(&self, store: &Store, live: &HashSet<String>, counts: bool) -> Result<SessionsFound> {
+        let mut page =
+            Page { query: self, store, live, selected: BTreeMap::new(), counts: SessionCounts::default() };
         let below = match &self.parent {
             Parent::Any | Parent::None => None,
             Parent::Is(parent) => Some(children(store, parent)?),
             Parent::Above(root) => Some(tree(store, root)?),
         };
         if let Some(below) = below {
-            below.into_iter().for_each(|(id, head)| self.consider(id, head, live, &mut found));
-            return Ok(found.into_values().collect());
+            below.into_iter().try_for_each(|(id, head)| page.consider(id, head))?;
+            return page.found();
         }
         let by_id = |cursor: &Cursor| cursor.id.clone();
-        let mut from = self.after.as_ref().filter(|_| self.order == Order::Id).map(by_id);
+        let mut from = self.after.as_ref().filter(|_| self.order == Order::Id && !counts).map(by_id);
         loop {
-            let page = store.page(from.as_deref(), PAGE)?;
-            let is_last = page.len() < PAGE;
-            from = page.last().map(|(id, _)| id.clone());
-            page.into_iter().for_each(|(id, head)| self.consider(id, head, live, &mut found));
-            if is_last || (self.order == Order::Id && found.len() >= self.limit) {
-                return Ok(found.into_values().collect());
-            }
-        }
-    }
-
-    /// Adds a selected session if it is among the first.
-    fn consider(
-        &self,
-        id: String,
-        head: Head,
-        live: &HashSet<String>,
-        found: &mut BTreeMap<Place, SessionSummary>,
-    ) {
-        let summary = SessionSummary::new(id, head);
-        let place = self.place(&summary.cursor());
-        let is_after = self.after.as_ref().is_none_or(|after| place > self.place(after));
-        if is_after && self.wants(&summary, live) {
-            found.insert(place, summary);
-            if found.len() > self.limit {
-                found.pop_last();
+            let heads = store.page(from.as_deref(), PAGE)?;
+            let is_last = heads.len() < PAGE;
+            from = heads.last().map(|(id, _)| id.clone());
+            heads.into_iter().try_for_each(|(id, head)| page.consider(id, head))?;
+            let is_full = self.order == Order::Id && page.selected.len() >= self.limit;
+            if is_last || is_full && !counts {
+                return page.found();
             }
         }
     }
@@ -425,17 +435,96 @@ impl SessionQuery {
 
     fn wants(&self, summary: &SessionSummary, live: &HashSet<String>) -> bool {
         let is_worked_on = || live.contains(&summary.id) && (summary.has_open_run || summary.waiting > 0);
-        let is_of_parent = match &self.parent {
-            Parent::None => summary.parent.is_none(),
-            // These were selected when they were read.
-            Parent::Any | Parent::Is(_) | Parent::Above(_) => true,
-        };
         let has = |(name, value): &(String, String)| summary.labels.get(name) == Some(value);
-        is_of_parent
-            && self.labels.iter().all(has)
+        self.labels.iter().all(has)
             && (!self.with_questions || summary.questions > 0)
             && (!self.unfinished || summary.is_unfinished && !is_worked_on())
     }
+}
+
+/// The result of a query.
+#[derive(Debug, Clone)]
+pub struct SessionsFound {
+    /// The sessions of one page.
+    pub sessions: Vec<SessionSummary>,
+    /// The position after which the next page begins, if there may be one.
+    pub next: Option<Cursor>,
+    /// The numbers of sessions among those that were read.
+    pub counts: SessionCounts,
+}
+
+/// Numbers of stored sessions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SessionCounts {
+    /// The sessions that match, without those below them, on this page and all later ones.
+    pub matching: usize,
+    /// All sessions of sub-agents.
+    pub of_sub_agents: usize,
+    /// All sessions of which entries are lost.
+    pub damaged: usize,
+}
+
+/// A page of a query while heads are read.
+struct Page<'a> {
+    query: &'a SessionQuery,
+    store: &'a Store,
+    live: &'a HashSet<String>,
+    selected: BTreeMap<Place, SessionSummary>,
+    counts: SessionCounts,
+}
+
+impl Page<'_> {
+    /// Counts a session, and adds a selected one if it is among the first.
+    fn consider(&mut self, id: String, head: Head) -> Result<()> {
+        let (query, summary) = (self.query, SessionSummary::new(id, head));
+        self.counts.of_sub_agents += usize::from(summary.parent.is_some());
+        self.counts.damaged += usize::from(summary.lost_from.is_some());
+        let place = query.place(&summary.cursor());
+        let is_after = query.after.as_ref().is_none_or(|after| place > query.place(after));
+        if is_after && query.wants(&summary, self.live) && self.has_parent(&summary)? {
+            self.counts.matching += 1;
+            self.selected.insert(place, summary);
+            if self.selected.len() > query.limit {
+                self.selected.pop_last();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the session's caller is one that the query names.
+    fn has_parent(&self, summary: &SessionSummary) -> Result<bool> {
+        Ok(match (&self.query.parent, &summary.parent) {
+            (Parent::None, Some(parent)) => self.query.with_trees && self.store.head(parent)?.is_none(),
+            // The others were selected when they were read.
+            (Parent::None, None) | (Parent::Any | Parent::Is(_) | Parent::Above(_), _) => true,
+        })
+    }
+
+    fn found(self) -> Result<SessionsFound> {
+        let is_full = self.selected.len() == self.query.limit;
+        let last = self.selected.last_key_value().filter(|_| is_full);
+        let next = last.map(|(_, summary)| summary.cursor());
+        let mut sessions = Vec::new();
+        for summary in self.selected.into_values() {
+            let id = summary.id.clone();
+            sessions.push(summary);
+            if self.query.with_trees {
+                add_below(self.store, &id, &mut sessions)?;
+            }
+        }
+        Ok(SessionsFound { sessions, next, counts: self.counts })
+    }
+}
+
+/// Adds the sessions below a session, callers before their sub-agents, the oldest first.
+fn add_below(store: &Store, id: &str, sessions: &mut Vec<SessionSummary>) -> Result<()> {
+    let mut below = children(store, id)?;
+    below.sort_by_key(|(_, head)| head.created_at_ms);
+    for (id, head) in below {
+        sessions.push(SessionSummary::new(id.clone(), head));
+        add_below(store, &id, sessions)?;
+    }
+    Ok(())
 }
 
 /// A session's sort key.

@@ -16,9 +16,9 @@ use crate::core::shared::SessionShared;
 
 /// The connection to the agent of one run. Clones lead to the same agent.
 #[derive(Clone)]
-pub(crate) struct AgentLine(Arc<Line>);
+pub(crate) struct AgentLine(Arc<Inner>);
 
-struct Line {
+struct Inner {
     deps: Weak<Deps>,
     shared: Weak<SessionShared>,
     end: Mutex<End>,
@@ -38,7 +38,7 @@ impl AgentLine {
         agent: ActorRef<Mail<AgentMessage>>,
     ) -> Self {
         let (deps, shared) = (Arc::downgrade(deps), Arc::downgrade(shared));
-        Self(Arc::new(Line { deps, shared, end: Mutex::new(End::Agent(agent)) }))
+        Self(Arc::new(Inner { deps, shared, end: Mutex::new(End::Agent(agent)) }))
     }
 
     fn end(&self) -> MutexGuard<'_, End> {

@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 
 use crate::agent::Agent;
 use crate::agent::hooks::Hooks;
-use crate::agent::live::Live;
+use crate::agent::live::ReloadedSettings;
 use crate::agent::shared_tools::SharedTools;
 use crate::core::consumers::Consumers;
 use crate::core::message::SupervisorMessage;
@@ -40,7 +40,7 @@ pub(crate) struct Deps {
     pub(crate) default_provider: String,
     pub(crate) compaction: RwLock<Arc<CompactionSettings>>,
     /// The source of settings that change while sessions are open.
-    pub(crate) live: Option<Live>,
+    pub(crate) live: Option<ReloadedSettings>,
     pub(crate) learned: Learned,
     /// The common budget of all sessions.
     pub(crate) purse: Purse,
@@ -121,7 +121,7 @@ impl Deps {
     }
 
     /// Returns the source of this agent's settings that change while sessions are open.
-    pub(crate) fn live_of<'a>(&'a self, agent: &'a Agent) -> Option<&'a Live> {
+    pub(crate) fn reloaded_of<'a>(&'a self, agent: &'a Agent) -> Option<&'a ReloadedSettings> {
         agent.live.as_deref().or(self.live.as_ref())
     }
 

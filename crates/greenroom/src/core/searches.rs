@@ -21,7 +21,7 @@ const PASSAGE_BYTES: usize = 400;
 /// How many sessions are listed at a time.
 const SESSIONS_AT_A_TIME: usize = 256;
 
-/// What is searched for.
+/// The searched words.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) words: String,
@@ -34,7 +34,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// What a program or a person searches for.
+    /// The search of a program or a person.
     pub(crate) fn by_program(words: String, limit: usize) -> Self {
         Self { words, limit, passage_bytes: PASSAGE_BYTES, only_compacted: false }
     }
@@ -145,7 +145,7 @@ fn update(index: &mut Index, store: &Store, session: &str, head: &Head) -> Resul
     let from = EntryId(index.entries());
     let new = match store.load(session, from) {
         Ok(new) => new,
-        // What can be read is searched.
+        // The readable entries are searched.
         Err(StoreError::Damaged { .. }) => store.salvage(session)?.entries,
         Err(error) => return Err(error.into()),
     };
@@ -165,21 +165,4 @@ fn active_from(store: &Store, session: &str, head: &Head) -> Result<EntryId> {
     let entry = store.get(session, &[active])?.pop();
     let first_kept = entry.and_then(|entry| entry.kind.as_compaction()?.first_kept);
     Ok(first_kept.unwrap_or(active))
-}
-
-/// Searches a store that no runtime uses: one session, or all.
-///
-/// # Errors
-/// The store's.
-pub fn recall_stored(
-    store: &Store,
-    session: Option<&str>,
-    query: &str,
-    limit: usize,
-) -> Result<Vec<Recalled>> {
-    let (searches, wanted) = (Searches::default(), Wanted::by_program(query.to_owned(), limit));
-    match session {
-        Some(session) => searches.find(store, session, &wanted),
-        None => searches.find_in_all(store, &wanted),
-    }
 }

@@ -104,11 +104,11 @@ struct Going {
     /// The model's output since its answer started.
     answer: Option<(u64, Vec<Delta>)>,
     /// The calls in progress.
-    calls: Vec<Call>,
+    calls: Vec<OpenCall>,
 }
 
 #[derive(Debug)]
-struct Call {
+struct OpenCall {
     at_ms: u64,
     id: String,
     name: String,
@@ -187,7 +187,7 @@ impl Going {
             }
             EventKind::MessageDiscarded => self.answer = None,
             EventKind::MessageEnd { message, .. } if message.role == Role::Assistant => self.answer = None,
-            EventKind::ToolStart { call_id, name, arguments } => self.calls.push(Call {
+            EventKind::ToolStart { call_id, name, arguments } => self.calls.push(OpenCall {
                 at_ms: now_ms(),
                 id: call_id.clone(),
                 name: name.clone(),

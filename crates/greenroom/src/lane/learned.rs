@@ -18,7 +18,7 @@ const DOUBT_AFTER_MS: u64 = 24 * 60 * 60 * 1_000;
 pub(crate) struct Learned {
     store: Store,
     facts: Arc<Mutex<HashMap<String, Option<Vec<u8>>>>>,
-    /// What this process has observed of each model.
+    /// The observations of this process about each model.
     seen: Mutex<HashMap<String, SeenLimits>>,
     /// Serialises writes. Each writes the facts known at that time, so an older fact never replaces a newer
     /// one.
@@ -35,7 +35,7 @@ struct LearnedLimit {
     served: Option<u64>,
 }
 
-/// What one process has observed of a model's limits.
+/// The observations of one process about a model's limits.
 #[derive(Debug, Clone, Copy, Default)]
 struct SeenLimits {
     /// The largest request that the server accepted, in tokens.

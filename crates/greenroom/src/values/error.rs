@@ -257,7 +257,7 @@ pub enum Error {
         session: String,
         /// The question's id.
         question: EntryId,
-        /// What is wrong with the answer, and what would fit.
+        /// The problem with the answer, and what would fit.
         reason: String,
     },
     /// Sub-agents would be nested too deeply.

@@ -1,4 +1,4 @@
-//! What a search in the logs of sessions found.
+//! The results of a search in the logs of sessions.
 
 use greenroom_kernel::EntryId;
 use schemars::JsonSchema;
@@ -14,7 +14,7 @@ pub struct Recalled {
     pub entry: EntryId,
     /// When it was recorded, in unix milliseconds.
     pub at_ms: u64,
-    /// Who said it: `user`, `assistant`, `tool` or `other`.
+    /// Its author: `user`, `assistant`, `tool` or `other`.
     pub role: String,
     /// The character of the entry's text at which `text` begins.
     pub from: usize,

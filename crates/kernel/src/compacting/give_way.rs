@@ -1,4 +1,4 @@
-//! What gives way without a summary: old tool results where they are enough, so that no summary is necessary; and if no
+//! Reductions without a summary: old tool results where they are enough, so that no summary is necessary; and if no
 //! summary helps, tool results, then the oldest messages, and finally nothing.
 //!
 //! Invariants: nothing here asks a model; instead of a summary, the newest content of a file never gives way; the cut is no larger than necessary to reach the target, if the
@@ -25,7 +25,7 @@ use crate::text::bounded;
 
 /// The minimum of the active request that is kept in the tightest window, in bytes.
 const REQUEST_BYTES_MIN: usize = 512;
-/// The share of the window for which a cut leaves room, so that a digest can stand in its place: one part in this many.
+/// The share of the window for which a cut leaves room, so that a digest can replace it: one part in this many.
 const DIGEST_SHARE: u64 = 10;
 
 impl Compacting {

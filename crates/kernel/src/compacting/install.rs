@@ -36,7 +36,7 @@ pub(super) enum Author {
 }
 
 impl Author {
-    /// Whether a digest, or if there is nothing in it a notice, stands in place of a summary.
+    /// Whether a digest, or if there is nothing in it a notice, takes the place of a summary.
     fn is_none(self) -> bool {
         match self {
             Self::Model | Self::Hook | Self::Opaque => false,
@@ -122,13 +122,13 @@ impl Compacting {
         plan.facts_max() + unused.min(plan.facts_max())
     }
 
-    /// Whether facts stand in place of a summary that no model writes.
+    /// Whether facts take the place of a summary that no model writes.
     pub(super) fn makes_digests(&self) -> bool {
         let settings = &self.params.settings;
         settings.ledger.is_some() && settings.strategy != Strategy::Truncate
     }
 
-    /// Returns how many tokens of facts (by our estimate) stand in place of a summary: as many as that may have,
+    /// Returns how many tokens of facts (by our estimate) take the place of a summary: as many as that may have,
     /// unless only a notice is wanted.
     pub(super) fn digest_max(&self, plan: &Plan) -> u64 {
         if !self.makes_digests() {
@@ -136,7 +136,7 @@ impl Compacting {
         }
         let cap = self.params.settings.summary_cap(self.params.window);
         let cap = to_estimate(cap, self.params.ratio);
-        // A digest that is no smaller than half of what it replaces is not worth the cut.
+        // A digest of more than half the size of what it replaces is not worth the cut.
         cap.min(plan.replaced_tokens / 2).max(plan.facts_max())
     }
 

@@ -23,7 +23,7 @@ use crate::summary::{self, SummaryKind};
 /// The output limit of a request to compact, in tokens, if there is room for it: the limit includes the model's thinking.
 const OUTPUT_TOKENS_WANTED: u64 = 8_192;
 
-/// How the provider of the session's model compacts conversations by itself.
+/// The own compaction of the provider of the session's model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NativeSupport {
     /// The session's own model, as an index into `CompactionParams::summarisers`.
@@ -94,7 +94,7 @@ impl Compacting {
     /// of ours is to be made too.
     pub(super) fn ask_natively(&mut self, plan: &Plan) -> (Vec<Effect>, bool) {
         let strategy = self.params.settings.strategy;
-        // What was cut earlier is read by our own summaries only.
+        // Earlier cuts are read by our own summaries only.
         let has_debt = !self.params.debt.is_empty() || !self.params.debt_left.is_empty();
         if self.native.was_tried || !strategy.is_native() || has_debt || self.rung == Rung::LastResort {
             return (Vec::new(), !self.native.is_alone());
@@ -122,7 +122,7 @@ impl Compacting {
     /// # Errors
     /// The model has no room for it.
     fn native_request(&mut self, plan: &Plan, support: NativeSupport) -> Result<SummaryRequest, String> {
-        // The rewrites stand after the messages that they kept.
+        // The rewrites come after the messages that they kept.
         let is_meant = |entry: &&Arc<Entry>| entry.id <= plan.last || !is_message(&entry.kind);
         let path: Vec<_> = self.params.path.iter().filter(is_meant).cloned().collect();
         let cap_tokens = self.params.settings.summary_cap(self.params.window);

@@ -58,7 +58,7 @@ pub struct CompactionParams {
     pub debt_left: Vec<EntryRange>,
     /// For a preparation, the size of the context, in tokens, at which the result will be installed.
     pub prepared_for: Option<u64>,
-    /// How the provider of the session's model compacts by itself; `None` if it does not.
+    /// The own compaction of the provider of the session's model; `None` if it has none.
     pub native: Option<NativeSupport>,
 }
 

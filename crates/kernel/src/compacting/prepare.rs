@@ -1,4 +1,4 @@
-//! A compaction that is prepared while the conversation goes on, and installed when one is due.
+//! A compaction that is prepared while the conversation continues, and installed when one is due.
 //!
 //! Life cycle: [`Compacting::prepare`] begins as [`Compacting::begin`] does, and what would be installed is held
 //! ([`Effect::Prepared`]); when a compaction is due, [`Compacting::adopt`] takes it over, whether it is still being
@@ -42,7 +42,7 @@ impl Compacting {
     }
 
     /// Takes a preparation over for a compaction that is due now, with these parameters. Returns the next effects; none
-    /// while its summaries are awaited. `None` if it is of no use for that compaction, which begins anew then.
+    /// while its summaries are awaited. `None` if it is useless for that compaction, which then starts from the beginning.
     pub fn adopt(&mut self, params: &CompactionParams) -> Option<Vec<Effect>> {
         if !self.fits(params) {
             return None;

@@ -336,7 +336,7 @@ impl Summaries {
         let mut pieces = summary::transcript(&source.entries);
         let most = window.min(to_estimate(window, self.ratio)) / WINDOW_SHARE;
         if let Some(body) = previous.filter(|body| !pieces.is_empty() && classes::tokens(body) > most) {
-            // Too large to stand whole beside a transcript: it is split and merged like the rest.
+            // Too large to be sent whole beside a transcript: it is split and merged like the rest.
             pieces.insert(0, format!("[Record]: {}", summary::escape_tags(body)));
             previous = None;
         }

@@ -22,13 +22,13 @@ pub enum Trigger {
     Overflow,
     /// A person or program asked.
     Manual,
-    /// The session goes on with a model of a smaller window.
+    /// The session continues with a model with a smaller window.
     ModelSwitch,
     /// A hook asked for it.
     Hook,
     /// A branch was left, and its summary comes along. Nothing is replaced.
     Branch,
-    /// What this version does not know: a newer program wrote it. It is read, and never recorded.
+    /// A value that this version does not know: a newer program wrote it. It is read, and never recorded.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
@@ -53,12 +53,12 @@ pub enum CompactionOutcome {
     Completed,
     /// The oldest part was cut without a summary.
     Truncated {
-        /// Why no model's summary stands there, as a fragment of a sentence.
+        /// Why there is no summary of a model, as a fragment of a sentence.
         reason: String,
     },
     /// A digest without a model was installed: the user's words and facts, verbatim.
     Digested {
-        /// Why no model's summary stands there, as a fragment of a sentence.
+        /// Why there is no summary of a model, as a fragment of a sentence.
         reason: String,
     },
     /// Tool results are sent shorter, and no message was replaced.
@@ -85,7 +85,7 @@ pub enum CompactionOutcome {
     Superseded,
     /// The actor that ran it died; the history is as it was.
     Interrupted,
-    /// What this version does not know: a newer program wrote it. It is read, and never recorded.
+    /// A value that this version does not know: a newer program wrote it. It is read, and never recorded.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,

@@ -17,7 +17,7 @@ pub enum RunOutcome {
     Completed,
     /// The user or the program interrupted it; what had come is kept.
     Aborted,
-    /// It could not go on.
+    /// It could not continue.
     Failed(Failure),
     /// The process or the agent died while it ran.
     Interrupted,
@@ -26,7 +26,7 @@ pub enum RunOutcome {
         /// Which guard, and its limit.
         reason: String,
     },
-    /// What this version does not know: a newer program wrote it. It is read, and never recorded.
+    /// A value that this version does not know: a newer program wrote it. It is read, and never recorded.
     Unknown,
 }
 

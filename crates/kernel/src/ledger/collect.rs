@@ -35,7 +35,7 @@ const STATE_BYTES_MAX: usize = 120;
 const SOLUTION_FILES_MAX: usize = 3;
 /// The longest item that a model wants to be kept, in bytes.
 const REMEMBERED_BYTES_MAX: usize = 480;
-/// What stands between an error and its solution.
+/// The text between an error and its solution.
 const SOLVED: &str = " → solved";
 /// The names under which tools take a command.
 const COMMAND_KEYS: [&str; 3] = ["command", "cmd", "script"];
@@ -107,7 +107,7 @@ impl<'e> Collector<'e> {
             self.user(id, &own);
         } else if let EntryKind::Message { message, .. } = &entry.kind {
             match &**message {
-                // What a program says is not the user's.
+                // A program's messages are not the user's.
                 Message::User(_) => {}
                 Message::Assistant(answer) => self.answer(id, answer),
                 Message::ToolResult(result) => self.result(id, result),

@@ -243,7 +243,7 @@ pub(crate) fn has_rule(text: &str) -> bool {
     found
 }
 
-/// What a model's sentence states.
+/// The kind of a model's statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Statement {
     Decision,
@@ -276,7 +276,7 @@ fn lowered(sentence: &str) -> String {
     sentence.replace('’', "'").to_lowercase()
 }
 
-/// Whether one of these signs stands in the text, as whole words.
+/// Whether the text contains one of these signs, as whole words.
 fn has_sign(lower: &str, signs: &[&str]) -> bool {
     let is_edge = |edge: Option<char>| edge.is_none_or(|c| !c.is_alphanumeric());
     signs.iter().any(|sign| {

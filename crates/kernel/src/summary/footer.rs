@@ -8,7 +8,7 @@ use super::escape_tags;
 use crate::files::FileOps;
 use crate::{ledger, skills, words};
 
-/// What stands before the active request.
+/// The text before the active request.
 const REQUEST_MARK: &str = "\n\nThe user's request in progress, word for word:\n<active-request>";
 /// How the active request and the lists of files begin.
 const REQUEST_AND_FILES: [&str; 4] =

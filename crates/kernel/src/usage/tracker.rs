@@ -238,7 +238,7 @@ impl Tracker {
     }
 }
 
-/// Returns the counts of the summary that stands in front of the active entries.
+/// Returns the counts of the summary in front of the active entries.
 fn summary_counts(frame: &RequestFrame, path: &[Arc<Entry>], active: &ActivePath<'_>) -> Counts {
     Counts::summary(active.compaction.map_or(0, |index| frame.resent.sent_tokens(&path[index])))
 }

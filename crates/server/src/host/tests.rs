@@ -159,7 +159,7 @@ async fn who_has_not_said_hello_has_short_lines_and_little_time() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     stream.write_all(say(3, "a".repeat(2 << 20)).as_bytes()).await.unwrap();
     let refused = answer(&mut stream).await.unwrap();
-    assert_eq!(refused["error"]["message"], json!("`client/hello` was said before"));
+    assert_eq!(refused["error"]["message"], json!("`client/hello` was already sent"));
     // Who says half a line, and no more.
     let mut silent = BufReader::new(place.connection());
     silent.write_all(b"{\"jsonrpc\":").await.unwrap();

@@ -137,7 +137,7 @@ pub struct PinsListed {
 pub struct Pinned {
     /// The message's entry.
     pub entry_id: EntryId,
-    /// Who said it: `user` or `assistant`.
+    /// Its author: `user` or `assistant`.
     pub role: String,
     /// The beginning of its text.
     pub text: String,

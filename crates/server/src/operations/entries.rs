@@ -10,7 +10,7 @@ use greenroom_kernel::entry::{CompactionOutcome, Delivery, EntryId, RunId, RunOu
 use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Carried, FactRecall, StopReason, ToolStatus, Usage};
-use greenroom_store::{Notice, SessionCopy, Store, StoreError};
+use greenroom_store::{LogPage, Notice, Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ use super::{Answer, Asked, ImageData, Nothing, Operation, Performed};
 mod conversion;
 
 /// The most entries of a page.
-const LIMIT_MAX: usize = 1_000;
+const LIMIT_MAX: u64 = 1_000;
 
 /// A page of a session's log.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -30,17 +30,17 @@ pub struct ReadEntries {
     /// The position of the first entry; 0 is the beginning.
     #[serde(default)]
     pub from: EntryId,
-    /// The most entries; at most 1000, which also holds where nothing is said.
+    /// The most entries: at most 1000, which is the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<usize>,
+    pub limit: Option<u64>,
 }
 
-/// Entries of a session, in order, and how it stands.
+/// Entries of a session, in order, and the session's state.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct EntryPage {
-    /// What is known of the session.
+    /// The session's summary.
     pub session: SessionSummary,
-    /// The inputs that wait to be taken up.
+    /// The inputs in the inbox.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<EntryId>,
     /// The entries.
@@ -48,26 +48,27 @@ pub struct EntryPage {
     /// The ranges of the whole log that are lost: the first entry, and the one after the last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<(EntryId, EntryId)>,
-    /// What `from` is for the next page, where one follows.
+    /// The `from` of the next page, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<EntryId>,
-    /// Whether it is live.
+    /// Whether the session is live.
     pub is_live: bool,
-    /// What it does, where it is live and that is known of the log that is given.
+    /// The session's status, if it is live and the status belongs to this log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
-    /// What the store is known to lack.
+    /// The known losses of the store.
     #[serde(flatten)]
     pub losses: StoreLosses,
 }
 
-/// What a store is known to lack.
+/// The known losses of a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StoreLosses {
-    /// Whether nobody knows what a damaged part of the journal held: sessions may lack their newest entries, or be missing.
+    /// Whether the content of a damaged part of the journal is unknown: sessions may be missing, or lack their newest
+    /// entries.
     #[serde(default)]
     pub is_uncertain: bool,
-    /// What was found when the store was opened and still holds, a line each.
+    /// Problems that were found when the store was opened and that remain, a line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
 }
@@ -106,22 +107,22 @@ pub struct LoggedEntry {
     /// As much of it as is reasoning, in tokens.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reasoning_tokens: u64,
-    /// What it is called in the file that it was imported from.
+    /// Its name in the file that it was imported from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// What it records.
+    /// Its content.
     #[serde(flatten)]
     pub kind: LoggedKind,
 }
 
-/// What an entry records.
+/// The content of an entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the fields are those of the kernel's entries, where they are explained")]
 pub enum LoggedKind {
-    /// The user said something.
+    /// A message of the user.
     User { content: Vec<LoggedBlock>, inbox: Option<EntryId>, is_steer: bool },
-    /// The model answered.
+    /// An answer of the model.
     Assistant {
         content: Vec<LoggedPart>,
         provider: String,
@@ -132,7 +133,7 @@ pub enum LoggedKind {
         stop_raw: Option<String>,
         error: Option<String>,
     },
-    /// A tool gave a result.
+    /// The result of a tool.
     ToolResult {
         call_id: String,
         tool_name: String,
@@ -140,7 +141,7 @@ pub enum LoggedKind {
         status: ToolStatus,
         touched: Vec<LoggedTouch>,
     },
-    /// The user ran a command.
+    /// A command that the user ran.
     Shell {
         command: String,
         output: String,
@@ -149,29 +150,29 @@ pub enum LoggedKind {
         truncated: bool,
         excluded: bool,
     },
-    /// A program put something before the model.
+    /// A program's message to the model.
     Custom { name: String, content: Vec<LoggedBlock>, display: bool },
-    /// What was said on a branch that was left.
+    /// A summary of a branch that was left.
     BranchSummary { from: EntryId, summary: String, files: LoggedFiles },
     /// The older part of the path was replaced, in the model's view.
     Compaction(Box<LoggedCompaction>),
-    /// A compaction no longer counts.
+    /// A compaction was undone.
     CompactionUndone { compaction: EntryId },
     /// Tool results were shortened, in the model's view.
     Prune { results: Vec<LoggedPruned>, trigger: Trigger, tokens_before: u64, tokens_after: u64 },
     /// An entry is kept by every compaction, or no longer is.
     Pin { entry: EntryId, pinned: bool },
-    /// Another model answers from here on.
+    /// Another model answers from this entry on.
     ModelChange { provider: String, model: String },
-    /// An entry has a name.
+    /// The name of an entry.
     Label { target: EntryId, label: Option<String> },
     /// A program's own record.
     Note { name: String, data: String },
-    /// Another agent has the conversation.
+    /// The conversation was handed to another agent.
     HandOff { from: String, to: String, sees: Sees },
-    /// Input arrived while something was under way.
+    /// Input that arrived while the session was busy.
     Inbox { delivery: Delivery, content: Vec<LoggedBlock> },
-    /// The conversation goes on from another entry.
+    /// The conversation continues from another entry.
     LeafMoved { to: Option<EntryId> },
     /// A compaction ended.
     CompactionEnded {
@@ -200,7 +201,7 @@ pub enum LoggedKind {
         #[serde(default)]
         compaction_bill: CompactionBill,
     },
-    /// An agent was called as a tool: it began, or it ended (`outcome`).
+    /// An agent that was called as a tool began, or ended (`outcome`).
     Child {
         call_id: String,
         name: String,
@@ -208,7 +209,7 @@ pub enum LoggedKind {
         started: Option<EntryId>,
         outcome: Option<RunOutcome>,
     },
-    /// A person is asked.
+    /// A question to a person.
     Question {
         run: RunId,
         call_id: String,
@@ -222,13 +223,13 @@ pub enum LoggedKind {
     QuestionEnded { question: EntryId, end: QuestionEnd },
 }
 
-/// A text or a picture.
+/// A text or an image.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LoggedBlock {
     /// A text.
     Text(String),
-    /// A picture.
+    /// An image.
     Image(ImageData),
 }
 
@@ -240,7 +241,7 @@ pub enum LoggedPart {
     Text(String),
     /// Reasoning.
     Reasoning(String),
-    /// Data that a provider wants back unchanged, and that is no content by itself: encrypted reasoning, a signature.
+    /// Data that a provider wants back unchanged, but that is not content: encrypted reasoning, a signature.
     OpaqueReasoning {
         /// The dialect of the provider.
         dialect: String,
@@ -333,9 +334,9 @@ pub struct LoggedNative {
 pub struct LoggedPruned {
     /// Its entry.
     pub entry: EntryId,
-    /// What stands for it.
+    /// The text in its place.
     pub text: String,
-    /// Whether its pictures stay.
+    /// Whether its images are kept.
     pub keeps_images: bool,
     /// Its size then, in tokens.
     pub tokens: u64,
@@ -346,32 +347,24 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl EntryPage {
-    /// A whole log, as it is read from a store beside whoever works with it.
-    pub fn of_copy(session_id: &str, copy: &SessionCopy, losses: StoreLosses) -> Self {
-        let SessionCopy { head, entries, lost } = copy;
-        Self {
-            session: SessionSummary::new(session_id.to_owned(), head.clone()),
+    /// The part of a log from a position on; `None` if there is no such session.
+    fn read(store: &Store, id: &str, from: EntryId, limit: u64) -> Result<Option<Self>, StoreError> {
+        let page = store.entries(id, from, limit)?;
+        Ok(page.map(|LogPage { head, entries, lost, next }| Self {
             waiting: head.inbox.clone(),
+            session: SessionSummary::new(id.to_owned(), head),
             entries: entries.iter().filter_map(LoggedEntry::of).collect(),
-            lost: lost.clone(),
-            next: None,
+            lost,
+            next,
             is_live: false,
             status: None,
-            losses,
-        }
-    }
-
-    /// The part of a log from a position on; `None` where there is no such session.
-    fn read(store: &Store, id: &str, from: EntryId, limit: usize) -> Result<Option<Self>, StoreError> {
-        let Some(copy) = store.copy_from(id, from)? else { return Ok(None) };
-        let mut copy = copy;
-        let next = copy.entries.get(limit).map(|entry| entry.id);
-        copy.entries.truncate(limit);
-        Ok(Some(Self { next, ..Self::of_copy(id, &copy, StoreLosses::default()) }))
+            losses: StoreLosses::default(),
+        }))
     }
 }
 
-/// What a live session does that has so many entries. One that has written since, or is about to, may do something else.
+/// The status of a live session, if it has this many entries. A session with other entries may have another status by
+/// now.
 pub fn status_of(state: &State, entries: u64) -> Option<Status> {
     Some(state.status).filter(|_| state.entries == entries)
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use greenroom::internal::SessionCounts;
+use greenroom::internal::SessionsFound;
 use greenroom::{Cursor, Event, FactSource, Order, Recalled, SessionSummary, State};
 use greenroom_formats::export_pi;
 use greenroom_kernel::entry::{Delivery, Entry, EntryId, EntryKind};
@@ -32,13 +34,20 @@ pub struct ListSessions {
     pub order: Option<Order>,
     /// Only sessions with all of these labels.
     pub labels: BTreeMap<String, String>,
-    /// Only sessions with unfinished work.
+    /// Only sessions with unfinished work that no actors are working on right now.
     pub unfinished: bool,
+    /// With `unfinished`: also those that actors are working on.
+    pub working: bool,
     /// Only sessions that no agent called.
     pub roots: bool,
     /// Only sessions below this one, at any depth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tree: Option<String>,
+    /// After each session come those below it, callers before their sub-agents, the oldest first; `limit` does not
+    /// count them. With `roots`, a session whose caller was deleted counts as a root.
+    pub trees: bool,
+    /// Whether to count sessions, for which every session's head is read.
+    pub counts: bool,
 }
 
 /// A page of sessions.
@@ -49,7 +58,10 @@ pub struct SessionPage {
     /// The `after` of the next page, if there may be one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// What the store is known to lack: then sessions may be missing.
+    /// The numbers of sessions, if they were requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<SessionCounts>,
+    /// The known losses of the store: sessions may be missing.
     #[serde(flatten)]
     pub losses: StoreLosses,
 }
@@ -68,7 +80,10 @@ impl ListSessions {
                 "after" => list.after = Some(value),
                 "order" => list.order = Some(value.parse().map_err(|_| wrong())?),
                 "unfinished" => list.unfinished = value.parse().map_err(|_| wrong())?,
+                "working" => list.working = value.parse().map_err(|_| wrong())?,
                 "roots" => list.roots = value.parse().map_err(|_| wrong())?,
+                "trees" => list.trees = value.parse().map_err(|_| wrong())?,
+                "counts" => list.counts = value.parse().map_err(|_| wrong())?,
                 "tree" => list.tree = Some(value),
                 "label" => {
                     let (name, value) = value.split_once(':').ok_or_else(wrong)?;
@@ -92,8 +107,14 @@ impl Operation for ListSessions {
         for (name, value) in self.labels {
             query = query.label(name, value);
         }
+        if self.working {
+            query = query.with_working();
+        }
         if self.roots {
             query = query.roots();
+        }
+        if self.trees {
+            query = query.with_trees();
         }
         if let Some(above) = self.tree {
             query = query.tree(above);
@@ -110,10 +131,10 @@ impl Operation for ListSessions {
         if let Some(limit) = self.limit {
             query = query.limit(limit);
         }
-        let sessions = query.await?;
-        let last = sessions.last().filter(|_| self.limit == Some(sessions.len()));
-        let next = last.map(|last| last.cursor().to_string());
-        Ok(Answer::Now(SessionPage { sessions, next, losses: StoreLosses::of(&asked) }))
+        let SessionsFound { sessions, next, counts } = query.found(self.counts).await?;
+        let counts = self.counts.then_some(counts);
+        let (next, losses) = (next.map(|next| next.to_string()), StoreLosses::of(&asked));
+        Ok(Answer::Now(SessionPage { sessions, next, counts, losses }))
     }
 }
 

@@ -5,11 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use greenroom::{Agent, Runtime};
+use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
+use greenroom_kernel::head::Head;
 use greenroom_simulator::{
     Answer as Said, ByPurpose, Function, SeenRequest, Simulator, SimulatorOptions, Summariser,
 };
 use greenroom_store::faults::MemoryFiles;
-use greenroom_store::{Store, StoreOptions};
+use greenroom_store::{Batch, Store, StoreOptions};
 use serde_json::{Value, json};
 
 use super::{Access, Answer, Asked, Refused, Runs, call, methods, schema};
@@ -270,6 +272,89 @@ async fn a_deletion_says_whether_the_bytes_are_on_the_disk_no_more() {
             "there is nothing to delete again: {again:?}"
         );
     }
+}
+
+/// A store in memory with these sessions, the newest last: the id, the caller, and whether its work is unfinished.
+async fn stored(sessions: &[(&str, Option<&str>, bool)]) -> Store {
+    let store = Store::memory();
+    for (at_ms, (id, parent, is_unfinished)) in (1..).zip(sessions) {
+        let kind = EntryKind::Note { kind: "n".into(), data: "{}".into() };
+        let (tokens, reasoning_tokens) = (1, 0);
+        let entry =
+            Entry { id: EntryId(0), parent: None, at_ms, tokens, reasoning_tokens, origin: None, kind };
+        let head = Head {
+            entries: 1,
+            created_at_ms: at_ms,
+            updated_at_ms: at_ms,
+            parent_session: parent.map(str::to_owned),
+            interrupted: is_unfinished.then_some(EntryId(0)),
+            labels: [("tenant".to_owned(), id[..1].to_owned())].into(),
+            ..Head::default()
+        };
+        let batch = Batch { entries: vec![entry.into()], head: head.into(), key: None };
+        store.append(id, batch).await.unwrap();
+    }
+    store
+}
+
+#[tokio::test]
+async fn sessions_are_listed_with_those_below_them_and_counted() {
+    let client = Client::on(
+        stored(&[
+            ("a", None, true),
+            ("a..0000000000000001", Some("a"), true),
+            ("a..0000000000000002", Some("a"), false),
+            ("a..0000000000000001..0000000000000003", Some("a..0000000000000001"), false),
+            ("b", None, false),
+            ("c", None, false),
+            ("gone..0000000000000004", Some("gone"), false),
+        ])
+        .await,
+    )
+    .await;
+    let (first, second) = ("a..0000000000000001", "a..0000000000000002");
+    let (third, orphan) = ("a..0000000000000001..0000000000000003", "gone..0000000000000004");
+    let tree = ["a", first, third, second];
+    for (params, wanted, matching) in [
+        (json!({}), vec!["a", first, third, second, "b", "c", orphan], 7),
+        (json!({ "roots": true }), vec!["a", "b", "c"], 3),
+        (json!({ "roots": true, "order": "newest", "limit": 2 }), vec!["c", "b"], 3),
+        (json!({ "roots": true, "trees": true }), [&tree[..], &["b", "c", orphan]].concat(), 4),
+        // The limit counts no session below another.
+        (json!({ "roots": true, "trees": true, "limit": 1 }), tree.to_vec(), 4),
+        (json!({ "roots": true, "order": "newest", "trees": true, "limit": 2 }), vec![orphan, "c"], 4),
+        (json!({ "roots": true, "trees": true, "labels": { "tenant": "a" } }), tree.to_vec(), 1),
+        (json!({ "unfinished": true, "trees": true }), tree.to_vec(), 1),
+        (json!({ "unfinished": true, "working": true, "limit": 0 }), vec![], 1),
+        (json!({ "tree": first }), vec![third], 1),
+    ] {
+        for counts in [true, false] {
+            let mut params = params.clone();
+            params["counts"] = json!(counts);
+            let (page, _) = client.ask("session/list", params.clone()).await.unwrap();
+            let ids: Vec<&str> =
+                page["sessions"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
+            assert_eq!(ids, wanted, "{params}");
+            let of_all = params.get("tree").is_none();
+            let below = if of_all { 4 } else { 1 };
+            let numbers = json!({ "matching": matching, "of_sub_agents": below, "damaged": 0 });
+            assert_eq!(page.get("counts"), counts.then_some(&numbers), "{params}");
+        }
+    }
+    // Pages follow one another, whatever stands below their last session.
+    let (mut seen, mut after) = (Vec::new(), Value::Null);
+    loop {
+        let params = json!({ "roots": true, "trees": true, "counts": true, "limit": 1, "after": after });
+        let (page, _) = client.ask("session/list", params).await.unwrap();
+        seen.push((page["sessions"][0]["id"].clone(), page["counts"]["matching"].clone()));
+        after = page["next"].clone();
+        if after.is_null() {
+            break;
+        }
+    }
+    let last = (Value::Null, json!(0));
+    let wanted = [("a", 4), ("b", 3), ("c", 2), (orphan, 1)].map(|(id, left)| (json!(id), json!(left)));
+    assert_eq!(seen, [&wanted[..], &[last]].concat());
 }
 
 /// `GREENROOM_WRITE_SCHEMAS=1 cargo test -p greenroom-server operations` writes it anew.

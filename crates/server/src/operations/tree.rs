@@ -1,6 +1,6 @@
 //! The branches of a session.
 //!
-//! Invariants: each entry on any path stands in exactly one branch.
+//! Invariants: each entry on any path belongs to exactly one branch.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct Branch {
     pub last: EntryId,
     /// The entry after which it begins.
     pub after: Option<EntryId>,
-    /// The number of branches below which it stands.
+    /// Its depth: the number of branches above it.
     pub depth: usize,
     /// Whether it ends at the current entry of the conversation, or before it.
     pub is_current: bool,

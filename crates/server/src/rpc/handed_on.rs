@@ -14,7 +14,7 @@ use crate::problem::{Problem, ProblemKind};
 mod tests;
 
 /// The error of a request that a host left open.
-const NOT_ANSWERED: &str = "the host ended before it answered; what was asked for may have been done";
+const NOT_ANSWERED: &str = "the host ended before it answered; the request may have been executed";
 /// The error of work that a host had accepted.
 const CUT_OFF: &str = "the host ended before the work was over; finished steps are kept, and nothing of it goes on by itself: \
                        `session/resume` goes on with a run";

@@ -25,7 +25,7 @@ use crate::check::{Broken, Rule};
 use crate::fault::hash;
 use crate::seen::SeenRequest;
 
-/// The models that check what came before a thinking block, by the beginning of their names.
+/// The models that check the messages before a thinking block, by the beginning of their names.
 const BINDING_MODELS: &[&str] = &["claude-opus-5-5", "claude-fable-5-1"];
 
 /// The beta feature without which a request may not decide about bound thinking.
@@ -47,7 +47,7 @@ const OTHER_FEATURES: &[&str] = &[
     "structured-outputs-2025-11-13",
 ];
 
-/// What a request for a compaction may not carry.
+/// The fields that a request for a compaction must not have.
 const NOT_WITH_COMPACTION: &[&str] = &["context_management", "stop_sequences"];
 
 /// The fields of a body that are read. All others are extra.
@@ -211,7 +211,7 @@ struct Reader {
     is_binding: bool,
     /// Whether it drops thinking that is bound to something else, instead of refusing it.
     drops: bool,
-    /// What was dropped, as the answer says it.
+    /// What was dropped, as reported in the answer.
     dropped: Vec<Value>,
     /// Whether the beta feature of compactions is on.
     takes_compactions: bool,
@@ -324,7 +324,7 @@ impl Reader {
         }
     }
 
-    /// Reads a compaction, which stands for everything before it.
+    /// Reads a compaction, which replaces everything before it.
     fn compaction(&mut self, index: usize, at: usize, block: &Value) -> Option<String> {
         let content = string(block, "content");
         let fields: Vec<&str> =

@@ -51,7 +51,7 @@ pub(super) fn counted(protocol: Protocol, path: &str, body: &[u8]) -> (String, V
         broken.push((Rule::Setting, format!("{name}: Extra inputs are not permitted")));
     }
     match protocol {
-        // What only a request for an answer must have.
+        // Fields that only a request for an answer must have.
         Protocol::Anthropic => {
             fields.insert("max_tokens".to_owned(), u32::MAX.into());
         }

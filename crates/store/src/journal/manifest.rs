@@ -25,7 +25,7 @@ pub(crate) struct Listed {
     pub(crate) order: u64,
     /// The start value of the segment's crcs, as in its header.
     pub(crate) seed: u32,
-    pub(crate) state: State,
+    pub(crate) state: SegmentState,
 }
 
 impl Listed {
@@ -37,7 +37,7 @@ impl Listed {
 
 /// The state of a listed segment. Lengths and offsets are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum SegmentState {
     /// The segment is being written to. At least `floor` bytes of it had been synced when the list was
     /// written.
     Active { floor: u64 },
@@ -84,7 +84,7 @@ impl Manifest {
     pub(super) fn encode(&self) -> Vec<u8> {
         let count = u32::try_from(self.segments.len()).expect("far fewer than 4 billion segments");
         let tells_losses =
-            !self.unknown.is_empty() || self.segments.iter().any(|listed| listed.state == State::Lost);
+            !self.unknown.is_empty() || self.segments.iter().any(|listed| listed.state == SegmentState::Lost);
         let version = if tells_losses { VERSION_WITH_LOSSES } else { FORMAT_VERSION };
         let mut bytes = Vec::new();
         bytes.extend(MAGIC.to_le_bytes());
@@ -93,10 +93,10 @@ impl Manifest {
         bytes.extend(count.to_le_bytes());
         for listed in &self.segments {
             let (state, length, frames, digest) = match listed.state {
-                State::Active { floor } => (0, floor, 0, 0),
-                State::Sealed { length, frames, digest } => (1, length, frames, digest),
-                State::Abandoned { length } => (2, length, 0, 0),
-                State::Lost => (3, 0, 0, 0),
+                SegmentState::Active { floor } => (0, floor, 0, 0),
+                SegmentState::Sealed { length, frames, digest } => (1, length, frames, digest),
+                SegmentState::Abandoned { length } => (2, length, 0, 0),
+                SegmentState::Lost => (3, 0, 0, 0),
             };
             bytes.extend(listed.id.to_le_bytes());
             bytes.extend(listed.order.to_le_bytes());
@@ -145,10 +145,10 @@ impl Manifest {
             let (number, length) = (cursor.u8()?, cursor.u64()?);
             let (frames, digest) = (cursor.u64()?, cursor.u32()?);
             let state = match number {
-                0 => State::Active { floor: length },
-                1 => State::Sealed { length, frames, digest },
-                2 => State::Abandoned { length },
-                3 => State::Lost,
+                0 => SegmentState::Active { floor: length },
+                1 => SegmentState::Sealed { length, frames, digest },
+                2 => SegmentState::Abandoned { length },
+                3 => SegmentState::Lost,
                 _ => return None,
             };
             segments.push(Listed { id, order, seed, state });
@@ -165,9 +165,10 @@ impl Manifest {
 
     /// Checks the conditions for writing a list.
     fn check(&self) -> Result<(), StoreError> {
-        let actives = self.segments.iter().filter(|listed| matches!(listed.state, State::Active { .. }));
+        let actives =
+            self.segments.iter().filter(|listed| matches!(listed.state, SegmentState::Active { .. }));
         let is_last_active =
-            self.segments.last().is_some_and(|listed| matches!(listed.state, State::Active { .. }));
+            self.segments.last().is_some_and(|listed| matches!(listed.state, SegmentState::Active { .. }));
         let are_ordered = self.segments.windows(2).all(|pair| pair[0].order < pair[1].order);
         let are_below_next = self.segments.iter().all(|listed| listed.id < self.next_id);
         StoreError::ensure(

@@ -1,7 +1,7 @@
 //! The journal's bytes: segments and the manifest, whole and damaged.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use super::manifest::{Listed, Manifest, State, UnknownLoss};
+use super::manifest::{Listed, Manifest, SegmentState, UnknownLoss};
 use super::{
     FORMAT_VERSION, Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, Trailer, footer,
     read_footer, scan,
@@ -188,9 +188,9 @@ fn journal_bytes_never_change() {
     let manifest = Manifest {
         next_id: 4,
         segments: vec![
-            listed(1, State::Sealed { length: 100, frames: 2, digest: 3 }),
-            listed(2, State::Abandoned { length: 200 }),
-            listed(3, State::Active { floor: 40 }),
+            listed(1, SegmentState::Sealed { length: 100, frames: 2, digest: 3 }),
+            listed(2, SegmentState::Abandoned { length: 200 }),
+            listed(3, SegmentState::Active { floor: 40 }),
         ],
         unknown: Vec::new(),
     };
@@ -203,8 +203,8 @@ fn a_list_that_tells_of_losses_has_a_version_of_its_own() {
     let manifest = Manifest {
         next_id: 3,
         segments: vec![
-            Listed { id: 1, order: 1, seed: 9, state: State::Lost },
-            Listed { id: 2, order: 2, seed: 8, state: State::Active { floor: 40 } },
+            Listed { id: 1, order: 1, seed: 9, state: SegmentState::Lost },
+            Listed { id: 2, order: 2, seed: 8, state: SegmentState::Active { floor: 40 } },
         ],
         unknown: vec![
             UnknownLoss { segment: 1, offset: 0, is_accepted: true },

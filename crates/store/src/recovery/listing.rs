@@ -11,7 +11,7 @@ use super::{LostRange, Recovery};
 use crate::error::{Notice, StoreError};
 use crate::files::{OpenMode, read_all, read_at};
 use crate::journal::list::FrameList;
-use crate::journal::manifest::{Listed, Manifest, State};
+use crate::journal::manifest::{Listed, Manifest, SegmentState};
 use crate::journal::segments::Segments;
 use crate::journal::sessions::SegmentSessions;
 use crate::journal::{
@@ -55,7 +55,7 @@ impl Recovery<'_> {
                 drop(SegmentSessions::forget(self.files(), &self.segments.dir, id));
             }
         }
-        for listed in self.manifest.segments.iter().filter(|listed| listed.state != State::Lost) {
+        for listed in self.manifest.segments.iter().filter(|listed| listed.state != SegmentState::Lost) {
             self.segments.add(listed.id, listed.seed, None);
         }
         Ok(())
@@ -151,13 +151,13 @@ impl Recovery<'_> {
             .into_values()
             .map(|(header, trailer, length)| {
                 let state = match trailer {
-                    _ if Some(header.order) == last => State::Active { floor: 0 },
-                    Some(trailer) => State::Sealed {
+                    _ if Some(header.order) == last => SegmentState::Active { floor: 0 },
+                    Some(trailer) => SegmentState::Sealed {
                         length: trailer.footer_offset,
                         frames: trailer.frames,
                         digest: trailer.digest,
                     },
-                    None => State::Abandoned { length },
+                    None => SegmentState::Abandoned { length },
                 };
                 Listed { id: header.id, order: header.order, seed: header.seed, state }
             })
@@ -184,7 +184,7 @@ impl Recovery<'_> {
         known
             .filter(|record| !by_order.contains_key(&record.header.order))
             .map(|SegmentSessions { header: SegmentHeader { id, order, seed }, until, .. }| {
-                let state = State::Abandoned { length: until };
+                let state = SegmentState::Abandoned { length: until };
                 (order, Listed { id, order, seed, state })
             })
             .collect::<BTreeMap<_, _>>()
@@ -204,11 +204,11 @@ impl Recovery<'_> {
             let reason = format!("it did not list segment {id}, which holds frames");
             self.notices.push(Notice::ManifestRebuilt { reason });
             for listed in &mut self.manifest.segments {
-                if let State::Active { .. } = listed.state {
-                    listed.state = State::Abandoned { length: u64::MAX };
+                if let SegmentState::Active { .. } = listed.state {
+                    listed.state = SegmentState::Abandoned { length: u64::MAX };
                 }
             }
-            let state = State::Active { floor: 0 };
+            let state = SegmentState::Active { floor: 0 };
             self.manifest.segments.push(Listed { id, order: header.order, seed: header.seed, state });
             self.is_manifest_changed = true;
             return Ok(());
@@ -232,13 +232,13 @@ impl Recovery<'_> {
     pub(super) fn verify_sealed(&mut self) -> Result<(), StoreError> {
         for listed in self.manifest.segments.clone() {
             let (expected, length) = match listed.state {
-                State::Active { .. } => continue,
-                State::Lost => {
+                SegmentState::Active { .. } => continue,
+                SegmentState::Lost => {
                     self.take_back(&listed)?;
                     continue;
                 }
-                State::Sealed { length, frames, digest } => (Some((frames, digest)), length),
-                State::Abandoned { length } => (None, length),
+                SegmentState::Sealed { length, frames, digest } => (Some((frames, digest)), length),
+                SegmentState::Abandoned { length } => (None, length),
             };
             let Some(ends) = self.ends(listed.id)? else {
                 self.lose_segment(listed.id);
@@ -275,13 +275,13 @@ impl Recovery<'_> {
         let frames = record.map(|record| record.missing(&[], SEGMENT_HEADER_BYTES)).unwrap_or_default();
         let mut range = LostRange::new(id, 0, u64::MAX, frames);
         range.others_possible = match listed.state {
-            State::Sealed { length, .. } | State::Abandoned { length } => known_until < length,
+            SegmentState::Sealed { length, .. } | SegmentState::Abandoned { length } => known_until < length,
             // More may have been written since the record was.
-            State::Active { .. } | State::Lost => true,
+            SegmentState::Active { .. } | SegmentState::Lost => true,
         };
         self.lost.push(range);
         if let Some(listed) = self.manifest.get_mut(id) {
-            listed.state = State::Lost;
+            listed.state = SegmentState::Lost;
         }
         self.segments.remove(id);
         self.is_manifest_changed = true;
@@ -295,7 +295,7 @@ impl Recovery<'_> {
         }
         let Trailer { frames, digest, footer_offset: length, .. } = trailer;
         if let Some(listed) = self.manifest.get_mut(listed.id) {
-            listed.state = State::Sealed { length, frames, digest };
+            listed.state = SegmentState::Sealed { length, frames, digest };
         }
         self.manifest.unknown.retain(|unknown| unknown.segment != listed.id);
         self.segments.add(listed.id, listed.seed, None);
@@ -306,7 +306,7 @@ impl Recovery<'_> {
     /// Lists a segment as abandoned, with frames in its first `length` bytes.
     pub(super) fn abandon(&mut self, id: u64, length: u64) {
         if let Some(listed) = self.manifest.get_mut(id) {
-            listed.state = State::Abandoned { length };
+            listed.state = SegmentState::Abandoned { length };
             self.is_manifest_changed = true;
         }
     }

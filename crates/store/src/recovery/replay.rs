@@ -10,7 +10,7 @@ use super::{LostRange, OpenedActive, Recovery, STAGED_BYTES_MAX};
 use crate::error::StoreError;
 use crate::index::Checkpoint;
 use crate::indexer::{Effect, Indexer};
-use crate::journal::manifest::{Listed, State};
+use crate::journal::manifest::{Listed, SegmentState};
 use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES, Scan, first_chain, parse, scan};
 use crate::record;
 
@@ -39,16 +39,16 @@ impl Recovery<'_> {
                 continue;
             }
             let length = match listed.state {
-                State::Sealed { length, .. } | State::Abandoned { length } => length,
-                State::Active { .. } => continue,
-                State::Lost => {
+                SegmentState::Sealed { length, .. } | SegmentState::Abandoned { length } => length,
+                SegmentState::Active { .. } => continue,
+                SegmentState::Lost => {
                     self.replay_lost(indexer, &listed)?;
                     continue;
                 }
             };
             // The checkpoint is behind everything that the segment has. An abandoned one may have lost more
             // than it has.
-            if from >= length && matches!(listed.state, State::Sealed { .. }) {
+            if from >= length && matches!(listed.state, SegmentState::Sealed { .. }) {
                 continue;
             }
             let Some(bytes) = self.read_segment(listed.id)? else { continue };
@@ -67,7 +67,7 @@ impl Recovery<'_> {
     /// Adds what an earlier start found cut off from a segment, and reported. Only its consequences are
     /// applied again.
     fn take_earlier_cut(&mut self, listed: &Listed, scanned: &Scan) {
-        let State::Abandoned { .. } = listed.state else { return };
+        let SegmentState::Abandoned { .. } = listed.state else { return };
         if self.lost.iter().any(|range| range.segment == listed.id) {
             return;
         }

@@ -10,7 +10,7 @@ use super::Recovery;
 use crate::error::{Notice, StoreError};
 use crate::index::{Checkpoint, Index, SegmentRow};
 use crate::journal::SEGMENT_HEADER_BYTES;
-use crate::journal::manifest::State;
+use crate::journal::manifest::SegmentState;
 
 /// Summary of an index that agrees with the list of segments. Whether it agrees with the frames is not known
 /// before they are read.
@@ -105,15 +105,17 @@ impl Recovery<'_> {
             let row = segments.get(&listed.id);
             let does_fit = match (listed.state, row) {
                 // The index may still know what it held, and determines which sessions lost it.
-                (State::Lost, _) => true,
+                (SegmentState::Lost, _) => true,
                 // It was begun after the newest segment that the index knows. One in the position of another
                 // was rewritten.
                 (_, None) => listed.order > end.order,
-                (State::Sealed { frames, digest, .. }, Some(row)) => {
+                (SegmentState::Sealed { frames, digest, .. }, Some(row)) => {
                     row.seed == listed.seed
                         && (listed.order >= end.order || (row.frames, row.digest) == (frames, digest))
                 }
-                (State::Active { .. } | State::Abandoned { .. }, Some(row)) => row.seed == listed.seed,
+                (SegmentState::Active { .. } | SegmentState::Abandoned { .. }, Some(row)) => {
+                    row.seed == listed.seed
+                }
             };
             if !does_fit {
                 return Err(format!("it does not fit segment {}", listed.id));

@@ -368,6 +368,13 @@ fn an_entry_behind_the_last_is_told_to_be_missing() {
             "{missing:?}"
         );
         assert_eq!(store.load("one", EntryId(far)).unwrap(), []);
+        let page = store.entries("one", EntryId(far), 1).unwrap().unwrap();
+        assert_eq!((page.entries, page.next), (Vec::new(), None));
     }
+    for (from, limit, len, next) in [(0, 1, 1, Some(1)), (0, 2, 2, None), (1, 9, 1, None)] {
+        let page = store.entries("one", EntryId(from), limit).unwrap().unwrap();
+        assert_eq!((page.entries.len(), page.next.map(|next| next.0)), (len, next), "{from}, {limit}");
+    }
+    assert_eq!(store.entries("two", EntryId(0), 1).unwrap(), None);
     assert_eq!(texts(&store, "one", 0).unwrap(), ["a", "b"]);
 }

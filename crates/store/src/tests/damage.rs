@@ -429,6 +429,20 @@ fn a_hole_below_the_live_context_does_not_cost_what_comes_after() {
     assert!(matches!(texts(&store, "one", 0), Err(StoreError::Damaged { entry: EntryId(2), .. })));
     let salvaged = store.salvage("one").unwrap();
     assert_eq!((salvaged.entries.len(), salvaged.lost), (9, vec![(EntryId(2), EntryId(3))]));
+    // A page has what is left of its part, and the losses of the whole session.
+    for (from, limit, ids, next) in [
+        (0, 4, &[0, 1, 3][..], Some(4)),
+        (2, 1, &[], Some(3)),
+        (4, 6, &[4, 5, 6, 7, 8, 9], None),
+        (8, 100, &[8, 9], None),
+        (10, 1, &[], None),
+        (12, u64::MAX, &[], None),
+    ] {
+        let page = store.entries("one", EntryId(from), limit).unwrap().unwrap();
+        let found: Vec<u64> = page.entries.iter().map(|entry| entry.id.0).collect();
+        assert_eq!((found.as_slice(), page.next.map(|next| next.0)), (ids, next), "{from}, {limit}");
+        assert_eq!(page.lost, [(EntryId(2), EntryId(3))], "{from}, {limit}");
+    }
     let head = wait(store.accept_loss("one")).unwrap();
     assert_eq!(head.entries, 10);
     append(&store, "one", batch(10, &["on"])).unwrap();

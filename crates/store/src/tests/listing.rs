@@ -11,7 +11,7 @@ use greenroom_kernel::EntryId;
 use super::world::{World, append, batch, texts, wait};
 use crate::faults::{EIO, Fault};
 use crate::files::{File, Files, OpenMode};
-use crate::journal::manifest::{Manifest, State};
+use crate::journal::manifest::{Manifest, SegmentState};
 use crate::journal::{SEGMENT_HEADER_BYTES, SegmentHeader, read_footer};
 use crate::{Notice, Store, StoreError};
 
@@ -231,7 +231,9 @@ fn of_two_segments_in_the_same_place_the_new_one_counts_if_it_is_whole() {
 #[test]
 fn a_damaged_footer_costs_no_entry_and_is_said_once() {
     let world = filled();
-    let State::Sealed { length, .. } = manifest(&world).segments[0].state else { panic!("it is sealed") };
+    let SegmentState::Sealed { length, .. } = manifest(&world).segments[0].state else {
+        panic!("it is sealed")
+    };
     world.memory.damage(&world.segment(1), |bytes| *bytes.last_mut().unwrap() ^= 1).unwrap();
     let (store, notices) = world.open();
     let damaged = |offset, sessions| Notice::Damaged { segment: 1, offset, sessions, others_possible: false };

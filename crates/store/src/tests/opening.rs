@@ -8,7 +8,7 @@ use greenroom_kernel::EntryId;
 
 use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
 use crate::faults::{EIO, Fault};
-use crate::journal::manifest::{Manifest, State};
+use crate::journal::manifest::{Manifest, SegmentState};
 use crate::journal::{Frame, FrameKind, NewFrame, Scan, SegmentHeader, scan};
 use crate::record::{self, StoredRecord};
 use crate::{Batch, Notice, StoreError};
@@ -375,8 +375,8 @@ fn a_damaged_sealed_segment_is_listed_as_abandoned_and_the_others_stay_sealed() 
     assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(1), EntryId(2))]);
     let manifest = Manifest::load(&world.memory, &world.dir.path().join("journal")).unwrap().unwrap();
     let states = manifest.segments.iter().map(|listed| (listed.id, listed.state));
-    for (id, state) in states.filter(|(_, state)| !matches!(state, State::Active { .. })) {
-        assert_eq!(matches!(state, State::Abandoned { .. }), id == 2, "segment {id}: {state:?}");
+    for (id, state) in states.filter(|(_, state)| !matches!(state, SegmentState::Active { .. })) {
+        assert_eq!(matches!(state, SegmentState::Abandoned { .. }), id == 2, "segment {id}: {state:?}");
     }
     assert!(manifest.segments.len() > 4, "{manifest:?}");
     drop(store);

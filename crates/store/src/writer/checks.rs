@@ -1,4 +1,4 @@
-//! What is checked around each write of a group.
+//! The checks around each write of a group.
 //!
 //! Invariants: a check writes nothing. One that fails because the segment's file is not as expected marks its tail as
 //! wrong, so that the next group goes to a new segment.
@@ -29,10 +29,7 @@ impl Writer {
                 }
                 Effect::Quarantined { head } | Effect::LossAccepted { head } => {
                     let is_counted = frame.sequence == head.entries && frame.count == 0;
-                    StoreError::ensure(
-                        is_counted,
-                        "the record of a loss stands behind the entries that are left",
-                    )?;
+                    StoreError::ensure(is_counted, "the record of a loss comes after the remaining entries")?;
                 }
                 Effect::Part { batch } | Effect::Commit { batch, .. } => {
                     let begins = self.part_begins_at(session, *batch)?;

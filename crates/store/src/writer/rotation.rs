@@ -9,7 +9,7 @@ use crate::bytes::to_u64;
 use crate::error::StoreError;
 use crate::files::{File, write_all_at};
 use crate::journal::frames::Frames;
-use crate::journal::manifest::{Listed, State};
+use crate::journal::manifest::{Listed, SegmentState};
 use crate::journal::segments::random_seed;
 use crate::journal::{SEGMENT_HEADER_BYTES, SegmentHeader, are_contiguous, first_chain, footer};
 
@@ -65,7 +65,9 @@ impl Writer {
                     return Err(error);
                 }
             },
-            Rotation::Abandon => State::Abandoned { length: self.active.end.max(self.active.frames_end()) },
+            Rotation::Abandon => {
+                SegmentState::Abandoned { length: self.active.end.max(self.active.frames_end()) }
+            }
         };
         let before = self.manifest.clone();
         if let Some(listed) = self.manifest.get_mut(self.active.id) {
@@ -75,7 +77,7 @@ impl Writer {
             self.list = None;
             self.note_sessions(header, self.active.frames.iter());
         }
-        let state = State::Active { floor: SEGMENT_HEADER_BYTES };
+        let state = SegmentState::Active { floor: SEGMENT_HEADER_BYTES };
         self.manifest.segments.push(Listed { id: header.id, order: header.order, seed: header.seed, state });
         if let Err(error) = self.manifest.store(self.segments.files.as_ref(), &self.segments.dir) {
             // Either list may be on the disk now. The old one is written again before anything else happens.
@@ -93,7 +95,7 @@ impl Writer {
     }
 
     /// Writes the footer of the active segment. Returns the state to list the segment with.
-    fn seal(&mut self) -> Result<State, StoreError> {
+    fn seal(&mut self) -> Result<SegmentState, StoreError> {
         let Active { end: length, chain: digest, ref frames, .. } = self.active;
         if let Err(error) = StoreError::ensure(
             are_contiguous(frames.iter(), length),
@@ -102,7 +104,7 @@ impl Writer {
             self.tail = Tail::Wrong;
             return Err(error);
         }
-        let state = State::Sealed { length, frames: to_u64(frames.len()), digest };
+        let state = SegmentState::Sealed { length, frames: to_u64(frames.len()), digest };
         let bytes = footer(frames.iter(), length, digest);
         let written = write_all_at(self.active.file.as_ref(), &bytes, length);
         if let Err(error) = written.and_then(|()| self.active.file.sync()) {

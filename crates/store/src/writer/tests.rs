@@ -18,7 +18,7 @@ use crate::files::{Files, RealFiles};
 use crate::index::Index;
 use crate::journal::SEGMENT_HEADER_BYTES;
 use crate::journal::list::FrameList;
-use crate::journal::manifest::{Listed, State};
+use crate::journal::manifest::{Listed, SegmentState};
 use crate::journal::sessions::SegmentSessions;
 use crate::lock::DirectoryLock;
 use crate::record::{self, StoredRecord};
@@ -176,7 +176,7 @@ fn bytes_behind_the_last_frame_stop_the_write_and_are_never_read() {
     let end = writer.active.end;
     assert_eq!(goes_on(&world, writer), []);
     let manifest = crate::journal::manifest::Manifest::load(&world.memory, &world.dir.path().join("journal"));
-    assert_eq!(manifest.unwrap().unwrap().segments[0].state, State::Abandoned { length: end });
+    assert_eq!(manifest.unwrap().unwrap().segments[0].state, SegmentState::Abandoned { length: end });
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn a_list_of_segments_that_contradicts_itself_is_not_written() {
     let refused = append_one(&mut writer, "one", batch(2, &["wrong"]));
     assert_eq!(refused_by(&refused), Some("the next segment's number is free"));
     writer.manifest.next_id = 2;
-    let (before, state) = (listed.order.checked_add(1).unwrap(), State::Abandoned { length: 40 });
+    let (before, state) = (listed.order.checked_add(1).unwrap(), SegmentState::Abandoned { length: 40 });
     writer.manifest.segments.insert(0, Listed { id: 0, order: before, state, ..listed });
     let refused = append_one(&mut writer, "one", batch(2, &["wrong"]));
     assert_eq!(refused_by(&refused), Some("the listed segments are in order"));

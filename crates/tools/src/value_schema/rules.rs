@@ -151,7 +151,7 @@ impl Bound {
     }
 }
 
-/// What is counted in a value.
+/// The parts of a value that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Measure {
     Characters,

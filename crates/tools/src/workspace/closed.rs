@@ -39,11 +39,11 @@ pub(super) struct Closed {
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
-    /// What existed when the workspace was opened: it stays closed when it is renamed.
+    /// Files and folders that existed when the workspace was opened; they stay closed when they are renamed.
     first: Option<Id>,
 }
 
-/// What is closed at one moment.
+/// The closed files and folders at one moment.
 pub(super) struct ClosedNow {
     root: Id,
     ids: Vec<Id>,

@@ -64,17 +64,17 @@ pub(super) async fn talk(
     (backend, events): Opened,
 ) -> Result<bool> {
     let view = View::new(Screen::stdout(global.color), Some(Screen::stdout(global.color)));
-    let shown = Shown { view, between: Between::new(events) };
+    let output = Output { view, between: Between::new(events) };
     let (global, mut last_valid) = (global.clone(), None);
     agent::renew(&global, &mut last_valid);
-    let mut chat = Chat { global, last_valid, args, link, backend, interrupts, patience, shown };
+    let mut chat = Chat { global, last_valid, args, link, backend, interrupts, patience, output };
     let result = chat.hold().await;
     let noted = chat.link.note_folder(chat.backend.id()).await;
-    let Chat { link, mut shown, .. } = chat;
+    let Chat { link, mut output, .. } = chat;
     link.end().await?;
     result?;
     // Work in progress in this process was interrupted.
-    shown.tell_what_came()?;
+    output.tell_what_came()?;
     match noted {
         // The input is durable anyway.
         Err(error) if host::is_gone(&error) => Ok(true),
@@ -91,16 +91,16 @@ struct Chat {
     backend: Backend,
     interrupts: Interrupts,
     patience: Patience,
-    shown: Shown,
+    output: Output,
 }
 
 /// The output for the user.
-struct Shown {
+struct Output {
     view: View,
     between: Between,
 }
 
-impl Shown {
+impl Output {
     /// Shows an event between runs. Returns whether there was anything to show.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all else is told as in a run")]
     fn tell(&mut self, news: &News) -> Result<bool> {
@@ -151,15 +151,15 @@ impl Chat {
         let mut is_seen_to = false;
         loop {
             if is_terminal {
-                self.shown.view.text.text("› ")?;
+                self.output.view.text.text("› ")?;
             }
             let line = loop {
                 tokio::select! {
                     biased;
                     () = self.interrupts.next() => break None,
-                    news = self.shown.between.next() => {
-                        if self.shown.tell(&news)? && is_terminal {
-                            self.shown.view.text.text("› ")?;
+                    news = self.output.between.next() => {
+                        if self.output.tell(&news)? && is_terminal {
+                            self.output.view.text.text("› ")?;
                         }
                     }
                     line = lines.recv() => break line,
@@ -167,20 +167,20 @@ impl Chat {
                         is_seen_to = true;
                         match self.reconnect().await {
                             Ok(()) => is_seen_to = false,
-                            Err(error) => self.shown.note(Look::BAD, &format!("  {}", error::line(&error)))?,
+                            Err(error) => self.output.note(Look::BAD, &format!("  {}", error::line(&error)))?,
                         }
                     }
                 }
             };
             let Some(line) = line else {
                 if is_terminal {
-                    self.shown.view.text.end_text()?;
+                    self.output.view.text.end_text()?;
                 }
                 return Ok(());
             };
             if is_terminal {
                 // The user's own Enter has ended the line.
-                self.shown.view.text.forget_text();
+                self.output.view.text.forget_text();
             }
             let line = line.map_err(|error| error::usage(format!("read standard input: {error}")))?;
             let line = line.trim();
@@ -195,7 +195,7 @@ impl Chat {
                 // The host accepts no more requests.
                 Err(error) if host::is_silent(&error) => return Err(error),
                 // A failed request does not end the chat: the session is unchanged.
-                Err(error) => self.shown.note(Look::BAD, &format!("  {}", error::line(&error)))?,
+                Err(error) => self.output.note(Look::BAD, &format!("  {}", error::line(&error)))?,
             }
         }
     }
@@ -203,7 +203,7 @@ impl Chat {
     async fn welcome(&mut self) -> Result<()> {
         let state = self.backend.state().await?;
         let line = format!("{}, {}. /help lists the commands.", state.model, figures::window(&state.context));
-        self.shown.note(Look::BOLD, &line)?;
+        self.output.note(Look::BOLD, &line)?;
         if state.entries > 0 {
             let line = format!(
                 "Resumed session {}: {}, {}.",
@@ -211,7 +211,7 @@ impl Chat {
                 format::fill(&state.context),
                 format::count(state.compactions, "compaction"),
             );
-            self.shown.note(Look::DIM, &line)?;
+            self.output.note(Look::DIM, &line)?;
         }
         self.say_what_waits(&state).await
     }
@@ -219,16 +219,16 @@ impl Chat {
     /// Says what does not continue by itself.
     async fn say_what_waits(&mut self, state: &State) -> Result<()> {
         if let Some(text) = figures::stands_still(state) {
-            self.shown.note(Look::WARN, &format!("{}.", text.replacen("its", "Its", 1)))?;
+            self.output.note(Look::WARN, &format!("{}.", text.replacen("its", "Its", 1)))?;
         }
         if state.held_back == 0 {
             return Ok(());
         }
         for input in self.backend.waiting().await? {
             let text = one_line(&input.text, HELD_COLUMNS);
-            self.shown.note(Look::WARN, &format!("Held back: {text}"))?;
+            self.output.note(Look::WARN, &format!("Held back: {text}"))?;
         }
-        self.shown.note(Look::WARN, "/continue starts the input that was held back, /withdraw withdraws it.")
+        self.output.note(Look::WARN, "/continue starts the input that was held back, /withdraw withdraws it.")
     }
 
     /// Performs a line of input; returns false to leave. If the host ends before it has accepted the input,
@@ -265,7 +265,7 @@ impl Chat {
         let command = match commands::parse(line, &[]) {
             Ok(command) => command,
             Err(wrong) => {
-                self.shown.note(Look::WARN, &format!("  {}", one_line(&wrong, WARNING_COLUMNS)))?;
+                self.output.note(Look::WARN, &format!("  {}", one_line(&wrong, WARNING_COLUMNS)))?;
                 return Ok(true);
             }
         };
@@ -273,21 +273,21 @@ impl Chat {
             Command::Compact(how) => self.compact(how).await?,
             Command::Plan => {
                 let plan = figures::plan(&self.backend.plan().await?);
-                self.shown.note(Look::DIM, &indent(&plan))?;
+                self.output.note(Look::DIM, &indent(&plan))?;
             }
             Command::Context => self.context().await?,
             Command::Status => {
                 let status = figures::status(&self.backend.state().await?, &self.link.folder);
-                self.shown.note(Look::DIM, &indent(&status))?;
+                self.output.note(Look::DIM, &indent(&status))?;
             }
             Command::Compactions(None) => {
                 let (records, state) = (self.backend.compactions().await?, self.backend.state().await?);
-                self.shown.note(Look::DIM, &indent(&figures::compactions(&records, &state)))?;
+                self.output.note(Look::DIM, &indent(&figures::compactions(&records, &state)))?;
             }
             Command::Compactions(number) => {
                 let details = self.backend.compaction(number).await?;
                 let text = greenroom_terminal::compactions::details(&details).join("\n");
-                self.shown.note(Look::DIM, &indent(&text))?;
+                self.output.note(Look::DIM, &indent(&text))?;
             }
             Command::Pin(entry) => {
                 let entry = match entry {
@@ -298,24 +298,24 @@ impl Chat {
                     Some(entry) => self.backend.pin(entry, true).await?,
                     None => Vec::new(),
                 };
-                self.shown.note(Look::DIM, &indent(&figures::pins(&pins)))?;
+                self.output.note(Look::DIM, &indent(&figures::pins(&pins)))?;
             }
             Command::Unpin(entry) => {
                 let pins = self.backend.pin(greenroom::EntryId(entry), false).await?;
-                self.shown.note(Look::DIM, &indent(&figures::pins(&pins)))?;
+                self.output.note(Look::DIM, &indent(&figures::pins(&pins)))?;
             }
             Command::Pins => {
                 let pins = figures::pins(&self.backend.pins().await?);
-                self.shown.note(Look::DIM, &indent(&pins))?;
+                self.output.note(Look::DIM, &indent(&pins))?;
             }
             Command::Cost => {
                 let cost = figures::cost(&self.backend.state().await?);
-                self.shown.note(Look::DIM, &indent(&cost))?;
+                self.output.note(Look::DIM, &indent(&cost))?;
             }
             Command::UndoCompact(number) => {
                 let context = self.backend.undo_compaction(number).await?;
                 let text = format!("  The compaction was undone: {}", format::fill(&context));
-                self.shown.note(Look::NOTE, &text)?;
+                self.output.note(Look::NOTE, &text)?;
             }
             Command::Continue => {
                 let settings = ModelSettings::default();
@@ -324,9 +324,9 @@ impl Chat {
             Command::Withdraw => {
                 let count = self.backend.withdraw().await? as u64;
                 let text = format!("  {} withdrawn", format::count(count, "input"));
-                self.shown.note(Look::DIM, &text)?;
+                self.output.note(Look::DIM, &text)?;
             }
-            Command::Help => self.shown.note(Look::DIM, HELP)?,
+            Command::Help => self.output.note(Look::DIM, HELP)?,
             Command::Quit => return Ok(false),
             Command::Model(_)
             | Command::Effort(_)
@@ -343,7 +343,7 @@ impl Chat {
             | Command::Prompt(_) => {
                 let name = one_line(line.split_whitespace().next().unwrap_or_default(), 30);
                 let text = format!("  {name} works in a chat at a terminal; /help lists what works here.");
-                self.shown.note(Look::WARN, &text)?;
+                self.output.note(Look::WARN, &text)?;
             }
         }
         Ok(true)
@@ -354,8 +354,8 @@ impl Chat {
         if !self.link.is_host() {
             anyhow::bail!("the connection to the runtime ended");
         }
-        self.shown.tell_what_came()?;
-        self.shown.note(Look::WARN, &format!("  {NEXT_HOST}"))?;
+        self.output.tell_what_came()?;
+        self.output.note(Look::WARN, &format!("  {NEXT_HOST}"))?;
         let id = self.backend.id().to_owned();
         let opening = async {
             let (global, args, patience) = (&self.global, &self.args, &self.patience);
@@ -368,11 +368,11 @@ impl Chat {
             opened = opening => opened?,
         };
         for warning in &link.warnings {
-            self.shown.note(Look::WARN, &format!("  {warning}"))?;
+            self.output.note(Look::WARN, &format!("  {warning}"))?;
         }
         (self.link, self.backend) = (link, backend);
         agent::renew(&self.global, &mut self.last_valid);
-        self.shown.between = Between::new(events);
+        self.output.between = Between::new(events);
         let state = self.backend.state().await?;
         self.say_what_waits(&state).await
     }
@@ -385,13 +385,13 @@ impl Chat {
         agent::renew(&self.global, &mut self.last_valid);
         // Before what came is shown: an event that comes in the meantime is shown with the run.
         let events = self.link.client.events_of(self.backend.id());
-        self.shown.tell_what_came()?;
-        let Shown { view, between } = &mut self.shown;
+        self.output.tell_what_came()?;
+        let Output { view, between } = &mut self.output;
         if let Some(tokens) = between.compacting() {
             let line = format!("  compacting {} …; this waits for it", format::short(tokens));
             view.note(Look::DIM, &line)?;
         }
-        let played = run_view::play_over(&self.link.client, events, work, None, &self.interrupts, |item| {
+        let played = run_view::play(&self.link.client, events, work, None, &self.interrupts, |item| {
             let is_told = matches!(&item, RunItem::Event(event) if !between.is_new(event));
             if is_told { Ok(()) } else { view.item(item) }
         });
@@ -432,11 +432,11 @@ impl Chat {
             parts.push(format::about(format::dollars(state.cost_microdollars), state.estimated_tokens));
         }
         parts.push(state.model);
-        self.shown.note(Look::DIM, &format!("  {}", parts.join(" · ")))
+        self.output.note(Look::DIM, &format!("  {}", parts.join(" · ")))
     }
 
     async fn compact(&mut self, how: HowToCompact) -> Result<()> {
-        self.shown.note(Look::DIM, "  compacting …")?;
+        self.output.note(Look::DIM, "  compacting …")?;
         let compacting = self.backend.compact(how);
         tokio::pin!(compacting);
         let compacted = loop {
@@ -451,15 +451,15 @@ impl Chat {
             }
         };
         self.interrupts.settle().await;
-        self.shown.note(Look::NOTE, &indent(&text::compacted(&compacted?)))
+        self.output.note(Look::NOTE, &indent(&text::compacted(&compacted?)))
     }
 
     async fn context(&mut self) -> Result<()> {
         let parts = self.backend.context().await?;
         let trigger = self.trigger(&parts.context);
-        let rows = figures::context(&parts, trigger, self.shown.view.text.width());
+        let rows = figures::context(&parts, trigger, self.output.view.text.width());
         let text: Vec<String> = rows.iter().map(|row| row.text().trim_end().to_owned()).collect();
-        self.shown.note(Look::DIM, &text.join("\n"))
+        self.output.note(Look::DIM, &text.join("\n"))
     }
 }
 

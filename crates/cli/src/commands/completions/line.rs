@@ -8,7 +8,7 @@ mod tests;
 
 /// A command's line, up to the cursor.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct CommandLine {
     /// Its words without quotes. The last one is being typed, and may be empty.
     pub(super) words: Vec<String>,
     /// Where the last word starts, in bytes.
@@ -17,7 +17,7 @@ pub(super) struct Line {
     quote: Option<char>,
 }
 
-impl Line {
+impl CommandLine {
     /// Parses a line.
     pub(super) fn read(text: &str) -> Self {
         let mut line = Self::default();

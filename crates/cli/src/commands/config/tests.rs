@@ -5,10 +5,11 @@ use std::path::Path;
 use serde_norway::Value;
 
 use super::edit::edited;
-use super::{defaults, flow};
+use super::{defaults, flow, meaning, with_model_settings};
+use crate::config::layers::{Rule, get, rule};
 use crate::config::place::line_of;
 use crate::config::tests::problem;
-use crate::config::{Config, keys, overrides};
+use crate::config::{Config, ProviderConfig, keys, overrides};
 
 #[test]
 fn the_defaults_can_be_written_and_read() {
@@ -24,6 +25,73 @@ fn the_defaults_can_be_written_and_read() {
         assert!(!setting.about.is_empty(), "{}: what does it mean?", setting.key);
     }
 }
+
+/// `GREENROOM_WRITE_SCHEMAS=1 cargo test -p greenroom-cli schema` rewrites both.
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a change of a setting is intended, and the files are rewritten"
+)]
+fn the_checked_in_schema_and_the_tables_of_settings_are_those_of_the_types() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let page = std::fs::read_to_string(docs.join("configuration.md")).expect("the page");
+    let (before, rest) = page.split_once("<!-- settings -->\n").expect("the beginning of the tables");
+    let (_, after) = rest.split_once("<!-- end of settings -->").expect("the end of the tables");
+    let page = format!("{before}<!-- settings -->\n{}<!-- end of settings -->{after}", tables());
+    let schema = format!("{}\n", serde_json::to_string_pretty(&keys::schema()).expect("JSON"));
+    for (name, wanted) in [("configuration.md", page), ("schema/config.json", schema)] {
+        let path = docs.join(name);
+        if std::env::var_os("GREENROOM_WRITE_SCHEMAS").is_some() {
+            std::fs::write(&path, &wanted).expect("the file is written");
+        }
+        let there = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            there == wanted,
+            "docs/{name} is not what the types say; write it with GREENROOM_WRITE_SCHEMAS=1"
+        );
+    }
+}
+
+/// A table for each section of the settings, and one for the others.
+fn tables() -> String {
+    let provider = serde_norway::to_value(ProviderConfig::default()).expect("YAML");
+    let mut all = with_model_settings(serde_norway::to_value(Config::default()).expect("YAML"));
+    all["providers"] = Value::Mapping([(keys::NAME.into(), provider)].into_iter().collect());
+    let (mut of_none, mut of_sections) = (String::new(), String::new());
+    for setting in keys::settings() {
+        let parts: Vec<String> = setting.key.split('.').map(str::to_owned).collect();
+        let text = meaning(setting).replace('|', "\\|");
+        let default = get(&all, &parts).map(|value| flow(value).expect("a line"));
+        let row = || {
+            let may = match rule(&setting.key) {
+                Rule::Choose => "sets",
+                Rule::Lower => "lowers",
+                Rule::Text => "if trusted",
+                Rule::UsersAlone => "",
+            };
+            format!("| `{}` | `{}` | {may} | {text} |\n", setting.key, default.clone().unwrap_or_default())
+        };
+        match setting.key.split_once('.') {
+            // They are explained where they apply to all models.
+            Some(("models", _)) => {}
+            Some(_) => of_sections.push_str(&row()),
+            None if keys::settings()
+                .iter()
+                .any(|other| other.key.starts_with(&format!("{}.", setting.key))) =>
+            {
+                of_sections.push_str(&format!("\n### Settings of `{}`\n\n{text}\n", setting.key));
+                if setting.key != "models" {
+                    of_sections.push_str(&format!("\n{HEAD}"));
+                }
+            }
+            None => of_none.push_str(&row()),
+        }
+    }
+    format!("\n{HEAD}{of_none}{of_sections}\n")
+}
+
+/// The head of a table.
+const HEAD: &str = "| setting | default | project's file | |\n|---|---|---|---|\n";
 
 #[test]
 fn a_value_from_outside_a_file_is_read_as_in_one() {

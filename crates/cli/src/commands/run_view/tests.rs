@@ -8,18 +8,18 @@ use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_terminal::Interrupts;
 use tokio::time::Instant;
 
-use super::{PlayedOver, SENT_WITHIN, play_over};
+use super::{Played, SENT_WITHIN};
 use crate::host;
 
 /// Runs a prompt at a server that reads nothing, and returns the elapsed time.
-async fn play(timeout: Option<Duration>, interrupts: &Interrupts) -> (PlayedOver, Duration) {
+async fn play_silent(timeout: Option<Duration>, interrupts: &Interrupts) -> (Played, Duration) {
     let (near, _far) = tokio::io::duplex(1_000);
     let (input, output) = tokio::io::split(near);
     let client = Client::new(input, output);
     let begun = Instant::now();
     let prompt = PromptSession::new("a", "long ".repeat(1_000));
     let played =
-        play_over(&client, client.events_of("a"), prompt, timeout, interrupts, |_| Ok(())).await.unwrap();
+        super::play(&client, client.events_of("a"), prompt, timeout, interrupts, |_| Ok(())).await.unwrap();
     // The connection has ended: nothing else waits for the unsent data.
     client.closed().await;
     (played, begun.elapsed())
@@ -28,7 +28,7 @@ async fn play(timeout: Option<Duration>, interrupts: &Interrupts) -> (PlayedOver
 #[tokio::test(start_paused = true)]
 async fn the_limit_of_time_holds_while_the_prompt_is_sent() {
     let interrupts = Interrupts::new().unwrap();
-    let (played, took) = play(Some(Duration::from_secs(3)), &interrupts).await;
+    let (played, took) = play_silent(Some(Duration::from_secs(3)), &interrupts).await;
     assert_eq!(took.as_secs(), 3);
     let error = played.reply.unwrap_err();
     assert_eq!(error.kind(), Some(ProblemKind::TimedOut), "{error}");
@@ -39,7 +39,7 @@ async fn the_limit_of_time_holds_while_the_prompt_is_sent() {
 async fn the_first_interruption_holds_while_the_prompt_is_sent() {
     let interrupts = Interrupts::new().unwrap();
     interrupts.interrupt();
-    let (played, took) = play(None, &interrupts).await;
+    let (played, took) = play_silent(None, &interrupts).await;
     assert_eq!(took.as_secs(), SENT_WITHIN.as_secs());
     let error: ClientError = played.reply.unwrap_err();
     assert!(host::is_silent_client(&error), "{error}");

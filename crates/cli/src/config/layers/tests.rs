@@ -11,6 +11,9 @@ use super::trust::expanded;
 use super::*;
 use crate::config::overrides;
 
+mod addresses;
+mod values;
+
 /// A user's home, and a folder with a project.
 struct Place {
     dir: tempfile::TempDir,
@@ -185,6 +188,11 @@ fn a_project_runs_no_command_and_sends_no_key_anywhere() {
         "providers: { mine: { api_key_env: AWS_SECRET_ACCESS_KEY } }",
         "providers: { mine: { headers: { x: '${HOME}' } } }",
         "providers: { mine: { key_command_ttl_s: 1 } }",
+        "providers: { mine: { max_in_flight: 10000 } }",
+        "providers: { mine: { idle_timeout_s: 1000000 } }",
+        "providers: { mine: { resend_reasoning: reasoning } }",
+        "models: { 'gpt-5.5': { resend_reasoning: reasoning } }",
+        "trusted_folders: ['/']",
         "providers: { other: { key_command: 'touch /tmp/here' } }\nprovider: other",
         "\"providers\": { \"mine\": { \"key_command\": \"touch /tmp/here\" } }",
         "providers: null",
@@ -193,6 +201,9 @@ fn a_project_runs_no_command_and_sends_no_key_anywhere() {
         "base_url: 'http://elsewhere/v1'",
         "provider: { key_command: 'touch /tmp/here' }",
         "<<: { providers: { mine: { key_command: 'touch /tmp/here' } } }",
+        "!!map providers: { mine: { key_command: 'touch /tmp/here' } }",
+        "x: &x { mine: { key_command: 'touch /tmp/here' } }\nproviders: *x",
+        "{}\n---\nproviders: { mine: { key_command: 'touch /tmp/here' } }",
         "defaults: &d { providers: { mine: { key_command: 'touch /tmp/here' } } }\n<<: *d",
         "limits: { key_command: 'touch /tmp/here' }",
         "compaction: { providers: { mine: { key_command: 'touch /tmp/here' } } }",
@@ -206,7 +217,7 @@ fn a_project_runs_no_command_and_sends_no_key_anywhere() {
                 place.load(&[]).map(|loaded| serde_norway::to_string(&loaded.config).expect("YAML"));
             let error =
                 refused.map_or_else(|error| format!("{error:#}"), |config| panic!("{project}: {config}"));
-            assert!(error.contains("project/greenroom.yaml, line "), "{project}: {error}");
+            assert!(error.contains("project/greenroom.yaml"), "{project}: {error}");
         }
     }
 }
@@ -508,6 +519,7 @@ fn a_prompts_file_is_read_where_its_author_may_name_it() {
     place.write(&place.work().join("p.md"), "Yours.", 0o600);
     place.write(&place.work().join("open.md"), "The group's.", 0o620);
     place.write(&place.path("beside.md"), "Elsewhere.", 0o600);
+    std::os::unix::fs::symlink("../beside.md", place.work().join("link.md")).expect("a link");
     place.write(&folder.join("large.md"), "x".repeat(COMPACT_PROMPT_BYTES_MAX + 1), 0o600);
     place.write(&folder.join("full.md"), "x".repeat(COMPACT_PROMPT_BYTES_MAX), 0o600);
     let read = |path: &Path, author, name: &str| {
@@ -527,6 +539,7 @@ fn a_prompts_file_is_read_where_its_author_may_name_it() {
         (Author::Project, outside, Err("it is outside the project")),
         (Author::Project, "../beside.md", Err("it is outside the project")),
         (Author::Project, "open.md", Err("others may write it")),
+        (Author::Project, "link.md", Err("it is outside the project")),
     ] {
         let path = if author == Author::User { &own } else { &project };
         match (read(path, author, name), expect) {

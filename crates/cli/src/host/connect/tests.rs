@@ -10,9 +10,9 @@ use greenroom_terminal::screen::ColorChoice;
 
 use super::*;
 use crate::error;
-use crate::host::LOG_FILE;
 use crate::host::error::{holder, is_gone, is_gone_client, is_silent, is_silent_client, silent_text};
 use crate::host::played::{Does, PID, Played, is_possible};
+use crate::host::{Changes, LOG_FILE};
 
 fn refused(kind: ProblemKind) -> ClientError {
     ClientError::Refused(Box::new(Problem::new(kind, "x")))
@@ -356,10 +356,10 @@ async fn a_first_request_is_repeated_at_a_few_hosts_that_end() {
             tries.set(tries.get() + 1);
             if tries.get() <= fails { Err(error().into()) } else { Ok("done") }
         };
-        reach_to_change_and(&global, first).await.map(|found| found.map(|(_, answer)| answer))
+        Changes::open_and(&global, first).await.map(|(_, answer)| answer)
     };
     let gone = || ClientError::Disconnected;
-    assert_eq!(trying(ATTEMPTS - 1, gone).await.unwrap(), Some("done"));
+    assert_eq!(trying(ATTEMPTS - 1, gone).await.unwrap(), "done");
     assert!(is_gone(&trying(ATTEMPTS, gone).await.unwrap_err()));
     assert_eq!(tries.get(), ATTEMPTS);
     assert!(trying(1, || refused(ProblemKind::Invalid)).await.is_err());
@@ -372,7 +372,7 @@ async fn a_line_is_the_only_connection_of_its_client() {
         return;
     }
     let host = Played::begin(|_, _| Does::Answers);
-    let mut line = reach_line(&host.global(), &CHANGES).await.unwrap().unwrap();
+    let mut line = reach_raw(&host.global(), &CHANGES).await.unwrap().unwrap();
     assert_eq!(line.warnings, ["careful"]);
     let request = serde_json::json!({ "jsonrpc": "2.0", "id": 9, "method": "session/list" });
     line.output.write_all(format!("{request}\n").as_bytes()).await.unwrap();
@@ -387,7 +387,7 @@ async fn a_line_is_the_only_connection_of_its_client() {
     let host = Played::begin(move |_, _| {
         if greets.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) { Does::Answers } else { Does::Leaves }
     });
-    let error = reach_line(&host.global(), &CHANGES).await.map(drop).unwrap_err();
+    let error = reach_raw(&host.global(), &CHANGES).await.map(drop).unwrap_err();
     assert!(is_gone(&error), "{error}");
     assert_eq!(host.asked().len(), 2 * ATTEMPTS as usize);
 }

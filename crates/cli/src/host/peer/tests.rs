@@ -54,7 +54,7 @@ fn a_stranger_is_described() {
         (Stranger::Gone, "it has ended"),
         (Stranger::OtherUser, "it is another user's"),
         (Stranger::OfCommand(7), "a command of a tool started it (process 7)"),
-        (Stranger::Unknown("x".to_owned()), "this system does not say whose it is: x"),
+        (Stranger::Unknown("x".to_owned()), "this system does not report its owner: x"),
     ] {
         assert_eq!(stranger.to_string(), text);
     }

@@ -129,7 +129,7 @@ fn counted(client: Option<WeakClient>, interrupts: Option<&Interrupts>) -> (Watc
 #[tokio::test(start_paused = true)]
 async fn a_host_is_asked_as_long_as_its_line_or_its_client_is_there() {
     let (watching, asked) = counted(None, None);
-    let line = LineWatch(tokio::spawn(watching.run()).abort_handle());
+    let line = RawWatch(tokio::spawn(watching.run()).abort_handle());
     sleep(Duration::from_secs(61)).await;
     assert_eq!(asked.load(Ordering::Relaxed), 12, "every 5 s");
     drop(line);
@@ -152,7 +152,7 @@ async fn a_host_is_asked_as_long_as_its_line_or_its_client_is_there() {
 async fn a_host_is_asked_at_once_and_more_often_after_an_interruption() {
     let interrupts = Interrupts::new().expect("signals are heard");
     let (watching, asked) = counted(None, Some(&interrupts));
-    let _line = LineWatch(tokio::spawn(watching.run()).abort_handle());
+    let _line = RawWatch(tokio::spawn(watching.run()).abort_handle());
     sleep(Duration::from_secs(1)).await;
     assert_eq!(asked.load(Ordering::Relaxed), 0);
     interrupts.interrupt();

@@ -135,7 +135,7 @@ async fn a_host_without_live_sessions_says_so() {
         let ran = hosted.run(&["top", "--json"]);
         assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "[]\n", ""), "{what}");
         let ran = hosted.run(&["top"]);
-        let said = "No session is live; `greenroom sessions` lists what is stored.\n";
+        let said = "No session is live; `greenroom sessions` lists the stored ones.\n";
         assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), said, ""), "{what}");
     };
     look("nothing was ever said");

@@ -54,7 +54,7 @@ async fn a_program_hears_what_became_of_its_requests_and_goes_on_with_the_next_h
             (&outcome["request_id"], &outcome["entry_id"], &outcome["session_id"], &outcome["error"]["kind"]),
             (&json!(1), &entry_id, &json!("a"), &json!("interrupted")),
         );
-        hear(&mut rpc, "the host has ended, and what is asked from now on is asked of the next one");
+        hear(&mut rpc, "the host has ended; further requests go to the next one");
         ask(&mut rpc, 2, "agent/state", &json!({ "session_id": "a" }));
         assert_eq!(hear(&mut rpc, "\"id\":2")["result"]["is_unanswered"], json!(true));
         ask(&mut rpc, 3, "session/prompt", &json!({ "session_id": "a", "text": "and now" }));

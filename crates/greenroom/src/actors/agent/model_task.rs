@@ -25,7 +25,7 @@ use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::event::{Delta, EventKind};
 use crate::events::run_link::RunLink;
-use crate::lane::{Call, Lane, Urgency};
+use crate::lane::{Lane, ModelCall, Urgency};
 use crate::limits::spending::tree::Wanted;
 use crate::limits::waits::Chain;
 
@@ -223,7 +223,7 @@ impl ModelTask {
         let allowed = reserved.map_err(NoAnswer::OverBudget)?;
         limit_output(&mut request, allowed);
         let asked = tokio::time::Instant::now();
-        let call = Call { family: self.shared.family(), urgency: Urgency::Step, tokens: self.tokens };
+        let call = ModelCall { family: self.shared.family(), urgency: Urgency::Step, tokens: self.tokens };
         let mut wait = Span::none();
         let tell = |queued| {
             trace::queued(&mut wait, span, &self.shared.id, &queued);

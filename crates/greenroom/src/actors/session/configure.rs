@@ -10,7 +10,7 @@ use greenroom_provider::{ModelSettings, ResentReasoning};
 
 use super::definition::{Definition, SessionLimits};
 use super::{PAUSE_AFTER_FAILURES, SessionState};
-use crate::agent::live::Live;
+use crate::agent::live::ReloadedSettings;
 use crate::agent::{Agent, team};
 use crate::core::message::{RunAttempt, TrackerConfig, TrackerMessage};
 use crate::core::trace;
@@ -75,7 +75,11 @@ impl SessionState {
     /// Applies settings that have changed since this session's last check. Unusable ones are ignored.
     pub(super) fn refresh_settings(&mut self) {
         let version = self.deps.refresh_settings(&self.definition.agent);
-        let warnings = self.deps.live_of(&self.definition.agent).map(Live::take_warnings).unwrap_or_default();
+        let warnings = self
+            .deps
+            .reloaded_of(&self.definition.agent)
+            .map(ReloadedSettings::take_warnings)
+            .unwrap_or_default();
         for warning in warnings {
             self.warn(warning);
         }

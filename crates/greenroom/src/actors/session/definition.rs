@@ -118,7 +118,7 @@ impl Definition {
     /// Those of [`Self::resolve`], except missing room.
     pub(super) fn resolve_to_read(deps: &Arc<Deps>, agent: Arc<Agent>) -> Result<Self> {
         let settings_version = deps.refresh_settings(&agent);
-        let live = deps.live_of(&agent);
+        let live = deps.reloaded_of(&agent);
         let agent = live.map(|live| live.adjusted(Arc::clone(&agent))).unwrap_or(agent);
         let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
         let AllTools { registry: tools, tokens: tools_tokens } = deps.tools.of(&agent, || {
@@ -268,7 +268,7 @@ impl Definition {
         RequestHead { system: Arc::clone(&self.instructions), tools: self.tools.specs(), settings }
     }
 
-    /// Returns how the provider compacts conversations with the session's model by itself.
+    /// Returns the provider's own compaction for the session's model.
     pub(super) fn native_compaction(&self) -> Option<NativeCompaction> {
         self.lane.provider.native_compaction(self.model())
     }

@@ -1,4 +1,4 @@
-//! Held-back work: an earlier process left it, and this process does not continue it by itself, because it
+//! Held-back work: an earlier process left it, and this process does not continue it automatically, because it
 //! was meant for an agent with another fingerprint, because required validators are missing, or because a
 //! provider failed.
 //!

@@ -1,7 +1,7 @@
-//! Preparing a compaction while the conversation goes on.
+//! Preparing a compaction while the conversation continues.
 //!
 //! Life cycle: once the context has passed the soft threshold, the compactor prepares the compaction; when one is due, the
-//! compactor adopts what it has, or begins anew. A preparation that no compaction uses ends with its cost, which is
+//! compactor adopts its preparation, or starts again. A preparation that no compaction uses ends with its cost, which is
 //! billed.
 //!
 //! Invariants: at most one is in progress, and only while no compaction is open; nobody waits for it, and it keeps

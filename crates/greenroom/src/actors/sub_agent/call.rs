@@ -47,7 +47,7 @@ pub(super) async fn work(
     task: String,
     context: &ToolContext,
 ) -> ToolOutput {
-    let ended = match Call::begin(deps, definition, context).await {
+    let ended = match SubAgentCall::begin(deps, definition, context).await {
         Ok(mut call) => {
             let ended = call.run(definition, task).await;
             if let Err(Error::Waiting { .. }) = &ended {
@@ -70,7 +70,7 @@ pub(super) async fn work(
 
 /// A call in progress. Dropping it records its end, however the call ends, unless it is left, because the
 /// sub-agent waits for a person and its caller's run continues later.
-struct Call {
+struct SubAgentCall {
     deps: Arc<Deps>,
     caller: Arc<SessionShared>,
     /// The caller's actor when the call started: no other way leads to an actor that is closing.
@@ -91,7 +91,7 @@ struct Call {
     outcome: RunOutcome,
 }
 
-impl Call {
+impl SubAgentCall {
     /// Opens a session for the call, and records its start; or opens the session in which a sub-agent was
     /// left with this call.
     async fn begin(deps: &Arc<Deps>, definition: &SubAgent, context: &ToolContext) -> Result<Self> {
@@ -255,7 +255,7 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for SubAgentCall {
     fn drop(&mut self) {
         // The end is reported before the work counts as over, so an observer in between sees that it is still
         // working.
@@ -286,7 +286,7 @@ impl Drop for Call {
     }
 }
 
-impl Call {
+impl SubAgentCall {
     /// Reports the end to the caller's session. If that has no actor, it reads the end from the sub-agent's
     /// log when it is opened.
     fn tell_end(&self, started: EntryId, spent: Bill) {

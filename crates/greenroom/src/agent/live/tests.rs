@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use super::*;
 
 /// A source with these changes, one per call.
-fn live(changes: impl IntoIterator<Item = SettingsChange>) -> Live {
+fn live(changes: impl IntoIterator<Item = SettingsChange>) -> ReloadedSettings {
     let changes: Mutex<VecDeque<SettingsChange>> = Mutex::new(changes.into_iter().collect());
-    Live::new(Arc::new(move || changes.lock().pop_front()))
+    ReloadedSettings::new(Arc::new(move || changes.lock().pop_front()))
 }
 
 /// Settings with a cost limit and without compaction.

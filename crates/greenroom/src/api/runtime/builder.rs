@@ -21,7 +21,7 @@ use ractor::Actor;
 use super::{Runtime, StopOnDrop};
 use crate::actors::supervisor::Supervisor;
 use crate::agent::hooks::Hooks;
-use crate::agent::live::{Live, SettingsChange};
+use crate::agent::live::{ReloadedSettings, SettingsChange};
 use crate::agent::shared_tools::SharedTools;
 use crate::api::deletion;
 use crate::core::deps::Deps;
@@ -359,7 +359,7 @@ impl RuntimeBuilder {
         let idle_after = self.idle_after.unwrap_or(IDLE_AFTER);
         let clock = Clock::new(self.clock_base_ms);
         let deps = Arc::new(Deps {
-            live: self.live.map(Live::new),
+            live: self.live.map(ReloadedSettings::new),
             learned: Learned::new(store.clone()),
             purse: Purse::new(store.clone(), &cost_limits),
             ledger: Ledger::default(),

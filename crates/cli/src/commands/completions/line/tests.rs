@@ -1,6 +1,6 @@
 //! Lines are parsed as a shell does, and written candidates are parsed back.
 
-use super::Line;
+use super::CommandLine;
 
 #[test]
 fn words_are_without_quotes_and_redirections() {
@@ -20,7 +20,7 @@ fn words_are_without_quotes_and_redirections() {
         ("greenroom show <'in put' te", &["greenroom", "show", "te"]),
         ("greenroom show \\> '<' te", &["greenroom", "show", ">", "<", "te"]),
     ] {
-        assert_eq!(Line::read(text).words, words, "{text}");
+        assert_eq!(CommandLine::read(text).words, words, "{text}");
     }
 }
 
@@ -31,18 +31,18 @@ fn what_is_written_reads_back() {
     for value in values {
         for typed in ["", "'", "\"", "x", "x:", "'x':", "x\\ ", "x\"y z"] {
             let text = format!("greenroom show {typed}");
-            let kept = Line::read(&text).words[2].clone();
+            let kept = CommandLine::read(&text).words[2].clone();
             // Bash replaces the text after the last colon or the open quote.
             for replaced in ["", typed.rsplit([':', '"', '\'']).next().expect("a part")] {
                 let whole = format!("{kept}{value}");
-                let line = Line::read(&text);
+                let line = CommandLine::read(&text);
                 let written = line.written(&text, replaced, &whole).expect("it can be written");
                 let stands = format!("{}{written}", text.strip_suffix(replaced).expect("it ends so"));
-                assert_eq!(Line::read(&stands).words[2], whole, "{typed} {replaced} {stands}");
+                assert_eq!(CommandLine::read(&stands).words[2], whole, "{typed} {replaced} {stands}");
                 tried += 1;
             }
         }
     }
     assert_eq!(tried, values.len() * 8 * 2);
-    assert_eq!(Line::read("greenroom show b").written("greenroom show b", "b", "a\nb"), None);
+    assert_eq!(CommandLine::read("greenroom show b").written("greenroom show b", "b", "a\nb"), None);
 }

@@ -1,0 +1,80 @@
+//! A connection for commands that change stored sessions and have no agent: to the host that holds the store,
+//! or to one in this process.
+//!
+//! Invariants: requests and results are the same in both cases; a host in this process ends with the command,
+//! and no session has an agent in it.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use greenroom::Runtime;
+use greenroom_server::Client;
+
+use super::connect::{CHANGES, reach_to_change};
+use super::error::is_gone;
+use super::link::ATTEMPTS;
+use super::{Nobody, own};
+use crate::agent::data_dir;
+use crate::args::Global;
+
+/// A connection without an agent.
+pub(crate) struct Changes {
+    /// The connection.
+    pub(crate) client: Client,
+    /// The runtime, if it is in this process.
+    own: Option<Runtime>,
+}
+
+impl Changes {
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// The host refuses this client, or does not answer; the store cannot be opened.
+    pub(crate) async fn open(global: &Global) -> Result<Self> {
+        match reach_to_change(global).await? {
+            Some(client) => Ok(Self { client, own: None }),
+            None => {
+                let builder = Runtime::builder().provider(Arc::new(Nobody)).data_dir(data_dir(global)?);
+                let runtime = own::start(global, builder).await?;
+                let client = own::connect(global, &runtime, CHANGES.kind).await?;
+                Ok(Self { client, own: Some(runtime) })
+            }
+        }
+    }
+
+    /// Like [`Self::open`], with a first request that changes nothing: a host that ends in the meantime is not
+    /// asked again.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`] and of `first`.
+    pub(crate) async fn open_and<T>(
+        global: &Global,
+        first: impl AsyncFn(&Client) -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let mut attempt = 1;
+        loop {
+            let changes = Self::open(global).await?;
+            match first(&changes.client).await {
+                Ok(answer) => return Ok((changes, answer)),
+                Err(error) if changes.is_host() && attempt < ATTEMPTS && is_gone(&error) => attempt += 1,
+                Err(error) => {
+                    changes.end().await?;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Whether the runtime is in another process.
+    pub(crate) fn is_host(&self) -> bool {
+        self.own.is_none()
+    }
+
+    /// Closes the connection, and ends a runtime in this process.
+    pub(crate) async fn end(self) -> Result<()> {
+        let Self { client, own } = self;
+        let Some(runtime) = own else { return Ok(()) };
+        client.close().await;
+        own::end(runtime, async {}).await
+    }
+}
