@@ -1,3 +1,5 @@
+//! The text of a position.
+
 use super::Position;
 
 #[test]

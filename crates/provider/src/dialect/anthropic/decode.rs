@@ -278,7 +278,9 @@ impl AnthropicDecoder {
                 let arguments = piece.into_owned();
                 events.push_back(ReplyEvent::ToolCall { index, name: None, arguments });
             }
-            kind => show(kind, piece.into_owned(), events),
+            kind @ (Kind::Text | Kind::Thinking | Kind::Redacted | Kind::Other) => {
+                show(kind, piece.into_owned(), events);
+            }
         }
         true
     }

@@ -1,3 +1,5 @@
+//! What is kept between requests: the bytes are those of writing everything anew.
+
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -123,11 +123,13 @@ async fn play(api: Api, events: &[&str]) -> Outcome {
 
 /// What the user has read of an answer.
 fn read(told: &[ReplyEvent]) -> String {
-    let text = |event: &ReplyEvent| match event {
-        ReplyEvent::Text(text) | ReplyEvent::Reasoning(text) => text.clone(),
-        _ => String::new(),
-    };
-    told.iter().map(text).collect()
+    let mut read = String::new();
+    for event in told {
+        if let ReplyEvent::Text(text) | ReplyEvent::Reasoning(text) = event {
+            read.push_str(text);
+        }
+    }
+    read
 }
 
 #[tokio::test]

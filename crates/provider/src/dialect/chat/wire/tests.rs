@@ -284,10 +284,12 @@ fn texts_that_stand_alone_are_written_without_a_copy() {
                 Some(UserContent::Text(text)) => texts.push(text),
                 other => panic!("{other:?}"),
             },
-            Message::ToolResult(result) => match wire_result(result, &mut Vec::new()) {
-                WireMessage::Tool { content, .. } => texts.push(content),
-                other => panic!("{other:?}"),
-            },
+            Message::ToolResult(result) => {
+                let WireMessage::Tool { content, .. } = wire_result(result, &mut Vec::new()) else {
+                    panic!("a result is a message of its tool");
+                };
+                texts.push(content);
+            }
             Message::Assistant(answer) => match wire_assistant(answer, &rule, ResendReasoning::AsReasoning) {
                 Some(WireMessage::Assistant { content, reasoning, .. }) => {
                     texts.extend(reasoning.into_iter().chain(content));
