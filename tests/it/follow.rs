@@ -220,6 +220,26 @@ async fn only_sessions_with_a_label_are_followed() {
     assert_eq!(durable(&drained(&mut follow).await), []);
 }
 
+/// What a slow follower missed is read again, of its own sessions alone.
+#[tokio::test(start_paused = true)]
+async fn gaps_are_filled_with_the_events_of_followed_sessions() {
+    let long = "x".repeat(300_000);
+    let model = simulator(Echo, 10_000_000);
+    let runtime = start(&model, &Store::memory()).await;
+    let mut follow = runtime.follow().label("tenant", "a");
+    assert_eq!(drained(&mut follow).await, []);
+    let (mine, other) = (
+        runtime.open("mine", &agent(10_000_000)).await.unwrap(),
+        runtime.open("other", &agent(10_000_000)).await.unwrap(),
+    );
+    mine.set_label("tenant", "a").await.unwrap();
+    for session in [&other, &mine, &other, &mine, &other] {
+        session.prompt(&long).await.unwrap();
+        session.prompt(&long).await.unwrap();
+    }
+    assert_eq!(durable(&drained(&mut follow).await), runtime.replay("mine", 0).await.unwrap());
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_consumer_has_not_committed_comes_again() {
     let model = simulator(Echo, 100_000);

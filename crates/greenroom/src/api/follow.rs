@@ -134,6 +134,18 @@ enum Scope {
     },
 }
 
+impl Scope {
+    /// Whether the session with this head is followed. Notes it.
+    fn includes(&mut self, id: &Arc<str>, head: &Head) -> bool {
+        let Self::All { labels, members, .. } = self else { return true };
+        let is_member = labels.iter().all(|(name, value)| head.labels.get(name) == Some(value));
+        if !labels.is_empty() {
+            members.insert(Arc::clone(id), is_member);
+        }
+        is_member
+    }
+}
+
 impl fmt::Debug for Follow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Follow").field("positions", &self.positions).finish_non_exhaustive()
@@ -194,8 +206,8 @@ impl Follow {
     /// dropped.
     ///
     /// # Errors
-    /// [`Error::Store`](crate::Error::Store) if a log could not be read. Its session is followed again when it has news; the other sessions are
-    /// followed as before.
+    /// [`Error::Store`](crate::Error::Store) if a log could not be read. Its session is followed again when it has
+    /// news; the other sessions are followed as before.
     pub async fn next(&mut self) -> Result<Option<Arc<Event>>> {
         self.list().await?;
         loop {
@@ -220,12 +232,11 @@ impl Follow {
                 Some(Delivery::Event(event)) => self.incoming = Some(event),
                 Some(Delivery::Gap { sessions, .. }) => {
                     self.joined = None;
-                    self.behind.extend(sessions.into_iter().map(|(id, _)| id));
-                    if let Scope::One(shared) = &self.scope
-                        && self.behind.is_empty()
-                    {
-                        // Only transient events were lost; what is in progress replaces them.
-                        self.behind.push_back(Arc::clone(&shared.id));
+                    sessions.into_iter().for_each(|(id, _)| self.read_later(id));
+                    if let Scope::One(shared) = &self.scope {
+                        // If only transient events were lost, what is in progress replaces them.
+                        let id = Arc::clone(&shared.id);
+                        self.read_later(id);
                     }
                 }
                 None => {
@@ -289,8 +300,7 @@ impl Follow {
             }
             self.positions.insert(id, position);
         }
-        if let Scope::All { members, is_listed, .. } = &mut self.scope {
-            members.extend(self.positions.keys().map(|id| (Arc::clone(id), true)));
+        if let Scope::All { is_listed, .. } = &mut self.scope {
             *is_listed = true;
         }
         Ok(())
@@ -309,6 +319,9 @@ impl Follow {
             Scope::All { .. } => None,
         };
         let Some(head) = self.head(id).await? else { return Ok(Vec::new()) };
+        if !self.scope.includes(id, &head) {
+            return Ok(Vec::new());
+        }
         let from = self.position(id).within(head.created_at_ms);
         self.positions.insert(Arc::clone(id), from);
         let end = joined
@@ -334,6 +347,13 @@ impl Follow {
         Ok(events.into_iter().map(Arc::new).collect())
     }
 
+    /// Reads a session's log before anything else is taken.
+    fn read_later(&mut self, id: Arc<str>) {
+        if !self.behind.contains(&id) {
+            self.behind.push_back(id);
+        }
+    }
+
     /// Takes an event of the subscription.
     fn take(&mut self, event: Arc<Event>) {
         let known = self.position(&event.session);
@@ -348,7 +368,7 @@ impl Follow {
         if event.is_durable() {
             self.joined = None;
             if event.seq > known.next {
-                self.behind.push_back(Arc::clone(&event.session));
+                self.read_later(Arc::clone(&event.session));
             } else if event.seq == known.next {
                 self.ready.push_back(event);
             }
@@ -370,12 +390,7 @@ impl Follow {
             return Ok(*known);
         }
         let head = self.head(&event.session).await?;
-        let has = |head: Head| labels.iter().all(|(name, value)| head.labels.get(name) == Some(value));
-        let is_member = head.is_some_and(has);
-        if let Scope::All { members, .. } = &mut self.scope {
-            members.insert(Arc::clone(&event.session), is_member);
-        }
-        Ok(is_member)
+        Ok(head.is_some_and(|head| self.scope.includes(&event.session, &head)))
     }
 
     /// Notes that an event is returned.

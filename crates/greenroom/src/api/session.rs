@@ -596,7 +596,8 @@ impl SessionHandle {
     }
 
     /// Follows the session from a position on: its durable events, past and future, and the transient events of what is in
-    /// progress, as one stream. Who joins in the middle of a run gets the answer so far. It does not wake the session.
+    /// progress, as one stream. A reader that joins in the middle of a run gets the answer so far; one that was too slow for
+    /// the transient events gets what is in progress again, from its `step_start`. It does not wake the session.
     pub fn follow(&self, from: Position) -> Follow {
         Follow::one(&self.door.deps, &self.door.shared, from)
     }
