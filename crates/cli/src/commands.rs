@@ -3,7 +3,7 @@
 //! May use `host`, `agent`, `config`, `args` and `error`. No other room knows a command.
 //!
 //! Invariants: a command reads its flags, uses a runtime or a store through `host`, and prints through a
-//! `Screen`.
+//! `Screen`. Completion alone reads the store directly, because it must not start or wait for anything.
 
 pub(crate) mod chat;
 pub(crate) mod compact;

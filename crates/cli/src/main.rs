@@ -1,7 +1,6 @@
 //! `greenroom`: a demo without a key, a chat, single prompts for scripts, and access to stored sessions.
 //!
-//! This crate is the only one that prints, and reads the environment. Everything that a program using the
-//! library could want is in `greenroom` instead.
+//! Everything that a program using the library could want is in `greenroom` instead.
 //!
 //! Its rooms, each of which uses only those below it: `commands` (a file for each command), `host` (the
 //! runtime that they use, in another process or in this one), `agent` (from flags, configuration and

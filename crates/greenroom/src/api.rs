@@ -2,7 +2,8 @@
 //!
 //! May use every other room; no other room may use this one.
 //!
-//! Invariants: the API turns a call into a message and waits for the answer. It makes no decisions.
+//! Invariants: the API turns a call into a message and waits for the answer; it decides nothing about runs and
+//! compactions. Deletions, which concern several sessions, are carried out here, one at a time.
 
 pub(crate) mod children;
 pub(crate) mod consumer;

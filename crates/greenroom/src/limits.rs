@@ -2,7 +2,7 @@
 //!
 //! May use `values`.
 //!
-//! Invariants: a limit knows no session. A budget belongs to any type with an account
+//! Invariants: a limit holds no session; what was spent is kept in the store. A budget belongs to any type with an account
 //! ([`spending::tree::Spends`]).
 
 pub(crate) mod admission;

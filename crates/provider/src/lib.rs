@@ -138,8 +138,8 @@ pub trait Provider: Send + Sync + 'static {
         None
     }
 
-    /// Returns how long one of the server's own limits leaves no room for another call, by its newest answers; `None` if
-    /// there is room, or nothing is known. Calls of all sessions wait for so long.
+    /// Returns how long, by its newest answers, the server's own limits leave no room for another call; `None` if
+    /// there is room, or nothing is known. The calls of all sessions wait that long.
     fn limited_for(&self) -> Option<Duration> {
         None
     }

@@ -1,7 +1,7 @@
 //! Shared by the command line and the chat: the terminal, its rows and keys, and the formatting of numbers.
 //!
 //! Invariants: text reaches a terminal through [`Screen`] or as a [`Row`], which hold only its harmless form;
-//! [`Row`] is the only type for styled text. Nothing here knows commands, sessions or the configuration.
+//! [`Row`] is the only type for styled text. Nothing here knows commands, a runtime or the configuration.
 //!
 //! Reading order: `row` (styled text), `screen` (the two output streams), `draw` (the bottom of a terminal),
 //! `input` and `keys` (the user's input), `format`, `text` and `time` (formatting), `compactions` (what they did), `interrupt` (signals),

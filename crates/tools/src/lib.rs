@@ -1,7 +1,7 @@
 //! Tools that an agent may call: the trait, the registry, and the built-in tools.
 //!
-//! The one key decision: **this is the only crate that touches the user's files and starts processes**, so it
-//! is the one to audit. File tools are confined to a workspace; every output is capped; every tool declares
+//! The one key decision: **this is the only crate through which a model reaches files and processes**, so it is
+//! the one to audit. File tools are confined to a workspace; every output is capped; every tool declares
 //! which files it touched. What is absent: models, sessions, actors.
 
 #[cfg(feature = "command-tools")]

@@ -1,7 +1,7 @@
 //! The user's own files and commands: files and images in prompts, and `!command`.
 //!
-//! Invariants: files are read through the tools, so only within their workspace and by its rules; commands
-//! run only where the model may run commands, too.
+//! Invariants: files are read through the tools, so only within their workspace and by its rules, except for
+//! an image that the user names; commands run only where the model may run commands, too.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

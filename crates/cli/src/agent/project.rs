@@ -2,8 +2,8 @@
 //! root to the working folder.
 //!
 //! Invariants: together they have at most [`BYTES_MAX`] bytes, and the nearest file is truncated last; the
-//! files are read again only when one of them has changed; a file is not read if another user owns it or
-//! could have written it, if it is not regular, or if it is a link out of the project or into the folder of
+//! files are read again only when one of them has changed; a file is not read if another user owns it,
+//! if everyone could have written it, if it is not regular, or if it is a link out of the project or into the folder of
 //! its version control.
 
 use std::os::unix::fs::MetadataExt as _;

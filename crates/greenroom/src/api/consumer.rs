@@ -95,7 +95,7 @@ impl Consumer {
         self
     }
 
-    /// Continues from these positions instead of the stored ones: those that a program has stored itself.
+    /// Continues from these positions, which the program has stored itself, instead of those in the runtime's store.
     #[must_use]
     pub fn from<I: Into<Arc<str>>>(mut self, positions: impl IntoIterator<Item = (I, Position)>) -> Self {
         self.follow = self.follow.from(positions);

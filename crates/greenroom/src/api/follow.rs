@@ -28,7 +28,7 @@ mod tests;
 const PAGE: usize = 512;
 
 /// A place in a session's log: how far a program has followed it. Its text, such as `1764273600000-17`, can be stored, and
-/// is the id of a server-sent event. The default is the beginning of whatever session there is.
+/// is the id of a server-sent event. The default is the beginning of whichever session is followed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Position {
     /// When the session was created; 0 at the beginning.

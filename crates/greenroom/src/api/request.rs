@@ -302,7 +302,7 @@ impl RunRequest<AsText> {
 
     /// Hands the request to the session without waiting for the reply. The [`Run`] says when the prompt is
     /// durable, aborts it, streams it and returns the reply. The prompts that one caller starts in a session
-    /// are handled in this order.
+    /// are handled in the order of their starts.
     ///
     /// # Errors
     /// [`Error::EmptyPrompt`]; [`Error::InputRefused`] by the agent's guards; [`Error::Busy`] if too many

@@ -550,8 +550,8 @@ impl Runtime {
         self.deps.admission.drain(at_most).await
     }
 
-    /// Ends everything in order: runs are interrupted with their partial output, logs are complete, open consumers
-    /// process the last events (they have 8 seconds), the store is closed.
+    /// Ends everything in order: runs are interrupted, partial output is kept, logs are completed, open consumers
+    /// process the last events (they have 8 seconds), and the store is closed.
     ///
     /// # Errors
     /// [`Error::Store`] if the store cannot be closed properly; even then, nothing acknowledged is lost.

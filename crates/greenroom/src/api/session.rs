@@ -313,7 +313,7 @@ impl SessionHandle {
         self.input(prompt.into(), InboxDelivery::Steer).await
     }
 
-    /// Sends input for after the current run, which then continues with it. Otherwise like [`Self::steer`].
+    /// Sends input for the end of the current run, which then continues with it. Otherwise like [`Self::steer`].
     ///
     /// # Errors
     /// Those of [`Self::steer`].
@@ -597,7 +597,7 @@ impl SessionHandle {
 
     /// Follows the session from a position on: its durable events, past and future, and the transient events of what is in
     /// progress, as one stream. A reader that joins in the middle of a run gets the answer so far; one that was too slow for
-    /// the transient events gets what is in progress again, from its `step_start`. It does not wake the session.
+    /// the transient events gets what is in progress again, from its `step_start`. This does not wake the session.
     pub fn follow(&self, from: Position) -> Follow {
         Follow::one(&self.door.deps, &self.door.shared, from)
     }

@@ -88,7 +88,7 @@ pub enum Error {
     },
     /// The idempotency key was used before, and the log no longer has the prompt. Nothing was changed.
     #[error(
-        "this idempotency key was used before, by entry {first} of session {session}, which is lost; use another key"
+        "this idempotency key was used before, in session {session}, by entry {first}, which is lost; use another key"
     )]
     DuplicateKey {
         /// The session's id.
@@ -166,7 +166,7 @@ pub enum Error {
     #[error("{0}")]
     Pin(PinError),
     /// Only an empty session can import another one's entries.
-    #[error("session {session} has entries of its own; only an empty one can import another one's")]
+    #[error("session {session} already has entries; entries can be imported only into an empty session")]
     NotEmpty {
         /// The session's id.
         session: String,
@@ -199,7 +199,9 @@ pub enum Error {
     #[error("{0}")]
     Metadata(#[from] MetadataError),
     /// The run has called as many sub-agents as it may.
-    #[error("the run has called {max} agents, theirs included, which is the most that one run may call")]
+    #[error(
+        "the run has called {max} agents, including those called by its sub-agents; one run may call no more"
+    )]
     TooManySubAgents {
         /// The limit for one run.
         max: u32,
@@ -368,7 +370,7 @@ pub enum ConfigError {
         usd: String,
     },
     /// A consumer's name cannot be used.
-    #[error("a consumer's name has 1 to 128 bytes and no slash, unlike {name:?}")]
+    #[error("{name:?} is not a valid consumer name: it must have 1 to 128 bytes and no slash")]
     ConsumerName {
         /// The name.
         name: String,
