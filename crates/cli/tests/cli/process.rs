@@ -112,7 +112,7 @@ fn serve_ends_in_order_when_it_is_asked_to() {
     let mut connection = TcpStream::connect(&address).unwrap();
     write!(
         connection,
-        "POST /sessions/mine/prompt HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\ncontent-type: \
+        "POST /v1/sessions/mine/prompt HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\ncontent-type: \
          application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )

@@ -46,7 +46,7 @@ impl Serving {
         let token = &self.token;
         write!(
             stream,
-            "GET /sessions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+            "GET /v1/sessions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
         )
         .ok()?;
         let mut answer = String::new();
@@ -61,7 +61,7 @@ fn it_ends_in_time_whatever_clients_hold_open() {
     let server = serve(&place, &[]);
     let (host, token) = (&server.address, &server.token);
     let half_a_body = format!(
-        "POST /sessions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\ncontent-type: \
+        "POST /v1/sessions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\ncontent-type: \
          application/json\r\ncontent-length: 20\r\n\r\n{{"
     );
     let mut clients = Vec::new();

@@ -48,6 +48,7 @@ impl Client {
             has_agent: true,
             session: None,
             runs: Runs::default(),
+            within: None,
         };
         if let Some(id) = call.session_id() {
             asked.open(call.access(), id).await?;
