@@ -30,9 +30,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::access::Tokens;
 pub use self::access::{TOKEN_CHARS_MIN, Token, TokenError, check_token};
-use self::answers::problem;
+use self::answers::{answer, problem};
 use self::connections::{Connection, Connections};
 use self::guard::Guard;
+pub use self::openapi::openapi;
 use crate::operations::{Right, Runs};
 
 mod access;
@@ -42,6 +43,7 @@ mod connections;
 mod events;
 mod follow;
 mod guard;
+mod openapi;
 mod position;
 #[cfg(test)]
 mod tests;
@@ -136,6 +138,7 @@ impl HttpServer {
             async || problem(StatusCode::METHOD_NOT_ALLOWED, "the route does not take this method");
         let router = calls::routes(Router::new())
             .route("/healthz", get(async || "ok"))
+            .route("/openapi.json", get(async || answer(StatusCode::OK, &openapi())))
             .route("/v1/events", get(events::of_sessions))
             .route("/v1/sessions/{session_id}/events", get(events::of_session))
             .fallback(no_such_route)

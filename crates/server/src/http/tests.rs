@@ -16,6 +16,10 @@ use tokio::time::Instant;
 use super::answers::store_status;
 use super::{HttpOptions, HttpServer, check_token};
 
+mod access;
+mod events;
+mod operations;
+
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// A client for the routes. It insists on cryptography, although nothing here is encrypted.
