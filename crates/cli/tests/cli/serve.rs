@@ -6,9 +6,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use greenroom_simulator::{Answer, Pace};
 use rustix::process::Signal;
 
-use super::support::{Place, Running};
+use super::support::{Model, Place, Running, Says};
 
 /// How long it may take to end.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -228,4 +229,122 @@ fn the_next_one_waits_for_the_store() {
     assert_eq!(next.status(&next.address), Some(200));
     next.running.signal(Signal::TERM);
     assert_eq!(next.running.end_within(END_MAX).code, Some(0));
+}
+
+/// The status of a request with this token.
+fn status_of(server: &Serving, token: &str, request: &str) -> u16 {
+    let mut stream = server.connect();
+    let host = &server.address;
+    write!(
+        stream,
+        "{request} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn further_tokens_come_from_the_environment_from_files_and_from_commands() {
+    let place = Place::new();
+    let file = place.store().join("reader-token");
+    std::fs::create_dir_all(place.store()).unwrap();
+    let (reader, prompter, ada) = ("r".repeat(40), "p".repeat(40), "a".repeat(40));
+    std::fs::write(&file, format!("{reader}\n")).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    place.own_file(&format!(
+        "serve:\n  tokens:\n    reader: {{ right: read, token_file: {:?} }}\n    prompter: {{ right: prompt, token_command: \
+         \"printf %s {prompter}\" }}\n    ada: {{ right: administer, label: {{ name: tenant, value: ada }}, token_env: \
+         TOKEN_OF_ADA }}\n",
+        file.display()
+    ));
+    let mut command = place.command(&["serve", "--listen", "127.0.0.1:0", "--simulate"]);
+    command.env("TOKEN_OF_ADA", &ada);
+    let server = serving(&place, place.start_command(command));
+    for (token, request, status) in [
+        (server.token.as_str(), "GET /v1/sessions", 200),
+        (server.token.as_str(), "POST /v1/sessions/a/abort", 404),
+        (&reader, "GET /v1/sessions", 200),
+        (&reader, "POST /v1/sessions/a/abort", 403),
+        (&prompter, "POST /v1/sessions/a/abort", 404),
+        (&prompter, "DELETE /v1/sessions/a", 403),
+        (&ada, "DELETE /v1/sessions/a", 404),
+        (&ada, "POST /v1/models/forget", 400),
+        (&"x".repeat(40), "GET /v1/sessions", 401),
+    ] {
+        assert_eq!(status_of(&server, token, request), status, "{request} {}", &token[..1]);
+    }
+    server.running.signal(Signal::TERM);
+    assert_eq!(server.running.end_within(END_MAX).code, Some(0));
+
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    for (token, parts) in [
+        (
+            format!("right: read, token_file: {:?}", file.display()),
+            &["serve.tokens.x", "others can read"][..],
+        ),
+        ("right: read, token_env: NO_SUCH".to_owned(), &["serve.tokens.x", "NO_SUCH is not set"]),
+        ("right: read, token_command: \"echo short\"".to_owned(), &["serve.tokens.x", "has 5 characters"]),
+        (format!("right: read, token_env: {}", &TOKEN[..8]), &["token_env", "not the token"]),
+        ("right: read".to_owned(), &["exactly one of"]),
+        ("right: read, token_env: A, token_command: b".to_owned(), &["exactly one of"]),
+        ("right: all, token_env: A".to_owned(), &["right"]),
+        ("token_env: A".to_owned(), &["right"]),
+        ("right: read, token_env: A, label: { name: tenant }".to_owned(), &["value"]),
+        ("right: read, token_file: here".to_owned(), &["token_file", "absolute"]),
+    ] {
+        place.own_file(&format!("serve: {{ tokens: {{ x: {{ {token} }} }} }}\n"));
+        let ran = place.run(&["serve", "--listen", "127.0.0.1:0", "--simulate"]);
+        assert_eq!(ran.code, Some(2), "{token}: {ran:?}");
+        for part in parts {
+            assert!(ran.stderr.contains(part), "{token}: {part:?}: {ran:?}");
+        }
+        assert!(!ran.stderr.contains("rrrr") && !ran.stderr.contains("short"), "{ran:?}");
+    }
+}
+
+/// After SIGTERM, a run in progress ends, and new work is sent elsewhere.
+#[test]
+fn a_run_in_progress_ends_before_the_server_does() {
+    let place = Place::new();
+    let pace = Pace { chunks: 15, first_ms: 0, between_ms: 100 };
+    let model = Model::new(Says(Answer::text("word ".repeat(15)).with_pace(pace)), |_| {});
+    let mut server =
+        serving(&place, place.start_alone(&["serve", "--listen", "127.0.0.1:0", "--base-url", &model.url()]));
+    let (host, token) = (server.address.clone(), server.token.clone());
+    let prompt = |id: &str, prefer: &str| {
+        let mut stream = TcpStream::connect(&host).unwrap();
+        let body = r#"{"text":"Go on."}"#;
+        write!(
+            stream,
+            "POST /v1/sessions/{id}/prompt HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\ncontent-type: \
+             application/json\r\nprefer: {prefer}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        stream
+    };
+    let read = |mut stream: TcpStream| {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let first = prompt("a", "wait=60");
+    while model.simulator.calls() == 0 {
+        std::thread::yield_now();
+    }
+    server.running.signal(Signal::TERM);
+    server.running.wait_for_word("have 5 s to end");
+    let refused = loop {
+        // One may come between that line and the drain.
+        let answer = read(prompt("b", "respond-async"));
+        if !answer.starts_with("HTTP/1.1 202") {
+            break answer;
+        }
+    };
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: 5"), "{refused}");
+    let answered = read(first);
+    assert!(answered.starts_with("HTTP/1.1 200") && answered.contains("\"stop\":\"stop\""), "{answered}");
+    assert_eq!(server.running.end_within(END_MAX).code, Some(0));
 }
