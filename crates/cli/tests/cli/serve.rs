@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -347,4 +348,39 @@ fn a_run_in_progress_ends_before_the_server_does() {
     let answered = read(first);
     assert!(answered.starts_with("HTTP/1.1 200") && answered.contains("\"stop\":\"stop\""), "{answered}");
     assert_eq!(server.running.end_within(END_MAX).code, Some(0));
+}
+
+/// The walk-through of `docs/protocol.md`, as it is pasted.
+#[test]
+fn the_walk_through_works_as_it_is_written() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/protocol.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, walk) = page.split_once("### Walk-through").unwrap();
+    let (script, _) = walk.split_once("```sh\n").unwrap().1.split_once("```").unwrap();
+    let place = Place::new();
+    let server = serve(&place, &[]);
+    let token = place.store().join("token");
+    let script = script
+        .replace("127.0.0.1:7878", &server.address)
+        .replace("~/.local/share/greenroom/token", token.to_str().unwrap());
+    // A stream that is read for some time ends with an error of `curl`; everything else has to succeed.
+    let script = script
+        .replace("durable=true\"", "durable=true\" || [ $? = 28 ]")
+        .replace("--max-time 2", "--max-time 1");
+    let ran = Command::new("bash").args(["-eu", "-c", &script]).output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{errors}: {said}");
+    for part in [
+        r#"{"session_id":"umbrella"}"#,
+        "event: accepted",
+        "event: result",
+        r#"{"accepted":true,"entry_id""#,
+        r#""seq":0,"#,
+        r#""labels":{"user":"ada"}"#,
+        r#""conversation":[{"entry_id""#,
+        r#""installed":"#,
+        r#""erased":true"#,
+    ] {
+        assert!(said.contains(part), "{part}: {}", &said[..said.len().min(3_000)]);
+    }
 }

@@ -375,3 +375,15 @@ async fn one_run_is_aborted_by_its_entry() {
         }
     }
 }
+
+#[test]
+fn the_page_lists_each_route_with_its_method_and_right() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/protocol.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    for method in methods() {
+        let Some(route) = method.route else { continue };
+        let verb = format!("{:?}", route.verb).to_uppercase();
+        let row = format!("| `{verb} /v1{}` | `{}` | `{}` |", route.path, method.name, route.right.as_str());
+        assert!(page.contains(&row), "docs/protocol.md lacks {row}");
+    }
+}
