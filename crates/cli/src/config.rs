@@ -339,6 +339,34 @@ pub(crate) struct ServeConfig {
     /// Further tokens, by names of your own.
     #[serde(deserialize_with = "or_default")]
     pub(crate) tokens: BTreeMap<String, TokenConfig>,
+    /// Agents, by names of your own. The label `agent` of a session names its agent; all others have the one of the
+    /// command's flags.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) agents: BTreeMap<String, AgentConfig>,
+}
+
+/// An agent of `serve`: what differs from the configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct AgentConfig {
+    /// The model.
+    pub(crate) model: Option<String>,
+    /// The provider, by its name in `providers`.
+    pub(crate) provider: Option<String>,
+    /// The system prompt, in place of the built-in text; `file:NAME` reads a file.
+    pub(crate) system: Option<String>,
+    /// Text to append to the system prompt; `file:NAME` reads a file.
+    pub(crate) append_system: Option<String>,
+    /// The folder of the tools, an absolute path or one that begins with `~/`; by default the one of the command.
+    pub(crate) workspace: Option<String>,
+    /// Whether it has no tools at all.
+    pub(crate) no_tools: bool,
+    /// Whether it has the tools that change files.
+    pub(crate) allow_write: bool,
+    /// Whether it has the tool that runs commands, and those that change files.
+    pub(crate) allow_shell: bool,
+    /// Other settings, as for `--set`: `limits.cost_usd_max=1`.
+    pub(crate) settings: Vec<String>,
 }
 
 /// A token of `serve`, and what its bearer may do. It comes from exactly one of `token_env`, `token_file` and
@@ -373,6 +401,7 @@ impl Default for ServeConfig {
             request_timeout_s: request_timeout.as_secs(),
             drain_timeout_s: 5,
             tokens: BTreeMap::new(),
+            agents: BTreeMap::new(),
         }
     }
 }
@@ -556,6 +585,20 @@ fn check(config: &Config) -> Result<(), Wrong> {
         config.serve.host_names.iter().map(|name| check_host_name(name)).find(Result::is_err)
     {
         return wrong(&["serve", "host_names"], &format!("each {reason}"));
+    }
+    for (name, agent) in &config.serve.agents {
+        if !is_name(name) {
+            return wrong(&["serve", "agents", name], not_a_name);
+        }
+        if agent.workspace.as_deref().is_some_and(|folder| !layers::is_absolute(folder)) {
+            return wrong(
+                &["serve", "agents", name, "workspace"],
+                "must be an absolute path, or begin with ~/",
+            );
+        }
+        if agent.no_tools && (agent.allow_write || agent.allow_shell) {
+            return wrong(&["serve", "agents", name, "no_tools"], "contradicts allow_write and allow_shell");
+        }
     }
     config.serve.tokens.iter().try_for_each(|(name, token)| check_serve_token(name, token))?;
     if config.trusted_folders.iter().any(|folder| !layers::is_absolute(folder)) {

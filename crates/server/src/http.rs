@@ -12,6 +12,7 @@
 //! [`BODY_BYTES_MAX`]; errors are `application/problem+json` (`answers`); a client that disconnects cancels nothing; slow
 //! and idle clients do not block others (`connections`).
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +60,9 @@ pub struct HttpOptions {
     pub address: SocketAddr,
     /// The tokens, of which every request must bear one: see [`check_token`].
     pub tokens: Vec<Token>,
+    /// Agents by name. A session whose label `agent` has such a name is worked on by that agent, all others by the
+    /// server's. If there are any, choosing one, by setting the label, needs the right to administer.
+    pub agents: BTreeMap<String, Arc<Agent>>,
     /// Further names that the `Host` header may have, besides the server's addresses and `localhost`; a name without a
     /// port matches any port.
     pub host_names: Vec<String>,
@@ -76,6 +80,7 @@ impl HttpOptions {
         Self {
             address,
             tokens: vec![Token { secret: token.into(), right: Right::Administer, within: None }],
+            agents: BTreeMap::new(),
             host_names: Vec::new(),
             connections_max: 512,
             request_timeout: Duration::from_secs(30),
@@ -94,6 +99,8 @@ pub struct HttpServer {
 struct Shared {
     runtime: Runtime,
     agent: Arc<Agent>,
+    /// Agents by name.
+    agents: Arc<BTreeMap<String, Arc<Agent>>>,
     guard: Guard,
     request_timeout: Duration,
     stop: CancellationToken,
@@ -113,7 +120,7 @@ impl HttpServer {
     /// The address cannot be listened on; [`std::io::ErrorKind::InvalidInput`] with a token that [`check_token`]
     /// refuses or that is there twice, with fewer than 2 connections, or without time for a request.
     pub async fn start(runtime: &Runtime, agent: Arc<Agent>, options: HttpOptions) -> std::io::Result<Self> {
-        let HttpOptions { address, tokens, host_names, connections_max, request_timeout } = options;
+        let HttpOptions { address, tokens, agents, host_names, connections_max, request_timeout } = options;
         let invalid = |reason: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, reason);
         let tokens = Tokens::new(tokens).map_err(invalid)?;
         if connections_max < 2 || request_timeout.is_zero() {
@@ -126,6 +133,7 @@ impl HttpServer {
         let shared = Arc::new(Shared {
             runtime: runtime.clone(),
             agent,
+            agents: Arc::new(agents),
             guard: Guard::new(tokens, address, &host_names),
             request_timeout,
             stop: stop.clone(),

@@ -4,6 +4,7 @@
 //! operation that starts work (a run, a compaction) is answered when the work is accepted, and its outcome follows;
 //! calls of one client to one session are handed over in their order.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -43,6 +44,7 @@ pub use self::read::{
 };
 pub use self::route::{Label, Reach, Right, Route, Verb};
 pub use self::runs::Runs;
+pub(crate) use self::session::AGENT;
 pub use self::session::{
     Abort, BranchSession, ClearInbox, DeleteSession, Deleted, ForkSession, Forked, ImportSession, Imported,
     SessionNamed, SetLabel, SetTitle, StartSession, Withdrawn,
@@ -124,6 +126,17 @@ pub struct Asked {
     pub runs: Runs,
     /// The label to which the client is confined: other sessions do not exist for it.
     pub within: Option<Arc<Label>>,
+    /// The agents by name from which a session's is chosen; `None` if names mean nothing here.
+    pub choice: Option<Choice>,
+}
+
+/// The agents of a server, and whether the client may choose one.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// The agents, by name.
+    pub agents: Arc<BTreeMap<String, Arc<Agent>>>,
+    /// Whether the client may choose.
+    pub is_permitted: bool,
 }
 
 impl Asked {

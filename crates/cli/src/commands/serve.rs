@@ -17,7 +17,7 @@ use crate::args::{Global, ServeArgs};
 use crate::config::check_host_name;
 use crate::config::surroundings::Surroundings;
 use crate::error::usage;
-use crate::host::{Answering, Setup};
+use crate::host::{Answering, Setup, named_agents};
 
 mod tokens;
 
@@ -47,6 +47,7 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
             ),
         )?;
     }
+    options.agents = named_agents(global, &args.model, &config.agents).await?;
     let (listen, host_names) = (options.address, options.host_names.clone());
     let agent = Arc::new(setup.agent.clone());
     let server = HttpServer::start(&setup.runtime, agent, options)

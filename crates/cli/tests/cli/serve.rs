@@ -384,3 +384,61 @@ fn the_walk_through_works_as_it_is_written() {
         assert!(said.contains(part), "{part}: {}", &said[..said.len().min(3_000)]);
     }
 }
+
+/// An agent with a name works on the sessions that name it, with its own tools, prompt and limits.
+#[test]
+fn named_agents_work_on_the_sessions_that_name_them() {
+    let place = Place::new();
+    let model = Model::new(Says(Answer::text("Fine.")), |_| {});
+    place.own_file(
+        "serve:\n  agents:\n    writer: { allow_write: true, append_system: \"You write.\", settings: [limits.steps_max=3] }\n    \
+         talker: { no_tools: true, model: other }\n",
+    );
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--base-url", &model.url()];
+    let server = serving(&place, place.start_alone(&arguments));
+    let (host, token) = (&server.address, &server.token);
+    let send = |request: &str, body: &str| {
+        let mut stream = server.connect();
+        write!(
+            stream,
+            "{request} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\ncontent-type: \
+             application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{request}: {answer}");
+    };
+    for (id, agent, tools, has_text, named) in [
+        ("a", None, &["grep", "list", "read", "recall"][..], false, "gpt-5.5"),
+        ("b", Some("writer"), &["edit", "grep", "list", "read", "recall", "write"], true, "gpt-5.5"),
+        ("c", Some("talker"), &[], false, "other"),
+    ] {
+        send("POST /v1/sessions", &format!(r#"{{"session_id":"{id}"}}"#));
+        if let Some(agent) = agent {
+            send(&format!("PUT /v1/sessions/{id}/labels/agent"), &format!(r#"{{"value":"{agent}"}}"#));
+        }
+        send(&format!("POST /v1/sessions/{id}/prompt"), r#"{"text":"Go on."}"#);
+        let request = model.simulator.requests().last().unwrap().request.clone();
+        let mut offered: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
+        offered.sort_unstable();
+        assert_eq!(offered, tools, "{id}");
+        let system = request.system.clone().unwrap_or_default();
+        assert_eq!(system.contains("You write."), has_text, "{id}: {system}");
+        assert_eq!(request.model, named, "{id}");
+    }
+    drop(server);
+    for (agent, part) in [
+        ("{ allow_all: true }", "allow_all"),
+        ("{ workspace: here }", "absolute"),
+        ("{ no_tools: true, allow_shell: true }", "contradicts"),
+        ("{ provider: nobody }", "nobody"),
+        ("{ settings: [limits.steps=1] }", "limits.steps"),
+    ] {
+        place.own_file(&format!("serve: {{ agents: {{ x: {agent} }} }}\n"));
+        let ran = place.run(&["serve", "--listen", "127.0.0.1:0", "--simulate"]);
+        assert_eq!(ran.code, Some(2), "{agent}: {ran:?}");
+        assert!(ran.stderr.contains(part), "{agent}: {ran:?}");
+    }
+}

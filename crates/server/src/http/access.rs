@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use greenroom::{Error, Runtime};
+use greenroom::{Agent, Error, Runtime};
 
 use super::Shared;
 use super::answers::Refusal;
-use crate::operations::{Access, Asked, Call, Label, Reach, Right, Route, has_labels};
+use crate::operations::{AGENT, Access, Asked, Call, Choice, Label, Reach, Right, Route, has_labels};
 
 /// The shortest token, in characters: 128 bits, if it is hexadecimal.
 pub const TOKEN_CHARS_MIN: usize = 32;
@@ -145,16 +145,36 @@ impl Shared {
         }
         let mut asked = Asked {
             runtime: self.runtime.clone(),
-            agent: Arc::clone(&self.agent),
+            agent: self.agent_of(id, call.access()).await?,
             has_agent: true,
             session: None,
             runs: self.runs.clone(),
             within: bearer.within.clone(),
+            choice: (!self.agents.is_empty()).then(|| Choice {
+                agents: Arc::clone(&self.agents),
+                is_permitted: bearer.right >= Right::Administer,
+            }),
         };
         if let Some(id) = id {
             asked.open(call.access(), id).await?;
         }
         Ok(asked)
+    }
+
+    /// The agent that works on a session.
+    async fn agent_of(&self, id: Option<&str>, access: Access) -> Result<Arc<Agent>, Refusal> {
+        let Some(id) = id.filter(|_| !self.agents.is_empty()) else { return Ok(Arc::clone(&self.agent)) };
+        let name = self.runtime.summary(id).await?.and_then(|session| session.labels.get(AGENT).cloned());
+        match name.as_ref().map(|name| self.agents.get(name)) {
+            Some(Some(agent)) => Ok(Arc::clone(agent)),
+            // It may be read, and be given another agent.
+            Some(None) if matches!(access, Access::Open | Access::Create) => {
+                let name = name.unwrap_or_default();
+                let reason = format!("the session's agent {name:?} is not one of this server's");
+                Err(Refusal::new(StatusCode::CONFLICT, reason))
+            }
+            Some(None) | None => Ok(Arc::clone(&self.agent)),
+        }
     }
 
     /// Checks that a session is within the label.

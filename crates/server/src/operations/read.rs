@@ -431,6 +431,7 @@ pub struct Replay {
     pub from_seq: u64,
     /// The number of events at most.
     #[serde(default = "replay_limit")]
+    #[schemars(range(min = 1))]
     pub limit: usize,
 }
 

@@ -267,15 +267,39 @@ pub struct SetLabel {
     pub value: Option<String>,
 }
 
+/// The label that names the session's agent, where agents have names.
+pub(crate) const AGENT: &str = "agent";
+
+impl SetLabel {
+    /// Refuses labels that say more than others: the one of the client's token, and the one of the session's agent.
+    fn check(&self, asked: &Asked) -> Result<(), Refused> {
+        let forbid =
+            |problem: String| Err(Refused::Problem(Box::new(Problem::new(ProblemKind::Forbidden, problem))));
+        if asked.within.as_ref().is_some_and(|label| label.name == self.name) {
+            return forbid(format!("the label {} belongs to your token, and stays as it is", self.name));
+        }
+        match (&asked.choice, &self.value) {
+            (Some(choice), _) if self.name == AGENT && !choice.is_permitted => forbid(
+                "the label agent chooses the session's agent, which needs the right `administer`".to_owned(),
+            ),
+            (Some(choice), Some(agent)) if self.name == AGENT && !choice.agents.contains_key(agent) => {
+                let known: Vec<&str> = choice.agents.keys().map(String::as_str).collect();
+                Err(Refused::Parameters(format!(
+                    "there is no agent {agent:?}; there are {}",
+                    known.join(", ")
+                )))
+            }
+            (Some(_) | None, _) => Ok(()),
+        }
+    }
+}
+
 impl Operation for SetLabel {
     of_session!("session/set_label", Modify, SessionNamed);
     const ROUTE: Option<Route> = Route::prompt(Verb::Put, "/sessions/{session_id}/labels/{name}");
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
-        if asked.within.is_some_and(|label| label.name == self.name) {
-            let problem = format!("the label {} belongs to your token, and stays as it is", self.name);
-            return Err(Refused::Problem(Box::new(Problem::new(ProblemKind::Forbidden, problem))));
-        }
+        self.check(&asked)?;
         let session = asked.runtime.session(&self.session_id).await?;
         match self.value {
             Some(value) => session.set_label(self.name, value).await?,

@@ -49,6 +49,7 @@ impl Client {
             session: None,
             runs: Runs::default(),
             within: None,
+            choice: None,
         };
         if let Some(id) = call.session_id() {
             asked.open(call.access(), id).await?;

@@ -182,3 +182,57 @@ async fn tokens_that_cannot_be_told_apart_are_refused_and_none_is_shown() {
         assert!(!refused.to_string().contains(token), "{refused}");
     }
 }
+
+/// A session's label `agent` names the agent that works on it: who may choose it, and what it changes.
+#[tokio::test]
+async fn a_session_has_the_agent_that_its_label_names() {
+    let (server, simulator) = server_with(|options| {
+        for (name, right) in [("prompter", Right::Prompt), ("admin", Right::Administer)] {
+            options.tokens.push(Token { secret: secret(name), right, within: None });
+        }
+        let agent = Agent::new("simulated").context_window(8_000).instructions("You review.");
+        options.agents.insert("reviewer".to_owned(), Arc::new(agent));
+    })
+    .await;
+    let label =
+        |id: &str, name: &str, value: Value| json!({ "session_id": id, "name": name, "value": value });
+    for id in ["plain", "reviewed"] {
+        assert_eq!(as_of(&server, "prompter", "session/start", json!({ "session_id": id })).await.0, 200);
+    }
+    for (token, value, status) in [
+        ("prompter", json!("reviewer"), 403),
+        ("prompter", Value::Null, 403),
+        ("admin", json!("no-such"), 400),
+        ("admin", json!("reviewer"), 200),
+    ] {
+        let (got, answer) =
+            as_of(&server, token, "session/set_label", label("reviewed", "agent", value)).await;
+        assert_eq!(got, status, "{token}: {answer}");
+    }
+    assert_eq!(
+        as_of(&server, "prompter", "session/set_label", label("plain", "colour", json!("red"))).await.0,
+        200
+    );
+    for (id, is_reviewed) in [("plain", false), ("reviewed", true)] {
+        let prompt = json!({ "session_id": id, "text": "question" });
+        assert_eq!(as_of(&server, "prompter", "session/prompt", prompt).await.0, 200);
+        let sent = format!("{:?}", simulator.requests().last().unwrap().request);
+        assert_eq!(sent.contains("You review."), is_reviewed, "{id}: {}", &sent[..sent.len().min(500)]);
+    }
+    // An agent that is no longer configured: the session can be read, and be given another one.
+    let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
+    let orphan = runtime.open("orphan", Arc::new(Agent::new("simulated"))).await.unwrap();
+    orphan.set_label("agent", "gone").await.unwrap();
+    let mut options = HttpOptions::new(([127, 0, 0, 1], 0).into(), secret("admin"));
+    options.agents.insert("reviewer".to_owned(), Arc::new(Agent::new("simulated").context_window(8_000)));
+    let server = HttpServer::start(&runtime, Arc::new(Agent::new("simulated")), options).await.unwrap();
+    let prompt = || json!({ "session_id": "orphan", "text": "question" });
+    let (status, problem) = as_of(&server, "admin", "session/prompt", prompt()).await;
+    assert_eq!((status, problem["detail"].as_str().unwrap().contains("gone")), (409, true), "{problem}");
+    assert_eq!(as_of(&server, "admin", "agent/state", json!({ "session_id": "orphan" })).await.0, 200);
+    assert_eq!(
+        as_of(&server, "admin", "session/set_label", label("orphan", "agent", Value::Null)).await.0,
+        200
+    );
+    assert_eq!(as_of(&server, "admin", "session/prompt", prompt()).await.0, 200);
+}
