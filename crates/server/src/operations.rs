@@ -74,6 +74,9 @@ mod tree;
 mod within;
 mod work;
 
+/// Parameters of a path and a query: names and texts.
+pub type Pairs = Vec<(String, String)>;
+
 /// Background work.
 pub type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -243,7 +246,7 @@ pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sync + S
     ///
     /// # Errors
     /// [`Refused::Parameters`], which names the invalid parameter.
-    fn from_pairs(pairs: Vec<(String, String)>) -> Result<Self, Refused> {
+    fn from_pairs(pairs: Pairs) -> Result<Self, Refused> {
         query::read(&pairs)
     }
 
@@ -323,7 +326,7 @@ pub struct Method {
     /// As [`Operation::OUTCOME`].
     pub outcome: &'static str,
     read: fn(Value) -> Result<Box<dyn Call>, Refused>,
-    read_pairs: fn(Vec<(String, String)>) -> Result<Box<dyn Call>, Refused>,
+    read_pairs: fn(Pairs) -> Result<Box<dyn Call>, Refused>,
     schemas: fn(&mut SchemaGenerator) -> Value,
     params: fn(&mut SchemaGenerator) -> Value,
 }
@@ -342,7 +345,7 @@ impl Method {
     ///
     /// # Errors
     /// It does not take them.
-    pub fn call_of_pairs(&self, pairs: Vec<(String, String)>) -> Result<Box<dyn Call>, Refused> {
+    pub fn call_of_pairs(&self, pairs: Pairs) -> Result<Box<dyn Call>, Refused> {
         (self.read_pairs)(pairs)
     }
 

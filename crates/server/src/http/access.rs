@@ -104,8 +104,12 @@ impl Tokens {
     /// The bearer of this token.
     pub(super) fn bearer(&self, token: &str) -> Option<&Arc<Bearer>> {
         // All are compared, so that the time does not tell which one it is.
-        let is_it = |(known, _): &&(String, _)| same(token.as_bytes(), known.as_bytes());
-        self.0.iter().filter(is_it).map(|(_, bearer)| bearer).last()
+        self.0.iter().fold(
+            None,
+            |found, (known, bearer)| {
+                if same(token.as_bytes(), known.as_bytes()) { Some(bearer) } else { found }
+            },
+        )
     }
 }
 

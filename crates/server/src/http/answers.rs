@@ -97,10 +97,8 @@ impl From<Refused> for Refusal {
                 Self::new(StatusCode::BAD_REQUEST, reason)
             }
             Refused::Problem(problem) => {
-                let status = match problem.kind {
-                    ProblemKind::Forbidden => StatusCode::FORBIDDEN,
-                    _ => StatusCode::BAD_REQUEST,
-                };
+                let is_forbidden = problem.kind == ProblemKind::Forbidden;
+                let status = if is_forbidden { StatusCode::FORBIDDEN } else { StatusCode::BAD_REQUEST };
                 Self(Box::new(HttpProblem::new(status, *problem).into_answer()))
             }
             Refused::Failed(error) => error.into(),

@@ -23,7 +23,7 @@ use super::access::{Bearer, label_new};
 use super::answers::{Refusal, answer};
 use super::connections::Connection;
 use super::events;
-use crate::operations::{self, Answer, Asked, Call, Method, Refused, Route, Runs, Verb, Work};
+use crate::operations::{self, Answer, Asked, Call, Method, Pairs, Refused, Route, Runs, Verb, Work};
 
 /// The header with an idempotency key.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -56,9 +56,9 @@ pub(super) struct Received {
     pub(super) bearer: Arc<Bearer>,
     pub(super) connection: Arc<Connection>,
     /// The parameters in the path.
-    pub(super) path: Vec<(String, String)>,
+    pub(super) path: Pairs,
     /// Those in the query.
-    pub(super) query: Vec<(String, String)>,
+    pub(super) query: Pairs,
     pub(super) headers: HeaderMap,
     body: Bytes,
 }
@@ -211,7 +211,7 @@ async fn call(
     match (wish, following) {
         (Wish::Events, Some(following)) => {
             let work = events::Work { accepted, ended, session };
-            Ok(events::of_work(shared, following, work, &received.connection, place))
+            Ok(events::of_work(shared, *following, work, &received.connection, place))
         }
         (Wish::Acceptance, _) => {
             let mut response = answer(StatusCode::ACCEPTED, &accepted);
@@ -230,7 +230,7 @@ async fn call(
 enum Done {
     Answered(Value),
     /// Work that continues, and the events from before it, if they are wanted.
-    Underway(Underway, Option<events::Following>),
+    Underway(Underway, Option<Box<events::Following>>),
 }
 
 /// Work that continues whoever waits for it.
@@ -249,7 +249,7 @@ async fn perform(
 ) -> Result<Done, Refusal> {
     let asked: Asked = shared.admit(&*call, route, bearer).await?;
     let following = match follow {
-        Some(scope) => Some(events::Following::start(&shared.runtime, scope, None).await?),
+        Some(scope) => Some(Box::new(events::Following::start(&shared.runtime, scope, None).await?)),
         None => None,
     };
     let created =

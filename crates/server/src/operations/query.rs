@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 
-use super::{Label, Refused};
+use super::{Label, Pairs, Refused};
 
 /// The query parameter with a label: `label=NAME:VALUE`, as often as needed.
 pub(crate) const LABEL: &str = "label";
@@ -24,11 +24,11 @@ pub(super) fn read<T: DeserializeOwned>(pairs: &[(String, String)]) -> Result<T,
 ///
 /// # Errors
 /// One is not `NAME:VALUE`, or two have the same name.
-pub(crate) fn take_labels(pairs: &mut Vec<(String, String)>) -> Result<BTreeMap<String, String>, Refused> {
+pub(crate) fn take_labels(pairs: &mut Pairs) -> Result<BTreeMap<String, String>, Refused> {
     let mut labels = BTreeMap::new();
     let (given, others) = std::mem::take(pairs).into_iter().partition(|(name, _)| name == LABEL);
     *pairs = others;
-    let given: Vec<(String, String)> = given;
+    let given: Pairs = given;
     for (_, text) in given {
         let Label { name, value } = text.parse().map_err(Refused::Parameters)?;
         if labels.insert(name.clone(), value).is_some() {

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::query::{self, take_labels};
 use super::within::sessions_of;
 use super::{
-    Answer, Asked, Nothing, Operation, Performed, Reach, Refused, Route, Said, SessionNamed, StoreLosses,
-    Verb,
+    Answer, Asked, Nothing, Operation, Pairs, Performed, Reach, Refused, Route, Said, SessionNamed,
+    StoreLosses, Verb,
 };
 
 /// The number of sessions that are named if a prefix matches several.
@@ -65,7 +65,7 @@ impl Operation for ListSessions {
     type Output = SessionPage;
     type Outcome = Nothing;
 
-    fn from_pairs(mut pairs: Vec<(String, String)>) -> Result<Self, Refused> {
+    fn from_pairs(mut pairs: Pairs) -> Result<Self, Refused> {
         let labels = take_labels(&mut pairs)?;
         Ok(Self { labels, ..query::read(&pairs)? })
     }

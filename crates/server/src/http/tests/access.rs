@@ -37,6 +37,43 @@ async fn as_of(server: &HttpServer, token: &str, name: &str, params: Value) -> (
     (status, response.json().await.unwrap())
 }
 
+/// Every route and every stream: without a token, with another one, from a web page, under another name.
+#[tokio::test]
+async fn every_route_is_guarded() {
+    let (server, _model) = with_tokens().await;
+    let mut routes: Vec<(String, String)> = methods()
+        .iter()
+        .filter_map(|method| method.route)
+        .map(|route| (format!("{:?}", route.verb).to_uppercase(), format!("/v1{}", route.path)))
+        .collect();
+    for path in ["/v1/events", "/v1/sessions/{session_id}/events", "/openapi.json", "/healthz"] {
+        routes.push(("GET".to_owned(), path.to_owned()));
+    }
+    let (ours, token) =
+        (format!("host: {}", server.address()), format!("authorization: Bearer {}", secret("reader")));
+    let (wrong, evil) =
+        (format!("authorization: Bearer {}", secret("nobody")), "host: evil.example".to_owned());
+    let (page, null) = ("origin: http://evil.example".to_owned(), "origin: null".to_owned());
+    for (verb, path) in &routes {
+        let path = path.replace(['{', '}'], "");
+        for (headers, expected) in [
+            (vec![&ours], 401),
+            (vec![&ours, &wrong], 401),
+            (vec![&ours, &token, &token], 401),
+            (vec![&evil, &token], 421),
+            (vec![&token], 400),
+            (vec![&ours, &token, &page], 403),
+            (vec![&ours, &token, &null], 403),
+        ] {
+            let headers: Vec<&str> = headers.into_iter().map(String::as_str).collect();
+            let text = format!("{verb} {path} HTTP/1.1\r\n{}\r\n\r\n", headers.join("\r\n"));
+            let mut stream = sent(&server, &text).await;
+            assert_eq!(status(&mut stream).await, expected, "{verb} {path} {headers:?}");
+        }
+    }
+    assert!(routes.len() > 40, "{}", routes.len());
+}
+
 /// What each right permits: every operation, with every token.
 #[tokio::test]
 async fn every_route_needs_its_right() {

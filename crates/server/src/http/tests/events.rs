@@ -132,7 +132,6 @@ async fn a_client_that_comes_back_misses_nothing_and_gets_nothing_twice() {
         ("/v1/events?label=tenant:x", &["b", "c"]),
         ("/v1/events?durable=true", &["a", "b", "c"]),
     ] {
-        println!("{path}: seed {seed}");
         let (mut random, store) = (numbers(seed), Store::memory());
         let simulator = Simulator::echo();
         let (mut last, mut got, mut killed) = (Some("0".to_owned()), Got::default(), 0);
@@ -191,12 +190,12 @@ async fn a_client_that_comes_back_misses_nothing_and_gets_nothing_twice() {
                 }
             }
         }
-        assert_eq!(got.0.keys().collect::<Vec<_>>(), sessions, "{path}");
+        assert_eq!(got.0.keys().collect::<Vec<_>>(), sessions, "{path}, seed {seed}");
         for (id, events) in &got.0 {
             let log = runtime.replay(id, 0).await.unwrap();
             let wanted: Vec<(u64, u64)> =
                 log.iter().map(|event| (event.session_created_at_ms, event.seq)).collect();
-            assert_eq!(*events, wanted, "{path} {id}");
+            assert_eq!(*events, wanted, "{path} {id}, seed {seed}");
         }
         assert_eq!(killed, 50);
         simulator.assert_clean();

@@ -61,10 +61,8 @@ fn described(document: &Value, name: &str, status: u16, kind: &str) -> ValueSche
     let operations =
         document["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap().values());
     let operation = operations.into_iter().find(|operation| operation["operationId"] == *id).unwrap();
-    let response = match &operation["responses"][status.to_string()] {
-        Value::Null => &document["components"]["responses"]["Problem"],
-        response => response,
-    };
+    let own = &operation["responses"][status.to_string()];
+    let response = if own.is_null() { &document["components"]["responses"]["Problem"] } else { own };
     let mut schema = response["content"][kind]["schema"].clone();
     assert!(schema.is_object(), "{name} {status} {kind} is not described: {response}");
     schema["components"] = document["components"].clone();
