@@ -201,6 +201,8 @@ async fn a_new_session_belongs_to_one_label() {
         };
         let (ada, bob) = tokio::join!(prompt("ada"), prompt("bob"));
         assert!([(200, 404), (404, 200)].contains(&(ada, bob)), "{round}: {ada} {bob}");
+        // And it stays that one's.
+        assert_eq!((prompt("ada").await, prompt("bob").await), (ada, bob), "{round}");
     }
 }
 

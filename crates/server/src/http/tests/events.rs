@@ -75,6 +75,17 @@ impl Reader {
         }
     }
 
+    /// Whether the stream ends in order, and is not cut off, whatever comes before.
+    async fn ends(&mut self) -> bool {
+        loop {
+            match self.response.chunk().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
     /// Reads up to the first event of this type.
     async fn until(&mut self, kind: &str) -> Vec<Told> {
         let mut told = Vec::new();
@@ -199,6 +210,32 @@ async fn a_client_that_comes_back_misses_nothing_and_gets_nothing_twice() {
         }
         assert_eq!(killed, 50);
         simulator.assert_clean();
+    }
+}
+
+/// What is in the log and in the subscription comes once, and what is in neither's order is read from the log.
+#[tokio::test]
+async fn what_happens_while_the_log_is_read_comes_once() {
+    let simulator = Simulator::echo();
+    let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
+    let session = runtime.open("a", Arc::new(Agent::new("simulated"))).await.unwrap();
+    session.prompt("before").await.unwrap();
+    for after in ["0", "0,1.7.other", ""] {
+        let position = (!after.is_empty()).then(|| after.parse().unwrap());
+        let first = if after.is_empty() { session.state().await.unwrap().entries } else { 0 };
+        let mut following = Following::start(&runtime, Scope::default(), position).await.unwrap();
+        // It has subscribed, and has not read the log.
+        session.prompt("meanwhile").await.unwrap();
+        let mut durable = Vec::new();
+        while let Some(item) = following.next_known().await {
+            match item.unwrap() {
+                Item::Event(event) if event.is_durable() => durable.push(event.seq),
+                Item::Event(_) => {}
+                Item::Gap => panic!("it is not slow"),
+            }
+        }
+        let entries = session.state().await.unwrap().entries;
+        assert_eq!(durable, (first..entries).collect::<Vec<_>>(), "{after:?}");
     }
 }
 
@@ -360,7 +397,7 @@ async fn a_stream_that_is_left_cancels_no_run_and_a_stop_tells_its_end() {
     call(&server, Method::POST, "/v1/sessions/a/abort", None).await;
     server.stop().await;
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
-    while watching.next().await.is_some() {}
+    assert!(watching.ends().await);
 }
 
 /// A stream of a confined token has the events of its label, as long as they are.
