@@ -250,6 +250,7 @@ async fn a_slow_reader_gets_a_gap_and_then_all_that_is_durable() {
     let session = runtime.open("a", Arc::clone(&agent)).await.unwrap();
     session.prompt("before").await.unwrap();
     let mut following = Following::start(&runtime, Scope::session("a"), None).await.unwrap();
+    assert!(following.next_known().await.is_none(), "the log has been read");
     for round in 0..8 {
         session.prompt(format!("prompt {round}")).await.unwrap();
     }
