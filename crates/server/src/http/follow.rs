@@ -166,6 +166,10 @@ impl Following {
                 if let Item::Event(event) = &item {
                     self.position.pass(event);
                 }
+                let is_reading = self.steps.iter().any(|step| matches!(step, Step::Read { .. } | Step::Gap));
+                if self.ready.is_empty() && !is_reading {
+                    self.position.settle();
+                }
                 return Ok(Some(item));
             }
             let Some(step) = self.steps.front().cloned() else { return Ok(None) };

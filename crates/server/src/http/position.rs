@@ -4,8 +4,8 @@
 //! number of its next event, and its id with `%` for characters that a header cannot carry. Clients treat it as opaque.
 //!
 //! Invariants: every event of a session that is not named, and that was recorded before the watermark, has been passed;
-//! of a named one, every event before its next one. The watermark stays a minute behind the newest event, which is more
-//! than the recordings of two sessions overtake each other.
+//! of a named one, every event before its next one. The watermark rises only when all sessions have been read, and stays a
+//! minute behind the newest event, which is more than the recordings of two sessions overtake each other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,6 +13,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use greenroom::{Event, SessionSummary};
+
+#[cfg(test)]
+mod tests;
 
 /// How far the watermark stays behind the newest event, in milliseconds.
 const BEHIND_MS: u64 = 60_000;
@@ -116,8 +119,18 @@ impl Position {
         let named =
             Named { created_at_ms: event.session_created_at_ms, next: event.seq + 1, at_ms: event.at_ms };
         self.sessions.insert(Arc::clone(&event.session), named);
-        let watermark_ms = event.at_ms.saturating_sub(BEHIND_MS);
-        if self.sessions.len() > NAMED_MAX && watermark_ms > self.watermark_ms {
+    }
+
+    /// Leaves out sessions without new events, if many are named. Only when every session has been read up to the newest
+    /// event: others could have unread events before the new watermark.
+    pub(super) fn settle(&mut self) {
+        if self.sessions.len() <= NAMED_MAX {
+            return;
+        }
+        // The time of a session that a text names is known when its next event comes.
+        let times = self.sessions.values().map(|named| named.at_ms).filter(|at_ms| *at_ms < u64::MAX);
+        let watermark_ms = times.max().unwrap_or_default().saturating_sub(BEHIND_MS);
+        if watermark_ms > self.watermark_ms {
             self.watermark_ms = watermark_ms;
             self.sessions.retain(|_, named| named.at_ms >= watermark_ms);
         }
