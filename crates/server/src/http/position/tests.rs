@@ -87,7 +87,8 @@ fn a_position_names_what_is_new_and_misses_nothing() {
                 1..=12 => {
                     let log = Log { created_at_ms: now_ms, times_ms: vec![now_ms] };
                     if id == logs.len() {
-                        (logs.push(log), got.push(0));
+                        logs.push(log);
+                        got.push(0);
                     } else if random(8) == 0 {
                         (logs[id], got[id]) = (log, 0);
                     } else {
