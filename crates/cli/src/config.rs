@@ -26,6 +26,7 @@ use greenroom::{Agent, ModelSettings, RuntimeBuilder};
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_server::HttpOptions;
+use greenroom_server::operations::{Label, Right};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -332,15 +333,79 @@ pub(crate) struct ServeConfig {
     pub(crate) host_names: Vec<String>,
     /// The most open connections; never more than half of `ulimit -n`.
     pub(crate) connections_max: usize,
-    /// How long a request may take to arrive (its head and its body each), and a connection may be idle, in seconds.
+    /// How long a request may take to arrive (its head and its body each), and a connection may be idle or not read, in
+    /// seconds.
     pub(crate) request_timeout_s: u64,
+    /// How long runs in progress may take to end after SIGTERM, in seconds; those that are left are interrupted, and can
+    /// be resumed.
+    pub(crate) drain_timeout_s: u64,
+    /// Further tokens, by names of your own.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) tokens: BTreeMap<String, TokenConfig>,
+    /// Agents, by names of your own. The label `agent` of a session names its agent; all others have the one of the
+    /// command's flags.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) agents: BTreeMap<String, AgentConfig>,
+}
+
+/// An agent of `serve`: what differs from the configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct AgentConfig {
+    /// The model.
+    pub(crate) model: Option<String>,
+    /// The provider, by its name in `providers`.
+    pub(crate) provider: Option<String>,
+    /// The system prompt, in place of the built-in text; `file:NAME` reads a file.
+    pub(crate) system: Option<String>,
+    /// Text to append to the system prompt; `file:NAME` reads a file.
+    pub(crate) append_system: Option<String>,
+    /// The folder of the tools, an absolute path or one that begins with `~/`; by default the one of the command.
+    pub(crate) workspace: Option<String>,
+    /// Whether it has no tools at all.
+    pub(crate) no_tools: bool,
+    /// Whether it has the tools that change files.
+    pub(crate) allow_write: bool,
+    /// Whether it has the tool that runs commands, and those that change files.
+    pub(crate) allow_shell: bool,
+    /// Other settings, as for `--set`: `limits.cost_usd_max=1`.
+    pub(crate) settings: Vec<String>,
+}
+
+/// A token of `serve`, and what its bearer may do. It comes from exactly one of `token_env`, `token_file` and
+/// `token_command`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TokenConfig {
+    /// What its bearer may do: each right includes those before it.
+    pub(crate) right: Right,
+    /// The label of the sessions to which its bearer is confined; without it, all sessions.
+    #[serde(default)]
+    pub(crate) label: Option<Label>,
+    /// The environment variable with the token.
+    #[serde(default)]
+    pub(crate) token_env: Option<String>,
+    /// The file with the token: an absolute path, or one that begins with `~/`. Only you may be able to read it.
+    #[serde(default)]
+    pub(crate) token_file: Option<String>,
+    /// A shell command that prints the token on its first line, when the server starts.
+    #[serde(default)]
+    pub(crate) token_command: Option<String>,
 }
 
 impl Default for ServeConfig {
     fn default() -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], 7878));
         let HttpOptions { connections_max, request_timeout, .. } = HttpOptions::new(listen, "");
-        Self { listen, host_names: Vec::new(), connections_max, request_timeout_s: request_timeout.as_secs() }
+        Self {
+            listen,
+            host_names: Vec::new(),
+            connections_max,
+            request_timeout_s: request_timeout.as_secs(),
+            drain_timeout_s: 5,
+            tokens: BTreeMap::new(),
+            agents: BTreeMap::new(),
+        }
     }
 }
 
@@ -524,8 +589,55 @@ fn check(config: &Config) -> Result<(), Wrong> {
     {
         return wrong(&["serve", "host_names"], &format!("each {reason}"));
     }
+    for (name, agent) in &config.serve.agents {
+        if !is_name(name) {
+            return wrong(&["serve", "agents", name], not_a_name);
+        }
+        if agent.workspace.as_deref().is_some_and(|folder| !layers::is_absolute(folder)) {
+            return wrong(
+                &["serve", "agents", name, "workspace"],
+                "must be an absolute path, or begin with ~/",
+            );
+        }
+        if agent.no_tools && (agent.allow_write || agent.allow_shell) {
+            return wrong(&["serve", "agents", name, "no_tools"], "contradicts allow_write and allow_shell");
+        }
+    }
+    config.serve.tokens.iter().try_for_each(|(name, token)| check_serve_token(name, token))?;
     if config.trusted_folders.iter().any(|folder| !layers::is_absolute(folder)) {
         return wrong(&["trusted_folders"], "each must be an absolute path, or begin with ~/");
+    }
+    Ok(())
+}
+
+/// Like [`check`], for a token of `serve`.
+fn check_serve_token(name: &str, token: &TokenConfig) -> Result<(), Wrong> {
+    let key = |key: &'static str| ["serve", "tokens", name, key];
+    if !is_name(name) {
+        return wrong(
+            &["serve", "tokens", name],
+            "must be a name of letters, digits, dots, hyphens and underscores",
+        );
+    }
+    let sources = [&token.token_env, &token.token_file, &token.token_command];
+    if sources.iter().filter(|source| source.is_some()).count() != 1 {
+        let reason = "must have exactly one of token_env, token_file and token_command";
+        return wrong(&["serve", "tokens", name], reason);
+    }
+    if let Some(Err(_)) = token.token_env.as_deref().map(check_variable) {
+        return wrong(
+            &key("token_env"),
+            "must be the name of an environment variable that holds the token, not the token",
+        );
+    }
+    if token.token_file.as_deref().is_some_and(|file| !layers::is_absolute(file)) {
+        return wrong(&key("token_file"), "must be an absolute path, or begin with ~/");
+    }
+    if token.token_command.as_deref().is_some_and(|command| command.trim().is_empty()) {
+        return wrong(&key("token_command"), "must be a command");
+    }
+    if token.label.as_ref().is_some_and(|label| label.name.trim().is_empty() || label.value.is_empty()) {
+        return wrong(&key("label"), "must have a name and a value");
     }
     Ok(())
 }

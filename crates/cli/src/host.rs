@@ -31,6 +31,7 @@ pub(crate) use self::connect::{
     reach_to_look, still_silent, stop,
 };
 pub(crate) use self::error::{Unreached, is_gone, is_gone_client, is_silent, is_silent_client};
+pub(crate) use self::named::named_agents;
 pub(crate) use self::own::Setup;
 pub(crate) use self::peer::check_possible;
 pub(crate) use self::spawn::Terms;
@@ -42,6 +43,7 @@ mod connect;
 mod error;
 pub(crate) mod link;
 pub(crate) mod log;
+mod named;
 pub(crate) mod own;
 mod peer;
 #[cfg(test)]

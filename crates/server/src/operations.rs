@@ -4,6 +4,7 @@
 //! operation that starts work (a run, a compaction) is answered when the work is accepted, and its outcome follows;
 //! calls of one client to one session are handed over in their order.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -34,18 +35,22 @@ pub use self::live::{ListLive, LiveListed, SessionInProgress, WatchSession};
 pub use self::parts::{
     ContextCategory, ContextPart, ContextParts, ListTools, SessionContext, ToolSummary, ToolsListed,
 };
+pub(crate) use self::query::{LABEL, take_labels};
 pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsListed};
 pub use self::read::{
     ExportSession, Exported, FindSession, ForgetLimit, Forgotten, GetSession, ListModels, ListSessions,
     ListWaiting, ModelSummary, ModelsListed, RecallEntries, RecalledEntries, Replay, Replayed, SessionCounts,
     SessionFound, SessionPage, SessionState, ShowSession, Shown, WaitingInput, WaitingListed,
 };
+pub use self::route::{Label, Reach, Right, Route, Verb};
 pub use self::runs::Runs;
+pub(crate) use self::session::AGENT;
 pub use self::session::{
     Abort, BranchSession, ClearInbox, DeleteSession, Deleted, ForkSession, Forked, ImportSession, Imported,
     SessionNamed, SetLabel, SetTitle, StartSession, Withdrawn,
 };
 pub use self::tree::{Branch, SessionTree, Tree, branches};
+pub(crate) use self::within::{has_labels, sessions_of};
 pub use self::work::{
     Accepted, CompactOutcome, CompactSession, FollowUp, ImageData, PlanSession, Planned, PromptOutcome,
     PromptSession, ResumeSession, Sent, Steer, UndoCompaction, Undone,
@@ -57,14 +62,20 @@ mod conversation;
 mod entries;
 mod live;
 mod parts;
+mod query;
 mod questions;
 mod read;
+mod route;
 mod runs;
 mod session;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod within;
 mod work;
+
+/// Parameters of a path and a query: names and texts.
+pub type Pairs = Vec<(String, String)>;
 
 /// Background work.
 pub type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -116,6 +127,19 @@ pub struct Asked {
     pub session: Option<SessionHandle>,
     /// The runs that this client began.
     pub runs: Runs,
+    /// The label to which the client is confined: other sessions do not exist for it.
+    pub within: Option<Arc<Label>>,
+    /// The agents by name from which a session's is chosen; `None` if names mean nothing here.
+    pub choice: Option<Choice>,
+}
+
+/// The agents of a server, and whether the client may choose one.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// The agents, by name.
+    pub agents: Arc<BTreeMap<String, Arc<Agent>>>,
+    /// Whether the client may choose.
+    pub is_permitted: bool,
 }
 
 impl Asked {
@@ -187,9 +211,13 @@ pub struct Ended<R> {
 pub enum Nothing {}
 
 /// An operation.
-pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sized + 'static {
+pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sync + Sized + 'static {
     /// The method's name.
     const METHOD: &'static str;
+    /// Its route over HTTP; `None` for operations that only a connection has.
+    const ROUTE: Option<Route>;
+    /// Whether it has a parameter `key`, by which a repeated call is recognised.
+    const TAKES_KEY: bool = false;
     /// The access to its session that it needs.
     const ACCESS: Access = Access::Read;
     /// Whether the session is gone afterwards.
@@ -209,6 +237,19 @@ pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sized + 
         None
     }
 
+    /// The session that it creates.
+    fn creates(&self) -> Option<&str> {
+        if Self::ACCESS == Access::Create { self.session_id() } else { None }
+    }
+
+    /// Reads parameters from the pairs of a path and a query.
+    ///
+    /// # Errors
+    /// [`Refused::Parameters`], which names the invalid parameter.
+    fn from_pairs(pairs: Pairs) -> Result<Self, Refused> {
+        query::read(&pairs)
+    }
+
     /// Executes the operation.
     fn perform(self, asked: Asked) -> impl Future<Output = Performed<Self>> + Send;
 }
@@ -217,13 +258,15 @@ pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sized + 
 pub type Performed<O> = Result<Answer<<O as Operation>::Output, <O as Operation>::Outcome>, Refused>;
 
 /// A call of some operation, with its parameters checked.
-pub trait Call: Send {
+pub trait Call: Send + Sync {
     /// As [`Operation::ACCESS`].
     fn access(&self) -> Access;
     /// As [`Operation::OUTCOME`].
     fn outcome(&self) -> &'static str;
     /// As [`Operation::session_id`].
     fn session_id(&self) -> Option<&str>;
+    /// As [`Operation::creates`].
+    fn creates(&self) -> Option<&str>;
     /// As [`Operation::DELETES`].
     fn deletes(&self) -> bool;
     /// Executes the operation.
@@ -243,6 +286,10 @@ impl<O: Operation> Call for CallOf<O> {
 
     fn session_id(&self) -> Option<&str> {
         self.0.session_id()
+    }
+
+    fn creates(&self) -> Option<&str> {
+        self.0.creates()
     }
 
     fn deletes(&self) -> bool {
@@ -267,21 +314,61 @@ impl<O: Operation> Call for CallOf<O> {
     }
 }
 
-/// A method: its name, the reader of its parameters, and its schemas.
+/// A method: its name, its route, the readers of its parameters, and its schemas.
+#[derive(Clone, Copy)]
 pub struct Method {
     /// Its name.
     pub name: &'static str,
+    /// As [`Operation::ROUTE`].
+    pub route: Option<Route>,
+    /// As [`Operation::TAKES_KEY`].
+    pub takes_key: bool,
     /// As [`Operation::OUTCOME`].
     pub outcome: &'static str,
     read: fn(Value) -> Result<Box<dyn Call>, Refused>,
+    read_pairs: fn(Pairs) -> Result<Box<dyn Call>, Refused>,
     schemas: fn(&mut SchemaGenerator) -> Value,
+    params: fn(&mut SchemaGenerator) -> Value,
+}
+
+impl Method {
+    /// The call with these parameters.
+    ///
+    /// # Errors
+    /// It does not take them.
+    pub fn call(&self, params: Value) -> Result<Box<dyn Call>, Refused> {
+        // If there are no parameters, the error names the first required one.
+        (self.read)(if params.is_null() { json!({}) } else { params })
+    }
+
+    /// The call with the parameters of a path and a query.
+    ///
+    /// # Errors
+    /// It does not take them.
+    pub fn call_of_pairs(&self, pairs: Pairs) -> Result<Box<dyn Call>, Refused> {
+        (self.read_pairs)(pairs)
+    }
+
+    /// The schemas: `params`, `result`, and `outcome` where there is one.
+    pub fn schemas(&self, schemas: &mut SchemaGenerator) -> Value {
+        (self.schemas)(schemas)
+    }
+
+    /// The schema of its parameters, in full.
+    pub fn params(&self, schemas: &mut SchemaGenerator) -> Value {
+        (self.params)(schemas)
+    }
 }
 
 fn method<O: Operation>() -> Method {
     Method {
         name: O::METHOD,
+        route: O::ROUTE,
+        takes_key: O::TAKES_KEY,
         outcome: O::OUTCOME,
         read: |params| Ok(Box::new(CallOf(parameters::<O>(params)?))),
+        read_pairs: |pairs| Ok(Box::new(CallOf(O::from_pairs(pairs)?))),
+        params: |schemas| json!(O::json_schema(schemas)),
         schemas: |schemas| {
             let mut method = json!({
                 "params": schemas.subschema_for::<O>(),
@@ -354,9 +441,7 @@ pub fn call(name: &str, params: Value) -> Result<Box<dyn Call>, Refused> {
     let Some(method) = methods().into_iter().find(|method| method.name == name) else {
         return Err(Refused::UnknownMethod(name.to_owned()));
     };
-    // If there are no parameters, the error names the first required one.
-    let params = if params.is_null() { json!({}) } else { params };
-    (method.read)(params)
+    method.call(params)
 }
 
 /// Reads parameters.
@@ -370,7 +455,7 @@ pub(crate) fn parameters<T: DeserializeOwned>(params: Value) -> Result<T, Refuse
 /// The schemas of all operations: parameters, result, and the outcome where there is one.
 pub fn schema() -> Value {
     let mut schemas = SchemaSettings::draft2020_12().into_generator();
-    let of = |method: Method| (method.name.to_owned(), (method.schemas)(&mut schemas));
+    let of = |method: Method| (method.name.to_owned(), method.schemas(&mut schemas));
     let methods: serde_json::Map<String, Value> = methods().into_iter().map(of).collect();
     json!({ "methods": methods, "$defs": schemas.take_definitions(true) })
 }

@@ -54,6 +54,10 @@ pub enum ProblemKind {
     Interrupted,
     /// The request is invalid as it is. Nothing was changed.
     Invalid,
+    /// The request bears no valid token.
+    Unauthorized,
+    /// The token does not permit the request.
+    Forbidden,
     /// The session id is invalid.
     SessionId,
     /// The session is damaged: entries are lost.

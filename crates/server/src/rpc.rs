@@ -341,6 +341,8 @@ impl Server {
             has_agent,
             session: started.as_ref().map(|started| started.handle.clone()),
             runs: self.runs.clone(),
+            within: None,
+            choice: None,
         };
         let is_deletion = call.deletes();
         let answer = call.perform(asked).await?;

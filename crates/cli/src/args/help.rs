@@ -84,9 +84,11 @@ Examples:
 
 Requests must present the token, which is created at the first start in the file `token` of the store's directory:
   token=$(cat ~/.local/share/greenroom/token)
-  curl -H \"Authorization: Bearer $token\" http://127.0.0.1:7878/sessions
+  curl -H \"Authorization: Bearer $token\" http://127.0.0.1:7878/v1/sessions
 
-There is no TLS. Ctrl-C and SIGTERM interrupt runs in progress and exit within 10 seconds.";
+Further tokens, with rights and labels, are in the configuration (`serve.tokens`). GET /openapi.json describes all routes.
+
+There is no TLS. Ctrl-C interrupts runs in progress and exits within 10 seconds; SIGTERM first gives them 5 seconds to end.";
 
 pub(super) const SIMULATE_EXAMPLES: &str = "\
 Examples:

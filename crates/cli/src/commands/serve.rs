@@ -1,28 +1,28 @@
 //! `greenroom serve`: the runtime over HTTP.
 //!
 //! Invariants: it listens on the loopback interface unless another address is given, and then explains the
-//! consequences; every request must have the token, which is created at the first start in a file that only
-//! its owner can read; a token that others could know is refused. It ends within ten seconds of a request to
-//! stop.
+//! consequences; every request must have a token (`tokens`). After SIGTERM, runs in progress have `drain_timeout_s` to
+//! end; after that, or after Ctrl-C, it ends within ten seconds.
 
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use greenroom_server::{HttpOptions, HttpServer, TOKEN_CHARS_MIN, check_token};
-use greenroom_terminal::{Interrupts, Screen, files};
+use greenroom::Runtime;
+use greenroom_server::{HttpOptions, HttpServer};
+use greenroom_terminal::{Interrupts, Screen};
 
 use crate::agent::{self, Stay, TOKEN_FILE, warn};
 use crate::args::{Global, ServeArgs};
 use crate::config::check_host_name;
+use crate::config::surroundings::Surroundings;
 use crate::error::usage;
-use crate::host::{Answering, Setup};
+use crate::host::{Answering, Setup, named_agents};
 
-/// The longest token, in bytes.
-const TOKEN_BYTES_MAX: u64 = 4 * 1024;
+mod tokens;
+
+/// How often it is checked whether runs are in progress that wait for no person.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Runs the server until it is interrupted. HTTP requests are served by the runtime itself, not through a host, which has
 /// a connection and an agent for each client.
@@ -34,7 +34,8 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     let setup = Setup::waiting(global, &args.model, Stay::Unwatched, wait).await?;
     let config = &setup.serve;
     let path = agent::data_dir(global)?.join(TOKEN_FILE);
-    let mut options = HttpOptions::new(args.listen.unwrap_or(config.listen), token(&path)?);
+    let mut options = HttpOptions::new(args.listen.unwrap_or(config.listen), tokens::own(&path)?);
+    options.tokens.extend(tokens::further(&config.tokens, &Surroundings::here()).await?);
     options.host_names = [config.host_names.clone(), args.host_name.clone()].concat();
     options.request_timeout = Duration::from_secs(config.request_timeout_s);
     options.connections_max = config.connections_max.min(connections_possible());
@@ -47,6 +48,7 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
             ),
         )?;
     }
+    options.agents = named_agents(global, &args.model, &config.agents).await?;
     let (listen, host_names) = (options.address, options.host_names.clone());
     let agent = Arc::new(setup.agent.clone());
     let server = HttpServer::start(&setup.runtime, agent, options)
@@ -63,14 +65,34 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
         server.address(),
         path.display()
     ))?;
-    tokio::select! {
-        () = interrupts.next() => {}
-        () = answering.must_end() => {}
+    let is_draining = tokio::select! {
+        () = interrupts.next() => interrupts.is_ending(),
+        () = answering.must_end() => false,
+    };
+    let drain_timeout_s = setup.serve.drain_timeout_s;
+    if is_draining && drain_timeout_s > 0 && !setup.runtime.working().await?.is_empty() {
+        screen.line(format!("Stopping; runs in progress have {drain_timeout_s} s to end."))?;
+        drain(&setup.runtime, Duration::from_secs(drain_timeout_s)).await;
     }
     screen.line("Stopping; any run in progress is interrupted.")?;
     // Both at once: requests that wait for a run are answered when it is interrupted.
     answering.end(setup.runtime, server.stop()).await?;
     Ok(0)
+}
+
+/// Accepts no more work, and waits until none is in progress, except runs that wait for a person; at most this long.
+async fn drain(runtime: &Runtime, at_most: Duration) {
+    let is_working = async || runtime.working().await.is_ok_and(|working| !working.is_empty());
+    let idle = async {
+        while is_working().await {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = runtime.drain(at_most) => {}
+        () = idle => {}
+    }
 }
 
 /// Explains the consequences if other machines can connect.
@@ -93,62 +115,4 @@ fn warn_of_network(global: &Global, server: &HttpServer, host_names: &[String]) 
 fn connections_possible() -> usize {
     let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     allowed.and_then(|allowed| usize::try_from(allowed / 2).ok()).unwrap_or(usize::MAX)
-}
-
-/// Reads the token in this file, or creates one of 256 bits.
-fn token(path: &Path) -> Result<String> {
-    let context = || format!("keep the token in {}", path.display());
-    match files::open(path, true) {
-        Ok((file, metadata)) => {
-            let bytes = files::read_all(file, TOKEN_BYTES_MAX).with_context(context)?;
-            let text = String::from_utf8_lossy(&bytes);
-            // Editors and `echo` end a file with a line break.
-            match text.trim_end_matches(['\n', '\r']) {
-                "" => std::fs::remove_file(path).with_context(context)?,
-                token => {
-                    check_token_file(path, &metadata, token)?;
-                    return Ok(token.to_owned());
-                }
-            }
-        }
-        Err(error) if error.is_not_found() => {}
-        Err(error) => return Err(error).with_context(context),
-    }
-    let mut bytes = [0u8; 32];
-    let mut random = std::fs::File::open("/dev/urandom").context("open the system's random numbers")?;
-    random.read_exact(&mut bytes).context("read the system's random numbers")?;
-    let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .with_context(context)?;
-    file.write_all(token.as_bytes()).with_context(context)?;
-    Ok(token)
-}
-
-/// Checks that only the user can know the token.
-fn check_token_file(path: &Path, metadata: &std::fs::Metadata, token: &str) -> Result<()> {
-    let path = path.display();
-    let renew = format!("delete {path}, and a new one is made at the next start");
-    let user = rustix::process::geteuid().as_raw();
-    if metadata.uid() != user {
-        return Err(usage(format!(
-            "{path} is not used: it belongs to another user (id {}, and yours is {user}); {renew}",
-            metadata.uid()
-        )));
-    }
-    if metadata.mode() & 0o077 != 0 {
-        return Err(usage(format!(
-            "{path} is not used: others can read or write it, so they may know the token; {renew}, or run `chmod 600 \
-             {path}` if you are sure that nobody has read it"
-        )));
-    }
-    check_token(token).map_err(|error| {
-        usage(format!(
-            "{path} is not used: {error}; {renew}, or write one line of at least {TOKEN_CHARS_MIN} random characters \
-             into it"
-        ))
-    })
 }

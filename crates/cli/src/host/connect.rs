@@ -456,7 +456,7 @@ impl<'a> Reaching<'a> {
 }
 
 /// Returns the definition of the client's agent.
-fn definition(
+pub(super) fn definition(
     global: &Global,
     model: &ModelArgs,
     checks_server: bool,

@@ -103,7 +103,7 @@ impl Talk {
                 let mut stream = std::net::TcpStream::connect(&*address).unwrap();
                 write!(
                     stream,
-                    "POST /sessions/mine/prompt HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
+                    "POST /v1/sessions/mine/prompt HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
                      content-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
                     body.len()
                 )

@@ -104,6 +104,7 @@ fn rpc_goes_on_after_a_long_line_that_is_no_json() {
 #[test]
 fn serve_ends_in_order_when_it_is_asked_to() {
     let (place, model) = (Place::new(), slow());
+    place.own_file("serve: { drain_timeout_s: 1 }\n");
     let mut serve = place.start_alone(&["serve", "--listen", "127.0.0.1:0", "--base-url", &model.url()]);
     let line = serve.wait_for_word("http://");
     let address = line.split("http://").nth(1).unwrap().split(';').next().unwrap().to_owned();
@@ -112,7 +113,7 @@ fn serve_ends_in_order_when_it_is_asked_to() {
     let mut connection = TcpStream::connect(&address).unwrap();
     write!(
         connection,
-        "POST /sessions/mine/prompt HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\ncontent-type: \
+        "POST /v1/sessions/mine/prompt HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\ncontent-type: \
          application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )

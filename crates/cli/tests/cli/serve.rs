@@ -3,12 +3,14 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use greenroom_simulator::{Answer, Pace};
 use rustix::process::Signal;
 
-use super::support::{Place, Running};
+use super::support::{Model, Place, Running, Says};
 
 /// How long it may take to end.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -46,7 +48,7 @@ impl Serving {
         let token = &self.token;
         write!(
             stream,
-            "GET /sessions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+            "GET /v1/sessions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
         )
         .ok()?;
         let mut answer = String::new();
@@ -61,7 +63,7 @@ fn it_ends_in_time_whatever_clients_hold_open() {
     let server = serve(&place, &[]);
     let (host, token) = (&server.address, &server.token);
     let half_a_body = format!(
-        "POST /sessions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\ncontent-type: \
+        "POST /v1/sessions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\ncontent-type: \
          application/json\r\ncontent-length: 20\r\n\r\n{{"
     );
     let mut clients = Vec::new();
@@ -228,4 +230,215 @@ fn the_next_one_waits_for_the_store() {
     assert_eq!(next.status(&next.address), Some(200));
     next.running.signal(Signal::TERM);
     assert_eq!(next.running.end_within(END_MAX).code, Some(0));
+}
+
+/// The status of a request with this token.
+fn status_of(server: &Serving, token: &str, request: &str) -> u16 {
+    let mut stream = server.connect();
+    let host = &server.address;
+    write!(
+        stream,
+        "{request} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn further_tokens_come_from_the_environment_from_files_and_from_commands() {
+    let place = Place::new();
+    let file = place.store().join("reader-token");
+    std::fs::create_dir_all(place.store()).unwrap();
+    let (reader, prompter, ada) = ("r".repeat(40), "p".repeat(40), "a".repeat(40));
+    std::fs::write(&file, format!("{reader}\n")).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    place.own_file(&format!(
+        "serve:\n  tokens:\n    reader: {{ right: read, token_file: {:?} }}\n    prompter: {{ right: prompt, token_command: \
+         \"printf %s {prompter}\" }}\n    ada: {{ right: administer, label: {{ name: tenant, value: ada }}, token_env: \
+         TOKEN_OF_ADA }}\n",
+        file.display()
+    ));
+    let mut command = place.command(&["serve", "--listen", "127.0.0.1:0", "--simulate"]);
+    command.env("TOKEN_OF_ADA", &ada);
+    let server = serving(&place, place.start_command(command));
+    for (token, request, status) in [
+        (server.token.as_str(), "GET /v1/sessions", 200),
+        (server.token.as_str(), "POST /v1/sessions/a/abort", 404),
+        (&reader, "GET /v1/sessions", 200),
+        (&reader, "POST /v1/sessions/a/abort", 403),
+        (&prompter, "POST /v1/sessions/a/abort", 404),
+        (&prompter, "DELETE /v1/sessions/a", 403),
+        (&ada, "DELETE /v1/sessions/a", 404),
+        (&ada, "POST /v1/models/forget", 400),
+        (&"x".repeat(40), "GET /v1/sessions", 401),
+    ] {
+        assert_eq!(status_of(&server, token, request), status, "{request} {}", &token[..1]);
+    }
+    server.running.signal(Signal::TERM);
+    assert_eq!(server.running.end_within(END_MAX).code, Some(0));
+
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    for (token, parts) in [
+        (
+            format!("right: read, token_file: {:?}", file.display()),
+            &["serve.tokens.x", "others can read"][..],
+        ),
+        ("right: read, token_env: NO_SUCH".to_owned(), &["serve.tokens.x", "NO_SUCH is not set"]),
+        ("right: read, token_command: \"echo short\"".to_owned(), &["serve.tokens.x", "has 5 characters"]),
+        (format!("right: read, token_env: {}", &TOKEN[..8]), &["token_env", "not the token"]),
+        ("right: read".to_owned(), &["exactly one of"]),
+        ("right: read, token_env: A, token_command: b".to_owned(), &["exactly one of"]),
+        ("right: all, token_env: A".to_owned(), &["right"]),
+        ("token_env: A".to_owned(), &["right"]),
+        ("right: read, token_env: A, label: { name: tenant }".to_owned(), &["value"]),
+        ("right: read, token_file: here".to_owned(), &["token_file", "absolute"]),
+    ] {
+        place.own_file(&format!("serve: {{ tokens: {{ x: {{ {token} }} }} }}\n"));
+        let ran = place.run(&["serve", "--listen", "127.0.0.1:0", "--simulate"]);
+        assert_eq!(ran.code, Some(2), "{token}: {ran:?}");
+        for part in parts {
+            assert!(ran.stderr.contains(part), "{token}: {part:?}: {ran:?}");
+        }
+        assert!(!ran.stderr.contains("rrrr") && !ran.stderr.contains("short"), "{ran:?}");
+    }
+}
+
+/// After SIGTERM, a run in progress ends, and new work is sent elsewhere.
+#[test]
+fn a_run_in_progress_ends_before_the_server_does() {
+    let place = Place::new();
+    let pace = Pace { chunks: 15, first_ms: 0, between_ms: 100 };
+    let model = Model::new(Says(Answer::text("word ".repeat(15)).with_pace(pace)), |_| {});
+    let mut server =
+        serving(&place, place.start_alone(&["serve", "--listen", "127.0.0.1:0", "--base-url", &model.url()]));
+    let (host, token) = (server.address.clone(), server.token.clone());
+    let prompt = |id: &str, prefer: &str| {
+        let mut stream = TcpStream::connect(&host).unwrap();
+        let body = r#"{"text":"Go on."}"#;
+        write!(
+            stream,
+            "POST /v1/sessions/{id}/prompt HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\ncontent-type: \
+             application/json\r\nprefer: {prefer}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        stream
+    };
+    let read = |mut stream: TcpStream| {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let first = prompt("a", "wait=60");
+    while model.simulator.calls() == 0 {
+        std::thread::yield_now();
+    }
+    server.running.signal(Signal::TERM);
+    server.running.wait_for_word("have 5 s to end");
+    let refused = loop {
+        // One may come between that line and the drain.
+        let answer = read(prompt("b", "respond-async"));
+        if !answer.starts_with("HTTP/1.1 202") {
+            break answer;
+        }
+    };
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: 5"), "{refused}");
+    let answered = read(first);
+    assert!(answered.starts_with("HTTP/1.1 200") && answered.contains("\"stop\":\"stop\""), "{answered}");
+    assert_eq!(server.running.end_within(END_MAX).code, Some(0));
+}
+
+/// The walk-through of `docs/protocol.md`, as it is pasted.
+#[test]
+fn the_walk_through_works_as_it_is_written() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/protocol.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, walk) = page.split_once("### Walk-through").unwrap();
+    let (script, _) = walk.split_once("```sh\n").unwrap().1.split_once("```").unwrap();
+    let place = Place::new();
+    let server = serve(&place, &[]);
+    let token = place.store().join("token");
+    let script = script
+        .replace("127.0.0.1:7878", &server.address)
+        .replace("~/.local/share/greenroom/token", token.to_str().unwrap());
+    // A stream that is read for some time ends with an error of `curl`; everything else has to succeed.
+    let script = script
+        .replace("durable=true\"", "durable=true\" || [ $? = 28 ]")
+        .replace("--max-time 2", "--max-time 1");
+    let ran = Command::new("bash").args(["-eu", "-c", &script]).output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{errors}: {said}");
+    for part in [
+        r#"{"session_id":"umbrella"}"#,
+        "event: accepted",
+        "event: result",
+        r#"{"accepted":true,"entry_id""#,
+        r#""seq":0,"#,
+        r#""labels":{"user":"ada"}"#,
+        r#""conversation":[{"entry_id""#,
+        r#""installed":"#,
+        r#""erased":true"#,
+    ] {
+        assert!(said.contains(part), "{part}: {}", &said[..said.len().min(3_000)]);
+    }
+}
+
+/// An agent with a name works on the sessions that name it, with its own tools, prompt and limits.
+#[test]
+fn named_agents_work_on_the_sessions_that_name_them() {
+    let place = Place::new();
+    let model = Model::new(Says(Answer::text("Fine.")), |_| {});
+    place.own_file(
+        "serve:\n  agents:\n    writer: { allow_write: true, append_system: \"You write.\", settings: [limits.steps_max=3] }\n    \
+         talker: { no_tools: true, model: other }\n",
+    );
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--base-url", &model.url()];
+    let server = serving(&place, place.start_alone(&arguments));
+    let (host, token) = (&server.address, &server.token);
+    let send = |request: &str, body: &str| {
+        let mut stream = server.connect();
+        write!(
+            stream,
+            "{request} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\ncontent-type: \
+             application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{request}: {answer}");
+    };
+    for (id, agent, tools, has_text, named) in [
+        ("a", None, &["grep", "list", "read", "recall"][..], false, "gpt-5.5"),
+        ("b", Some("writer"), &["edit", "grep", "list", "read", "recall", "write"], true, "gpt-5.5"),
+        ("c", Some("talker"), &[], false, "other"),
+    ] {
+        send("POST /v1/sessions", &format!(r#"{{"session_id":"{id}"}}"#));
+        if let Some(agent) = agent {
+            send(&format!("PUT /v1/sessions/{id}/labels/agent"), &format!(r#"{{"value":"{agent}"}}"#));
+        }
+        send(&format!("POST /v1/sessions/{id}/prompt"), r#"{"text":"Go on."}"#);
+        let request = model.simulator.requests().last().unwrap().request.clone();
+        let mut offered: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
+        offered.sort_unstable();
+        assert_eq!(offered, tools, "{id}");
+        let system = request.system.clone().unwrap_or_default();
+        assert_eq!(system.contains("You write."), has_text, "{id}: {system}");
+        assert_eq!(request.model, named, "{id}");
+    }
+    drop(server);
+    for (agent, part) in [
+        ("{ allow_all: true }", "allow_all"),
+        ("{ workspace: here }", "absolute"),
+        ("{ no_tools: true, allow_shell: true }", "contradicts"),
+        ("{ provider: nobody }", "nobody"),
+        ("{ settings: [limits.steps=1] }", "limits.steps"),
+    ] {
+        place.own_file(&format!("serve: {{ agents: {{ x: {agent} }} }}\n"));
+        let ran = place.run(&["serve", "--listen", "127.0.0.1:0", "--simulate"]);
+        assert_eq!(ran.code, Some(2), "{agent}: {ran:?}");
+        assert!(ran.stderr.contains(part), "{agent}: {ran:?}");
+    }
 }

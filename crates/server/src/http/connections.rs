@@ -45,6 +45,8 @@ pub(super) struct Connection {
     is_owners: AtomicBool,
     /// The number of its authorized requests in progress.
     working: AtomicUsize,
+    /// The number of streams of events on it.
+    streaming: AtomicUsize,
     /// When it last wrote something, or finished its work.
     quiet_since: Mutex<Instant>,
     /// Closes it: its place is needed.
@@ -61,8 +63,19 @@ impl Connection {
         Work { connection: Arc::clone(self) }
     }
 
+    /// Marks a stream of events as open until the returned guard is dropped: the connection makes room for no other,
+    /// and is closed when nothing was written to it for as long as any other.
+    pub(super) fn stream(self: &Arc<Self>) -> Streaming {
+        self.streaming.fetch_add(1, Ordering::Relaxed);
+        Streaming { connection: Arc::clone(self) }
+    }
+
     fn is_working(&self) -> bool {
         self.working.load(Ordering::Relaxed) > 0
+    }
+
+    fn is_streaming(&self) -> bool {
+        self.streaming.load(Ordering::Relaxed) > 0
     }
 
     fn wrote(&self) {
@@ -89,6 +102,19 @@ impl Drop for Work {
     fn drop(&mut self) {
         self.connection.wrote();
         self.connection.working.fetch_sub(1, Ordering::Relaxed);
+        self.connection.may_go.notify_one();
+    }
+}
+
+/// An open stream of events.
+#[derive(Debug)]
+pub(super) struct Streaming {
+    connection: Arc<Connection>,
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.connection.streaming.fetch_sub(1, Ordering::Relaxed);
         self.connection.may_go.notify_one();
     }
 }
@@ -173,7 +199,7 @@ impl Connections {
         let quiet = open
             .iter()
             .filter_map(Weak::upgrade)
-            .filter(|connection| !connection.is_working() && !connection.closed.is_cancelled());
+            .filter(|open| !open.is_working() && !open.is_streaming() && !open.closed.is_cancelled());
         let first = quiet
             .min_by_key(|connection| (connection.is_owners.load(Ordering::Relaxed), connection.accepted));
         if let Some(connection) = &first {
@@ -189,6 +215,7 @@ impl Connections {
             accepted: now,
             is_owners: AtomicBool::new(false),
             working: AtomicUsize::new(0),
+            streaming: AtomicUsize::new(0),
             quiet_since: Mutex::new(now),
             closed: CancellationToken::new(),
             may_go: Arc::clone(&self.may_go),

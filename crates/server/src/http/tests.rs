@@ -13,7 +13,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::{HttpOptions, HttpServer, check_token, store_status};
+use super::answers::store_status;
+use super::{HttpOptions, HttpServer, check_token};
+
+mod access;
+mod events;
+mod operations;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -102,28 +107,30 @@ async fn call(server: &HttpServer, method: Method, path: &str, body: Option<Valu
 #[tokio::test]
 async fn a_session_is_prompted_and_compacted() {
     let server = server().await;
-    let (status, state) = call(&server, Method::POST, "/sessions", Some(json!({ "session_id": "a" }))).await;
-    assert_eq!((status, &state["context_window"]), (StatusCode::OK, &json!(8_000)));
-    let (_, nothing) = call(&server, Method::POST, "/sessions/a/compact", None).await;
+    let (status, state) =
+        call(&server, Method::POST, "/v1/sessions", Some(json!({ "session_id": "a" }))).await;
+    assert_eq!((status, &state["session_id"]), (StatusCode::OK, &json!("a")));
+    let (_, nothing) = call(&server, Method::POST, "/v1/sessions/a/compact", None).await;
     assert_eq!(nothing["installed"], false, "{nothing}");
-    assert_eq!(nothing["outcome"], "nothing", "{nothing:?}");
+    assert_eq!(nothing["compacted"]["outcome"], "nothing", "{nothing:?}");
     for run in 0..4 {
         let body = json!({ "text": format!("question {run}") });
-        let (status, reply) = call(&server, Method::POST, "/sessions/a/prompt", Some(body)).await;
+        let (status, reply) = call(&server, Method::POST, "/v1/sessions/a/prompt", Some(body)).await;
         assert_eq!(status, StatusCode::OK, "{reply}");
         assert!(reply["text"].as_str().unwrap().starts_with("word"));
         assert_eq!(reply["stop"], "stop");
     }
     let options = json!({ "keep_recent": 400, "focus": "words" });
-    let (status, end) = call(&server, Method::POST, "/sessions/a/compact", Some(options)).await;
+    let (status, end) = call(&server, Method::POST, "/v1/sessions/a/compact", Some(options)).await;
     assert_eq!(end["installed"], true, "{end}");
+    let end = &end["compacted"];
     assert_eq!((status, &end["outcome"]), (StatusCode::OK, &json!("completed")), "{end}");
     assert!(end["tokens_after"].as_u64() < end["tokens_before"].as_u64());
-    let (_, state) = call(&server, Method::GET, "/sessions/a", None).await;
+    let (_, state) = call(&server, Method::GET, "/v1/sessions/a/state", None).await;
     assert_eq!((&state["compactions"], &state["status"]), (&json!(1), &json!("idle")));
-    let (_, list) = call(&server, Method::GET, "/sessions", None).await;
+    let (_, list) = call(&server, Method::GET, "/v1/sessions", None).await;
     assert_eq!(list["sessions"][0]["id"], "a");
-    assert_eq!(call(&server, Method::POST, "/sessions/a/abort", None).await.0, StatusCode::OK);
+    assert_eq!(call(&server, Method::POST, "/v1/sessions/a/abort", None).await.0, StatusCode::OK);
     server.stop().await;
 }
 
@@ -134,18 +141,18 @@ async fn replies_tell_the_compactions_since_the_one_before() {
     let mut told = Vec::new();
     for run in 0..40 {
         let body = json!({ "text": format!("question {run}"), "key": format!("{run}") });
-        let (_, reply) = call(&server, Method::POST, "/sessions/a/prompt", Some(body.clone())).await;
+        let (_, reply) = call(&server, Method::POST, "/v1/sessions/a/prompt", Some(body.clone())).await;
         let compactions = reply["compactions"].as_array().unwrap().clone();
         assert!(compactions.iter().all(|end| end["outcome"] == "completed"), "{reply}");
         told.extend(compactions.iter().map(|end| end["entry_id"].as_u64().unwrap()));
         // The first reply again is the same, the compactions included.
-        let (_, again) = call(&server, Method::POST, "/sessions/a/prompt", Some(body)).await;
+        let (_, again) = call(&server, Method::POST, "/v1/sessions/a/prompt", Some(body)).await;
         assert_eq!(reply, again);
     }
     let mut distinct = told.clone();
     distinct.dedup();
     assert_eq!(told, distinct, "each is told once");
-    let (_, state) = call(&server, Method::GET, "/sessions/a", None).await;
+    let (_, state) = call(&server, Method::GET, "/v1/sessions/a/state", None).await;
     let installed = state["compactions"].as_u64().unwrap();
     assert!(installed >= 2, "{installed} compactions");
     // The newest one may have begun after the last reply.
@@ -159,7 +166,7 @@ async fn a_prompt_takes_settings_for_its_own_run() {
     let (server, simulator) = server_with(|_| {}).await;
     let prompt = async |settings: Value| {
         let body = json!({ "text": "question", "settings": settings });
-        call(&server, Method::POST, "/sessions/a/prompt", Some(body)).await
+        call(&server, Method::POST, "/v1/sessions/a/prompt", Some(body)).await
     };
     let settings = json!({ "temperature": 0.5, "reasoning_effort": "low", "extra": { "top_k": 3 } });
     for settings in [&settings, &json!({})] {
@@ -182,25 +189,25 @@ async fn bad_requests_are_problems() {
     let server = server().await;
     let cases = [
         (Method::GET, "/no/such", None, 404),
-        (Method::GET, "/sessions/none", None, 404),
-        (Method::POST, "/sessions/none/compact", None, 404),
-        (Method::POST, "/sessions", Some(json!({ "id": "a" })), 400),
-        (Method::POST, "/sessions", Some(json!({ "session_id": "a\u{1b}[2J" })), 400),
-        (Method::POST, "/sessions", Some(json!({ "session_id": ".." })), 400),
-        (Method::GET, "/sessions?limit=many", None, 400),
-        (Method::GET, "/sessions?limits=1", None, 400),
-        (Method::GET, "/sessions?order=size", None, 400),
-        (Method::GET, "/sessions?after=here", None, 400),
-        (Method::GET, "/sessions?label=tenant", None, 400),
-        (Method::POST, "/sessions/a/prompt", Some(json!({ "text": " " })), 400),
-        (Method::POST, "/sessions/a/prompt", None, 415),
-        (Method::DELETE, "/sessions", None, 405),
-        (Method::GET, "/sessions/a/prompt", None, 405),
-        (Method::GET, "/sessions/%ff", None, 400),
-        (Method::GET, "/sessions/%2e%2e%2fa", None, 404),
-        (Method::GET, "/sessions/a%0ab", None, 400),
-        (Method::POST, "/sessions/none/abort", None, 404),
-        (Method::DELETE, "/sessions/none", None, 404),
+        (Method::GET, "/v1/sessions/none", None, 404),
+        (Method::POST, "/v1/sessions/none/compact", None, 404),
+        (Method::POST, "/v1/sessions", Some(json!({ "id": "a" })), 400),
+        (Method::POST, "/v1/sessions", Some(json!({ "session_id": "a\u{1b}[2J" })), 400),
+        (Method::POST, "/v1/sessions", Some(json!({ "session_id": ".." })), 400),
+        (Method::GET, "/v1/sessions?limit=many", None, 400),
+        (Method::GET, "/v1/sessions?limits=1", None, 400),
+        (Method::GET, "/v1/sessions?order=size", None, 400),
+        (Method::GET, "/v1/sessions?after=here", None, 400),
+        (Method::GET, "/v1/sessions?label=tenant", None, 400),
+        (Method::POST, "/v1/sessions/a/prompt", Some(json!({ "text": " " })), 400),
+        (Method::POST, "/v1/sessions/a/prompt", None, 400),
+        (Method::DELETE, "/v1/sessions", None, 405),
+        (Method::GET, "/v1/sessions/a/prompt", None, 405),
+        (Method::GET, "/v1/sessions/%ff", None, 400),
+        (Method::GET, "/v1/sessions/%2e%2e%2fa", None, 404),
+        (Method::GET, "/v1/sessions/a%0ab", None, 400),
+        (Method::POST, "/v1/sessions/none/abort", None, 404),
+        (Method::DELETE, "/v1/sessions/none", None, 404),
     ];
     for (method, path, body, expected) in cases {
         let (status, problem) = call(&server, method.clone(), path, body).await;
@@ -209,7 +216,7 @@ async fn bad_requests_are_problems() {
         assert!(problem["detail"].is_string(), "{method} {path}");
     }
     let long = json!({ "text": "x".repeat(super::BODY_BYTES_MAX) });
-    let (status, problem) = call(&server, Method::POST, "/sessions/a/prompt", Some(long)).await;
+    let (status, problem) = call(&server, Method::POST, "/v1/sessions/a/prompt", Some(long)).await;
     assert_eq!((status, &problem["status"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!(413)));
     assert!(problem["detail"].as_str().unwrap().contains("4194304 bytes"), "{problem}");
 }
@@ -222,13 +229,13 @@ async fn sessions_are_listed_in_pages_and_have_ids_as_people_have_them() {
     let paths = ["%2e%2e%2fa", "a%2Fb", "ada@example.org", "e%CC%81t%C3%A9", "user:42", "100%25"];
     for (id, path) in ids.iter().zip(paths) {
         let body = Some(json!({ "text": "hello" }));
-        let (status, reply) = call(&server, Method::POST, &format!("/sessions/{path}/prompt"), body).await;
+        let (status, reply) = call(&server, Method::POST, &format!("/v1/sessions/{path}/prompt"), body).await;
         assert_eq!(status, StatusCode::OK, "{id}: {reply}");
-        let (_, state) = call(&server, Method::GET, &format!("/sessions/{path}"), None).await;
+        let (_, state) = call(&server, Method::GET, &format!("/v1/sessions/{path}/state"), None).await;
         assert_eq!(&state["id"], id);
     }
     let mut listed = Vec::new();
-    let mut path = "/sessions?limit=4&order=newest".to_owned();
+    let mut path = "/v1/sessions?limit=4&order=newest".to_owned();
     loop {
         let (status, page) = call(&server, Method::GET, &path, None).await;
         assert_eq!(status, StatusCode::OK, "{page}");
@@ -237,11 +244,11 @@ async fn sessions_are_listed_in_pages_and_have_ids_as_people_have_them() {
         listed.extend(sessions.iter().map(|session| session["id"].as_str().unwrap().to_owned()));
         let Some(next) = page["next"].as_str() else { break };
         let next: String = next.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        path = format!("/sessions?limit=4&order=newest&after={next}");
+        path = format!("/v1/sessions?limit=4&order=newest&after={next}");
     }
     assert_eq!(listed, ids.iter().rev().map(ToString::to_string).collect::<Vec<_>>());
     for (query, wanted) in [("unfinished=true", 0), ("label=tenant:42", 0), ("order=id", 6), ("", 6)] {
-        let (_, page) = call(&server, Method::GET, &format!("/sessions?{query}"), None).await;
+        let (_, page) = call(&server, Method::GET, &format!("/v1/sessions?{query}"), None).await;
         assert_eq!(page["sessions"].as_array().unwrap().len(), wanted, "{query}: {page}");
         assert_eq!(page["next"], Value::Null, "{query}");
     }
@@ -251,7 +258,7 @@ async fn sessions_are_listed_in_pages_and_have_ids_as_people_have_them() {
 async fn nobody_without_the_token_and_no_web_page_is_let_in() {
     let server = server().await;
     let url = |path: &str| format!("http://{}{path}", server.address());
-    for path in ["/healthz", "/sessions", "/sessions/a", "/no/such"] {
+    for path in ["/healthz", "/v1/sessions", "/v1/sessions/a", "/no/such"] {
         let bare = client().get(url(path)).send().await.unwrap();
         assert_eq!(bare.status(), StatusCode::UNAUTHORIZED, "{path}");
         let wrong = client().get(url(path)).bearer_auth(TOKEN.to_uppercase()).send().await.unwrap();
@@ -325,11 +332,11 @@ async fn slow_clients_are_closed_and_keep_nobody_out() {
     let begun = Instant::now();
     let mut silent = Vec::new();
     for number in 0..300 {
-        let said = ["", "GET /se", "GET /sessions HTTP/1.1\r\nhost: ", "\r\n\r\n"][number % 4];
+        let said = ["", "GET /se", "GET /v1/sessions HTTP/1.1\r\nhost: ", "\r\n\r\n"][number % 4];
         silent.push(sent(&server, said).await);
     }
     let mut dripping = sent(&server, "GET /").await;
-    let (status, _) = call(&server, Method::GET, "/sessions", None).await;
+    let (status, _) = call(&server, Method::GET, "/v1/sessions", None).await;
     assert_eq!(status, StatusCode::OK, "the owner is answered beside them");
     // A byte a second does not keep a connection.
     let mut dripped = 0;
@@ -349,7 +356,7 @@ async fn slow_clients_are_closed_and_keep_nobody_out() {
 async fn a_body_must_come_in_time_too() {
     let (server, _model) = server_with(|_| {}).await;
     let text =
-        head(&server, "POST /sessions") + "content-type: application/json\r\ncontent-length: 20\r\n\r\n{";
+        head(&server, "POST /v1/sessions") + "content-type: application/json\r\ncontent-length: 20\r\n\r\n{";
     let mut stream = sent(&server, &text).await;
     let begun = Instant::now();
     assert_eq!(status(&mut stream).await, 408);
@@ -361,7 +368,7 @@ async fn a_body_must_come_in_time_too() {
 #[tokio::test(start_paused = true)]
 async fn who_does_not_bear_the_token_makes_room_for_its_owner() {
     let (server, _model) = server_with(|options| options.connections_max = 8).await;
-    let list = head(&server, "GET /sessions") + "\r\n";
+    let list = head(&server, "GET /v1/sessions") + "\r\n";
     let mut owner = sent(&server, &list).await;
     assert_eq!(status(&mut owner).await, 200);
     let mut strangers = Vec::new();
@@ -369,7 +376,7 @@ async fn who_does_not_bear_the_token_makes_room_for_its_owner() {
         strangers.push(sent(&server, "").await);
         // In the middle of them, a new connection of the owner is served at once, and an old one stays open.
         if number % 10 == 9 {
-            let (status_of_new, _) = call(&server, Method::GET, "/sessions", None).await;
+            let (status_of_new, _) = call(&server, Method::GET, "/v1/sessions", None).await;
             assert_eq!(status_of_new, StatusCode::OK);
             owner.write_all(list.as_bytes()).await.unwrap();
             assert_eq!(status(&mut owner).await, 200);
@@ -389,7 +396,7 @@ async fn a_run_can_be_aborted_however_many_wait_for_theirs() {
     let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await.unwrap();
     let server = Arc::new(serve(&runtime, |options| options.connections_max = 4).await);
     let prompt = async |id: &str| {
-        call(&server, Method::POST, &format!("/sessions/{id}/prompt"), Some(json!({ "text": "x" }))).await
+        call(&server, Method::POST, &format!("/v1/sessions/{id}/prompt"), Some(json!({ "text": "x" }))).await
     };
     let mut waiting = Box::pin(async { tokio::join!(prompt("a"), prompt("b"), prompt("c")) });
     let ended = tokio::time::timeout(Duration::from_secs(5), &mut waiting).await;
@@ -397,7 +404,7 @@ async fn a_run_can_be_aborted_however_many_wait_for_theirs() {
     let (status, problem) = prompt("d").await;
     assert_eq!((status, &problem["retryable"]), (StatusCode::TOO_MANY_REQUESTS, &json!(true)), "{problem}");
     for id in ["a", "b", "c"] {
-        let (status, _) = call(&server, Method::POST, &format!("/sessions/{id}/abort"), None).await;
+        let (status, _) = call(&server, Method::POST, &format!("/v1/sessions/{id}/abort"), None).await;
         assert_eq!(status, StatusCode::OK);
     }
     let (a, b, c) = waiting.await;
@@ -407,10 +414,10 @@ async fn a_run_can_be_aborted_however_many_wait_for_theirs() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_answers_and_for_nobody_else() {
     let (server, _model) = server_with(|_| {}).await;
-    let open = ["", "GET /se", "GET /sessions HTTP/1.1\r\nhost: x\r\n"].map(str::to_owned);
+    let open = ["", "GET /se", "GET /v1/sessions HTTP/1.1\r\nhost: x\r\n"].map(str::to_owned);
     let half_a_body =
-        head(&server, "POST /sessions") + "content-type: application/json\r\ncontent-length: 20\r\n\r\n{";
-    let kept = head(&server, "GET /sessions") + "\r\n";
+        head(&server, "POST /v1/sessions") + "content-type: application/json\r\ncontent-length: 20\r\n\r\n{";
+    let kept = head(&server, "GET /v1/sessions") + "\r\n";
     let mut streams = Vec::new();
     for text in open.into_iter().chain([half_a_body, kept]) {
         streams.push(sent(&server, &text).await);
@@ -430,7 +437,7 @@ async fn a_stop_has_a_hard_end() {
     let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await.unwrap();
     let server = serve(&runtime, |_| {}).await;
     let body = r#"{"text":"x"}"#;
-    let prompt = head(&server, "POST /sessions/a/prompt")
+    let prompt = head(&server, "POST /v1/sessions/a/prompt")
         + &format!("content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let mut stream = sent(&server, &prompt).await;
     while model.calls() == 0 {
@@ -463,15 +470,15 @@ async fn looking_at_a_session_starts_nothing() {
 
     let runtime = start().await.unwrap();
     let server = serve(&runtime, |_| {}).await;
-    for path in ["/sessions", "/sessions/a", "/sessions/none", "/healthz"] {
+    for path in ["/v1/sessions", "/v1/sessions/a", "/v1/sessions/none", "/healthz"] {
         call(&server, Method::GET, path, None).await;
     }
-    let (status, state) = call(&server, Method::GET, "/sessions/a", None).await;
+    let (status, state) = call(&server, Method::GET, "/v1/sessions/a/state", None).await;
     assert_eq!(
         (status, &state["waiting"], &state["is_unanswered"]),
         (StatusCode::OK, &json!(1), &json!(true))
     );
-    let (status, _) = call(&server, Method::POST, "/sessions/a/abort", None).await;
+    let (status, _) = call(&server, Method::POST, "/v1/sessions/a/abort", None).await;
     assert_eq!(status, StatusCode::OK, "nothing is under way, and nothing is woken to be told so");
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!((model.calls(), store.head("a").unwrap().unwrap().entries), (calls, entries));
@@ -495,16 +502,16 @@ async fn a_deleted_session_is_gone_and_so_are_its_bytes() {
         let said =
             if id == "gone" { "a secret word" } else { "nothing much, but more than the other one says" };
         let (status, _) =
-            call(&server, Method::POST, &format!("/sessions/{id}/prompt"), Some(json!({ "text": said })))
+            call(&server, Method::POST, &format!("/v1/sessions/{id}/prompt"), Some(json!({ "text": said })))
                 .await;
         assert_eq!(status, StatusCode::OK);
     }
     assert_eq!(held(), 1);
-    let (status, _) = call(&server, Method::DELETE, "/sessions/gone", None).await;
+    let (status, _) = call(&server, Method::DELETE, "/v1/sessions/gone", None).await;
     assert_eq!((status, held()), (StatusCode::OK, 0));
-    let (status, _) = call(&server, Method::GET, "/sessions/gone", None).await;
+    let (status, _) = call(&server, Method::GET, "/v1/sessions/gone", None).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    let (_, list) = call(&server, Method::GET, "/sessions", None).await;
+    let (_, list) = call(&server, Method::GET, "/v1/sessions", None).await;
     assert_eq!((list["sessions"].as_array().unwrap().len(), &list["sessions"][0]["id"]), (1, &json!("kept")));
 }
 
@@ -530,7 +537,7 @@ async fn questions_are_listed_and_answered_once_and_the_run_goes_on() {
     let server = HttpServer::start(&runtime, Arc::new(crate::asking::agent()), options).await.unwrap();
     let url = |path: &str| format!("http://{}{path}", server.address());
     let prompt = client()
-        .post(url("/sessions/a/prompt"))
+        .post(url("/v1/sessions/a/prompt"))
         .bearer_auth(TOKEN)
         .json(&json!({ "text": "refund it" }))
         .send();
@@ -539,17 +546,17 @@ async fn questions_are_listed_and_answered_once_and_the_run_goes_on() {
         client().get(url(path)).bearer_auth(TOKEN).send().await.unwrap().json().await.unwrap()
     };
     let id = loop {
-        let all = get("/questions").await;
+        let all = get("/v1/questions").await;
         if let Some(question) = all["questions"].get(0) {
             break question["question_id"].clone();
         }
     };
-    assert_eq!(get("/sessions/a/questions").await["questions"][0]["text"], "Refund?");
-    assert_eq!(get("/sessions/a").await["status"], "waiting");
+    assert_eq!(get("/v1/questions?session_id=a").await["questions"][0]["text"], "Refund?");
+    assert_eq!(get("/v1/sessions/a/state").await["status"], "waiting");
     let answer = async |id: &Value, value: &str| {
         let body = json!({ "question_id": id, "value": value });
         let sent =
-            client().post(url("/sessions/a/answer")).bearer_auth(TOKEN).json(&body).send().await.unwrap();
+            client().post(url("/v1/sessions/a/answer")).bearer_auth(TOKEN).json(&body).send().await.unwrap();
         sent.status()
     };
     assert_eq!(answer(&id, "perhaps").await, StatusCode::BAD_REQUEST);
@@ -571,6 +578,6 @@ fn a_body_is_json_in_utf_8() {
         ("application/json; version=1; Charset = utf-16", false),
         ("text/plain; charset=utf-8", false),
     ] {
-        assert_eq!(super::is_json(media_type), is_read, "{media_type}");
+        assert_eq!(super::calls::is_json(media_type), is_read, "{media_type}");
     }
 }

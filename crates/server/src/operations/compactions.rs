@@ -7,7 +7,7 @@ use greenroom_kernel::path::entry_message;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused};
+use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb};
 
 /// The most text of a pinned message in a list, in characters.
 const PIN_CHARS_MAX: usize = 200;
@@ -29,6 +29,7 @@ pub struct CompactionsListed {
 
 impl Operation for ListCompactions {
     const METHOD: &'static str = "session/compactions";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/compactions");
     type Output = CompactionsListed;
     type Outcome = Nothing;
 
@@ -55,6 +56,7 @@ pub struct ShowCompaction {
 
 impl Operation for ShowCompaction {
     const METHOD: &'static str = "session/compaction";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/compaction");
     type Output = CompactionDetails;
     type Outcome = Nothing;
 
@@ -99,6 +101,7 @@ fn yes() -> bool {
 
 impl Operation for PinEntry {
     const METHOD: &'static str = "session/pin";
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/pins");
     const ACCESS: Access = Access::Open;
     type Output = PinsListed;
     type Outcome = Nothing;
@@ -159,6 +162,7 @@ impl PinsListed {
 
 impl Operation for ListPins {
     const METHOD: &'static str = "session/pins";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/pins");
     type Output = PinsListed;
     type Outcome = Nothing;
 

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Asked, Nothing, Operation, Performed, Refused};
+use super::{Asked, Nothing, Operation, Performed, Refused, Route};
 
 /// The protocol's version number. It changes with each change that an older client or host would misunderstand.
 pub const PROTOCOL: u32 = 1;
@@ -69,6 +69,7 @@ pub struct HelloAnswer {
 macro_rules! of_host {
     ($method:literal, $output:ty) => {
         const METHOD: &'static str = $method;
+        const ROUTE: Option<Route> = None;
         type Output = $output;
         type Outcome = Nothing;
 

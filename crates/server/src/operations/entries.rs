@@ -14,7 +14,7 @@ use greenroom_store::{LogPage, Notice, Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Asked, ImageData, Nothing, Operation, Performed};
+use super::{Answer, Asked, ImageData, Nothing, Operation, Performed, Route};
 
 mod conversion;
 
@@ -86,7 +86,9 @@ impl StoreLosses {
             | Notice::SetAside { .. }
             | _ => false,
         };
-        let notices = asked.runtime.notices().iter().filter(still_holds).map(ToString::to_string).collect();
+        // They name sessions, and a confined client's are not told apart from others.
+        let told = if asked.within.is_none() { asked.runtime.notices() } else { &[] };
+        let notices = told.iter().filter(still_holds).map(ToString::to_string).collect();
         Self { is_uncertain: !asked.runtime.store().unknown_losses().is_empty(), notices }
     }
 }
@@ -371,6 +373,7 @@ pub fn status_of(state: &State, entries: u64) -> Option<Status> {
 
 impl Operation for ReadEntries {
     const METHOD: &'static str = "session/entries";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/entries");
     type Output = EntryPage;
     type Outcome = Nothing;
 

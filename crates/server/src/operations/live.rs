@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::session::SessionNamed;
-use super::{Access, Answer, Asked, Nothing, Operation, Performed};
+use super::{Access, Answer, Asked, Nothing, Operation, Performed, Reach, Route};
 
 /// The sessions that are live, or that sleep in the middle of a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -23,12 +23,14 @@ pub struct LiveListed {
 
 impl Operation for ListLive {
     const METHOD: &'static str = "session/live";
+    const ROUTE: Option<Route> = Route::read_within(Reach::Label, "/live");
     type Output = LiveListed;
     type Outcome = Nothing;
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
-            Ok(LiveListed { sessions: asked.runtime.live_sessions().await? })
+            let sessions = asked.runtime.live_sessions().await?;
+            Ok(LiveListed { sessions: asked.seen(sessions, |session| &session.state.id).await? })
         })))
     }
 }
@@ -43,6 +45,8 @@ pub struct WatchSession {
 
 impl Operation for WatchSession {
     const METHOD: &'static str = "session/watch";
+    // Events over HTTP have a route of their own: `http/events.rs`.
+    const ROUTE: Option<Route> = None;
     const ACCESS: Access = Access::Subscribe;
     type Output = SessionNamed;
     type Outcome = Nothing;
@@ -67,6 +71,7 @@ pub struct SessionInProgress {
 
 impl Operation for SessionInProgress {
     const METHOD: &'static str = "session/in_progress";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/in_progress");
     type Output = InProgress;
     type Outcome = Nothing;
 

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Answer, Asked, Nothing, Operation, Performed};
+use super::{Answer, Asked, Nothing, Operation, Performed, Reach, Route};
 
 /// The parts of a session's context window.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -84,6 +84,7 @@ impl ContextCategory {
 
 impl Operation for SessionContext {
     const METHOD: &'static str = "session/context";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/context");
     type Output = ContextParts;
     type Outcome = Nothing;
 
@@ -236,6 +237,7 @@ pub struct ToolSummary {
 
 impl Operation for ListTools {
     const METHOD: &'static str = "agent/tools";
+    const ROUTE: Option<Route> = Route::read_within(Reach::Agent, "/tools");
     type Output = ToolsListed;
     type Outcome = Nothing;
 

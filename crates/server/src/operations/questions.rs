@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Answer, Asked, Nothing, Operation, Performed};
+use super::{Answer, Asked, Nothing, Operation, Performed, Reach, Route, Verb};
 
 /// The questions that wait for a person.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -26,6 +26,7 @@ pub struct QuestionsListed {
 
 impl Operation for ListQuestions {
     const METHOD: &'static str = "session/questions";
+    const ROUTE: Option<Route> = Route::read_within(Reach::Label, "/questions");
     type Output = QuestionsListed;
     type Outcome = Nothing;
 
@@ -36,7 +37,7 @@ impl Operation for ListQuestions {
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let questions = match &self.session_id {
             Some(id) => asked.runtime.session(id).await?.questions().await?,
-            None => asked.runtime.questions().await?,
+            None => asked.seen(asked.runtime.questions().await?, |question| &question.session).await?,
         };
         Ok(Answer::Now(QuestionsListed { questions }))
     }
@@ -69,6 +70,7 @@ pub struct Answered {
 
 impl Operation for AnswerQuestion {
     const METHOD: &'static str = "session/answer";
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/answer");
     const ACCESS: super::Access = super::Access::Modify;
     type Output = Answered;
     type Outcome = Nothing;

@@ -14,7 +14,12 @@ use greenroom_kernel::usage::WindowSource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Asked, Nothing, Operation, Performed, Refused, Said, SessionNamed, StoreLosses};
+use super::query::{self, take_labels};
+use super::within::sessions_of;
+use super::{
+    Answer, Asked, Nothing, Operation, Pairs, Performed, Reach, Refused, Route, Said, SessionNamed,
+    StoreLosses, Verb,
+};
 
 /// The number of sessions that are named if a prefix matches several.
 const NAMED_MAX: usize = 5;
@@ -66,40 +71,16 @@ pub struct SessionPage {
     pub losses: StoreLosses,
 }
 
-impl ListSessions {
-    /// Reads the pairs of a URL's query; a label is `label=name:value`.
-    ///
-    /// # Errors
-    /// Why a pair cannot be read.
-    pub fn from_pairs(pairs: Vec<(String, String)>) -> Result<Self, String> {
-        let mut list = Self::default();
-        for (name, value) in pairs {
-            let wrong = || format!("{name}={value:?} is not understood");
-            match name.as_str() {
-                "limit" => list.limit = Some(value.parse().map_err(|_| wrong())?),
-                "after" => list.after = Some(value),
-                "order" => list.order = Some(value.parse().map_err(|_| wrong())?),
-                "unfinished" => list.unfinished = value.parse().map_err(|_| wrong())?,
-                "working" => list.working = value.parse().map_err(|_| wrong())?,
-                "roots" => list.roots = value.parse().map_err(|_| wrong())?,
-                "trees" => list.trees = value.parse().map_err(|_| wrong())?,
-                "counts" => list.counts = value.parse().map_err(|_| wrong())?,
-                "tree" => list.tree = Some(value),
-                "label" => {
-                    let (name, value) = value.split_once(':').ok_or_else(wrong)?;
-                    list.labels.insert(name.to_owned(), value.to_owned());
-                }
-                _ => return Err(format!("there is no parameter {name:?}")),
-            }
-        }
-        Ok(list)
-    }
-}
-
 impl Operation for ListSessions {
     const METHOD: &'static str = "session/list";
+    const ROUTE: Option<Route> = Route::read_within(Reach::Label, "/sessions");
     type Output = SessionPage;
     type Outcome = Nothing;
+
+    fn from_pairs(mut pairs: Pairs) -> Result<Self, Refused> {
+        let labels = take_labels(&mut pairs)?;
+        Ok(Self { labels, ..query::read(&pairs)? })
+    }
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let runtime = &asked.runtime;
@@ -116,8 +97,15 @@ impl Operation for ListSessions {
         if self.trees {
             query = query.with_trees();
         }
-        if let Some(above) = self.tree {
-            query = query.tree(above);
+        match (self.tree, &asked.within) {
+            (Some(above), _) => {
+                if !asked.sees(&above).await? {
+                    return Err(greenroom::Error::NoSession { session: above }.into());
+                }
+                query = query.tree(above);
+            }
+            (None, Some(label)) => query = query.label(&label.name, &label.value),
+            (None, None) => {}
         }
         if let Some(order) = self.order {
             query = query.order(order);
@@ -148,6 +136,7 @@ pub struct SessionState {
 
 impl Operation for SessionState {
     const METHOD: &'static str = "agent/state";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/state");
     type Output = State;
     type Outcome = Nothing;
 
@@ -177,6 +166,7 @@ pub struct SessionFound {
 
 impl Operation for GetSession {
     const METHOD: &'static str = "session/get";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}");
     type Output = SessionFound;
     type Outcome = Nothing;
 
@@ -202,6 +192,7 @@ pub struct FindSession {
 
 impl Operation for FindSession {
     const METHOD: &'static str = "session/find";
+    const ROUTE: Option<Route> = Route::read_within(Reach::Label, "/find");
     type Output = SessionNamed;
     type Outcome = Nothing;
 
@@ -212,15 +203,17 @@ impl Operation for FindSession {
                 "a session's id, or its beginning, must not be empty".to_owned(),
             ));
         }
-        if asked.runtime.summary(&prefix).await?.is_some() {
+        let is_whole = asked.runtime.summary(&prefix).await?.is_some();
+        if is_whole && asked.sees(&prefix).await? {
             return Ok(Answer::Now(SessionNamed { session_id: prefix }));
         }
-        let store = asked.runtime.store().clone();
-        let after = prefix.clone();
-        let page = tokio::task::spawn_blocking(move || store.page(Some(&after), NAMED_MAX + 1)).await;
-        let page = page.map_err(|_| greenroom::Error::Closed)?.map_err(greenroom::Error::from)?;
-        let mut ids: Vec<String> =
-            page.into_iter().map(|(id, _)| id).take_while(|id| id.starts_with(&prefix)).collect();
+        let mut ids = match &asked.within {
+            Some(label) => {
+                let sessions = sessions_of(&asked.runtime, &label.alone()).await?;
+                sessions.into_iter().map(|session| session.id).filter(|id| id.starts_with(&prefix)).collect()
+            }
+            None => following(&asked, &prefix).await?,
+        };
         match ids.len() {
             0 => Err(greenroom::Error::NoSession { session: prefix }.into()),
             1 => Ok(Answer::Now(SessionNamed { session_id: ids.remove(0) })),
@@ -232,6 +225,14 @@ impl Operation for FindSession {
             }
         }
     }
+}
+
+/// The first sessions whose ids begin like this: one more than are named.
+async fn following(asked: &Asked, prefix: &str) -> Result<Vec<String>, Refused> {
+    let (store, after) = (asked.runtime.store().clone(), prefix.to_owned());
+    let page = tokio::task::spawn_blocking(move || store.page(Some(&after), NAMED_MAX + 1)).await;
+    let page = page.map_err(|_| greenroom::Error::Closed)?.map_err(greenroom::Error::from)?;
+    Ok(page.into_iter().map(|(id, _)| id).take_while(|id| id.starts_with(prefix)).collect())
 }
 
 /// The conversation of a session, on its current path.
@@ -264,6 +265,7 @@ pub(super) async fn stored(asked: &Asked, id: &str) -> Result<(SessionSummary, V
 
 impl Operation for ShowSession {
     const METHOD: &'static str = "session/show";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/conversation");
     type Output = Shown;
     type Outcome = Nothing;
 
@@ -310,6 +312,7 @@ const FOUND_MAX: usize = 100;
 
 impl Operation for RecallEntries {
     const METHOD: &'static str = "session/recall";
+    const ROUTE: Option<Route> = Route::read_within(Reach::Label, "/recall");
     type Output = RecalledEntries;
     type Outcome = Nothing;
 
@@ -320,9 +323,19 @@ impl Operation for RecallEntries {
     async fn perform(self, asked: Asked) -> Performed<Self> {
         Ok(Answer::Later(Box::pin(async move {
             let limit = self.limit.unwrap_or(FOUND).min(FOUND_MAX);
-            let found = match &self.session_id {
-                Some(id) => asked.runtime.session(id).await?.recall(&self.query, limit).await?,
-                None => asked.runtime.recall(&self.query, limit).await?,
+            let found = match (&self.session_id, &asked.within) {
+                (Some(id), _) => asked.runtime.session(id).await?.recall(&self.query, limit).await?,
+                (None, None) => asked.runtime.recall(&self.query, limit).await?,
+                (None, Some(label)) => {
+                    let mut found = Vec::new();
+                    for session in sessions_of(&asked.runtime, &label.alone()).await? {
+                        let session = asked.runtime.session(&session.id).await?;
+                        found.extend(session.recall(&self.query, limit).await?);
+                    }
+                    found.sort_by(|a, b| b.score.total_cmp(&a.score));
+                    found.truncate(limit);
+                    found
+                }
             };
             Ok(RecalledEntries { found })
         })))
@@ -348,6 +361,7 @@ pub struct Exported {
 
 impl Operation for ExportSession {
     const METHOD: &'static str = "session/export";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/export");
     type Output = Exported;
     type Outcome = Nothing;
 
@@ -394,6 +408,7 @@ pub struct WaitingInput {
 
 impl Operation for ListWaiting {
     const METHOD: &'static str = "session/inbox";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/inbox");
     type Output = WaitingListed;
     type Outcome = Nothing;
 
@@ -434,6 +449,7 @@ pub struct Replay {
     pub from_seq: u64,
     /// The number of events at most.
     #[serde(default = "replay_limit")]
+    #[schemars(range(min = 1))]
     pub limit: usize,
 }
 
@@ -453,6 +469,7 @@ pub struct Replayed {
 
 impl Operation for Replay {
     const METHOD: &'static str = "session/replay";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/replay");
     type Output = Replayed;
     type Outcome = Nothing;
 
@@ -515,6 +532,7 @@ pub struct ModelsListed {
 
 impl Operation for ListModels {
     const METHOD: &'static str = "models/list";
+    const ROUTE: Option<Route> = Route::read_within(Reach::Agent, "/models");
     type Output = ModelsListed;
     type Outcome = Nothing;
 
@@ -560,6 +578,7 @@ pub struct Forgotten {
 
 impl Operation for ForgetLimit {
     const METHOD: &'static str = "models/forget";
+    const ROUTE: Option<Route> = Route::administer(Verb::Post, "/models/forget");
     const ACCESS: super::Access = super::Access::Modify;
     type Output = Forgotten;
     type Outcome = Nothing;

@@ -8,7 +8,9 @@ use greenroom_kernel::EntryId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, begun};
+use crate::problem::{Problem, ProblemKind};
+
+use super::{Access, Answer, Asked, Nothing, Operation, Performed, Refused, Route, Verb, begun};
 
 /// The session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -41,6 +43,7 @@ pub struct StartSession {
 
 impl Operation for StartSession {
     of_session!("session/start", Create, SessionNamed);
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions");
 
     async fn perform(self, _asked: Asked) -> Performed<Self> {
         Ok(Answer::Now(SessionNamed { session_id: self.session_id }))
@@ -67,6 +70,7 @@ impl Abort {
 
 impl Operation for Abort {
     of_session!("agent/abort", Read, SessionNamed);
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/abort");
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let session = asked.runtime.session(&self.session_id).await?;
@@ -96,6 +100,7 @@ pub struct Withdrawn {
 
 impl Operation for ClearInbox {
     of_session!("session/clear_inbox", Modify, Withdrawn);
+    const ROUTE: Option<Route> = Route::prompt(Verb::Delete, "/sessions/{session_id}/inbox");
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let withdrawn = asked.runtime.session(&self.session_id).await?.clear_inbox().await?;
@@ -119,6 +124,7 @@ pub struct BranchSession {
 
 impl Operation for BranchSession {
     of_session!("session/branch", Open, SessionNamed);
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/branch");
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let Self { session_id, entry_id, summary } = self;
@@ -166,6 +172,11 @@ pub struct Forked {
 
 impl Operation for ForkSession {
     of_session!("session/fork", Modify, Forked);
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/fork");
+
+    fn creates(&self) -> Option<&str> {
+        Some(&self.to)
+    }
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let Self { session_id, to, entry_id, goal } = self;
@@ -210,6 +221,7 @@ pub struct Deleted {
 
 impl Operation for DeleteSession {
     of_session!("session/delete", Modify, Deleted);
+    const ROUTE: Option<Route> = Route::administer(Verb::Delete, "/sessions/{session_id}");
     const TAKES_TIME: bool = true;
     const DELETES: bool = true;
 
@@ -235,6 +247,7 @@ pub struct SetTitle {
 
 impl Operation for SetTitle {
     of_session!("session/set_title", Modify, SessionNamed);
+    const ROUTE: Option<Route> = Route::prompt(Verb::Put, "/sessions/{session_id}/title");
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         asked.runtime.session(&self.session_id).await?.set_title(self.title).await?;
@@ -254,10 +267,39 @@ pub struct SetLabel {
     pub value: Option<String>,
 }
 
+/// The label that names the session's agent, where agents have names.
+pub(crate) const AGENT: &str = "agent";
+
+impl SetLabel {
+    /// Refuses labels that say more than others: the one of the client's token, and the one of the session's agent.
+    fn check(&self, asked: &Asked) -> Result<(), Refused> {
+        let forbid =
+            |problem: String| Err(Refused::Problem(Box::new(Problem::new(ProblemKind::Forbidden, problem))));
+        if asked.within.as_ref().is_some_and(|label| label.name == self.name) {
+            return forbid(format!("the label {} belongs to your token, and stays as it is", self.name));
+        }
+        match (&asked.choice, &self.value) {
+            (Some(choice), _) if self.name == AGENT && !choice.is_permitted => forbid(
+                "the label agent chooses the session's agent, which needs the right `administer`".to_owned(),
+            ),
+            (Some(choice), Some(agent)) if self.name == AGENT && !choice.agents.contains_key(agent) => {
+                let known: Vec<&str> = choice.agents.keys().map(String::as_str).collect();
+                Err(Refused::Parameters(format!(
+                    "there is no agent {agent:?}; there are {}",
+                    known.join(", ")
+                )))
+            }
+            (Some(_) | None, _) => Ok(()),
+        }
+    }
+}
+
 impl Operation for SetLabel {
     of_session!("session/set_label", Modify, SessionNamed);
+    const ROUTE: Option<Route> = Route::prompt(Verb::Put, "/sessions/{session_id}/labels/{name}");
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
+        self.check(&asked)?;
         let session = asked.runtime.session(&self.session_id).await?;
         match self.value {
             Some(value) => session.set_label(self.name, value).await?,
@@ -296,6 +338,12 @@ pub struct Imported {
 
 impl Operation for ImportSession {
     of_session!("session/import", Modify, Imported);
+    const ROUTE: Option<Route> = Route::administer(Verb::Post, "/sessions/{session_id}/import");
+
+    fn creates(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
     const TAKES_TIME: bool = true;
 
     async fn perform(self, asked: Asked) -> Performed<Self> {

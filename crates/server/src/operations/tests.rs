@@ -50,6 +50,8 @@ impl Client {
             has_agent: true,
             session: None,
             runs: Runs::default(),
+            within: None,
+            choice: None,
         };
         if let Some(id) = call.session_id() {
             asked.open(call.access(), id).await?;

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::read::stored;
-use super::{Answer, Asked, Nothing, Operation, Performed};
+use super::{Answer, Asked, Nothing, Operation, Performed, Route};
 
 /// The branches of a session.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -54,6 +54,7 @@ pub struct Branch {
 
 impl Operation for SessionTree {
     const METHOD: &'static str = "session/tree";
+    const ROUTE: Option<Route> = Route::read("/sessions/{session_id}/tree");
     type Output = Tree;
     type Outcome = Nothing;
 

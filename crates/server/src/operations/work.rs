@@ -11,7 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Access, Answer, Asked, Ended, Nothing, Operation, Performed, Refused, Task, Work, begun};
+use super::{
+    Access, Answer, Asked, Ended, Nothing, Operation, Performed, Refused, Route, Task, Verb, Work, begun,
+};
 
 /// The work was accepted.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -112,6 +114,8 @@ fn prompt(text: String, images: &[ImageData]) -> Result<Prompt, Refused> {
 
 impl Operation for PromptSession {
     const METHOD: &'static str = "session/prompt";
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/prompt");
+    const TAKES_KEY: bool = true;
     const ACCESS: Access = Access::Create;
     const OUTCOME: &'static str = "session/prompt_result";
     type Output = Accepted;
@@ -155,6 +159,7 @@ pub struct ResumeSession {
 
 impl Operation for ResumeSession {
     const METHOD: &'static str = "session/resume";
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/resume");
     const ACCESS: Access = Access::Open;
     const OUTCOME: &'static str = "session/prompt_result";
     type Output = Accepted;
@@ -248,6 +253,7 @@ impl Steer {
 
 impl Operation for Steer {
     const METHOD: &'static str = "session/steer";
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/steer");
     const ACCESS: Access = Access::Open;
     const TAKES_TIME: bool = true;
     type Output = Sent;
@@ -285,6 +291,7 @@ impl FollowUp {
 
 impl Operation for FollowUp {
     const METHOD: &'static str = "session/follow_up";
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/follow_up");
     const ACCESS: Access = Access::Open;
     const TAKES_TIME: bool = true;
     type Output = Sent;
@@ -330,6 +337,7 @@ pub struct CompactOutcome {
 
 impl Operation for CompactSession {
     const METHOD: &'static str = "session/compact";
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/compact");
     const ACCESS: Access = Access::Open;
     const OUTCOME: &'static str = "session/compact_result";
     type Output = Accepted;
@@ -394,6 +402,7 @@ pub struct Planned {
 
 impl Operation for PlanSession {
     const METHOD: &'static str = "session/plan";
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/plan");
     const ACCESS: Access = Access::Open;
     type Output = Planned;
     type Outcome = Nothing;
@@ -459,6 +468,7 @@ pub struct Undone {
 
 impl Operation for UndoCompaction {
     const METHOD: &'static str = "session/undo_compaction";
+    const ROUTE: Option<Route> = Route::prompt(Verb::Post, "/sessions/{session_id}/undo_compaction");
     const ACCESS: Access = Access::Open;
     type Output = Undone;
     type Outcome = Nothing;

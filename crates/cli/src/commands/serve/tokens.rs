@@ -1,0 +1,147 @@
+//! The tokens of `serve`: its own, which is created at the first start in a file that only its owner can read, and those
+//! of the configuration.
+//!
+//! Invariants: a token that others could know is refused, and no error shows a token.
+
+use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use greenroom_server::{TOKEN_CHARS_MIN, Token, check_token};
+use greenroom_terminal::files;
+use greenroom_tools::printed;
+
+use crate::config::TokenConfig;
+use crate::config::layers::expanded;
+use crate::config::surroundings::Surroundings;
+use crate::error::usage;
+
+/// The longest token, in bytes.
+const TOKEN_BYTES_MAX: u64 = 4 * 1024;
+/// How long a command that prints a token may take.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Reads the token in this file, or creates one of 256 bits.
+pub(super) fn own(path: &Path) -> Result<String> {
+    let context = || format!("keep the token in {}", path.display());
+    match files::open(path, true) {
+        Ok((file, metadata)) => {
+            let bytes = files::read_all(file, TOKEN_BYTES_MAX).with_context(context)?;
+            let text = String::from_utf8_lossy(&bytes);
+            // Editors and `echo` end a file with a line break.
+            match text.trim_end_matches(['\n', '\r']) {
+                "" => std::fs::remove_file(path).with_context(context)?,
+                token => {
+                    check_token_file(path, &metadata, token)?;
+                    return Ok(token.to_owned());
+                }
+            }
+        }
+        Err(error) if error.is_not_found() => {}
+        Err(error) => return Err(error).with_context(context),
+    }
+    let mut bytes = [0u8; 32];
+    let mut random = std::fs::File::open("/dev/urandom").context("open the system's random numbers")?;
+    random.read_exact(&mut bytes).context("read the system's random numbers")?;
+    let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .with_context(context)?;
+    file.write_all(token.as_bytes()).with_context(context)?;
+    Ok(token)
+}
+
+/// Reads the tokens of the configuration.
+pub(super) async fn further(
+    tokens: &BTreeMap<String, TokenConfig>,
+    surroundings: &Surroundings,
+) -> Result<Vec<Token>> {
+    let mut read = Vec::new();
+    for (name, token) in tokens {
+        let secret = secret(token, surroundings)
+            .await
+            .map_err(|reason| usage(format!("serve.tokens.{name}: {reason}")))?;
+        read.push(Token { secret, right: token.right, within: token.label.clone() });
+    }
+    Ok(read)
+}
+
+/// # Errors
+/// Why there is no token, without a part of it.
+async fn secret(token: &TokenConfig, surroundings: &Surroundings) -> Result<String, String> {
+    let (secret, source) = match token {
+        TokenConfig { token_env: Some(variable), .. } => {
+            let secret = surroundings
+                .variable(variable)
+                .ok_or_else(|| format!("the variable {variable} is not set"))?;
+            (secret, format!("the variable {variable} is not used"))
+        }
+        TokenConfig { token_file: Some(file), .. } => {
+            let path =
+                expanded(file, surroundings).ok_or_else(|| format!("the folder of {file} is not known"))?;
+            let (opened, metadata) =
+                files::open(&path, true).map_err(|error| format!("{}: {error}", path.display()))?;
+            let bytes = files::read_all(opened, TOKEN_BYTES_MAX)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            check_owner(&path, &metadata, "replace the token")?;
+            let text = String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned();
+            (text, format!("{} is not used", path.display()))
+        }
+        TokenConfig { token_command: Some(command), .. } => {
+            let variables = surroundings.for_own_commands();
+            // Not the working folder: a project could change what the command does there.
+            let home = surroundings.variable("HOME").unwrap_or_else(|| "/".to_owned());
+            let printed = printed::first_line(command, Path::new(&home), &variables, COMMAND_TIMEOUT).await;
+            (
+                printed.map_err(|reason| format!("token_command {reason}"))?,
+                "token_command is not used".to_owned(),
+            )
+        }
+        TokenConfig { token_env: None, token_file: None, token_command: None, .. } => {
+            return Err("it has no source".to_owned());
+        }
+    };
+    match check_token(&secret) {
+        Ok(()) => Ok(secret),
+        Err(error) => Err(format!("{source}: {error}")),
+    }
+}
+
+/// Checks that only the user can know the token in the server's own file.
+fn check_token_file(path: &Path, metadata: &Metadata, token: &str) -> Result<()> {
+    let renew = format!("delete {}, and a new one is made at the next start", path.display());
+    check_owner(path, metadata, &renew).map_err(usage)?;
+    check_token(token).map_err(|error| {
+        usage(format!(
+            "{} is not used: {error}; {renew}, or write one line of at least {TOKEN_CHARS_MIN} random characters \
+             into it",
+            path.display()
+        ))
+    })
+}
+
+/// Checks that nobody else can have read a file; `renew` is what to do if somebody can.
+fn check_owner(path: &Path, metadata: &Metadata, renew: &str) -> Result<(), String> {
+    let path = path.display();
+    let user = rustix::process::geteuid().as_raw();
+    if metadata.uid() != user {
+        return Err(format!(
+            "{path} is not used: it belongs to another user (id {}, and yours is {user}); {renew}",
+            metadata.uid()
+        ));
+    }
+    if metadata.mode() & 0o077 != 0 {
+        return Err(format!(
+            "{path} is not used: others can read or write it, so they may know the token; {renew}, or run `chmod 600 \
+             {path}` if you are sure that nobody looked"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! The agents of `serve` that have names in the configuration.
+//!
+//! Invariants: such an agent is what `greenroom run` with the same flags, in the same folder and environment, would use.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::Arc;
+
+use anyhow::Result;
+use greenroom::Agent;
+use greenroom_server::Definer as _;
+
+use super::agents::Agents;
+use super::connect::definition;
+use crate::agent::warn;
+use crate::args::{Global, ModelArgs, ServerArgs};
+use crate::config::AgentConfig;
+use crate::config::layers::expanded;
+use crate::config::surroundings::Surroundings;
+use crate::error::usage;
+
+/// Makes the agents of `serve` that have names. Their later warnings go to standard error.
+pub(crate) async fn named_agents(
+    global: &Global,
+    flags: &ModelArgs,
+    agents: &BTreeMap<String, AgentConfig>,
+) -> Result<BTreeMap<String, Arc<Agent>>> {
+    let makes = Agents::new(global);
+    let mut made = BTreeMap::new();
+    for (name, config) in agents {
+        let settings = [global.settings.clone(), config.settings.clone()].concat();
+        let global = Global { settings, ..global.clone() };
+        let named = |error: &dyn Display| usage(format!("serve.agents.{name}: {error}"));
+        let flags = flags_of(config, flags, &Surroundings::here());
+        let definition = definition(&global, &flags, false, None).map_err(|error| named(&error))?;
+        let definition = serde_json::to_value(definition).map_err(|error| named(&error))?;
+        let defined = makes.define(definition).await.map_err(|problem| named(&problem))?;
+        for warning in defined.warnings {
+            warn(&global, &format!("serve.agents.{name}: {warning}"))?;
+        }
+        if let Some(mut news) = defined.news {
+            let name = name.clone();
+            tokio::spawn(async move {
+                while let Ok(warning) = news.recv().await {
+                    // Nobody reads it if standard error is closed.
+                    let _ = warn(&global, &format!("serve.agents.{name}: {warning}"));
+                }
+            });
+        }
+        made.insert(name.clone(), defined.agent);
+    }
+    Ok(made)
+}
+
+/// Returns the flags of an agent. The command's own say where the model is, and which folder the tools have, unless the
+/// agent's configuration does.
+fn flags_of(config: &AgentConfig, command: &ModelArgs, surroundings: &Surroundings) -> ModelArgs {
+    let AgentConfig {
+        model,
+        provider,
+        system,
+        append_system,
+        workspace,
+        no_tools,
+        allow_write,
+        allow_shell,
+        settings: _,
+    } = config.clone();
+    let server = match provider {
+        Some(_) => ServerArgs { provider, ..ServerArgs::default() },
+        None => command.server.clone(),
+    };
+    let workspace = workspace.and_then(|folder| expanded(&folder, surroundings));
+    ModelArgs {
+        model,
+        server,
+        system,
+        append_system,
+        workspace: workspace.unwrap_or_else(|| command.workspace.clone()),
+        no_tools,
+        allow_write,
+        allow_shell,
+        simulate: command.simulate,
+        ..ModelArgs::bare()
+    }
+}

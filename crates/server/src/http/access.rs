@@ -1,0 +1,221 @@
+//! Tokens: what their bearers may do, and the label to which they are confined.
+//!
+//! Invariants: tokens are compared in constant time, and are in no error and no debug output; a bearer that is confined
+//! to a label reaches only sessions that have it, and the sub-agents below them: all others do not exist for it. A
+//! session that it creates has the label before its first input.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use greenroom::{Agent, Error, Runtime};
+
+use super::Shared;
+use super::answers::Refusal;
+use crate::operations::{AGENT, Access, Asked, Call, Choice, Label, Reach, Right, Route, has_labels};
+
+/// The shortest token, in characters: 128 bits, if it is hexadecimal.
+pub const TOKEN_CHARS_MIN: usize = 32;
+
+/// Why a token cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// It is too short.
+    TooShort {
+        /// How many characters it has.
+        chars: usize,
+    },
+    /// It holds a blank, a line break or another character that no `Authorization` header can carry.
+    NotVisible,
+}
+
+impl std::fmt::Display for TokenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooShort { chars } => {
+                write!(f, "the token has {chars} characters and can be guessed; it needs {TOKEN_CHARS_MIN}")
+            }
+            Self::NotVisible => f.write_str(
+                "the token must be one line of visible ASCII characters, since no header can carry anything else",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for TokenError {}
+
+/// Whether a token can guard a server.
+///
+/// # Errors
+/// It is too short, or cannot be sent in a header.
+pub fn check_token(token: &str) -> Result<(), TokenError> {
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(TokenError::NotVisible);
+    }
+    if token.len() < TOKEN_CHARS_MIN {
+        return Err(TokenError::TooShort { chars: token.len() });
+    }
+    Ok(())
+}
+
+/// A token, and what its bearer may do.
+#[derive(Clone)]
+pub struct Token {
+    /// The text: see [`check_token`].
+    pub secret: String,
+    /// What its bearer may do.
+    pub right: Right,
+    /// The label of the sessions to which the bearer is confined; `None` for all sessions.
+    pub within: Option<Label>,
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { secret: _, right, within } = self;
+        f.debug_struct("Token").field("right", right).field("within", within).finish_non_exhaustive()
+    }
+}
+
+/// The tokens of a server.
+pub(super) struct Tokens(Vec<(String, Arc<Bearer>)>);
+
+/// Who bears a token.
+#[derive(Debug)]
+pub(super) struct Bearer {
+    right: Right,
+    pub(super) within: Option<Arc<Label>>,
+}
+
+impl Tokens {
+    /// # Errors
+    /// A token cannot guard a server, or two are the same.
+    pub(super) fn new(tokens: Vec<Token>) -> Result<Self, String> {
+        let mut known: Vec<(String, Arc<Bearer>)> = Vec::new();
+        for Token { secret, right, within } in tokens {
+            check_token(&secret).map_err(|error| error.to_string())?;
+            if known.iter().any(|(other, _)| same(other.as_bytes(), secret.as_bytes())) {
+                return Err("two tokens are the same, so their rights are not clear".to_owned());
+            }
+            known.push((secret, Arc::new(Bearer { right, within: within.map(Arc::new) })));
+        }
+        Ok(Self(known))
+    }
+
+    /// The bearer of this token.
+    pub(super) fn bearer(&self, token: &str) -> Option<&Arc<Bearer>> {
+        // All are compared, so that the time does not tell which one it is.
+        self.0.iter().fold(
+            None,
+            |found, (known, bearer)| {
+                if same(token.as_bytes(), known.as_bytes()) { Some(bearer) } else { found }
+            },
+        )
+    }
+}
+
+impl Bearer {
+    /// Checks the right that a route needs.
+    pub(super) fn check(&self, right: Right) -> Result<(), Refusal> {
+        if self.right >= right {
+            return Ok(());
+        }
+        let (has, needs) = (self.right.as_str(), right.as_str());
+        Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            format!("the token has the right `{has}`, and this needs `{needs}`"),
+        ))
+    }
+}
+
+impl Shared {
+    /// Checks that the bearer reaches what a call names, and opens its session.
+    pub(super) async fn admit(
+        &self,
+        call: &dyn Call,
+        route: &Route,
+        bearer: &Bearer,
+    ) -> Result<Asked, Refusal> {
+        let id = call.session_id();
+        if let Some(label) = &bearer.within {
+            match id {
+                Some(id) if call.creates() == Some(id) => self.claim(id, label, call.access()).await?,
+                Some(id) => self.reach(id, label).await?,
+                None if route.reach == Reach::Server => {
+                    let reason = "the token is confined to a label, and this concerns the whole server";
+                    return Err(Refusal::new(StatusCode::FORBIDDEN, reason));
+                }
+                None => {}
+            }
+        }
+        let mut asked = Asked {
+            runtime: self.runtime.clone(),
+            agent: self.agent_of(id, call.access()).await?,
+            has_agent: true,
+            session: None,
+            runs: self.runs.clone(),
+            within: bearer.within.clone(),
+            choice: (!self.agents.is_empty()).then(|| Choice {
+                agents: Arc::clone(&self.agents),
+                is_permitted: bearer.right >= Right::Administer,
+            }),
+        };
+        if let Some(id) = id {
+            asked.open(call.access(), id).await?;
+        }
+        Ok(asked)
+    }
+
+    /// The agent that works on a session.
+    async fn agent_of(&self, id: Option<&str>, access: Access) -> Result<Arc<Agent>, Refusal> {
+        let Some(id) = id.filter(|_| !self.agents.is_empty()) else { return Ok(Arc::clone(&self.agent)) };
+        let name = self.runtime.summary(id).await?.and_then(|session| session.labels.get(AGENT).cloned());
+        match name.as_ref().map(|name| self.agents.get(name)) {
+            Some(Some(agent)) => Ok(Arc::clone(agent)),
+            // It may be read, and be given another agent.
+            Some(None) if matches!(access, Access::Open | Access::Create) => {
+                let name = name.unwrap_or_default();
+                let reason = format!("the session's agent {name:?} is not one of this server's");
+                Err(Refusal::new(StatusCode::CONFLICT, reason))
+            }
+            Some(None) | None => Ok(Arc::clone(&self.agent)),
+        }
+    }
+
+    /// Checks that a session is within the label.
+    pub(super) async fn reach(&self, id: &str, label: &Label) -> Result<(), Error> {
+        match has_labels(&self.runtime, id, &label.alone()).await? {
+            true => Ok(()),
+            false => Err(Error::NoSession { session: id.to_owned() }),
+        }
+    }
+
+    /// As [`Self::reach`], for a session that may be created: a new one gets the label first, if the call opens it.
+    async fn claim(&self, id: &str, label: &Label, access: Access) -> Result<(), Error> {
+        // One at a time, so that no two bearers claim the same id.
+        let _claiming = self.claiming.lock().await;
+        let is_known = self.runtime.session(id).await.map(|_| ());
+        match is_known {
+            Ok(()) => self.reach(id, label).await,
+            Err(Error::NoSession { .. }) if access != Access::Create => Ok(()),
+            Err(Error::NoSession { .. }) => {
+                let session = self.runtime.join(id, Arc::clone(&self.agent)).await?;
+                if session.state().await?.entries > 0 {
+                    // Another program was faster.
+                    return self.reach(id, label).await;
+                }
+                session.set_label(&label.name, &label.value).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Puts the label on a session that a confined bearer's call has created.
+pub(super) async fn label_new(runtime: &Runtime, id: &str, label: &Label) -> Result<(), Error> {
+    runtime.session(id).await?.set_label(&label.name, &label.value).await
+}
+
+/// Compares in a time that does not depend on where the difference is.
+fn same(left: &[u8], right: &[u8]) -> bool {
+    left.len() == right.len() && left.iter().zip(right).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+}

@@ -1,0 +1,249 @@
+//! Server-sent events: of one session, of a session and the sub-agents below it, of a label, and of all; and of a prompt,
+//! with its outcome at the end.
+//!
+//! Invariants: a durable event has an `id`, the position behind it, from which a client continues on this server or the
+//! next one; transient events have none. A client that reads too slowly gets a `gap` instead of transient events. A
+//! connection to which nothing can be written for `request_timeout` is closed, and holds no more memory than its
+//! subscription's queue.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use futures_util::stream::unfold;
+use greenroom::Error;
+use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
+
+use super::Shared;
+use super::answers::{HttpProblem, Refusal};
+use super::calls::Received;
+use super::connections::{Connection, Streaming};
+use super::follow::Item;
+pub(super) use super::follow::{Following, Scope};
+use super::position::Position;
+use crate::operations::{LABEL, Right, take_labels};
+
+/// The media type of a stream.
+pub(super) const MEDIA_TYPE: &str = "text/event-stream";
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// The query parameter in place of the header, for clients that cannot set one.
+pub(super) const AFTER: &str = "after";
+/// The query parameter that selects durable events only.
+pub(super) const DURABLE: &str = "durable";
+/// The query parameter that adds the sub-agents below the session.
+pub(super) const TREE: &str = "tree";
+
+/// `GET /v1/sessions/{session_id}/events`.
+pub(super) async fn of_session(
+    State(shared): State<Arc<Shared>>,
+    received: Received,
+) -> Result<Response, Refusal> {
+    received.bearer.check(Right::Read)?;
+    let id = received.path.first().map(|(_, id)| id.as_str()).unwrap_or_default();
+    if let Some(label) = &received.bearer.within {
+        shared.reach(id, label).await?;
+    }
+    shared.runtime.session(id).await?;
+    let scope = Scope::session(id);
+    stream(&shared, scope, &received, &[DURABLE, TREE]).await
+}
+
+/// `GET /v1/events`.
+pub(super) async fn of_sessions(
+    State(shared): State<Arc<Shared>>,
+    received: Received,
+) -> Result<Response, Refusal> {
+    received.bearer.check(Right::Read)?;
+    stream(&shared, Scope::default(), &received, &[DURABLE, LABEL]).await
+}
+
+async fn stream(
+    shared: &Arc<Shared>,
+    mut scope: Scope,
+    received: &Received,
+    known: &[&str],
+) -> Result<Response, Refusal> {
+    let mut query = received.query.clone();
+    if known.contains(&LABEL) {
+        scope.labels = take_labels(&mut query)?;
+    }
+    let mut after = received.headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or("?").to_owned());
+    for (name, value) in query {
+        let wrong =
+            |_| Refusal::new(StatusCode::BAD_REQUEST, format!("{name}={value:?} is not true or false"));
+        match name.as_str() {
+            // A client that reconnects sends the header, and the query with which it began.
+            AFTER => after = after.or(Some(value)),
+            DURABLE => scope.is_durable = value.parse().map_err(wrong)?,
+            TREE if known.contains(&TREE) => scope.is_tree = value.parse().map_err(wrong)?,
+            _ => {
+                return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("there is no parameter {name:?}")));
+            }
+        }
+    }
+    if let Some(label) = &received.bearer.within {
+        // Another value of the same label belongs to no session of the bearer.
+        if scope.labels.get(&label.name).is_some_and(|value| *value != label.value) {
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "the token is confined to another label"));
+        }
+        scope.labels.insert(label.name.clone(), label.value.clone());
+    }
+    let after: Option<Position> = after
+        .filter(|after| !after.is_empty())
+        .map(|after| after.parse())
+        .transpose()
+        .map_err(|error: String| Refusal::new(StatusCode::BAD_REQUEST, error))?;
+    let place = shared.place()?;
+    let following = Following::start(&shared.runtime, scope, after).await?;
+    let first = format!("id: {}\n\n", following.position());
+    Ok(respond(
+        shared,
+        Streamed { first: Some(first), following, work: None },
+        &received.connection,
+        Some(place),
+    ))
+}
+
+/// Accepted work, whose outcome ends a stream.
+pub(super) struct Work {
+    pub(super) accepted: Value,
+    pub(super) ended: JoinHandle<Result<Value, Error>>,
+    pub(super) session: String,
+}
+
+/// The answer to a prompt or a compaction as a stream: `accepted`, the session's events from then on, and `result` or
+/// `problem`.
+pub(super) fn of_work(
+    shared: &Arc<Shared>,
+    following: Following,
+    work: Work,
+    connection: &Arc<Connection>,
+    place: Option<OwnedSemaphorePermit>,
+) -> Response {
+    let first = named("accepted", &work.accepted);
+    respond(shared, Streamed { first: Some(first), following, work: Some(work) }, connection, place)
+}
+
+struct Streamed {
+    first: Option<String>,
+    following: Following,
+    work: Option<Work>,
+}
+
+/// A stream's next piece.
+enum Piece {
+    Text(String),
+    /// The last one.
+    Last(String),
+    End,
+}
+
+impl Streamed {
+    async fn next(&mut self) -> Piece {
+        if let Some(first) = self.first.take() {
+            return Piece::Text(first);
+        }
+        let Some(work) = &mut self.work else {
+            let item = self.following.next().await;
+            return self.piece(item);
+        };
+        let ended = tokio::select! {
+            biased;
+            item = self.following.next() => return self.piece(item),
+            ended = &mut work.ended => ended,
+        };
+        let session = std::mem::take(&mut work.session);
+        let ended = ended.unwrap_or(Err(Error::Interrupted { session }));
+        let last = match ended {
+            Ok(outcome) => named("result", &outcome),
+            Err(error) => named("problem", &json!(HttpProblem::of(&error))),
+        };
+        // What was published before the outcome comes before it.
+        let mut text = String::new();
+        while let Some(item) = self.following.next_known().await {
+            match self.piece(Some(item)) {
+                Piece::Text(piece) => text.push_str(&piece),
+                Piece::Last(_) | Piece::End => break,
+            }
+        }
+        Piece::Last(text + &last)
+    }
+
+    fn piece(&self, item: Option<Result<Item, Error>>) -> Piece {
+        match item {
+            Some(Ok(Item::Event(event))) if event.is_durable() => {
+                Piece::Text(format!("id: {}\ndata: {}\n\n", self.following.position(), json!(*event)))
+            }
+            Some(Ok(Item::Event(event))) => Piece::Text(format!("data: {}\n\n", json!(*event))),
+            Some(Ok(Item::Gap)) => Piece::Text(format!("data: {}\n\n", json!({ "type": "gap" }))),
+            Some(Err(error)) => Piece::Last(named("problem", &json!(HttpProblem::of(&error)))),
+            None => Piece::End,
+        }
+    }
+}
+
+fn named(name: &str, data: &Value) -> String {
+    format!("event: {name}\ndata: {data}\n\n")
+}
+
+/// What a stream holds while it is open.
+struct Open {
+    streamed: Option<Streamed>,
+    shared: Arc<Shared>,
+    alive: Duration,
+    _streaming: Streaming,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Open {
+    async fn next(&mut self) -> Option<Bytes> {
+        let streamed = self.streamed.as_mut()?;
+        let stop = self.shared.stop.clone();
+        let piece = tokio::select! {
+            biased;
+            // Work that is interrupted by a stop still has an outcome.
+            () = stop.cancelled(), if streamed.work.is_none() => Piece::End,
+            piece = streamed.next() => piece,
+            () = tokio::time::sleep(self.alive) => Piece::Text(": alive\n\n".to_owned()),
+        };
+        match piece {
+            Piece::Text(text) => Some(text.into()),
+            Piece::Last(text) => {
+                self.streamed = None;
+                Some(text.into())
+            }
+            Piece::End => None,
+        }
+    }
+}
+
+fn respond(
+    shared: &Arc<Shared>,
+    streamed: Streamed,
+    connection: &Arc<Connection>,
+    place: Option<OwnedSemaphorePermit>,
+) -> Response {
+    let open = Open {
+        streamed: Some(streamed),
+        shared: Arc::clone(shared),
+        // Well within the time after which a connection counts as idle.
+        alive: shared.request_timeout / 3,
+        _streaming: connection.stream(),
+        _place: place,
+    };
+    let pieces =
+        unfold(open, async |mut open| open.next().await.map(|piece| (Ok::<_, Infallible>(piece), open)));
+    let mut response = Response::new(Body::from_stream(pieces));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Some proxies hold answers back until they have enough of them.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}
