@@ -63,7 +63,7 @@ pub struct SessionPage {
     /// The `after` of the next page, if there may be one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The numbers of sessions, if they were requested.
+    /// The numbers of sessions, if they were requested by a client that is not confined to a label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<SessionCounts>,
     /// The known losses of the store: sessions may be missing.
@@ -119,8 +119,10 @@ impl Operation for ListSessions {
         if let Some(limit) = self.limit {
             query = query.limit(limit);
         }
-        let SessionsFound { sessions, next, counts } = query.found(self.counts).await?;
-        let counts = self.counts.then_some(counts);
+        // They count sessions of all.
+        let counts_wanted = self.counts && asked.within.is_none();
+        let SessionsFound { sessions, next, counts } = query.found(counts_wanted).await?;
+        let counts = counts_wanted.then_some(counts);
         let (next, losses) = (next.map(|next| next.to_string()), StoreLosses::of(&asked));
         Ok(Answer::Now(SessionPage { sessions, next, counts, losses }))
     }

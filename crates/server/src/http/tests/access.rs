@@ -158,6 +158,10 @@ async fn who_is_confined_to_a_label_sees_no_other_sessions() {
         assert_eq!(ids(&found, "found", "session"), ["ada-1", "ada-2", "ada-4", "ada-5"], "{token}");
         let (_, live) = as_of(&server, token, "session/live", json!({})).await;
         assert!(ids(&live, "sessions", "id").iter().all(|id| id.starts_with("ada")), "{live}");
+        let all = json!({ "trees": true, "counts": true, "working": true });
+        let (_, listed) = as_of(&server, token, "session/list", all.clone()).await;
+        assert_eq!(ids(&listed, "sessions", "id"), adas, "{token}");
+        assert_eq!(listed.get("counts"), None, "they count the sessions of all");
         let (status, _) = as_of(&server, token, "session/find", json!({ "prefix": "bob-1" })).await;
         assert_eq!(status, 404);
         let (_, other) =
@@ -169,6 +173,8 @@ async fn who_is_confined_to_a_label_sees_no_other_sessions() {
             assert_eq!(as_of(&server, token, name, json!({})).await.0, 200, "{name}");
         }
     }
+    let (_, listed) = as_of(&server, "prompter", "session/list", json!({ "counts": true })).await;
+    assert!(listed["counts"]["matching"].as_u64().is_some_and(|count| count > 5), "{listed}");
     assert_eq!(
         as_of(&server, "ada", "session/find", json!({ "prefix": "ada-2" })).await.1["session_id"],
         "ada-2"
