@@ -42,10 +42,8 @@ mod answers;
 mod calls;
 mod connections;
 mod events;
-mod follow;
 mod guard;
 mod openapi;
-mod position;
 #[cfg(test)]
 mod tests;
 

@@ -50,7 +50,6 @@ pub use self::session::{
     SessionNamed, SetLabel, SetTitle, StartSession, Withdrawn,
 };
 pub use self::tree::{Branch, SessionTree, Tree, branches};
-pub(crate) use self::within::{has_labels, sessions_of};
 pub use self::work::{
     Accepted, CompactOutcome, CompactSession, FollowUp, ImageData, PlanSession, Planned, PromptOutcome,
     PromptSession, ResumeSession, Sent, Steer, UndoCompaction, Undone,

@@ -4,15 +4,15 @@
 //! consumer of a name is open in a runtime at a time; a shutdown closes the store only after open consumers have reached the
 //! end of the events and committed it, or were dropped, or took too long.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 use greenroom_store::Store;
 
-use crate::api::follow::{Follow, Position};
-use crate::api::runtime::Runtime;
+use crate::api::follow::Follow;
+use crate::api::position::Position;
 use crate::core::deps::{Deps, blocking};
 use crate::events::event::Event;
 use crate::values::error::{ConfigError, Result};
@@ -47,8 +47,8 @@ pub struct Consumer {
     deps: Arc<Deps>,
     name: Arc<str>,
     follow: Follow,
-    /// The positions since the last commit.
-    changed: BTreeMap<Arc<str>, Position>,
+    /// The sessions with events since the last commit.
+    changed: BTreeSet<Arc<str>>,
     _open: Open,
 }
 
@@ -72,8 +72,7 @@ impl fmt::Debug for Consumer {
 
 impl Consumer {
     /// Opens the consumer of this name.
-    pub(crate) async fn open(runtime: &Runtime, name: &str) -> Result<Self> {
-        let deps = runtime.deps();
+    pub(crate) async fn open(deps: &Arc<Deps>, name: &str) -> Result<Self> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('/') {
             return Err(ConfigError::ConsumerName { name: name.to_owned() }.into());
         }
@@ -83,22 +82,23 @@ impl Consumer {
         }
         let open = Open { deps: Arc::clone(deps), name: Arc::clone(&name) };
         let (store, of) = (deps.store.clone(), Arc::clone(&name));
-        let stored = blocking(deps, move || stored_positions(&store, &of)).await?;
-        let follow = Follow::all(runtime).from(stored);
-        Ok(Self { deps: Arc::clone(deps), name, follow, changed: BTreeMap::new(), _open: open })
+        let stored = blocking(deps, move || stored_position(&store, &of)).await?;
+        let follow = Follow::all(deps, stored).durable().exact();
+        Ok(Self { deps: Arc::clone(deps), name, follow, changed: BTreeSet::new(), _open: open })
     }
 
-    /// Reads only sessions with this label, as long as they have it. Repeated calls require all of these labels.
+    /// Reads only sessions with this label, and the sub-agents below them. Repeated calls require all of these labels.
     #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.follow = self.follow.label(name, value);
         self
     }
 
-    /// Continues from these positions, which the program has stored itself, instead of those in the runtime's store.
+    /// Continues from these positions of single sessions, which the program has stored itself, instead of those in the
+    /// runtime's store.
     #[must_use]
-    pub fn from<I: Into<Arc<str>>>(mut self, positions: impl IntoIterator<Item = (I, Position)>) -> Self {
-        self.follow = self.follow.from(positions);
+    pub fn from(mut self, positions: impl IntoIterator<Item = Position>) -> Self {
+        positions.into_iter().for_each(|position| self.follow.start_at(&position));
         self
     }
 
@@ -109,9 +109,7 @@ impl Consumer {
     pub async fn next(&mut self) -> Result<Option<Arc<Event>>> {
         let event = self.follow.next().await?;
         match &event {
-            Some(event) => {
-                self.changed.insert(Arc::clone(&event.session), Position::after(event));
-            }
+            Some(event) => _ = self.changed.insert(Arc::clone(&event.session)),
             None if self.changed.is_empty() => self.deps.consumers.reached_end(&self.name),
             None => {}
         }
@@ -123,14 +121,7 @@ impl Consumer {
     /// # Errors
     /// [`Error::Store`](crate::Error::Store). What was not stored is stored by the next call.
     pub async fn commit(&mut self) -> Result<()> {
-        let store = &self.deps.store;
-        let put = async |(session, position): (&Arc<str>, &Position)| {
-            store.learned_put(&key(&self.name, session), position.to_string().as_bytes()).await
-        };
-        // Together, so that one write to the disk serves all.
-        for done in join_all(self.changed.iter().map(put)).await {
-            done?;
-        }
+        store(&self.deps, &self.name, self.follow.position(), &self.changed).await?;
         self.changed.clear();
         if self.follow.has_ended() {
             self.deps.consumers.reached_end(&self.name);
@@ -140,7 +131,7 @@ impl Consumer {
 
     /// Returns how far this session was read, the returned events included.
     pub fn position(&self, session: &str) -> Position {
-        self.follow.position(session)
+        self.follow.position().only(session)
     }
 
     /// Returns how many durable events are in the logs and were not returned yet.
@@ -156,14 +147,27 @@ fn key(name: &str, session: &str) -> String {
     format!("consumer/{name}/{session}")
 }
 
-/// Returns the positions that a consumer has committed.
-fn stored_positions(store: &Store, name: &str) -> Result<Vec<(String, Position)>> {
-    let prefix = key(name, "");
-    let mut positions = Vec::new();
-    for key in store.learned_keys(&prefix)? {
-        let value = store.learned_get(&key)?.unwrap_or_default();
-        let position = std::str::from_utf8(&value).ok().and_then(Position::parse);
-        positions.extend(position.map(|position| (key[prefix.len()..].to_owned(), position)));
+/// Stores how far these sessions were processed.
+async fn store(deps: &Deps, name: &str, position: &Position, sessions: &BTreeSet<Arc<str>>) -> Result<()> {
+    let put = async |session: &Arc<str>| {
+        let text = position.only(session).to_string();
+        deps.store.learned_put(&key(name, session), text.as_bytes()).await
+    };
+    // Together, so that one write to the disk serves all.
+    for done in join_all(sessions.iter().map(put)).await {
+        done?;
     }
-    Ok(positions)
+    Ok(())
+}
+
+/// Returns what a consumer has committed. This blocks on the disk.
+fn stored_position(store: &Store, name: &str) -> Result<Position> {
+    let mut position = Position::default();
+    for key in store.learned_keys(&key(name, ""))? {
+        let value = store.learned_get(&key)?.unwrap_or_default();
+        if let Some(stored) = std::str::from_utf8(&value).ok().and_then(Position::parse) {
+            position.name(&stored);
+        }
+    }
+    Ok(position)
 }

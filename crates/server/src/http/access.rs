@@ -11,7 +11,7 @@ use greenroom::{Agent, Error, Runtime};
 
 use super::Shared;
 use super::answers::Refusal;
-use crate::operations::{AGENT, Access, Asked, Call, Choice, Label, Reach, Right, Route, has_labels};
+use crate::operations::{AGENT, Access, Asked, Call, Choice, Label, Reach, Right, Route};
 
 /// The shortest token, in characters: 128 bits, if it is hexadecimal.
 pub const TOKEN_CHARS_MIN: usize = 32;
@@ -183,7 +183,7 @@ impl Shared {
 
     /// Checks that a session is within the label.
     pub(super) async fn reach(&self, id: &str, label: &Label) -> Result<(), Error> {
-        match has_labels(&self.runtime, id, &label.alone()).await? {
+        match self.runtime.has_labels(id, &label.alone()).await? {
             true => Ok(()),
             false => Err(Error::NoSession { session: id.to_owned() }),
         }
