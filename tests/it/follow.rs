@@ -333,7 +333,7 @@ async fn what_a_consumer_has_not_committed_comes_again() {
         matches!(&again, Error::Config(ConfigError::ConsumerInUse { name }) if name == "audit"),
         "{again:?}"
     );
-    for name in ["", "a/b", &*"x".repeat(129)] {
+    for name in ["", &*"x".repeat(129), &*"/".repeat(81)] {
         let error = runtime.consumer(name).await.unwrap_err();
         assert!(matches!(error, Error::Config(ConfigError::ConsumerName { .. })), "{name}: {error:?}");
     }
@@ -342,6 +342,25 @@ async fn what_a_consumer_has_not_committed_comes_again() {
     drop(audit);
     let mut audit = runtime.consumer("audit").await.unwrap().from([own]);
     assert_eq!(durable(&consumed(&mut audit).await), log[2..]);
+    // One that has processed a part commits that part; an older position takes nothing back.
+    let mut parts = runtime.consumer("a/b: ä").await.unwrap();
+    assert_eq!(durable(&consumed(&mut parts).await), log);
+    assert!(!parts.is_committed());
+    let mut processed = Position::default();
+    processed.pass(&log[0]);
+    processed.pass(&log[1]);
+    parts.commit_to(&processed).await.unwrap();
+    parts.commit_to(&Position::after(&log[0])).await.unwrap();
+    assert!(!parts.is_committed());
+    drop(parts);
+    let mut parts = runtime.consumer("a/b: ä").await.unwrap();
+    assert!(parts.is_committed());
+    assert_eq!(durable(&consumed(&mut parts).await), log[2..]);
+    // One beyond what was returned is committed, and not what was returned.
+    drop(parts);
+    let mut parts = runtime.consumer("a/b: ä").await.unwrap();
+    parts.commit_to(&Position::after(&log[2])).await.unwrap();
+    assert!(!parts.is_committed());
 }
 
 /// The last events, such as the end of an interrupted run, are processed before the store is closed.

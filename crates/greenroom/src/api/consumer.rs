@@ -4,6 +4,7 @@
 //! consumer of a name is open in a runtime at a time; a shutdown closes the store only after open consumers have reached the
 //! end of the events and committed it, or were dropped, or took too long.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +18,10 @@ use crate::core::deps::{Deps, blocking};
 use crate::events::event::Event;
 use crate::values::error::{ConfigError, Result};
 
-/// The longest name, in bytes: it is part of the store's keys.
+/// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
+/// The longest name as a part of the store's keys, in bytes.
+const ENCODED_BYTES_MAX: usize = 240;
 
 /// A named reader of the durable events of all sessions, or of those with a label: for audit logs, bills, search indexes
 /// and notifications. Its positions are in the runtime's store.
@@ -47,8 +50,9 @@ pub struct Consumer {
     deps: Arc<Deps>,
     name: Arc<str>,
     follow: Follow,
-    /// The sessions with events since the last commit.
+    /// The sessions in which the returned events and the committed ones differ.
     changed: BTreeSet<Arc<str>>,
+    committed: Position,
     _open: Open,
 }
 
@@ -73,7 +77,7 @@ impl fmt::Debug for Consumer {
 impl Consumer {
     /// Opens the consumer of this name.
     pub(crate) async fn open(deps: &Arc<Deps>, name: &str) -> Result<Self> {
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('/') {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || encoded(name).len() > ENCODED_BYTES_MAX {
             return Err(ConfigError::ConsumerName { name: name.to_owned() }.into());
         }
         let name: Arc<str> = Arc::from(name);
@@ -83,8 +87,9 @@ impl Consumer {
         let open = Open { deps: Arc::clone(deps), name: Arc::clone(&name) };
         let (store, of) = (deps.store.clone(), Arc::clone(&name));
         let stored = blocking(deps, move || stored_position(&store, &of)).await?;
-        let follow = Follow::all(deps, stored).durable().exact();
-        Ok(Self { deps: Arc::clone(deps), name, follow, changed: BTreeSet::new(), _open: open })
+        let follow = Follow::all(deps, stored.clone()).durable().exact();
+        let changed = BTreeSet::new();
+        Ok(Self { deps: Arc::clone(deps), name, follow, changed, committed: stored, _open: open })
     }
 
     /// Reads only sessions with this label, and the sub-agents below them. Repeated calls require all of these labels.
@@ -121,12 +126,42 @@ impl Consumer {
     /// # Errors
     /// [`Error::Store`](crate::Error::Store). What was not stored is stored by the next call.
     pub async fn commit(&mut self) -> Result<()> {
-        store(&self.deps, &self.name, self.follow.position(), &self.changed).await?;
-        self.changed.clear();
-        if self.follow.has_ended() {
+        let mut processed = Position::default();
+        self.changed.iter().for_each(|id| processed.name(&self.position(id)));
+        self.commit_to(&processed).await
+    }
+
+    /// Stores, durably, that the events up to this position were processed: as [`Self::commit`], for a program that has
+    /// processed a part of the returned events, and has [passed](Position::pass) each of these.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub async fn commit_to(&mut self, processed: &Position) -> Result<()> {
+        let is_news = |(id, position): &(&Arc<str>, Position)| position.compare(&self.committed, id).is_gt();
+        let news: Vec<_> = processed.sessions().filter(is_news).collect();
+        let put = async |(id, position): &(&Arc<str>, Position)| {
+            self.deps.store.learned_put(&key(&self.name, id), position.to_string().as_bytes()).await
+        };
+        // Together, so that one write to the disk serves all.
+        for done in join_all(news.iter().map(put)).await {
+            done?;
+        }
+        for (id, position) in news {
+            self.committed.name(&position);
+            match self.follow.position().compare(&self.committed, id) {
+                Ordering::Equal => _ = self.changed.remove(id),
+                Ordering::Less | Ordering::Greater => _ = self.changed.insert(Arc::clone(id)),
+            }
+        }
+        if self.follow.has_ended() && self.is_committed() {
             self.deps.consumers.reached_end(&self.name);
         }
         Ok(())
+    }
+
+    /// Whether all returned events, and no others, are committed.
+    pub fn is_committed(&self) -> bool {
+        self.changed.is_empty()
     }
 
     /// Returns how far this session was read, the returned events included.
@@ -143,21 +178,13 @@ impl Consumer {
     }
 }
 
-fn key(name: &str, session: &str) -> String {
-    format!("consumer/{name}/{session}")
+/// The name as a part of a key, without a slash.
+fn encoded(name: &str) -> String {
+    form_urlencoded::byte_serialize(name.as_bytes()).collect()
 }
 
-/// Stores how far these sessions were processed.
-async fn store(deps: &Deps, name: &str, position: &Position, sessions: &BTreeSet<Arc<str>>) -> Result<()> {
-    let put = async |session: &Arc<str>| {
-        let text = position.only(session).to_string();
-        deps.store.learned_put(&key(name, session), text.as_bytes()).await
-    };
-    // Together, so that one write to the disk serves all.
-    for done in join_all(sessions.iter().map(put)).await {
-        done?;
-    }
-    Ok(())
+fn key(name: &str, session: &str) -> String {
+    format!("consumer/{}/{session}", encoded(name))
 }
 
 /// Returns what a consumer has committed. This blocks on the disk.

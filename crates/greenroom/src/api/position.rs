@@ -166,8 +166,8 @@ impl Position {
         }
     }
 
-    /// Moves behind an event; transient events move nothing.
-    pub(crate) fn pass(&mut self, event: &Event) {
+    /// Moves past a durable event; a transient one moves nothing.
+    pub fn pass(&mut self, event: &Event) {
         if !event.is_durable() {
             return;
         }
@@ -223,17 +223,19 @@ impl Position {
         self.sessions.extend(other.sessions.iter().map(|(id, named)| (Arc::clone(id), *named)));
     }
 
-    /// Moves to another position where that one is further. Returns the ids of the sessions that moved.
-    pub(crate) fn advance(&mut self, other: &Self) -> Vec<Arc<str>> {
-        let place = |named: &Named| (named.created_at_ms, named.next);
-        let mut moved = Vec::new();
-        for (id, named) in &other.sessions {
-            if self.sessions.get(id).is_none_or(|known| place(known) < place(named)) {
-                self.sessions.insert(Arc::clone(id), *named);
-                moved.push(Arc::clone(id));
-            }
-        }
-        moved
+    /// The named sessions, each with the position in it alone.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = (&Arc<str>, Self)> {
+        self.sessions.iter().map(|(id, named)| {
+            (id, Self { watermark_ms: 0, sessions: BTreeMap::from([(Arc::clone(id), *named)]) })
+        })
+    }
+
+    /// Compares the places in a session's log: one that is not named is the least.
+    pub(crate) fn compare(&self, other: &Self, session: &str) -> Ordering {
+        let place = |position: &Self| {
+            position.sessions.get(session).map(|named| (named.created_at_ms, named.next))
+        };
+        place(self).cmp(&place(other))
     }
 
     /// Returns how many events of this session come after the position, as far as it is known without reading its log.
