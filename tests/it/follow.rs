@@ -173,7 +173,8 @@ async fn who_joins_in_the_middle_of_an_answer_gets_all_of_it() {
 async fn a_session_that_is_deleted_and_begun_again_is_followed_from_its_beginning() {
     let model = simulator(Echo, 100_000);
     let runtime = start(&model, &Store::memory()).await;
-    let (mut all, mut late) = (runtime.follow(Position::default()).durable(), runtime.follow(Position::default()));
+    let (mut all, mut late) =
+        (runtime.follow(Position::default()).durable(), runtime.follow(Position::default()));
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
     session.prompt("one").await.unwrap();
     session.prompt("two").await.unwrap();
@@ -420,8 +421,7 @@ async fn random_lives_are_followed_without_a_hole_or_a_double() {
                 0..=4 => {
                     let first = random.below(sessions);
                     for other in first..=(first + if sessions > 3 { 20 } else { 0 }) {
-                        let session =
-                            runtime.open(&format!("s{other}"), &agent(1_000_000)).await.unwrap();
+                        let session = runtime.open(&format!("s{other}"), &agent(1_000_000)).await.unwrap();
                         let is_long = random.below(if sessions > 3 { 40 } else { 4 }) == 0;
                         session.prompt("x".repeat(if is_long { 400_000 } else { 10 })).await.unwrap();
                     }

@@ -7,6 +7,7 @@
 
 pub(crate) mod children;
 pub(crate) mod consumer;
+pub(crate) mod consumers;
 pub(crate) mod deletion;
 #[cfg(feature = "disk")]
 pub(crate) mod env;

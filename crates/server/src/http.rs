@@ -35,7 +35,7 @@ use self::answers::{answer, problem};
 use self::connections::{Connection, Connections};
 use self::guard::Guard;
 pub use self::openapi::openapi;
-use crate::operations::{Right, Runs};
+use crate::operations::{OpenConsumers, Right, Runs};
 
 mod access;
 mod answers;
@@ -92,6 +92,7 @@ pub struct HttpServer {
     address: SocketAddr,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
+    consumers: OpenConsumers,
 }
 
 struct Shared {
@@ -107,6 +108,8 @@ struct Shared {
     waiting: Arc<Semaphore>,
     /// The runs that were begun here.
     runs: Runs,
+    /// The consumers that were read a short while ago.
+    consumers: OpenConsumers,
     /// Held while a confined bearer claims the id of a new session.
     claiming: tokio::sync::Mutex<()>,
 }
@@ -128,6 +131,7 @@ impl HttpServer {
         let address = listener.local_addr()?;
         let stop = CancellationToken::new();
         let waiting_max = connections_max - connections_max.div_ceil(4);
+        let consumers = OpenConsumers::new(stop.clone());
         let shared = Arc::new(Shared {
             runtime: runtime.clone(),
             agent,
@@ -137,6 +141,7 @@ impl HttpServer {
             stop: stop.clone(),
             waiting: Arc::new(Semaphore::new(waiting_max.min(Semaphore::MAX_PERMITS))),
             runs: Runs::default(),
+            consumers: consumers.clone(),
             claiming: tokio::sync::Mutex::default(),
         });
         let no_such_route = async || problem(StatusCode::NOT_FOUND, "there is no such route");
@@ -154,7 +159,7 @@ impl HttpServer {
             .with_state(shared);
         let connections = Connections::new(connections_max, request_timeout);
         let task = tokio::spawn(connections.serve(listener, router, stop.clone()));
-        Ok(Self { address, stop, task })
+        Ok(Self { address, stop, task, consumers })
     }
 
     /// The address that it listens on.
@@ -167,6 +172,8 @@ impl HttpServer {
         self.stop.cancel();
         // A server that panicked has stopped too.
         let _ = (&mut self.task).await;
+        // The runtime would wait for them.
+        self.consumers.close();
     }
 }
 

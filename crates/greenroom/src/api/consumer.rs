@@ -9,9 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
-use greenroom_store::Store;
-
+use crate::api::consumers::{encoded, store_labels, store_positions, stored_labels, stored_position};
 use crate::api::follow::Follow;
 use crate::api::position::Position;
 use crate::core::deps::{Deps, blocking};
@@ -53,6 +51,8 @@ pub struct Consumer {
     /// The sessions in which the returned events and the committed ones differ.
     changed: BTreeSet<Arc<str>>,
     committed: Position,
+    /// Whether its labels are stored.
+    is_known: bool,
     _open: Open,
 }
 
@@ -86,16 +86,19 @@ impl Consumer {
         }
         let open = Open { deps: Arc::clone(deps), name: Arc::clone(&name) };
         let (store, of) = (deps.store.clone(), Arc::clone(&name));
-        let stored = blocking(deps, move || stored_position(&store, &of)).await?;
-        let follow = Follow::all(deps, stored.clone()).durable().exact();
+        let stored = move || Ok((stored_position(&store, &of)?, stored_labels(&store, &of)?));
+        let (committed, labels) = blocking(deps, stored).await?;
+        let follow = Follow::all(deps, committed.clone()).durable().exact();
         let changed = BTreeSet::new();
-        Ok(Self { deps: Arc::clone(deps), name, follow, changed, committed: stored, _open: open })
+        let is_known = labels.is_some_and(|labels| labels.is_empty());
+        Ok(Self { deps: Arc::clone(deps), name, follow, changed, committed, is_known, _open: open })
     }
 
     /// Reads only sessions with this label, and the sub-agents below them. Repeated calls require all of these labels.
     #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.follow = self.follow.label(name, value);
+        self.is_known = false;
         self
     }
 
@@ -113,12 +116,24 @@ impl Consumer {
     /// As [`Follow::next`].
     pub async fn next(&mut self) -> Result<Option<Arc<Event>>> {
         let event = self.follow.next().await?;
-        match &event {
-            Some(event) => _ = self.changed.insert(Arc::clone(&event.session)),
-            None if self.changed.is_empty() => self.deps.consumers.reached_end(&self.name),
-            None => {}
+        if event.is_none() && self.is_committed() {
+            self.deps.consumers.reached_end(&self.name);
         }
-        Ok(event)
+        Ok(self.returned(event))
+    }
+
+    /// Returns the next event, if there is one now. See [`Follow::try_next`].
+    ///
+    /// # Errors
+    /// As [`Follow::next`].
+    pub async fn try_next(&mut self) -> Result<Option<Arc<Event>>> {
+        let event = self.follow.try_next().await?;
+        Ok(self.returned(event))
+    }
+
+    fn returned(&mut self, event: Option<Arc<Event>>) -> Option<Arc<Event>> {
+        self.changed.extend(event.as_ref().map(|event| Arc::clone(&event.session)));
+        event
     }
 
     /// Stores, durably, that all returned events were processed.
@@ -139,13 +154,11 @@ impl Consumer {
     pub async fn commit_to(&mut self, processed: &Position) -> Result<()> {
         let is_news = |(id, position): &(&Arc<str>, Position)| position.compare(&self.committed, id).is_gt();
         let news: Vec<_> = processed.sessions().filter(is_news).collect();
-        let put = async |(id, position): &(&Arc<str>, Position)| {
-            self.deps.store.learned_put(&key(&self.name, id), position.to_string().as_bytes()).await
-        };
-        // Together, so that one write to the disk serves all.
-        for done in join_all(news.iter().map(put)).await {
-            done?;
+        if !self.is_known {
+            store_labels(&self.deps, &self.name, self.follow.labels()).await?;
+            self.is_known = true;
         }
+        store_positions(&self.deps, &self.name, &news).await?;
         for (id, position) in news {
             self.committed.name(&position);
             match self.follow.position().compare(&self.committed, id) {
@@ -176,25 +189,4 @@ impl Consumer {
     pub async fn lag(&self) -> Result<u64> {
         self.follow.lag().await
     }
-}
-
-/// The name as a part of a key, without a slash.
-fn encoded(name: &str) -> String {
-    form_urlencoded::byte_serialize(name.as_bytes()).collect()
-}
-
-fn key(name: &str, session: &str) -> String {
-    format!("consumer/{}/{session}", encoded(name))
-}
-
-/// Returns what a consumer has committed. This blocks on the disk.
-fn stored_position(store: &Store, name: &str) -> Result<Position> {
-    let mut position = Position::default();
-    for key in store.learned_keys(&key(name, ""))? {
-        let value = store.learned_get(&key)?.unwrap_or_default();
-        if let Some(stored) = std::str::from_utf8(&value).ok().and_then(Position::parse) {
-            position.name(&stored);
-        }
-    }
-    Ok(position)
 }

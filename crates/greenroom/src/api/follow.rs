@@ -207,6 +207,20 @@ impl Follow {
         }
     }
 
+    /// As [`Self::next`], if there is an event now: this reads logs, and waits for nothing to happen.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub async fn try_next(&mut self) -> Result<Option<Arc<Event>>> {
+        loop {
+            match self.try_next_delivery().await? {
+                Some(Delivery::Event(event)) => return Ok(Some(event)),
+                Some(Delivery::Gap { .. }) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
     /// As [`Self::next`], and returns a [`Delivery::Gap`] where transient events are missing because the program was too
     /// slow. The durable ones follow, and what is in progress is returned again, from its `step_start`.
     ///
@@ -253,6 +267,11 @@ impl Follow {
     /// [`Error::Store`].
     pub async fn lag(&self) -> Result<u64> {
         Ok(self.sessions().await?.iter().map(|session| self.position.behind(session)).sum())
+    }
+
+    /// The labels of the followed sessions.
+    pub(crate) fn labels(&self) -> &BTreeMap<String, String> {
+        &self.scope.labels
     }
 
     /// Whether all events were returned that there will be.
@@ -408,12 +427,8 @@ impl Follow {
         if self.scope.labels.is_empty() {
             return Ok(true);
         }
-        let changes = match &event.kind {
-            EventKind::Recorded { record: Record::SessionLabel { name, .. }, .. } => {
-                self.scope.labels.contains_key(name)
-            }
-            _ => false,
-        };
+        let is_label = |record: &Record| matches!(record, Record::SessionLabel { name, .. } if self.scope.labels.contains_key(name));
+        let changes = matches!(&event.kind, EventKind::Recorded { record, .. } if is_label(record));
         // A label counts for the sub-agents below, too.
         if changes || self.members.len() >= MEMBERS_MAX {
             self.members.clear();
@@ -467,7 +482,8 @@ fn entries(store: &Store, id: &str, from: From, end: u64) -> Result<Vec<Entry>> 
                 let first = end.saturating_sub(tail);
                 let mut entries = load(first)?;
                 if first == 0 || entries.first().is_some_and(|entry| entry.at_ms < at_ms) {
-                    let newer = entries.iter().position(|entry| entry.at_ms >= at_ms).unwrap_or(entries.len());
+                    let newer =
+                        entries.iter().position(|entry| entry.at_ms >= at_ms).unwrap_or(entries.len());
                     entries.drain(..newer);
                     return Ok(entries);
                 }

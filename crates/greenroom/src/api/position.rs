@@ -232,9 +232,8 @@ impl Position {
 
     /// Compares the places in a session's log: one that is not named is the least.
     pub(crate) fn compare(&self, other: &Self, session: &str) -> Ordering {
-        let place = |position: &Self| {
-            position.sessions.get(session).map(|named| (named.created_at_ms, named.next))
-        };
+        let place =
+            |position: &Self| position.sessions.get(session).map(|named| (named.created_at_ms, named.next));
         place(self).cmp(&place(other))
     }
 

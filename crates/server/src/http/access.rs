@@ -153,6 +153,7 @@ impl Shared {
             has_agent: true,
             session: None,
             runs: self.runs.clone(),
+            consumers: self.consumers.clone(),
             within: bearer.within.clone(),
             choice: (!self.agents.is_empty()).then(|| Choice {
                 agents: Arc::clone(&self.agents),

@@ -190,13 +190,16 @@ async fn call(
     let call = received.read(&method, &route)?;
     let wish = received.wish();
     let has_outcome = !method.outcome.is_empty();
-    let place = if has_outcome && wish != Wish::Acceptance { Some(shared.place()?) } else { None };
+    let waits = has_outcome && wish != Wish::Acceptance || method.waits;
+    let place = if waits { Some(shared.place()?) } else { None };
     let session = call.session_id().unwrap_or_default().to_owned();
     let has_events = has_outcome && wish == Wish::Events;
     // In a task of its own: a client that disconnects cancels nothing.
     let performing = {
         let (shared, session) = (Arc::clone(shared), session.clone());
-        tokio::spawn(async move { perform(&shared, call, &route, &received.bearer, session, has_events).await })
+        tokio::spawn(
+            async move { perform(&shared, call, &route, &received.bearer, session, has_events).await },
+        )
     };
     let interrupted = || Refusal::from(Error::Interrupted { session: session.clone() });
     let (underway, follow) = match performing.await.map_err(|_| interrupted())?? {
@@ -246,9 +249,7 @@ async fn perform(
 ) -> Result<Done, Refusal> {
     let asked: Asked = shared.admit(&*call, route, bearer).await?;
     let follow = match &asked.session {
-        Some(session) if has_events => {
-            Some(Box::new(session.follow(Position::default()).from_now().await?))
-        }
+        Some(session) if has_events => Some(Box::new(session.follow(Position::default()).from_now().await?)),
         Some(_) | None => None,
     };
     let created =

@@ -17,6 +17,7 @@ use super::answers::store_status;
 use super::{HttpOptions, HttpServer, check_token};
 
 mod access;
+mod consumers;
 mod events;
 mod operations;
 
