@@ -21,6 +21,7 @@
 //! - `run`: text, events, failures, interruptions
 //! - `run_options`: an answer of a form, images, limits, together
 //! - `serve`: clients that hold something open, tokens that others may know, a wide bind
+//! - `serve_kills`: no event of a killed server is lost or doubled
 //! - `simulate`: a scripted model for clients in any language
 //! - `stored`: sessions, show, plan, delete; a store in use; damage
 //! - `surfaces`: a manual compaction, as settings, in an export, over JSON-RPC
@@ -55,6 +56,7 @@ mod cli {
     pub(crate) mod run_options;
     pub(crate) mod screen;
     pub(crate) mod serve;
+    pub(crate) mod serve_kills;
     pub(crate) mod simulate;
     pub(crate) mod stored;
     pub(crate) mod support;
