@@ -5,7 +5,7 @@
 //! [`Position`] is enough to continue in another process, and tells a session from a deleted one of the same id. At most
 //! one session's log is in memory, besides the subscription's queue.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::events::activity::InProgress;
 use crate::events::bus::{Delivery, Filter, Subscription};
 use crate::events::entry_events;
 use crate::events::event::{Event, EventKind, Record};
-use crate::values::error::{Error, Result};
+use crate::values::error::Result;
 
 /// The most sessions of which it is remembered whether they have the labels.
 const MEMBERS_MAX: usize = 4_096;
@@ -182,7 +182,7 @@ impl Follow {
     /// Leaves out the past: continues from the sessions' present ends, with what is in progress.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`](crate::Error::Store).
     pub async fn from_now(mut self) -> Result<Self> {
         let sessions = self.sessions().await?;
         self.position = Position::end_of(&sessions);
@@ -195,7 +195,7 @@ impl Follow {
     /// dropped.
     ///
     /// # Errors
-    /// [`Error::Store`] if a log could not be read. Its session is followed again when it has news; the other sessions are
+    /// [`Error::Store`](crate::Error::Store) if a log could not be read. Its session is followed again when it has news; the other sessions are
     /// followed as before.
     pub async fn next(&mut self) -> Result<Option<Arc<Event>>> {
         loop {
@@ -264,7 +264,7 @@ impl Follow {
     /// not known yet, all of its events are counted.
     ///
     /// # Errors
-    /// [`Error::Store`].
+    /// [`Error::Store`](crate::Error::Store).
     pub async fn lag(&self) -> Result<u64> {
         Ok(self.sessions().await?.iter().map(|session| self.position.behind(session)).sum())
     }
@@ -317,7 +317,7 @@ impl Follow {
     async fn join(&mut self, sessions: Vec<SessionSummary>) -> Result<()> {
         let is_all = self.scope.session.is_none() && self.scope.labels.is_empty();
         self.position.learn(&sessions, is_all);
-        let live = self.live().await?;
+        let live = self.live().await;
         for session in sessions {
             let id = Arc::from(session.id.as_str());
             if self.position.is_behind(&session) || live.contains(&id) {
@@ -328,21 +328,19 @@ impl Follow {
     }
 
     /// The sessions in which something may be in progress, if that is wanted.
-    async fn live(&self) -> Result<Vec<Arc<str>>> {
-        if self.scope.is_durable {
-            return Ok(Vec::new());
-        }
-        self.ask(SupervisorMessage::Live).await
+    async fn live(&self) -> BTreeSet<Arc<str>> {
+        let live = if self.scope.is_durable { None } else { self.ask(SupervisorMessage::Live).await };
+        live.into_iter().flatten().collect()
     }
 
+    /// Asks the supervisor; `None` if the runtime has ended.
     async fn ask<T: Send + 'static>(
         &self,
         message: impl FnOnce(oneshot::Sender<T>) -> SupervisorMessage,
-    ) -> Result<T> {
+    ) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        let supervisor = self.deps.supervisor.get().ok_or(Error::Closed)?;
-        supervisor.cast(message(reply)).map_err(|_| Error::Closed)?;
-        answer.await.map_err(|_| Error::Closed)
+        self.deps.supervisor.get()?.cast(message(reply)).ok()?;
+        answer.await.ok()
     }
 
     /// Reads what a session has after the position, and what is in progress if transient events are wanted.
@@ -351,8 +349,8 @@ impl Follow {
         let now = match self.scope.is_durable {
             true => None,
             false => {
-                let found = self.ask(|reply| SupervisorMessage::Find { id: Arc::clone(id), reply }).await?;
-                found.and_then(|shared| shared.in_progress())
+                let found = self.ask(|reply| SupervisorMessage::Find { id: Arc::clone(id), reply }).await;
+                found.flatten().and_then(|shared| shared.in_progress())
             }
         };
         let (store, stored) = (self.deps.store.clone(), Arc::clone(id));
@@ -405,19 +403,17 @@ impl Follow {
 
     /// Prepares reading what a gap left out.
     async fn fill(&mut self, from: u64, to: u64, sessions: Vec<(Arc<str>, u64)>) -> Result<()> {
-        self.ready.push_back(Delivery::Gap { from, to, sessions: sessions.clone() });
         self.members.clear();
-        let mut ids: Vec<Arc<str>> = sessions.into_iter().map(|(id, _)| id).collect();
         // In the place of transient events, what is in progress.
-        ids.extend(self.live().await?);
-        ids.sort();
-        ids.dedup();
+        let mut ids = self.live().await;
+        ids.extend(sessions.iter().map(|(id, _)| Arc::clone(id)));
         let (scope, store) = (self.scope.clone(), self.deps.store.clone());
         let included = move || {
             let include = |id: Arc<str>| scope.includes(&store, &id).map(|is_in| is_in.then_some(id));
             ids.into_iter().filter_map(|id| include(id).transpose()).collect::<Result<Vec<_>>>()
         };
         let included = blocking(&self.deps, included).await?;
+        self.ready.push_back(Delivery::Gap { from, to, sessions });
         self.steps.extend(included.into_iter().map(Step::Read));
         Ok(())
     }
