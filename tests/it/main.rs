@@ -45,6 +45,8 @@ mod lifecycle;
 mod live;
 /// How much a runtime takes on, and how many sessions it keeps in memory.
 mod load;
+/// Metrics, against the logs.
+mod metrics;
 /// The vendors' own APIs: what has to come back unchanged, and changes between vendors.
 mod native;
 /// Events that begin, and their ends.

@@ -575,7 +575,7 @@ impl Runtime {
     }
 
     /// Asks the supervisor.
-    async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> SupervisorMessage) -> Result<T> {
+    pub(super) async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> SupervisorMessage) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.supervisor.cast(message(reply)).map_err(|_| Error::Closed)?;
         answer.await.map_err(|_| Error::Closed)

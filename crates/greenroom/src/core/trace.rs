@@ -164,7 +164,7 @@ pub(crate) fn chat(parent: &Span, provider: &dyn Provider, request: &Request) ->
         "server.address" = Empty,
         "server.port" = Empty,
         "error.type" = Empty,
-        "greenroom.purpose" = purpose(request.purpose),
+        "greenroom.purpose" = purpose_name(request.purpose),
     );
     if span.is_disabled() {
         return span;
@@ -203,7 +203,7 @@ pub(crate) fn answered(span: &Span, id: &str, purpose: Purpose, answer: &Assista
     let calls = answer.tool_calls().count();
     info!(
         parent: span,
-        session = id, purpose = self::purpose(purpose), model = answer.model, stop = name(&answer.stop),
+        session = id, purpose = purpose_name(purpose), model = answer.model, stop = name(&answer.stop),
         input_tokens = usage.input_tokens, cached_tokens = usage.cached_tokens, output_tokens = usage.output_tokens,
         calls, took_ms = millis(took),
         "the model answered"
@@ -215,7 +215,7 @@ pub(crate) fn failed(span: &Span, id: &str, purpose: Purpose, failure: &Failure,
     span.record("error.type", failure.class.as_str());
     info!(
         parent: span,
-        session = id, purpose = self::purpose(purpose), class = failure.class.as_str(), status = failure.status,
+        session = id, purpose = purpose_name(purpose), class = failure.class.as_str(), status = failure.status,
         limit = failure.limit, took_ms = millis(took),
         "the model call failed"
     );
@@ -224,7 +224,7 @@ pub(crate) fn failed(span: &Span, id: &str, purpose: Purpose, failure: &Failure,
 /// Records the cancellation of a model call.
 pub(crate) fn cancelled(span: &Span, id: &str, purpose: Purpose, took: Duration) {
     span.record("error.type", "cancelled");
-    info!(parent: span, session = id, purpose = self::purpose(purpose), took_ms = millis(took), "the model call was cancelled");
+    info!(parent: span, session = id, purpose = purpose_name(purpose), took_ms = millis(took), "the model call was cancelled");
 }
 
 /// Records how long a model call waited for its turn.
@@ -423,7 +423,8 @@ fn record_usage(span: &Span, usage: &Usage) {
     span.record("gen_ai.usage.output_tokens", usage.output_tokens);
 }
 
-fn purpose(purpose: Purpose) -> &'static str {
+/// Returns the name of the purpose of a model call.
+pub(crate) fn purpose_name(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Step => "step",
         Purpose::Summary => "summary",
@@ -436,7 +437,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// Returns a value's name in JSON.
-fn name(value: &impl Serialize) -> String {
+pub(crate) fn name(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => name,
         Ok(_) | Err(_) => String::new(),
