@@ -15,6 +15,7 @@ pub(crate) mod handover;
 pub(crate) mod mail;
 pub(crate) mod message;
 pub(crate) mod metrics;
+pub(crate) mod readiness;
 pub(crate) mod running;
 pub(crate) mod searches;
 pub(crate) mod shared;

@@ -11,7 +11,7 @@ use greenroom_kernel::compactions::{self, CompactionDetails, CompactionRecord};
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::{Notice, Store, StoreError};
-use ractor::ActorRef;
+use ractor::{ActorRef, ActorStatus};
 use tokio::sync::oneshot;
 
 use crate::agent::Agent;
@@ -531,6 +531,19 @@ impl Runtime {
     /// The store, for tools that inspect it.
     pub fn store(&self) -> &Store {
         &self.deps.store
+    }
+
+    /// Returns whether the runtime accepts input and its store can be written: for readiness probes. A store that has
+    /// refused an append is tried again with a small write.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after [`Self::drain`] or [`Self::shutdown`] was called; [`Error::Store`] if the store cannot be
+    /// written.
+    pub async fn ready(&self) -> Result<()> {
+        if self.deps.admission.is_draining() || self.supervisor.get_status() >= ActorStatus::Stopping {
+            return Err(Error::Closed);
+        }
+        Ok(self.deps.readiness.check(&self.deps.store, self.deps.now_ms()).await?)
     }
 
     /// Stops accepting input, and waits up to `at_most` until all accepted input is done, including queued

@@ -75,6 +75,7 @@ impl SessionState {
         let appended =
             self.deps.store.append_of_any_size(&self.shared.id, batch).instrument(span.clone()).await;
         let took = began.elapsed();
+        self.deps.readiness.note(&appended);
         let is_durable = appended.is_ok();
         self.deps.metrics.count(Happened::Appended { entries: entries.len(), is_durable, took });
         match appended.inspect_err(|_| trace::append_failed(&span))? {

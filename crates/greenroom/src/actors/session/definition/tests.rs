@@ -88,6 +88,7 @@ fn deps() -> Deps {
         deletions: tokio::sync::Mutex::default(),
         consumers: crate::core::consumers::Consumers::default(),
         metrics: crate::core::metrics::Metrics::default(),
+        readiness: crate::core::readiness::Readiness::default(),
     }
 }
 
