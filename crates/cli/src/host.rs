@@ -43,6 +43,8 @@ mod connect;
 mod error;
 pub(crate) mod link;
 pub(crate) mod log;
+#[cfg(feature = "otlp")]
+pub(crate) mod traces;
 mod named;
 pub(crate) mod own;
 mod peer;
