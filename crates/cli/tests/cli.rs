@@ -27,6 +27,7 @@
 //! - `surfaces`: a manual compaction, as settings, in an export, over JSON-RPC
 //! - `terminal`: what others say steers no terminal; void answers
 //! - `top`: the live sessions of a host
+//! - `traces`: what a collector receives
 //! - `usage`: what cannot work is said in one line, with its code
 
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
@@ -63,5 +64,7 @@ mod cli {
     pub(crate) mod surfaces;
     pub(crate) mod terminal;
     pub(crate) mod top;
+    #[cfg(feature = "otlp")]
+    mod traces;
     pub(crate) mod usage;
 }
