@@ -13,6 +13,8 @@ mod companions;
 mod costs;
 /// Something dies: an actor, a handler, a session, the process.
 mod deaths;
+/// The files for operators in `deploy/`.
+mod deploy;
 /// What calls cost when no server says it.
 mod estimates;
 /// What each event says of itself.
