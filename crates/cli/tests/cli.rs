@@ -7,6 +7,7 @@
 //! - `command_line`: every help, every id, `--json`, progress, exit codes
 //! - `completions`: in the real shells
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
+//! - `deployed`: the templates of `deploy/`
 //! - `demo`: fills and compacts; empty folders; killed in the middle
 //! - `going_on`: sessions are found again, gone on with, compacted; branches
 //! - `host`: one process for many terminals: found, started, shared, killed, replaced
@@ -41,6 +42,7 @@ mod cli {
     pub(crate) mod completions;
     pub(crate) mod configuration;
     pub(crate) mod demo;
+    mod deployed;
     pub(crate) mod going_on;
     pub(crate) mod host;
     mod key_command;
