@@ -31,7 +31,7 @@ fn a_server_of_the_templates_is_healthy_and_tells_prometheus_its_metrics() {
     let place = Place::new();
     let config = template("greenroom.yaml");
     let mut command = place.command(&["serve", "--listen", "127.0.0.1:0", "--simulate", "--config"]);
-    command.arg(&config).env("GREENROOM_METRICS_TOKEN", TOKEN);
+    command.arg(&config).env("METRICS_TOKEN", TOKEN);
     let mut running = place.start_command(command);
     let line = running.wait_for_word("http://");
     let address = line.split("http://").nth(1).unwrap().split(';').next().unwrap().to_owned();
