@@ -104,11 +104,14 @@ fn dashboard_and_alerts_use_metrics_that_exist_and_leave_none_out() {
 fn the_guide_names_metrics_that_exist() {
     let metrics = documented();
     let mut count = 0;
-    for page in ["docs/guide/observability.md", "docs/guide/deployment.md", "docs/operations.md", "docs/protocol.md"] {
+    for page in
+        ["docs/guide/observability.md", "docs/guide/deployment.md", "docs/operations.md", "docs/protocol.md"]
+    {
         let text = read(page);
         for word in text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_') {
             let is_metric = word.starts_with("greenroom_") && word.len() > "greenroom_".len();
-            let is_crate = ["greenroom_simulator", "greenroom_provider", "greenroom_server", "greenroom_store"];
+            let is_crate =
+                ["greenroom_simulator", "greenroom_provider", "greenroom_server", "greenroom_store"];
             if is_metric && !is_crate.contains(&word) {
                 assert!(metrics.contains_key(word), "{page}: {word}");
                 count += 1;

@@ -2,18 +2,19 @@
 //!
 //! Invariants: counters are compared with what the logs record, which nothing can miss.
 
-use std::collections::{BTreeMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use greenroom::prelude::*;
 use greenroom::RunLimits;
+use greenroom::prelude::*;
 use greenroom_kernel::entry::{EntryKind, Spender};
 use greenroom_kernel::{EntryId, Usage};
 use greenroom_provider::Catalog;
 use greenroom_simulator::{
-    Answer as Said, ByPurpose, CallInfo, Fault, Function, SeenRequest, Simulator, SimulatorOptions, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Fault, Function, SeenRequest, Simulator, SimulatorOptions,
+    Summariser,
 };
 use serde_json::json;
 
@@ -45,7 +46,11 @@ impl Samples {
     fn check(&self, expected: &[(&str, &str, f64)]) {
         for (metric, label, expected) in expected {
             let found = self.sum(metric, label);
-            assert!((found - expected).abs() < 1e-9, "{metric} {label}: {found}, not {expected}: {:#?}", self.0);
+            assert!(
+                (found - expected).abs() < 1e-9,
+                "{metric} {label}: {found}, not {expected}: {:#?}",
+                self.0
+            );
         }
     }
 }
@@ -72,10 +77,12 @@ impl Logged {
                         *logged.runs.entry(outcome.as_str()).or_default() += 1;
                         continue;
                     }
-                    EntryKind::Message { message, .. } => match message.as_answer().and_then(|said| said.usage) {
-                        Some(usage) => (usage, price.cost_microdollars(&usage)),
-                        None => continue,
-                    },
+                    EntryKind::Message { message, .. } => {
+                        match message.as_answer().and_then(|said| said.usage) {
+                            Some(usage) => (usage, price.cost_microdollars(&usage)),
+                            None => continue,
+                        }
+                    }
                     EntryKind::CompactionEnded(ended) => {
                         *logged.compactions.entry(ended.outcome.as_str()).or_default() += 1;
                         (ended.summary_usage, ended.cost_microdollars)
@@ -126,12 +133,13 @@ fn model() -> Simulator {
         match request.last_user_text().split(' ').next() {
             Some(tool @ ("look" | "invented" | "ask")) if !has_result => Said::call(tool, &json!({})),
             Some("delegate") if !has_result => Said::call("helper", &json!({ "task": "help" })),
-            Some("fail") if failed.fetch_add(1, Ordering::Relaxed) == 0 => {
-                Said::text("").with_fault(Fault::Http { status: 503, headers: Vec::new(), body: String::new() })
-            }
-            Some("refuse") => {
-                Said::text("").with_fault(Fault::Http { status: 401, headers: Vec::new(), body: String::new() })
-            }
+            Some("fail") if failed.fetch_add(1, Ordering::Relaxed) == 0 => Said::text("")
+                .with_fault(Fault::Http { status: 503, headers: Vec::new(), body: String::new() }),
+            Some("refuse") => Said::text("").with_fault(Fault::Http {
+                status: 401,
+                headers: Vec::new(),
+                body: String::new(),
+            }),
             Some("slow") => Said::text("done").after_ms(10_000),
             _ => Said::text("word ".repeat(300)),
         }
@@ -149,7 +157,9 @@ fn agent() -> Agent {
         .context_window(6_000)
         .limits(RunLimits { retries_max: 1, ..RunLimits::default() })
         .tool("look", |_: Nothing| async { Ok("rain") })
-        .tool("ask", |_: Nothing, cx: ToolContext| async move { Ok(cx.ask(Question::text("Who?")).await?.to_string()) })
+        .tool("ask", |_: Nothing, cx: ToolContext| async move {
+            Ok(cx.ask(Question::text("Who?")).await?.to_string())
+        })
         .sub_agent(sub_agent("helper", helper).describe("Helps."))
 }
 
@@ -200,7 +210,11 @@ async fn counters_agree_with_the_logs() {
         ("greenroom_tool_calls_total", "tool=\"look\"", 1.0),
         ("greenroom_tool_calls_total", "tool=\"other\",status=\"error\"", 1.0),
         ("greenroom_tool_calls_total", "invented", 0.0),
-        ("greenroom_model_call_retries_total", "", count(|kind| matches!(kind, EventKind::Retry { .. })).into()),
+        (
+            "greenroom_model_call_retries_total",
+            "",
+            count(|kind| matches!(kind, EventKind::Retry { .. })).into(),
+        ),
         ("greenroom_model_call_retries_total", "class=\"overloaded\"", 1.0),
         ("greenroom_model_calls_total", "", requests.into()),
         ("greenroom_model_calls_total", "result=\"overloaded\"", 1.0),
@@ -214,7 +228,11 @@ async fn counters_agree_with_the_logs() {
         ("greenroom_subscribers", "", 1.0),
     ]);
     // No series names a session.
-    assert!(!samples.0.keys().any(|series| series.contains("\"a\"") || series.contains("helper-")), "{:?}", samples.0);
+    assert!(
+        !samples.0.keys().any(|series| series.contains("\"a\"") || series.contains("helper-")),
+        "{:?}",
+        samples.0
+    );
     model.assert_clean();
 }
 
@@ -242,12 +260,8 @@ async fn what_a_crash_left_open_is_counted_where_it_is_closed() {
 #[tokio::test(start_paused = true)]
 async fn the_state_is_that_of_the_moment() {
     let model = model();
-    let runtime = builder(&model)
-        .in_flight_max(1)
-        .idle_after(Duration::from_secs(100))
-        .start()
-        .await
-        .unwrap();
+    let runtime =
+        builder(&model).in_flight_max(1).idle_after(Duration::from_secs(100)).start().await.unwrap();
     let mut runs = Vec::new();
     for id in ["a", "b", "c"] {
         let session = runtime.open(id, &agent()).await.unwrap();
@@ -279,10 +293,9 @@ async fn the_state_is_that_of_the_moment() {
         ("greenroom_lane_wait_seconds_sum", "", 30.0),
     ]);
     tokio::time::sleep(Duration::from_secs(500)).await;
-    Samples::of(&runtime).await.check(&[
-        ("greenroom_sessions", "state=\"asleep\"", 1.0),
-        ("greenroom_sessions", "", 1.0),
-    ]);
+    Samples::of(&runtime)
+        .await
+        .check(&[("greenroom_sessions", "state=\"asleep\"", 1.0), ("greenroom_sessions", "", 1.0)]);
     let question = asking.questions().await.unwrap().remove(0);
     asking.answer(question.id, "Ada").await.unwrap();
     waiting.reply().await.unwrap();

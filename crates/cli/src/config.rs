@@ -35,8 +35,8 @@ pub(crate) use self::keys::names as setting_names;
 pub(crate) use self::layers::{Loaded, Texts, given_prompt, load, load_held, users_places};
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
-use self::telemetry::TelemetryConfig;
 pub(crate) use self::overrides::Overrides;
+use self::telemetry::TelemetryConfig;
 use crate::error::usage;
 
 /// The file's name, in the project and in the user's folder.

@@ -43,8 +43,6 @@ mod connect;
 mod error;
 pub(crate) mod link;
 pub(crate) mod log;
-#[cfg(feature = "otlp")]
-pub(crate) mod traces;
 mod named;
 pub(crate) mod own;
 mod peer;
@@ -54,6 +52,8 @@ mod socket;
 pub(crate) mod source;
 mod spawn;
 pub(crate) mod stored;
+#[cfg(feature = "otlp")]
+pub(crate) mod traces;
 mod watchdog;
 
 #[cfg(test)]

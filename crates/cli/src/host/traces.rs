@@ -180,9 +180,9 @@ impl HttpClient for Client {
         let (parts, body) = request.into_parts();
         let poster = self.poster.clone();
         // The exporter's thread has no reactor.
-        let sent = self.handle.spawn(async move {
-            poster.post(&parts.uri.to_string(), parts.headers, body, SEND_MAX).await
-        });
+        let sent = self
+            .handle
+            .spawn(async move { poster.post(&parts.uri.to_string(), parts.headers, body, SEND_MAX).await });
         let sent = sent.await.map_err(|ended| ended.to_string()).and_then(|sent| sent);
         let failed = match &sent {
             Ok((200..300, _)) => None,

@@ -49,7 +49,8 @@ fn collector(status: Option<u16>) -> (SocketAddr, mpsc::Receiver<Received>) {
             }
             match status {
                 Some(status) => {
-                    write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").unwrap();
+                    write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                        .unwrap();
                 }
                 None => held.push(stream),
             }
@@ -176,7 +177,9 @@ fn a_run_is_one_trace_at_the_collector_without_any_text() {
         for (key, value) in wanted {
             assert_eq!(found.get(key).map(String::as_str), Some(value), "{name} {key}: {found:?}");
         }
-        let foreign = |key: &&&str| !["gen_ai.", "greenroom.", "server.", "error."].iter().any(|of| key.starts_with(of));
+        let foreign = |key: &&&str| {
+            !["gen_ai.", "greenroom.", "server.", "error."].iter().any(|of| key.starts_with(of))
+        };
         assert_eq!(found.keys().filter(foreign).collect::<Vec<_>>(), Vec::<&&str>::new(), "{name}");
     }
     let chat = of("chat gpt-5.5");
@@ -220,9 +223,11 @@ fn a_collector_that_does_not_take_traces_changes_nothing() {
     };
     let (refuses, _refused) = collector(Some(403));
     let (silent, _held) = collector(None);
-    for (address, reason) in
-        [(closed, "connection refused"), (refuses, "it answers with status 403"), (silent, "it does not answer")]
-    {
+    for (address, reason) in [
+        (closed, "connection refused"),
+        (refuses, "it answers with status 403"),
+        (silent, "it does not answer"),
+    ] {
         let place = Place::new();
         let ran = run(&place, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"))]);
         assert_eq!(ran.code, Some(0), "{ran:?}");

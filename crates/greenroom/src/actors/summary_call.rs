@@ -89,9 +89,9 @@ pub(crate) async fn ask(
         Decision::Ask(request) => {
             let span = trace::chat(parent, &*lane.provider, &request);
             let began = tokio::time::Instant::now();
-            let mut counted = Counted { deps, provider, model, purpose, times: CallTimes::default(), is_over: false };
-            let answer =
-                answer(lane, is_told, session, shared, &span, *request, &mut counted).await;
+            let mut counted =
+                Counted { deps, provider, model, purpose, times: CallTimes::default(), is_over: false };
+            let answer = answer(lane, is_told, session, shared, &span, *request, &mut counted).await;
             let took = began.elapsed();
             match &answer {
                 Ok(answer) => {

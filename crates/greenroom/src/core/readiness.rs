@@ -42,16 +42,15 @@ impl Readiness {
 }
 
 /// Whether an error is the store's, and not one of the request or of one session.
-#[expect(clippy::wildcard_enum_match_arm, reason = "the store's errors are open-ended")]
 fn concerns_store(error: &StoreError) -> bool {
-    match error {
+    !matches!(
+        error,
         StoreError::Sequence { .. }
-        | StoreError::Head { .. }
-        | StoreError::SessionId { .. }
-        | StoreError::TooLarge { .. }
-        | StoreError::NotFound { .. }
-        | StoreError::Quarantined { .. }
-        | StoreError::Damaged { .. } => false,
-        _ => true,
-    }
+            | StoreError::Head { .. }
+            | StoreError::SessionId { .. }
+            | StoreError::TooLarge { .. }
+            | StoreError::NotFound { .. }
+            | StoreError::Quarantined { .. }
+            | StoreError::Damaged { .. }
+    )
 }

@@ -40,7 +40,16 @@ const WAIT_SECONDS: [f64; 9] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.
 const STORE_SECONDS: [f64; 11] = [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5];
 /// Bounds of buckets, in tokens.
 const SIZE_TOKENS: [f64; 11] = [
-    1_000.0, 2_000.0, 4_000.0, 8_000.0, 16_000.0, 32_000.0, 64_000.0, 128_000.0, 256_000.0, 512_000.0,
+    1_000.0,
+    2_000.0,
+    4_000.0,
+    8_000.0,
+    16_000.0,
+    32_000.0,
+    64_000.0,
+    128_000.0,
+    256_000.0,
+    512_000.0,
     1_048_576.0,
 ];
 
@@ -198,7 +207,12 @@ impl Default for Families {
         let r = &mut registry;
         let state = CurrentState {
             sessions: add(r, "sessions", "Sessions in memory, by what they do", Family::default()),
-            lane_slots: add(r, "lane_slots", "Model calls that a provider may have in flight", Family::default()),
+            lane_slots: add(
+                r,
+                "lane_slots",
+                "Model calls that a provider may have in flight",
+                Family::default(),
+            ),
             lane_in_flight: add(r, "lane_in_flight", "Model calls in flight", Family::default()),
             lane_queued: add(r, "lane_queued", "Model calls that wait for a slot", Family::default()),
             inputs: add(r, "inputs", "Runs and queued inputs in live sessions", Gauge::default()),
@@ -242,10 +256,20 @@ impl Default for Families {
                 "Time until the first piece of an answer, without the wait for a slot",
                 of_labels(|| Histogram::new(FIRST_SECONDS)),
             ),
-            retries: add(r, "model_call_retries", "Model calls that failed and are repeated", Family::default()),
+            retries: add(
+                r,
+                "model_call_retries",
+                "Model calls that failed and are repeated",
+                Family::default(),
+            ),
             fallbacks: add(r, "fallbacks", "Runs that continue with a fallback model", Counter::default()),
             tokens: add(r, "tokens", "Billed tokens", Family::default()),
-            dollars: add(r, "cost_dollars", "Cost in US dollars, as far as prices are known", Family::default()),
+            dollars: add(
+                r,
+                "cost_dollars",
+                "Cost in US dollars, as far as prices are known",
+                Family::default(),
+            ),
             tool_calls: add(r, "tool_calls", "Ended tool calls", Family::default()),
             tool_seconds: add(
                 r,
@@ -415,7 +439,10 @@ impl Families {
     fn recorded(&self, entries: &[Arc<Entry>], provider: &str, model: &str) {
         let mut summariser = None;
         for entry in entries {
-            #[expect(clippy::wildcard_enum_match_arm, reason = "all other entries spend nothing and end nothing")]
+            #[expect(
+                clippy::wildcard_enum_match_arm,
+                reason = "all other entries spend nothing and end nothing"
+            )]
             match &entry.kind {
                 EntryKind::RunEnded { outcome, .. } => {
                     let OfModel { provider, model } = self.of_model(provider, model);

@@ -82,7 +82,9 @@ async fn every_route_needs_its_right() {
     let mut checked = BTreeSet::new();
     for (name, params) in calls() {
         let needed = methods().into_iter().find(|method| method.name == name).unwrap().route.unwrap().right;
-        for (token, has) in [("observer", Right::Observe), ("reader", Right::Read), ("prompter", Right::Prompt)] {
+        for (token, has) in
+            [("observer", Right::Observe), ("reader", Right::Read), ("prompter", Right::Prompt)]
+        {
             // Where it is permitted, only what changes nothing is tried.
             if has < needed || needed == Right::Read {
                 let (status, answer) = as_of(&server, token, name, params.clone()).await;
