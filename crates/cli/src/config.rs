@@ -14,6 +14,7 @@ pub(crate) mod overrides;
 pub(crate) mod place;
 pub(crate) mod stamp;
 pub(crate) mod surroundings;
+mod telemetry;
 mod words;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,7 @@ pub(crate) use self::layers::{Loaded, Texts, given_prompt, load, load_held, user
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
+use self::telemetry::TelemetryConfig;
 use crate::error::usage;
 
 /// The file's name, in the project and in the user's folder.
@@ -97,6 +99,9 @@ pub(crate) struct Config {
     /// The process that holds the store for all terminals.
     #[serde(deserialize_with = "or_default")]
     pub(crate) host: HostConfig,
+    /// Traces for a collector.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) telemetry: TelemetryConfig,
     /// Folders whose `greenroom.yaml` may contain text for the model: absolute paths, or `~/…`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
@@ -131,6 +136,7 @@ impl Default for Config {
             hooks: HooksConfig::default(),
             serve: ServeConfig::default(),
             host: HostConfig::default(),
+            telemetry: TelemetryConfig::default(),
             trusted_folders: Vec::new(),
         }
     }

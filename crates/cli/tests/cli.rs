@@ -7,6 +7,7 @@
 //! - `command_line`: every help, every id, `--json`, progress, exit codes
 //! - `completions`: in the real shells
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
+//! - `deployed`: the templates of `deploy/`
 //! - `demo`: fills and compacts; empty folders; killed in the middle
 //! - `going_on`: sessions are found again, gone on with, compacted; branches
 //! - `host`: one process for many terminals: found, started, shared, killed, replaced
@@ -27,6 +28,7 @@
 //! - `surfaces`: a manual compaction, as settings, in an export, over JSON-RPC
 //! - `terminal`: what others say steers no terminal; void answers
 //! - `top`: the live sessions of a host
+//! - `traces`: what a collector receives
 //! - `usage`: what cannot work is said in one line, with its code
 
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
@@ -40,6 +42,7 @@ mod cli {
     pub(crate) mod completions;
     pub(crate) mod configuration;
     pub(crate) mod demo;
+    mod deployed;
     pub(crate) mod going_on;
     pub(crate) mod host;
     mod key_command;
@@ -63,5 +66,7 @@ mod cli {
     pub(crate) mod surfaces;
     pub(crate) mod terminal;
     pub(crate) mod top;
+    #[cfg(feature = "otlp")]
+    mod traces;
     pub(crate) mod usage;
 }

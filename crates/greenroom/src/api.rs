@@ -13,6 +13,8 @@ pub(crate) mod deletion;
 pub(crate) mod env;
 pub(crate) mod follow;
 pub(crate) mod fork;
+#[cfg(feature = "metrics")]
+mod metrics;
 pub(crate) mod models;
 pub(crate) mod position;
 pub(crate) mod questions;

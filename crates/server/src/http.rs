@@ -5,9 +5,10 @@
 //! | `/v1/…` | the operations, each where its `ROUTE` says (`calls`) |
 //! | `GET /v1/events`, `GET /v1/sessions/{session_id}/events` | server-sent events (`events`) |
 //! | `GET /openapi.json` | the description of these routes (`openapi`) |
-//! | `GET /healthz` | health check |
+//! | `GET /healthz`, `GET /readyz`, `GET /metrics` | for operators (`probes`) |
 //!
-//! Invariants: every route requires a bearer token and one of our own host names, and refuses web pages (`guard`); a token
+//! Invariants: every route except the two probes requires a bearer token; all require one of our own host names, and refuse
+//! web pages (`guard`); a token
 //! reaches what its right and its label permit (`access`); a GET request starts nothing; bodies are JSON and at most
 //! [`BODY_BYTES_MAX`]; errors are `application/problem+json` (`answers`); a client that disconnects cancels nothing; slow
 //! and idle clients do not block others (`connections`).
@@ -44,6 +45,7 @@ mod connections;
 mod events;
 mod guard;
 mod openapi;
+mod probes;
 #[cfg(test)]
 mod tests;
 
@@ -148,7 +150,9 @@ impl HttpServer {
         let no_such_method =
             async || problem(StatusCode::METHOD_NOT_ALLOWED, "the route does not take this method");
         let router = calls::routes(Router::new())
-            .route("/healthz", get(async || "ok"))
+            .route(probes::HEALTH, get(probes::health))
+            .route(probes::READY, get(probes::ready))
+            .route(probes::METRICS, get(probes::metrics))
             .route("/openapi.json", get(async || answer(StatusCode::OK, &openapi())))
             .route("/v1/events", get(events::of_sessions))
             .route("/v1/sessions/{session_id}/events", get(events::of_session))
@@ -188,6 +192,13 @@ async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next)
     let Some(connection) = request.extensions().get::<Arc<Connection>>().map(Arc::clone) else {
         return problem(StatusCode::INTERNAL_SERVER_ERROR, "the connection is not known");
     };
+    if probes::is_open(request.method(), request.uri().path()) {
+        return match shared.guard.check_place(request.uri(), request.headers(), connection.local) {
+            // Neither has a body, and the connection counts as a stranger's.
+            Ok(()) => next.run(request.map(|_| Body::empty())).await,
+            Err(refusal) => *refusal,
+        };
+    }
     let bearer = match shared.guard.let_in(request.uri(), request.headers(), connection.local) {
         Ok(bearer) => bearer,
         Err(refusal) => return *refusal,

@@ -11,7 +11,7 @@ use greenroom_kernel::compactions::{self, CompactionDetails, CompactionRecord};
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{Entry, EntryId, Head};
 use greenroom_store::{Notice, Store, StoreError};
-use ractor::ActorRef;
+use ractor::{ActorRef, ActorStatus};
 use tokio::sync::oneshot;
 
 use crate::agent::Agent;
@@ -533,6 +533,19 @@ impl Runtime {
         &self.deps.store
     }
 
+    /// Returns whether the runtime accepts input and its store can be written: for readiness probes. A store that has
+    /// refused an append is tried again with a small write.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after [`Self::drain`] or [`Self::shutdown`] was called; [`Error::Store`] if the store cannot be
+    /// written.
+    pub async fn ready(&self) -> Result<()> {
+        if self.deps.admission.is_draining() || self.supervisor.get_status() >= ActorStatus::Stopping {
+            return Err(Error::Closed);
+        }
+        Ok(self.deps.readiness.check(&self.deps.store, self.deps.now_ms()).await?)
+    }
+
     /// Stops accepting input, and waits up to `at_most` until all accepted input is done, including queued
     /// input. Returns how many inputs are left; [`Self::shutdown`] interrupts them, and [`Self::resume_all`]
     /// finishes them after the next start. Further input fails with [`Error::Closed`].
@@ -575,7 +588,10 @@ impl Runtime {
     }
 
     /// Asks the supervisor.
-    async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> SupervisorMessage) -> Result<T> {
+    pub(super) async fn ask<T>(
+        &self,
+        message: impl FnOnce(oneshot::Sender<T>) -> SupervisorMessage,
+    ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.supervisor.cast(message(reply)).map_err(|_| Error::Closed)?;
         answer.await.map_err(|_| Error::Closed)

@@ -96,6 +96,10 @@ impl Tokens {
             if known.iter().any(|(other, _)| same(other.as_bytes(), secret.as_bytes())) {
                 return Err("two tokens are the same, so their rights are not clear".to_owned());
             }
+            if right == Right::Observe && within.is_some() {
+                let reason = "a token with the right `observe` cannot have a label: metrics are those of the whole server";
+                return Err(reason.to_owned());
+            }
             known.push((secret, Arc::new(Bearer { right, within: within.map(Arc::new) })));
         }
         Ok(Self(known))
@@ -125,6 +129,15 @@ impl Bearer {
             format!("the token has the right `{has}`, and this needs `{needs}`"),
         ))
     }
+
+    /// Checks that the bearer may ask about the whole server.
+    pub(super) fn check_server(&self) -> Result<(), Refusal> {
+        if self.within.is_none() {
+            return Ok(());
+        }
+        let reason = "the token is confined to a label, and this concerns the whole server";
+        Err(Refusal::new(StatusCode::FORBIDDEN, reason))
+    }
 }
 
 impl Shared {
@@ -140,10 +153,7 @@ impl Shared {
             match id {
                 Some(id) if call.creates() == Some(id) => self.claim(id, label, call.access()).await?,
                 Some(id) => self.reach(id, label).await?,
-                None if route.reach == Reach::Server => {
-                    let reason = "the token is confined to a label, and this concerns the whole server";
-                    return Err(Refusal::new(StatusCode::FORBIDDEN, reason));
-                }
+                None if route.reach == Reach::Server => bearer.check_server()?,
                 None => {}
             }
         }
