@@ -14,4 +14,5 @@ pub(crate) mod names;
 pub(crate) mod partial_json;
 pub(crate) mod prompt;
 pub(crate) mod recalled;
+pub(crate) mod retention;
 pub(crate) mod state;

@@ -148,6 +148,15 @@ pub enum StoreError {
         /// The condition that should hold.
         invariant: &'static str,
     },
+    /// Entries of unknown sessions are lost, and nobody has accepted that: see [`crate::Store::accept_unknown_loss`].
+    #[error(
+        "segment {segment} of the journal has a loss that may concern any session, so nothing tells which sessions are \
+         old; accept the loss first: `greenroom store accept-loss --segment {segment}`"
+    )]
+    UnknownLoss {
+        /// The number of the damaged segment.
+        segment: u64,
+    },
     /// A directory cannot be used for this: as the target of a backup, as a backup, or as the target of a restored one.
     #[error("{} {reason}", dir.display())]
     Backup {
@@ -201,6 +210,7 @@ impl StoreError {
             | Self::Version { .. }
             | Self::Record { .. }
             | Self::Index { .. }
+            | Self::UnknownLoss { .. }
             | Self::Backup { .. }
             | Self::Cancelled
             | Self::Closed => false,

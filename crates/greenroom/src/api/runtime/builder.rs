@@ -23,7 +23,7 @@ use crate::actors::supervisor::Supervisor;
 use crate::agent::hooks::Hooks;
 use crate::agent::live::{ReloadedSettings, SettingsChange};
 use crate::agent::shared_tools::SharedTools;
-use crate::api::deletion;
+use crate::api::{deletion, retention};
 use crate::core::deps::Deps;
 use crate::core::shared::REQUESTS_MAX;
 use crate::events::bus::Bus;
@@ -35,6 +35,7 @@ use crate::limits::spending::{Period, Purse, microdollars};
 use crate::values::clock::Clock;
 use crate::values::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
 use crate::values::error::{ConfigError, Error, Result};
+use crate::values::retention::Retention;
 
 /// The default idle time after which a session sleeps.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
@@ -62,6 +63,7 @@ pub struct RuntimeBuilder {
     silence_max: Option<Duration>,
     leaves_compactions_to_runs: bool,
     live: Option<crate::agent::live::Source>,
+    retention: Retention,
     probe: Option<crate::core::deps::Probe>,
 }
 
@@ -295,6 +297,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Sets which sessions are kept. A minute after the start, and then every hour, the others are deleted: see
+    /// [`Runtime::retain`]. The default keeps all.
+    #[must_use]
+    pub fn retention(mut self, policy: Retention) -> Self {
+        self.retention = policy;
+        self
+    }
+
     /// Sets whether a compaction that is due after a run starts at once, so that the next prompt need not
     /// wait for it. The default is `true`. With `false`, it starts with the next run, before its first model
     /// call, and none is prepared in the background: for programs that end after the reply, which would interrupt
@@ -396,7 +406,11 @@ impl RuntimeBuilder {
             .map_err(|error| Error::internal("starting the supervisor", &error))?;
         let _ = deps.supervisor.set(supervisor.clone());
         let stop = StopOnDrop { deps: Arc::clone(&deps), supervisor: supervisor.clone() };
-        Ok(Runtime { deps, supervisor, notices: Arc::new(notices), _stop: Arc::new(stop) })
+        let runtime = Runtime { deps, supervisor, notices: Arc::new(notices), _stop: Arc::new(stop) };
+        if !self.retention.keeps_all() {
+            retention::keep_applying(&runtime, self.retention);
+        }
+        Ok(runtime)
     }
 }
 
