@@ -12,6 +12,7 @@ mod live;
 mod model;
 pub(crate) mod overrides;
 pub(crate) mod place;
+mod retention;
 pub(crate) mod stamp;
 pub(crate) mod surroundings;
 mod words;
@@ -35,6 +36,7 @@ pub(crate) use self::layers::{Loaded, Texts, given_prompt, load, load_held, user
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
+pub(crate) use self::retention::{DAY_S, RetentionConfig};
 use crate::error::usage;
 
 /// The file's name, in the project and in the user's folder.
@@ -97,6 +99,9 @@ pub(crate) struct Config {
     /// The process that holds the store for all terminals.
     #[serde(deserialize_with = "or_default")]
     pub(crate) host: HostConfig,
+    /// Which sessions are kept.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) retention: RetentionConfig,
     /// Folders whose `greenroom.yaml` may contain text for the model: absolute paths, or `~/…`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
@@ -131,6 +136,7 @@ impl Default for Config {
             hooks: HooksConfig::default(),
             serve: ServeConfig::default(),
             host: HostConfig::default(),
+            retention: RetentionConfig::default(),
             trusted_folders: Vec::new(),
         }
     }
@@ -603,6 +609,7 @@ fn check(config: &Config) -> Result<(), Wrong> {
             return wrong(&["serve", "agents", name, "no_tools"], "contradicts allow_write and allow_shell");
         }
     }
+    retention::check(&config.retention)?;
     config.serve.tokens.iter().try_for_each(|(name, token)| check_serve_token(name, token))?;
     if config.trusted_folders.iter().any(|folder| !layers::is_absolute(folder)) {
         return wrong(&["trusted_folders"], "each must be an absolute path, or begin with ~/");

@@ -94,6 +94,11 @@ struct Due {
 }
 
 impl Runtime {
+    /// Returns the policy of this runtime: see [`RuntimeBuilder::retention`](crate::RuntimeBuilder::retention).
+    pub fn retention(&self) -> &Retention {
+        &self.deps().retention
+    }
+
     /// Returns the sessions that [`Self::retain`] would delete now, the one with the oldest activity first. Nothing is
     /// changed.
     ///
@@ -246,8 +251,8 @@ fn root_of<'a>(known: &'a HashMap<String, Known>, id: &'a str) -> &'a str {
     root
 }
 
-/// Applies the policy again and again, as long as the runtime exists.
-pub(crate) fn keep_applying(runtime: &Runtime, policy: Retention) {
+/// Applies the runtime's policy again and again, as long as the runtime exists.
+pub(crate) fn keep_applying(runtime: &Runtime) {
     let weak = runtime.weak();
     tokio::spawn(async move {
         let mut wait = FIRST_AFTER;
@@ -256,7 +261,7 @@ pub(crate) fn keep_applying(runtime: &Runtime, policy: Retention) {
             wait = EVERY;
             // The runtime is not kept alive by this task.
             let Some(runtime) = weak.upgrade() else { return };
-            match runtime.retain(&policy).await {
+            match runtime.retain(runtime.retention()).await {
                 Ok(Retained { not_erased: Some(reason), .. }) => {
                     tracing::warn!(reason, "the bytes of deleted sessions are not erased yet");
                 }

@@ -31,6 +31,7 @@ use crate::limits::waits::Waits;
 use crate::values::clock::Clock;
 use crate::values::error::{ConfigError, Error, Result};
 use crate::values::model_info::model_info;
+use crate::values::retention::Retention;
 
 /// The services of one runtime.
 pub(crate) struct Deps {
@@ -78,6 +79,8 @@ pub(crate) struct Deps {
     /// Serialises the deletions of sessions with their descendants.
     pub(crate) deletions: tokio::sync::Mutex<()>,
     pub(crate) consumers: Consumers,
+    /// Which sessions are kept.
+    pub(crate) retention: Retention,
 }
 
 /// Called with a session's id and the point that one of its actors has reached. For tests.

@@ -99,6 +99,10 @@ fn check_journal(dir: &Path, info: &BackupInfo, progress: &Progress) -> Result<V
         return Ok(vec!["the list of segments, journal/manifest, is damaged or missing".to_owned()]);
     };
     let (mut damage, mut chain) = (Vec::new(), None);
+    let names = files.list(&journal).map_err(|error| StoreError::io("read", &journal, error))?;
+    let unlisted =
+        names.iter().filter_map(|name| Segments::id_of(name)).filter(|id| manifest.get(*id).is_none());
+    damage.extend(unlisted.map(|id| format!("segment {id} does not belong to it")));
     for listed in &manifest.segments {
         progress.check()?;
         match check_segment(&files, &journal, listed)? {

@@ -67,8 +67,8 @@ impl Writer {
         }
         let wanted = manifest.segments.iter().filter(|listed| !copied.contains(&listed.id));
         let is_complete = wanted.clone().count() <= limit;
-        // The active segment is the last one: it is copied only once all others are.
-        let opened = wanted.take(limit).filter(|listed| is_complete || listed.id != self.active.id);
+        // The active segment is the last one, so it is copied only once all others are.
+        let opened = wanted.take(limit);
         Ok(Snapshot {
             opened: opened.map(|listed| self.open_segment(*listed)).collect::<Result<_, _>>()?,
             manifest,

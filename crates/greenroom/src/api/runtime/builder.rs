@@ -399,6 +399,7 @@ impl RuntimeBuilder {
             searches: Arc::default(),
             deletions: tokio::sync::Mutex::default(),
             consumers: crate::core::consumers::Consumers::default(),
+            retention: self.retention,
         });
         deps.refresh_runtime_settings();
         let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))
@@ -407,8 +408,8 @@ impl RuntimeBuilder {
         let _ = deps.supervisor.set(supervisor.clone());
         let stop = StopOnDrop { deps: Arc::clone(&deps), supervisor: supervisor.clone() };
         let runtime = Runtime { deps, supervisor, notices: Arc::new(notices), _stop: Arc::new(stop) };
-        if !self.retention.keeps_all() {
-            retention::keep_applying(&runtime, self.retention);
+        if !runtime.retention().keeps_all() {
+            retention::keep_applying(&runtime);
         }
         Ok(runtime)
     }
