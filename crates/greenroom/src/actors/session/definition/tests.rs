@@ -87,6 +87,7 @@ fn deps() -> Deps {
         searches: Arc::default(),
         deletions: tokio::sync::Mutex::default(),
         consumers: crate::core::consumers::Consumers::default(),
+        retention: crate::Retention::default(),
     }
 }
 
