@@ -1,4 +1,4 @@
-//! Room: values: errors, prompts and replies, states, compactions, names and times.
+//! Room: values: errors, prompts and replies, states, compactions, retention, names and times.
 //!
 //! May use no other room.
 //!
