@@ -243,6 +243,32 @@ async fn a_session_that_is_used_again_is_not_deleted() {
     assert!(kept >= 5 && gone >= 5, "{kept} kept, {gone} gone");
 }
 
+/// How far consumers have read a session is forgotten with it.
+#[tokio::test(start_paused = true)]
+async fn the_positions_of_a_deleted_session_are_forgotten() {
+    let model = Simulator::echo();
+    let runtime = runtime(&model).await;
+    for id in ["a", "b", "c"] {
+        said(&runtime, id).await;
+        tokio::time::sleep(HOUR).await;
+    }
+    let mut consumer = runtime.consumer("audit").await.unwrap();
+    while consumer.lag().await.unwrap() > 0 {
+        consumer.next().await.unwrap();
+    }
+    consumer.commit().await.unwrap();
+    let stored = || runtime.store().learned_keys("consumer/").unwrap();
+    assert_eq!(stored().len(), 3);
+    check(
+        &runtime,
+        &Retention { sessions_max: Some(2), ..Retention::default() },
+        &[("a", DeletionReason::Count)],
+    )
+    .await;
+    runtime.delete("b").await.unwrap();
+    assert_eq!(stored(), ["consumer/audit/c"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_runtime_applies_its_own_policy_every_hour() {
     let model = Simulator::echo();

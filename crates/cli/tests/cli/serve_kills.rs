@@ -169,7 +169,9 @@ fn killed(seed: u64, kills: u64) -> (u64, u64) {
                 }
             });
             for _ in 0..lives_for {
-                heard.recv_timeout(WAIT_MAX).unwrap_or_else(|_| panic!("seed {seed}, kill {kill}: no events"));
+                heard
+                    .recv_timeout(WAIT_MAX)
+                    .unwrap_or_else(|_| panic!("seed {seed}, kill {kill}: no events"));
             }
             server.running.signal(Signal::KILL);
         });

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::agent::Agent;
 use crate::api::consumer::Consumer;
+use crate::api::consumers;
 use crate::api::deletion;
 use crate::api::follow::Follow;
 use crate::api::models::{Models, models};
@@ -391,7 +392,9 @@ impl Runtime {
 
     /// Deletes one session, and none below it.
     pub(crate) async fn delete_alone(&self, id: &str) -> Result<()> {
-        self.ask(|reply| SupervisorMessage::Delete { id: Arc::from(id), reply }).await?
+        self.ask(|reply| SupervisorMessage::Delete { id: Arc::from(id), reply }).await??;
+        consumers::forget_session(&self.deps, id).await;
+        Ok(())
     }
 
     /// Deletes one session, and none below it, if it has no actors and this many entries. Returns whether it did.
@@ -401,8 +404,13 @@ impl Runtime {
         entries: u64,
         reason: DeletionReason,
     ) -> Result<bool> {
-        let id = Arc::from(id);
-        self.ask(|reply| SupervisorMessage::DeleteUnused { id, entries, reason, reply }).await?
+        let held = Arc::from(id);
+        let unused = |reply| SupervisorMessage::DeleteUnused { id: held, entries, reason, reply };
+        let is_deleted = self.ask(unused).await??;
+        if is_deleted {
+            consumers::forget_session(&self.deps, id).await;
+        }
+        Ok(is_deleted)
     }
 
     /// Returns the ids of the sessions below one, callers before their sub-agents.

@@ -529,6 +529,7 @@ fn backups_under_load_miss_nothing() {
 /// --no-capture`
 #[test]
 #[ignore = "takes minutes: see CONTRIBUTING.md"]
+#[expect(clippy::disallowed_methods, reason = "who runs it says how many")]
 fn backups_under_load_by_hand() {
     let backups = std::env::var("GREENROOM_BACKUPS").map_or(200, |count| count.parse().unwrap());
     under_load(backups, 99, 64_000);
