@@ -525,8 +525,7 @@ fn backups_under_load_miss_nothing() {
     }
 }
 
-/// `GREENROOM_BACKUPS=200 cargo nextest run --release -p greenroom-store backups_under_load_by_hand --run-ignored only
-/// --no-capture`
+/// `GREENROOM_BACKUPS=200 cargo test --release -p greenroom-store by_hand -- --ignored --nocapture`
 #[test]
 #[ignore = "takes minutes: see CONTRIBUTING.md"]
 #[expect(clippy::disallowed_methods, reason = "who runs it says how many")]
