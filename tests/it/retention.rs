@@ -124,6 +124,11 @@ async fn sub_agents_sessions_go_with_their_callers() {
     runtime.open(&below[1].id, &agent(100_000)).await.unwrap().prompt("more").await.unwrap();
     let retained = check(&runtime, &by_age(5), &[("boss", DeletionReason::Age)]).await;
     assert_eq!(retained.deleted[0].below, 2);
+    // One that is live protects its caller, and its activity is its caller's.
+    check(&runtime, &Retention { sessions_max: Some(0), ..Retention::default() }, &[]).await;
+    tokio::time::sleep(3 * HOUR).await;
+    assert_eq!(runtime.live().await.unwrap(), Vec::<String>::new());
+    check(&runtime, &by_age(5), &[]).await;
     assert_eq!(ids(&runtime).await.len(), 3);
     // It sleeps after a while, and is as old as its caller.
     tokio::time::sleep(10 * HOUR).await;
@@ -194,14 +199,37 @@ async fn a_damaged_session_is_never_deleted() {
     let all = Retention { sessions_max: Some(0), ..Retention::default() };
     let next = start().await.unwrap();
     assert!(!next.store().check().unwrap().is_empty());
-    let unknown = next.store().unknown_losses();
-    if let Some(segment) = unknown.first() {
-        let refused = next.retain(&all).await.unwrap_err().to_string();
-        assert!(refused.contains("store accept-loss --segment"), "{refused}");
-        assert!(next.store().accept_unknown_loss(*segment).await.unwrap());
-    }
     check(&next, &all, &[("whole", DeletionReason::Count)]).await;
     assert_eq!(ids(&next).await, ["damaged"]);
+    said(&next, "other").await;
+    next.shutdown().await.unwrap();
+    // A part of the journal is gone, and nothing tells whose it was.
+    for name in ["index", "journal"] {
+        for entry in std::fs::read_dir(dir.path().join(name)).unwrap() {
+            let path = entry.unwrap().path();
+            if name == "index" || path.extension().is_some_and(|kind| kind == "frames" || kind == "sessions")
+            {
+                drop(std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir_all(&path)));
+            }
+        }
+    }
+    let segments =
+        || std::fs::read_dir(dir.path().join("journal")).unwrap().map(|entry| entry.unwrap().path());
+    let segment = segments()
+        .filter(|path| path.extension().is_some_and(|kind| kind == "seg"))
+        .find(|path| std::fs::read(path).unwrap().windows(5).any(|found| found == b"other"));
+    let mut hurt = std::fs::read(segment.as_ref().unwrap()).unwrap();
+    hurt[40..100].fill(0);
+    std::fs::write(segment.unwrap(), hurt).unwrap();
+    let next = start().await.unwrap();
+    let unknown = next.store().unknown_losses();
+    assert!(!unknown.is_empty());
+    let refused = next.retain(&all).await.unwrap_err().to_string();
+    assert!(refused.contains("store accept-loss --segment"), "{refused}");
+    for segment in unknown {
+        assert!(next.store().accept_unknown_loss(segment).await.unwrap());
+    }
+    next.retain(&all).await.unwrap();
     next.shutdown().await.unwrap();
 }
 
@@ -267,6 +295,50 @@ async fn the_positions_of_a_deleted_session_are_forgotten() {
     .await;
     runtime.delete("b").await.unwrap();
     assert_eq!(stored(), ["consumer/audit/c"]);
+}
+
+/// Sessions that are opened, or prompted and asleep again, after they were found due.
+#[tokio::test(start_paused = true)]
+async fn sessions_that_are_used_while_others_are_deleted_stay() {
+    const SESSIONS: usize = 200;
+    let model = Simulator::echo();
+    let runtime = runtime(&model).await;
+    let id = |at: usize| format!("s{at:03}");
+    for at in 0..SESSIONS {
+        said(&runtime, &id(at)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    tokio::time::sleep(2 * HOUR).await;
+    let (policy, mut used) = (by_age(1), Vec::new());
+    let using = async {
+        for at in (0..SESSIONS).rev() {
+            if runtime.summary(&id(at)).await.unwrap().is_none() {
+                break;
+            }
+            // It may be deleted before it is reached: then this is another one.
+            let session = runtime.open(&id(at), &agent(100_000)).await.unwrap();
+            if at % 2 == 0 {
+                session.prompt("more").await.unwrap();
+                runtime.close(&id(at)).await.unwrap();
+            }
+            if runtime
+                .summary(&id(at))
+                .await
+                .unwrap()
+                .is_some_and(|known| known.created_at_ms < 1_700_003_600_000)
+            {
+                used.push(id(at));
+            }
+        }
+    };
+    let (retained, ()) = tokio::join!(runtime.retain(&policy), using);
+    let retained = retained.unwrap();
+    assert!(used.len() >= 5 && retained.deleted.len() >= 10, "{} used, {retained:.100?}", used.len());
+    assert_eq!(retained.used_again, used.len());
+    for id in used {
+        assert!(runtime.summary(&id).await.unwrap().is_some(), "{id} was in use, and is gone");
+        assert!(runtime.session(&id).await.unwrap().state().await.is_ok());
+    }
 }
 
 #[tokio::test(start_paused = true)]
