@@ -67,6 +67,8 @@ mod reasoning;
 mod recall;
 /// A prompt as a request: typed, timed, streamed.
 mod requests;
+/// Which sessions retention deletes, and which it never does.
+mod retention;
 /// Runs as handles: each is aborted, awaited and streamed by itself.
 mod run_handles;
 /// A run from the prompt to the reply: tools, steers, aborts, typed answers.

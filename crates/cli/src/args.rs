@@ -15,8 +15,9 @@ pub(crate) use self::config::{CompletionsArgs, ConfigArgs, ConfigCommand, Models
 pub(crate) use self::model::{ModelArgs, ServerArgs};
 pub(crate) use self::serve::{HostArgs, RpcArgs, ServeArgs, SimulateArgs, Sort, TopArgs};
 pub(crate) use self::stored::{
-    AcceptLossArgs, AnswerArgs, Cut, DeleteArgs, Estimator, EvalArgs, ExportArgs, ImportArgs, JsonArgs,
-    PlanArgs, QuestionsArgs, RecallArgs, SessionsArgs, ShowArgs, StoreCommand, Summarises, TreeArgs,
+    AcceptLossArgs, AnswerArgs, BackupArgs, Cut, DeleteArgs, Estimator, EvalArgs, ExportArgs, ImportArgs,
+    JsonArgs, PlanArgs, PruneArgs, QuestionsArgs, RecallArgs, RestoreArgs, SessionsArgs, ShowArgs,
+    StoreCommand, Summarises, TreeArgs,
 };
 pub(crate) use self::talk::{ChatArgs, CompactArgs, DemoArgs, ForkArgs, ResumeArgs, RunArgs};
 
@@ -133,7 +134,10 @@ pub(crate) enum Command {
     /// Delete a stored session, its entries, and the sessions of its sub-agents
     #[command(after_help = help::DELETE_EXAMPLES)]
     Delete(DeleteArgs),
-    /// Check the store for damage, and accept losses
+    /// Delete sessions that are old, or more than are kept, with those of their sub-agents
+    #[command(after_help = help::PRUNE_EXAMPLES)]
+    Prune(PruneArgs),
+    /// Back up the store and restore it, check it for damage, and accept losses
     #[command(subcommand, after_help = help::STORE_HELP)]
     Store(StoreCommand),
     /// Serve an HTTP API, protected by a token

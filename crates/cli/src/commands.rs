@@ -5,6 +5,7 @@
 //! Invariants: a command reads its flags, uses a runtime or a store through `host`, and prints through a
 //! `Screen`. Completion alone reads the store directly, because it must not start or wait for anything.
 
+mod backup;
 pub(crate) mod chat;
 pub(crate) mod compact;
 pub(crate) mod completions;
@@ -17,6 +18,7 @@ pub(crate) mod host;
 pub(crate) mod import;
 pub(crate) mod models;
 pub(crate) mod plan;
+pub(crate) mod prune;
 pub(crate) mod questions;
 pub(crate) mod recall;
 pub(crate) mod rpc;

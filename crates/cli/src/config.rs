@@ -12,6 +12,7 @@ mod live;
 mod model;
 pub(crate) mod overrides;
 pub(crate) mod place;
+mod retention;
 pub(crate) mod stamp;
 pub(crate) mod surroundings;
 mod telemetry;
@@ -36,6 +37,7 @@ pub(crate) use self::layers::{Loaded, Texts, given_prompt, load, load_held, user
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
+pub(crate) use self::retention::{DAY_S, RetentionConfig};
 use self::telemetry::TelemetryConfig;
 use crate::error::usage;
 
@@ -102,6 +104,9 @@ pub(crate) struct Config {
     /// Traces for a collector.
     #[serde(deserialize_with = "or_default")]
     pub(crate) telemetry: TelemetryConfig,
+    /// Which sessions are kept.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) retention: RetentionConfig,
     /// Folders whose `greenroom.yaml` may contain text for the model: absolute paths, or `~/…`.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
@@ -137,6 +142,7 @@ impl Default for Config {
             serve: ServeConfig::default(),
             host: HostConfig::default(),
             telemetry: TelemetryConfig::default(),
+            retention: RetentionConfig::default(),
             trusted_folders: Vec::new(),
         }
     }
@@ -609,6 +615,7 @@ fn check(config: &Config) -> Result<(), Wrong> {
             return wrong(&["serve", "agents", name, "no_tools"], "contradicts allow_write and allow_shell");
         }
     }
+    retention::check(&config.retention)?;
     config.serve.tokens.iter().try_for_each(|(name, token)| check_serve_token(name, token))?;
     if config.trusted_folders.iter().any(|folder| !layers::is_absolute(folder)) {
         return wrong(&["trusted_folders"], "each must be an absolute path, or begin with ~/");

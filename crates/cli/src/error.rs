@@ -133,8 +133,13 @@ fn client_code(error: &ClientError) -> u8 {
 }
 
 fn store_code(error: &StoreError) -> u8 {
-    // An invalid id is an error on the command line.
-    if matches!(error, StoreError::SessionId { .. }) { USAGE } else { STORE }
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the store's errors are open-ended")]
+    match error {
+        // Errors on the command line.
+        StoreError::SessionId { .. } | StoreError::Backup { .. } => USAGE,
+        StoreError::Cancelled => INTERRUPTED,
+        _ => STORE,
+    }
 }
 
 /// Whether the reader of our output has gone: `greenroom … | head`.

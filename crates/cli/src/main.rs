@@ -29,8 +29,8 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::args::{Command, Options};
 use crate::commands::{
-    chat, compact, completions, demo, eval, export, fork, import, models, plan, questions, recall, rpc, run,
-    serve, sessions, show, simulate, store, top, tree,
+    chat, compact, completions, demo, eval, export, fork, import, models, plan, prune, questions, recall,
+    rpc, run, serve, sessions, show, simulate, store, top, tree,
 };
 
 fn main() -> ExitCode {
@@ -170,6 +170,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Host(args) => commands::host::run(global, args).await,
         Command::Simulate(args) => simulate::run(global, args).await,
         Command::Delete(args) => sessions::delete(global, args).await,
+        Command::Prune(args) => prune::run(global, args).await,
         Command::Store(command) => store::run(global, command).await,
         Command::Top(args) => top::run(global, args).await,
         Command::Models(args) => models::run(global, args).await,

@@ -2,6 +2,7 @@
 //!
 //! - `chats`: the chat at a terminal, in tmux
 //! - `closed`: the store, the token and the user's configuration are out of the file tools' reach
+//! - `keeping`: backups, and sessions that are not kept
 //! - `commands`: what a model's commands can read of us, and that none outlives us
 //! - `compactions`: each is told where the user is
 //! - `command_line`: every help, every id, `--json`, progress, exit codes
@@ -45,6 +46,7 @@ mod cli {
     mod deployed;
     pub(crate) mod going_on;
     pub(crate) mod host;
+    pub(crate) mod keeping;
     mod key_command;
     pub(crate) mod layers;
     pub(crate) mod live;

@@ -20,6 +20,7 @@ pub(crate) mod position;
 pub(crate) mod questions;
 pub(crate) mod request;
 pub(crate) mod resume;
+pub(crate) mod retention;
 pub(crate) mod run_stream;
 pub(crate) mod runtime;
 pub(crate) mod session;

@@ -116,6 +116,7 @@ pub use api::position::Position;
 pub use api::questions::PendingQuestion;
 pub use api::request::{AbortHandle, Run, RunRequest, SentInput};
 pub use api::resume::{ResumeAll, Resumed};
+pub use api::retention::{DueSession, Retained};
 pub use api::run_stream::{RunItem, RunStream, TextPiece};
 pub use api::runtime::Runtime;
 pub use api::runtime::builder::RuntimeBuilder;
@@ -136,6 +137,7 @@ pub use values::error::{ConfigError, Error, MetadataError, Result};
 pub use values::hook::{HookAction, HookPoint};
 pub use values::prompt::{CallView, Prompt, Reply, Typed};
 pub use values::recalled::Recalled;
+pub use values::retention::{DeletionReason, Retention, RetentionRule};
 pub use values::state::{State, Status};
 
 pub use greenroom_kernel::bill::{Bill, CompactionBill};
@@ -148,7 +150,9 @@ pub use greenroom_kernel::{EntryId, FactRecall, FailureClass, Image, ImageError,
 pub use greenroom_provider::{ModelSettings, ReasoningEffort, ToolChoice};
 
 #[cfg(feature = "disk")]
-pub use greenroom_store::StoreOptions;
+pub use greenroom_store::{
+    BackupInfo, Progress, StoreOptions, VerifiedBackup, restore_backup, verify_backup,
+};
 pub use greenroom_store::{Notice, Store, StoreError};
 pub use greenroom_tools::{
     AppState, AskError, FunctionTool, MissingState, Registry, Tool, ToolContext, ToolError, ToolOutput, tool,

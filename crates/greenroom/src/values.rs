@@ -1,4 +1,4 @@
-//! Room: values: errors, prompts and replies, states, compactions, names and times.
+//! Room: values: errors, prompts and replies, states, compactions, retention, names and times.
 //!
 //! May use no other room.
 //!
@@ -14,4 +14,5 @@ pub(crate) mod names;
 pub(crate) mod partial_json;
 pub(crate) mod prompt;
 pub(crate) mod recalled;
+pub(crate) mod retention;
 pub(crate) mod state;

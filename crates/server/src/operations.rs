@@ -35,6 +35,7 @@ pub use self::entries::{
     EntryPage, LoggedBlock, LoggedCompaction, LoggedEntry, LoggedFiles, LoggedKind, LoggedPart, LoggedPruned,
     LoggedTouch, ReadEntries, StoreLosses, status_of,
 };
+pub use self::keeping::{BackUpStore, BackedUp, PruneRule, PruneSessions, Pruned, PrunedSession};
 pub use self::live::{ListLive, LiveListed, SessionInProgress, WatchSession};
 pub use self::parts::{
     ContextCategory, ContextPart, ContextParts, ListTools, SessionContext, ToolSummary, ToolsListed,
@@ -64,6 +65,7 @@ mod connection;
 mod consumers;
 mod conversation;
 mod entries;
+mod keeping;
 mod live;
 mod parts;
 mod query;
@@ -418,6 +420,8 @@ pub fn methods() -> Vec<Method> {
         method::<BranchSession>(),
         method::<ForkSession>(),
         method::<DeleteSession>(),
+        method::<PruneSessions>(),
+        method::<BackUpStore>(),
         method::<SetTitle>(),
         method::<SetLabel>(),
         method::<ImportSession>(),

@@ -128,8 +128,12 @@ impl ProblemKind {
         match error {
             StoreError::NotFound { .. } => Self::NoSession,
             StoreError::SessionId { .. } => Self::SessionId,
+            StoreError::Backup { .. } => Self::Invalid,
+            StoreError::Cancelled => Self::Aborted,
             StoreError::InUse { .. } => Self::StoreInUse,
-            StoreError::Quarantined { .. } | StoreError::Damaged { .. } => Self::Damaged,
+            StoreError::Quarantined { .. } | StoreError::Damaged { .. } | StoreError::UnknownLoss { .. } => {
+                Self::Damaged
+            }
             // A client that has the current state can ask again.
             StoreError::Closed | StoreError::Replaced { .. } => Self::Closed,
             StoreError::Full { .. }

@@ -3,7 +3,7 @@
 //! Invariants: all writes are commands to the writer, and a command is answered once it is durable. A store that is only
 //! read refuses every command but the one to close it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -11,6 +11,7 @@ use greenroom_kernel::{Entry, EntryId, Head};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::backup::{self, BackupInfo, Job, Progress};
 use crate::error::{Notice, StoreError};
 use crate::files::{Files, RealFiles};
 use crate::index::{Index, Row};
@@ -51,6 +52,12 @@ impl Drop for Disk {
 impl Disk {
     /// Opens the directory. See [`Store::open`](crate::Store::open).
     pub(crate) fn open(options: &StoreOptions) -> Result<(Self, Vec<Notice>), StoreError> {
+        if backup::is_unfinished(&options.dir) {
+            return Err(StoreError::unusable(
+                &options.dir,
+                "is an unfinished backup, and not a store; use another one",
+            ));
+        }
         let (writer, notices) = if options.is_read_only {
             read_only::read(options)?
         } else {
@@ -150,6 +157,24 @@ impl Disk {
             return Err(StoreError::NotPermitted { action: "change the store in", path: dir.clone() });
         }
         self.send(command).await
+    }
+
+    /// Backs up the store. See [`Store::backup`](crate::Store::backup).
+    pub(crate) async fn backup(
+        &self,
+        dir: &Path,
+        made_at_ms: u64,
+        progress: &Arc<Progress>,
+    ) -> Result<BackupInfo, StoreError> {
+        if let Some(store) = &self.read_only {
+            return Err(StoreError::NotPermitted {
+                action: "back up the store, which is opened read-only, in",
+                path: store.clone(),
+            });
+        }
+        let commands = self.commands.as_ref().expect("only dropping takes the queue away").downgrade();
+        let (segments, progress) = (Arc::clone(&self.segments), Arc::clone(progress));
+        Job { commands, segments, dir: dir.to_owned(), made_at_ms, progress }.run().await
     }
 
     /// Ends the writer, after the commands before this one.

@@ -148,6 +148,26 @@ pub enum StoreError {
         /// The condition that should hold.
         invariant: &'static str,
     },
+    /// Entries of unknown sessions are lost, and nobody has accepted that: see [`crate::Store::accept_unknown_loss`].
+    #[error(
+        "segment {segment} of the journal has a loss that may concern any session, so nothing tells which sessions are \
+         old; accept the loss first: `greenroom store accept-loss --segment {segment}`"
+    )]
+    UnknownLoss {
+        /// The number of the damaged segment.
+        segment: u64,
+    },
+    /// A directory cannot be used for this: as the target of a backup, as a backup, or as the target of a restored one.
+    #[error("{} {reason}", dir.display())]
+    Backup {
+        /// The directory.
+        dir: PathBuf,
+        /// Why, and what to do, as the rest of a sentence whose subject is the directory.
+        reason: String,
+    },
+    /// A backup was cancelled. Nothing of it remains.
+    #[error("it was cancelled")]
+    Cancelled,
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
@@ -190,8 +210,22 @@ impl StoreError {
             | Self::Version { .. }
             | Self::Record { .. }
             | Self::Index { .. }
+            | Self::UnknownLoss { .. }
+            | Self::Backup { .. }
+            | Self::Cancelled
             | Self::Closed => false,
         }
+    }
+
+    /// Whether a file does not exist.
+    #[cfg(feature = "disk")]
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Creates the error that a directory cannot be used.
+    pub(crate) fn unusable(dir: &Path, reason: impl Into<String>) -> Self {
+        Self::Backup { dir: dir.to_owned(), reason: reason.into() }
     }
 
     /// Returns [`Self::Invariant`] unless the condition holds. `invariant` is the condition in words.

@@ -261,10 +261,12 @@ impl Indexer {
     pub(crate) fn set_row(&mut self, session: &str, head: &Head, place: RowPlace) -> Result<(), StoreError> {
         let row = place.encode(&record::encode_head(head)?);
         let sum = row_sum(session, &row);
-        match self.known(session)? {
+        let old = self.known(session)?;
+        match old {
             Some(old) => self.checkpoint.sum = self.checkpoint.sum.wrapping_sub(old.sum),
             None => self.checkpoint.rows += 1,
         }
+        self.recount(old.map_or(0, |old| old.entries), head.entries);
         self.checkpoint.sum = self.checkpoint.sum.wrapping_add(sum);
         let known = CachedRow { entries: head.entries, lost_from: head.lost_from, place, sum };
         match self.cache.get_mut(session) {
@@ -272,6 +274,22 @@ impl Indexer {
             None => drop(self.cache.insert(session.to_owned(), Some(known))),
         }
         self.changes.push((key::row(session), Some(row)));
+        Ok(())
+    }
+
+    /// Notes that a session has `after` entries instead of `before`.
+    fn recount(&mut self, before: u64, after: u64) {
+        if let Some(entries) = &mut self.checkpoint.entries {
+            *entries = entries.wrapping_sub(before).wrapping_add(after);
+        }
+    }
+
+    /// Counts the entries of all sessions, if the index lacks their number.
+    pub(crate) fn count_entries(&mut self) -> Result<(), StoreError> {
+        if self.checkpoint.entries.is_none() {
+            let (rows, _) = self.index.rows()?;
+            self.checkpoint.entries = Some(rows.iter().map(|(_, row)| row.head.entries).sum());
+        }
         Ok(())
     }
 
@@ -435,6 +453,7 @@ impl Indexer {
         }
         self.changes.push((key::row(session), None));
         self.checkpoint.rows -= 1;
+        self.recount(known.entries, 0);
         self.checkpoint.sum = self.checkpoint.sum.wrapping_sub(known.sum);
         self.cache.insert(session.to_owned(), None);
         self.newly_lost.remove(session);

@@ -455,3 +455,14 @@ pub(crate) fn are_contiguous(frames: impl IntoIterator<Item: Borrow<Frame>>, end
         follows
     }) && at == end
 }
+
+/// Whether the segment is undamaged, and its footer and trailer list exactly the frames that it holds.
+pub(crate) fn is_whole(bytes: &[u8], scanned: &Scan) -> bool {
+    let Some(trailer) = scanned.trailer else { return false };
+    let frames = scanned.frames.iter().map(|(frame, _)| frame);
+    scanned.bad.is_empty()
+        && scanned.tail.is_none()
+        && are_contiguous(frames.clone(), trailer.footer_offset)
+        && (trailer.frames, trailer.digest) == (scanned.frames.len() as u64, scanned.chain)
+        && read_footer(bytes).is_some_and(|listed| listed.iter().eq(frames))
+}

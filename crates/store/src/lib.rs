@@ -19,14 +19,16 @@
 //! This crate does not know, and will not: ractor, the network, clocks, the meaning of a head's fields.
 //!
 //! Reading order: `record` (what is stored), `journal` (its layout), `writer` (how it is written), `index`
-//! and `indexer` (the content of sled), `reader`, `recovery` (how a store is opened), `reclaim`, `memory`,
-//! `read_only` and `overlay` (how a store is opened read-only). All journal files are accessed through
+//! and `indexer` (the content of sled), `reader`, `recovery` (how a store is opened), `reclaim`, `backup`,
+//! `memory`, `read_only` and `overlay` (how a store is opened read-only). All journal files are accessed through
 //! [`files`], and [`faults`] makes those fail in tests.
 
 pub mod faults;
 #[cfg_attr(not(feature = "disk"), expect(dead_code, reason = "a store in memory writes to at most one file"))]
 pub mod files;
 
+#[cfg(feature = "disk")]
+mod backup;
 #[cfg(feature = "disk")]
 mod bytes;
 #[cfg(feature = "disk")]
@@ -70,6 +72,8 @@ use greenroom_kernel::Head;
 use greenroom_kernel::{Entry, EntryId, session_id};
 use parking_lot::{Mutex, MutexGuard};
 
+#[cfg(feature = "disk")]
+pub use backup::{BackupInfo, Progress, VerifiedBackup, restore_backup, verify_backup};
 pub use error::{Notice, StoreError};
 pub use loss::{Loss, Salvaged};
 pub use page::LogPage;
@@ -453,6 +457,37 @@ impl Store {
             Inner::Memory(memory) => open_memory(memory).map(|_| 0),
             #[cfg(feature = "disk")]
             Inner::Disk(disk) => disk.ask(|reply| Command::Reclaim { reply }).await,
+        }
+    }
+
+    /// Backs the store up to a directory, while it is used: everything acknowledged before the call is in the backup. The
+    /// directory is created, or replaced if it has a backup of this store; at any moment it holds a whole backup or
+    /// nothing. `made_at_ms` is the time, in unix milliseconds.
+    ///
+    /// A backup is a store without an index: [`restore_backup`] copies it, and [`verify_backup`] reads all of it. Segments
+    /// that are no longer written to are hard links to the store's or to those of the backup before, if the file systems
+    /// permit that. So a backup takes little space beside the store, but shares bad sectors with it. A session that is
+    /// deleted later stays in the backup; one that was deleted before is not in it, but its bytes may be, unless
+    /// [`Store::reclaim`] has erased them.
+    ///
+    /// If the future is dropped, the backup ends soon, and what was written is removed.
+    ///
+    /// # Errors
+    /// [`StoreError::Backup`] if the directory cannot be used, or the store is in memory; [`StoreError::Full`],
+    /// [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`]. Nothing of the backup remains then,
+    /// and one that was there before is unchanged.
+    #[cfg(feature = "disk")]
+    pub async fn backup(
+        &self,
+        dir: &std::path::Path,
+        made_at_ms: u64,
+        progress: &Arc<Progress>,
+    ) -> Result<BackupInfo, StoreError> {
+        match self.inner.as_ref() {
+            Inner::Memory(_) => {
+                Err(StoreError::unusable(dir, "cannot be a backup of a store in memory, which has no files"))
+            }
+            Inner::Disk(disk) => disk.backup(dir, made_at_ms, progress).await,
         }
     }
 

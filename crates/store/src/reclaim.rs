@@ -15,8 +15,8 @@ use crate::indexer::Effect;
 use crate::journal::manifest::{Listed, SegmentState};
 use crate::journal::segments::random_seed;
 use crate::journal::{
-    Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, are_contiguous, first_chain,
-    footer, parse, read_footer, scan,
+    Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, are_contiguous, first_chain, footer,
+    is_whole, parse, scan,
 };
 use crate::record;
 use crate::writer::{EraseAgain, Rotation, Writer};
@@ -231,17 +231,6 @@ impl Writer {
         let state = SegmentState::Sealed { length, frames: frames.len() as u64, digest: chain };
         Ok((Some(Listed { id: header.id, order: header.order, seed: header.seed, state }), frames))
     }
-}
-
-/// Whether the segment is undamaged, and its footer and trailer list exactly the frames that it holds.
-fn is_whole(bytes: &[u8], scanned: &Scan) -> bool {
-    let Some(trailer) = scanned.trailer else { return false };
-    let frames = scanned.frames.iter().map(|(frame, _)| frame);
-    scanned.bad.is_empty()
-        && scanned.tail.is_none()
-        && are_contiguous(frames.clone(), trailer.footer_offset)
-        && (trailer.frames, trailer.digest) == (scanned.frames.len() as u64, scanned.chain)
-        && read_footer(bytes).is_some_and(|listed| listed.iter().eq(frames))
 }
 
 fn is_sealed(state: SegmentState) -> bool {

@@ -1,4 +1,4 @@
-//! The store from the callers' perspective: normal operation (`basics`, `model`), disk failures (`failing`),
+//! The store from the callers' perspective: normal operation (`basics`, `model`), backups (`backup`), disk failures (`failing`),
 //! batches of several frames (`parts`), power failures (`power`), the end of the process (`crash`), damaged
 //! or lost bytes (`damage`, `loss`), decisions on opening a damaged store (`opening`), which segments count
 //! (`listing`), deletion (`deletion`), read-only stores (`read_only`), moved directories (`moved`), and a
@@ -7,6 +7,7 @@
 //! Invariants: a random test names its seed when it fails, and fails if too few of its cases tested anything.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod backup;
 mod basics;
 mod crash;
 mod damage;

@@ -43,12 +43,14 @@ mod erase_again;
 mod lists;
 mod mover;
 mod rotation;
+mod snapshot;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use erase_again::EraseAgain;
 pub(crate) use mover::Mover;
+pub(crate) use snapshot::{Copied, OPENED_FIRST, OPENED_MAX, OpenedFile, OpenedSegment, Snapshot};
 
 /// The maximum size of a group in bytes, not counting its last command.
 const GROUP_BYTES_MAX: u64 = 16 << 20;
@@ -101,6 +103,8 @@ pub(crate) enum Command {
     AcceptUnknown { segment: u64, reply: Reply<bool> },
     /// Rewrite the segments that are mostly dead; the reply is the number of bytes freed.
     Reclaim { reply: Reply<u64> },
+    /// Describe the journal for a backup that has copied these segments, and open at most `limit` others.
+    Snapshot { copied: Copied, limit: usize, reply: Reply<Snapshot> },
     /// Close the store.
     Close { reply: Reply<()> },
 }
@@ -394,6 +398,7 @@ impl Writer {
             | Command::AcceptLoss { .. }
             | Command::AcceptUnknown { .. }
             | Command::Reclaim { .. }
+            | Command::Snapshot { .. }
             | Command::Close { .. } => return Some(command),
         }
         None
@@ -480,6 +485,7 @@ impl Writer {
             Command::AcceptLoss { session, reply } => drop(reply.send(self.accept_loss(&session))),
             Command::AcceptUnknown { segment, reply } => drop(reply.send(self.accept_unknown(segment))),
             Command::Reclaim { reply } => drop(reply.send(self.reclaim(true))),
+            Command::Snapshot { copied, limit, reply } => drop(reply.send(self.snapshot(&copied, limit))),
         }
         None
     }

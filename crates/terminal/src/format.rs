@@ -80,6 +80,19 @@ pub fn count(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{} {}", crate::text::thousands(number), many()) }
 }
 
+/// Formats a size in bytes: `980 bytes`, `1.2 MB`.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
+    if bytes < 1_000 {
+        return count(bytes, "byte");
+    }
+    let (mut tenths, mut unit) = (bytes / 100, 0);
+    while tenths >= 10_000 && unit + 1 < UNITS.len() {
+        (tenths, unit) = (tenths / 1_000, unit + 1);
+    }
+    format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit])
+}
+
 /// Draws the fill level of a window as a bar of `width` characters, with a mark at the compaction trigger.
 pub fn bar(tokens: u64, window: u64, trigger: u64, width: usize) -> String {
     let cell = |tokens: u64| {

@@ -109,7 +109,7 @@ impl Model {
                 self.busy_since = None;
                 self.note(Look::BAD, &format!("the session failed: {reason}"));
             }
-            EventKind::SessionDeleted => self.deleted(),
+            EventKind::SessionDeleted { .. } => self.deleted(),
             EventKind::Recorded { record, .. } => {
                 self.recorded(record);
                 if let Record::LeafMoved { to } = record {

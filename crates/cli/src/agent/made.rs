@@ -24,7 +24,7 @@ use super::skills::Skills;
 use super::{data_dir, load_config_or, named_model, own_skills, workspace};
 use crate::args::{Global, ModelArgs};
 use crate::config::surroundings::Surroundings;
-use crate::config::{Config, LimitsConfig, LiveConfig, ProviderConfig, ServeConfig, Texts};
+use crate::config::{Config, LimitsConfig, LiveConfig, ProviderConfig, RetentionConfig, ServeConfig, Texts};
 use crate::error::usage;
 
 /// The default window of the simulated model, in tokens.
@@ -52,6 +52,8 @@ pub(crate) struct Made {
     pub(crate) limits: LimitsConfig,
     /// The configuration of `serve`.
     pub(crate) serve: ServeConfig,
+    /// Which sessions `serve` keeps.
+    pub(crate) retention: RetentionConfig,
     /// The simulated model, if there is one; it ends with this value.
     pub(crate) simulated: Option<Simulated>,
     /// The user's working folder.
@@ -137,14 +139,15 @@ impl Made {
             prompt,
         });
         let folder = root.unwrap_or_else(|| surroundings.folder());
-        let (provider_config, serve, limits) = (server.settings, loaded.config.serve, loaded.config.limits);
+        let Config { serve, limits, retention, .. } = loaded.config;
         Ok(Self {
             agent,
             settings,
             provider,
-            provider_config,
+            provider_config: server.settings,
             limits,
             serve,
+            retention,
             simulated,
             folder,
             has_skills,

@@ -236,6 +236,36 @@ Examples:
   greenroom store check
   greenroom store check --json | jq -r '.sessions[].id'";
 
+pub(super) const STORE_BACKUP_EXAMPLES: &str = "\
+Examples:
+  greenroom store backup /backups/greenroom
+  greenroom store backup \"/backups/$(date +%F)\" --json | jq .sessions
+
+Everything acknowledged before the command is in the backup. The directory is created, or replaced if it has a backup of \
+this store; unchanged segments are not copied again. A backup beside the store shares files with it: to survive a failed \
+disk, it must be on another one.";
+
+pub(super) const STORE_VERIFY_EXAMPLES: &str = "\
+Examples:
+  greenroom store verify /backups/greenroom
+  greenroom store verify /backups/greenroom --json | jq -r '.damage[]'";
+
+pub(super) const STORE_RESTORE_EXAMPLES: &str = "\
+Examples:
+  greenroom store restore /backups/greenroom
+  greenroom store restore /backups/greenroom --data-dir ~/restored
+
+The backup is verified first, and copied: it stays as it is.";
+
+pub(super) const PRUNE_EXAMPLES: &str = "\
+Examples:
+  greenroom prune --older-than-days 90 --dry-run
+  greenroom prune --keep 1000
+  greenroom prune --label kind=probe --older-than-days 1
+  greenroom prune                         by `retention` of the configuration
+
+This cannot be undone. Sessions that are live, have unfinished work or an open question, or are damaged are kept in any case.";
+
 pub(super) const ACCEPT_LOSS_EXAMPLES: &str = "\
 Examples:
   greenroom store accept-loss fix-the-test

@@ -74,6 +74,9 @@ pub(crate) struct HostArgs {
     /// limits.live_sessions_max of the command that starts the host; 0 for none
     #[arg(long, hide = true, requires = "inputs_max")]
     pub(crate) live_sessions_max: Option<usize>,
+    /// `retention` of the command that starts the host, as JSON
+    #[arg(long, hide = true, requires = "inputs_max")]
+    pub(crate) retention: Option<String>,
     /// End the host of this store; a busy host refuses
     #[arg(long)]
     pub(crate) stop: bool,

@@ -268,9 +268,59 @@ pub(crate) enum StoreCommand {
     /// Read every entry of every session and list damage; exit code 3 if there is any
     #[command(after_help = help::STORE_CHECK_EXAMPLES)]
     Check(JsonArgs),
+    /// Back up the store to a directory, also while it is used
+    #[command(after_help = help::STORE_BACKUP_EXAMPLES)]
+    Backup(BackupArgs),
+    /// Read every entry of a backup and compare it with what was backed up; exit code 3 if it is damaged
+    #[command(after_help = help::STORE_VERIFY_EXAMPLES)]
+    Verify(BackupArgs),
+    /// Make a store of a backup, in the directory of --data-dir; a store that exists is not overwritten
+    #[command(after_help = help::STORE_RESTORE_EXAMPLES)]
+    Restore(RestoreArgs),
     /// Let a damaged session continue without its lost entries, and list them
     #[command(after_help = help::ACCEPT_LOSS_EXAMPLES)]
     AcceptLoss(AcceptLossArgs),
+}
+
+/// `store backup` and `store verify`.
+#[derive(Debug, Args)]
+pub(crate) struct BackupArgs {
+    /// The backup's directory
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `store restore`.
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    #[command(flatten)]
+    pub(crate) backup: BackupArgs,
+    /// Restore a damaged backup too: sessions that lost entries are quarantined
+    #[arg(long)]
+    pub(crate) damaged: bool,
+}
+
+/// `prune`.
+#[derive(Debug, Args)]
+pub(crate) struct PruneArgs {
+    /// Delete sessions whose last activity was longer ago
+    #[arg(long, value_name = "DAYS")]
+    pub(crate) older_than_days: Option<u64>,
+    /// Keep this many sessions, those with the newest activity
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) keep: Option<usize>,
+    /// Consider only sessions with this label (repeatable: all must match)
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// List the sessions, and delete nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `store accept-loss`.

@@ -1,4 +1,4 @@
-//! `greenroom store`: lists damage of the store, and accepts losses.
+//! `greenroom store`: lists damage of the store, and accepts losses; backups are in `backup`.
 //!
 //! Invariants: only a command that names the loss accepts it, and never the opening or reading of a store.
 
@@ -12,6 +12,7 @@ use greenroom_terminal::{Look, Row, Screen, format};
 use serde_json::json;
 
 use crate::args::{AcceptLossArgs, Global, JsonArgs, StoreCommand};
+use crate::commands::backup;
 use crate::commands::show::losses;
 use crate::host::stored;
 use crate::{agent, error};
@@ -20,6 +21,9 @@ use crate::{agent, error};
 pub(crate) async fn run(global: &Global, command: &StoreCommand) -> Result<u8> {
     match command {
         StoreCommand::Check(args) => check(global, args).await,
+        StoreCommand::Backup(args) => backup::back_up(global, args).await,
+        StoreCommand::Verify(args) => backup::verify(global, args).await,
+        StoreCommand::Restore(args) => backup::restore(global, args).await,
         StoreCommand::AcceptLoss(AcceptLossArgs { segment: Some(segment), json, .. }) => {
             accept_segment(global, *segment, *json).await
         }
@@ -99,7 +103,7 @@ async fn check(global: &Global, args: &JsonArgs) -> Result<u8> {
 }
 
 /// Returns what a session has lost, as JSON.
-fn as_value(loss: &Loss) -> serde_json::Value {
+pub(crate) fn as_value(loss: &Loss) -> serde_json::Value {
     json!({
         "id": loss.session,
         "lost": loss.lost.iter().map(|(from, until)| [from, until]).collect::<Vec<_>>(),
@@ -108,7 +112,7 @@ fn as_value(loss: &Loss) -> serde_json::Value {
     })
 }
 
-fn say(screen: &mut Screen, loss: &Loss) -> Result<()> {
+pub(crate) fn say(screen: &mut Screen, loss: &Loss) -> Result<()> {
     let id = &loss.session;
     let lost = losses(&loss.lost, loss.quarantined_from).join(", ");
     let style = if is_open(loss) { Look::BAD } else { Look::DIM };

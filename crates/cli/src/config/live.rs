@@ -221,6 +221,7 @@ impl Watched {
                 config.limits.live_sessions_max != start.limits.live_sessions_max
                     && config.limits.live_sessions_max != before.limits.live_sessions_max,
             ),
+            ("retention", config.retention != start.retention && config.retention != before.retention),
             ("serve", config.serve != start.serve && config.serve != before.serve),
             (
                 "trusted_folders",

@@ -70,6 +70,11 @@ impl Changes {
         self.own.is_none()
     }
 
+    /// Returns the runtime, if it is in this process.
+    pub(crate) fn runtime(&self) -> Option<&Runtime> {
+        self.own.as_ref()
+    }
+
     /// Closes the connection, and ends a runtime in this process.
     pub(crate) async fn end(self) -> Result<()> {
         let Self { client, own } = self;

@@ -368,7 +368,7 @@ impl<'a> Reaching<'a> {
                 }
                 false => Ok(Attempt::Nobody),
             };
-            match (attempt?, self.terms) {
+            match (attempt?, &self.terms) {
                 (Attempt::Reached(reached), _) => return Ok(Some(reached)),
                 (Attempt::Nobody, None) => return Ok(None),
                 (Attempt::Nobody, Some(_)) if starts.are_all_dead() => {

@@ -157,11 +157,27 @@ impl Setup {
     ) -> Result<Self> {
         let made = Made::new(global, args, &Surroundings::here(), None).await?;
         made.file_warnings.iter().chain(&made.warnings).try_for_each(|warning| warn(global, warning))?;
-        let Made { agent, settings, provider, provider_config, serve, simulated, folder, limits, .. } = made;
+        let Made {
+            agent,
+            settings,
+            provider,
+            provider_config,
+            serve,
+            simulated,
+            folder,
+            limits,
+            retention,
+            ..
+        } = made;
         let base_url = provider.options().base_url.clone();
         let source = settings.source(stay, global.color);
         let builder = builder(global, provider, &provider_config, stay)?.live_settings(source);
         let builder = limited(builder, &limits);
+        // A command that ends soon, and a chat, delete nothing by the way.
+        let builder = match stay {
+            Stay::Unwatched => builder.retention(retention.policy()),
+            Stay::UntilReply | Stay::ForMore => builder,
+        };
         if !wait.is_zero() && !is_free(&data_dir(global)?) {
             let line =
                 format!("greenroom: the store is in use; this waits up to {} s for it", wait.as_secs());

@@ -16,7 +16,7 @@ use super::error::Unreached;
 use super::log::{HOST_LOG_BYTES_MAX, PROCESS};
 use super::{LOG_FILE, READY};
 use crate::args::{Global, HostArgs};
-use crate::config::Config;
+use crate::config::{Config, RetentionConfig};
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const WORDS_COLUMNS: usize = 300;
 
 /// The settings that a host needs before a client connects.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Terms {
     /// How long it stays up idle, in seconds.
     pub(crate) idle_s: u64,
@@ -39,6 +39,8 @@ pub(crate) struct Terms {
     pub(crate) inputs_max: usize,
     /// The most sessions with actors in memory; 0 for no limit.
     pub(crate) live_sessions_max: usize,
+    /// Which sessions it keeps.
+    pub(crate) retention: RetentionConfig,
 }
 
 impl Terms {
@@ -48,29 +50,37 @@ impl Terms {
             idle_s: config.host.idle_s,
             inputs_max: config.limits.inputs_max.unwrap_or(0),
             live_sessions_max: config.limits.live_sessions_max.unwrap_or(0),
+            retention: config.retention.clone(),
         }
     }
 
     /// Returns the settings from a client that started this process and has read the configuration, so it is
     /// not read again.
     pub(crate) fn told(args: &HostArgs) -> Option<Self> {
-        let HostArgs { idle, inputs_max, live_sessions_max, .. } = args;
+        let HostArgs { idle, inputs_max, live_sessions_max, retention, .. } = args;
         let (idle_s, inputs_max, live_sessions_max) = ((*idle)?, (*inputs_max)?, (*live_sessions_max)?);
-        Some(Self { idle_s, inputs_max, live_sessions_max })
+        // Whoever wrote it had read a valid configuration.
+        let retention =
+            retention.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        Some(Self { idle_s, inputs_max, live_sessions_max, retention })
     }
 
-    fn arguments(self) -> [OsString; 6] {
-        let Self { idle_s, inputs_max, live_sessions_max } = self;
+    fn arguments(&self) -> Vec<OsString> {
+        let Self { idle_s, inputs_max, live_sessions_max, retention } = self;
         let [idle, inputs, live] =
             [idle_s.to_string(), inputs_max.to_string(), live_sessions_max.to_string()];
-        [
+        let mut arguments: Vec<OsString> = vec![
             "--idle".into(),
             idle.into(),
             "--inputs-max".into(),
             inputs.into(),
             "--live-sessions-max".into(),
             live.into(),
-        ]
+        ];
+        if *retention != RetentionConfig::default() {
+            arguments.extend(["--retention".into(), serde_json::json!(retention).to_string().into()]);
+        }
+        arguments
     }
 }
 
@@ -109,7 +119,7 @@ impl Starts {
     ///
     /// # Errors
     /// The system refuses to start a process.
-    pub(super) async fn start(&mut self, global: &Global, dir: &Path, terms: Terms) -> Result<Started> {
+    pub(super) async fn start(&mut self, global: &Global, dir: &Path, terms: &Terms) -> Result<Started> {
         let started = start(global, dir, terms).await?;
         self.note(&started);
         Ok(started)
@@ -127,7 +137,7 @@ fn pause(before: u32) -> Duration {
     PAUSE.saturating_mul(2_u32.saturating_pow(before)).min(PAUSE_MAX)
 }
 
-async fn start(global: &Global, dir: &Path, terms: Terms) -> Result<Started> {
+async fn start(global: &Global, dir: &Path, terms: &Terms) -> Result<Started> {
     let dir = std::path::absolute(dir)?;
     let mut arguments: Vec<OsString> = vec!["host".into(), "--data-dir".into(), dir.into_os_string()];
     arguments.extend(terms.arguments());

@@ -95,6 +95,7 @@ fn has_runs(command: &Command) -> bool {
         | Command::Answer(_)
         | Command::Export(_)
         | Command::Delete(_)
+        | Command::Prune(_)
         | Command::Store(_)
         | Command::Simulate(_)
         | Command::Models(_)

@@ -194,7 +194,7 @@ fn what_a_script_reads_is_json() {
     let exported = place.run(&["export", "mine"]).stdout;
     std::fs::write(place.work().join("pi.jsonl"), exported.replace("mine", "taken")).unwrap();
     let question = asked_in(&place, "asked", yes_or_no());
-    let table: [(&[&str], &str); 16] = [
+    let table: [(&[&str], &str); 20] = [
         (&["sessions"], "/0/id"),
         (&["show", "mine"], "/conversation/0/text"),
         (&["tree", "mine"], ""),
@@ -210,6 +210,10 @@ fn what_a_script_reads_is_json() {
         (&["store", "check"], "/sessions"),
         (&["store", "accept-loss", "mine"], "/accepted"),
         (&["store", "accept-loss", "--segment", "9"], "/accepted"),
+        (&["store", "backup", "backup"], "/sessions"),
+        (&["store", "verify", "backup"], "/damage"),
+        (&["store", "restore", "backup", "--data-dir", "restored"], "/sessions"),
+        (&["prune", "--keep", "9"], "/sessions"),
         (&["delete", "other"], "/below"),
     ];
     for (arguments, place_of) in table {

@@ -132,6 +132,9 @@ impl SupervisorState {
             SupervisorMessage::StaysAwake { id } => self.stays_awake(myself, &id),
             SupervisorMessage::Close { id, done } => self.close(myself, &id, Closer::Told(done)),
             SupervisorMessage::Delete { id, reply } => self.close(myself, &id, Closer::Deletes(reply)),
+            SupervisorMessage::DeleteUnused { id, entries, reason, reply } => {
+                self.delete_unused(myself, &id, entries, reason, reply);
+            }
             SupervisorMessage::Amend(request) => self.amend(myself, request),
             SupervisorMessage::Released { id, generation, done } => {
                 self.released(myself, &id, generation, done);
@@ -472,12 +475,7 @@ impl SupervisorState {
                 Closer::Nobody => {}
                 Closer::Told(done) => tell([done]),
                 Closer::Deletes(reply) => {
-                    let known = self.known(id);
-                    let shared = known
-                        .unwrap_or_else(|| Arc::new(SessionShared::new(Arc::clone(id), None, None, None)));
-                    self.asleep.remove(id);
-                    let session = Supervised::new(shared, Phase::Held(Wanted::default()));
-                    self.sessions.insert(Arc::clone(id), session);
+                    self.hold(id);
                     self.delete_held(myself, id, vec![reply]);
                 }
             },

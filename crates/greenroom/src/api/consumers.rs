@@ -87,6 +87,31 @@ async fn delete(deps: &Deps, name: &str) -> Result<bool> {
     Ok(!keys.is_empty())
 }
 
+/// Forgets how far a deleted session was processed. If that fails, a few bytes are left.
+pub(super) async fn forget_session(deps: &Deps, session: &str) {
+    let (store, id) = (deps.store.clone(), session.to_owned());
+    let keys = move || {
+        let mut keys = Vec::new();
+        for name in names(&store)? {
+            let key = key(&name, &id);
+            if store.learned_get(&key)?.is_some() {
+                keys.push(key);
+            }
+        }
+        Ok(keys)
+    };
+    let forget = async {
+        let keys = blocking(deps, keys).await?;
+        for done in join_all(keys.iter().map(|key| deps.store.learned_put(key, &[]))).await {
+            done?;
+        }
+        Ok::<_, Error>(())
+    };
+    if let Err(error) = forget.await {
+        tracing::debug!(%error, session, "the positions of a deleted session are still stored");
+    }
+}
+
 /// The name as a part of a key, without a slash.
 pub(super) fn encoded(name: &str) -> String {
     form_urlencoded::byte_serialize(name.as_bytes()).collect()

@@ -1,7 +1,8 @@
 //! Deleting a session with the sessions of its sub-agents, on all levels.
 //!
 //! Invariants: the innermost sessions are deleted first and the session itself last, so a crash in between
-//! leaves no session without its parent. When a runtime next opens the store, it finishes a deletion that a
+//! leaves no session without its parent; retention deletes the session itself first, because only then is it
+//! known that it goes. When a runtime next opens the store, it finishes a deletion that a
 //! crash interrupted; one that may only read leaves it to the next. Callers that wait for one of these sessions
 //! get the error that it was deleted.
 
@@ -10,9 +11,14 @@ use greenroom_store::{Store, StoreError};
 use crate::api::runtime::Runtime;
 use crate::api::sessions::{children, tree};
 use crate::values::error::{Error, Result};
+use crate::values::retention::DeletionReason;
 
 /// The store's key for the session that is being deleted together with others.
 const DELETING: &str = "deleting";
+
+/// The store's key for the session that retention deletes together with others. If it still exists, it is kept: it was
+/// perhaps used again.
+const DELETING_BELOW: &str = "deleting_below";
 
 /// Deletes a session of a runtime, and the sessions below it.
 pub(crate) async fn delete(runtime: &Runtime, id: &str) -> Result<()> {
@@ -66,6 +72,34 @@ async fn delete_one(runtime: &Runtime, id: &str) -> Result<()> {
     }
 }
 
+/// Deletes a session, and the sessions below it, if it has no actors and this many entries. Returns whether it did.
+pub(crate) async fn delete_unused(
+    runtime: &Runtime,
+    id: &str,
+    entries: u64,
+    reason: DeletionReason,
+) -> Result<bool> {
+    let deps = runtime.deps();
+    let _turn = deps.deletions.lock().await;
+    let below = runtime.stored_tree(id).await?;
+    if !below.is_empty() {
+        deps.store.learned_put(DELETING_BELOW, id.as_bytes()).await?;
+    }
+    let is_deleted = runtime.delete_unused_alone(id, entries, reason).await;
+    if let Ok(true) = is_deleted {
+        for session in below.iter().rev() {
+            let known = runtime.head(session).await?.map_or(0, |head| head.entries);
+            if !runtime.delete_unused_alone(session, known, reason).await? {
+                delete_one(runtime, session).await?;
+            }
+        }
+    }
+    if !below.is_empty() {
+        deps.store.learned_put(DELETING_BELOW, &[]).await?;
+    }
+    is_deleted
+}
+
 /// Deletes a session, and the sessions below it, from a store that no runtime uses yet.
 ///
 /// # Errors
@@ -97,20 +131,38 @@ pub(crate) async fn finish(store: &Store) -> Result<()> {
     }
 }
 
+/// Returns the session that was being deleted, by this key.
+fn interrupted(store: &Store, key: &str) -> Result<Option<String>> {
+    let id = store.learned_get(key)?.filter(|id| !id.is_empty());
+    Ok(id.map(|id| String::from_utf8_lossy(&id).into_owned()))
+}
+
 async fn resume(store: &Store) -> Result<()> {
-    let Some(id) = store.learned_get(DELETING)?.filter(|id| !id.is_empty()) else { return Ok(()) };
-    let id = String::from_utf8_lossy(&id).into_owned();
+    if let Some(id) = interrupted(store, DELETING_BELOW)? {
+        if store.head(&id)?.is_none() {
+            delete_children(store, &id).await?;
+            tracing::info!(session = %id, "an interrupted deletion was finished");
+        }
+        store.learned_put(DELETING_BELOW, &[]).await?;
+    }
+    let Some(id) = interrupted(store, DELETING)? else { return Ok(()) };
     match delete_stored(store, &id).await {
         Ok(()) => tracing::info!(session = %id, "an interrupted deletion was finished"),
         Err(Error::NoSession { .. }) => {
             // The session itself was the last one to delete, unless another was created below it at that
             // moment.
-            for (session, _) in children(store, &id)? {
-                delete_stored_below(store, &session).await?;
-            }
+            delete_children(store, &id).await?;
             store.learned_put(DELETING, &[]).await?;
         }
         Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Deletes the sessions below one that is gone.
+async fn delete_children(store: &Store, id: &str) -> Result<()> {
+    for (session, _) in children(store, id)? {
+        delete_stored_below(store, &session).await?;
     }
     Ok(())
 }

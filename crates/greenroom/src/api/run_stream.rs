@@ -348,7 +348,7 @@ impl<R> RunStream<R> {
                 | EventKind::Warning { .. }
                 | EventKind::SessionRestarted { .. }
                 | EventKind::SessionFailed { .. }
-                | EventKind::SessionDeleted => {}
+                | EventKind::SessionDeleted { .. } => {}
                 _ => return,
             }
         }

@@ -4,7 +4,7 @@
 //! dropping the last clone of it without [`Runtime::shutdown`] loses nothing that was acknowledged.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use greenroom_kernel::compactions::{self, CompactionDetails, CompactionRecord};
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::agent::Agent;
 use crate::api::consumer::Consumer;
+use crate::api::consumers;
 use crate::api::deletion;
 use crate::api::follow::Follow;
 use crate::api::models::{Models, models};
@@ -35,6 +36,7 @@ use crate::events::event::Event;
 use crate::values::error::{Error, Result};
 use crate::values::model_info::call_cost;
 use crate::values::recalled::Recalled;
+use crate::values::retention::DeletionReason;
 use crate::values::state::Status;
 use builder::RuntimeBuilder;
 
@@ -64,6 +66,24 @@ impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.deps.bus.close();
         self.supervisor.stop(None);
+    }
+}
+
+/// A runtime that others hold, or that has ended.
+pub(crate) struct WeakRuntime {
+    deps: Arc<Deps>,
+    supervisor: ActorRef<SupervisorMessage>,
+    notices: Arc<Vec<Notice>>,
+    stop: Weak<StopOnDrop>,
+}
+
+impl WeakRuntime {
+    /// Returns the runtime; `None` once its last clone was dropped.
+    pub(crate) fn upgrade(&self) -> Option<Runtime> {
+        let _stop = self.stop.upgrade()?;
+        let Self { deps, supervisor, notices, .. } = self;
+        let (deps, supervisor, notices) = (Arc::clone(deps), supervisor.clone(), Arc::clone(notices));
+        Some(Runtime { deps, supervisor, notices, _stop })
     }
 }
 
@@ -372,7 +392,25 @@ impl Runtime {
 
     /// Deletes one session, and none below it.
     pub(crate) async fn delete_alone(&self, id: &str) -> Result<()> {
-        self.ask(|reply| SupervisorMessage::Delete { id: Arc::from(id), reply }).await?
+        self.ask(|reply| SupervisorMessage::Delete { id: Arc::from(id), reply }).await??;
+        consumers::forget_session(&self.deps, id).await;
+        Ok(())
+    }
+
+    /// Deletes one session, and none below it, if it has no actors and this many entries. Returns whether it did.
+    pub(crate) async fn delete_unused_alone(
+        &self,
+        id: &str,
+        entries: u64,
+        reason: DeletionReason,
+    ) -> Result<bool> {
+        let held = Arc::from(id);
+        let unused = |reply| SupervisorMessage::DeleteUnused { id: held, entries, reason, reply };
+        let is_deleted = self.ask(unused).await??;
+        if is_deleted {
+            consumers::forget_session(&self.deps, id).await;
+        }
+        Ok(is_deleted)
     }
 
     /// Returns the ids of the sessions below one, callers before their sub-agents.
@@ -595,6 +633,13 @@ impl Runtime {
         let (reply, answer) = oneshot::channel();
         self.supervisor.cast(message(reply)).map_err(|_| Error::Closed)?;
         answer.await.map_err(|_| Error::Closed)
+    }
+
+    /// Returns this runtime without keeping it.
+    pub(crate) fn weak(&self) -> WeakRuntime {
+        let Self { deps, supervisor, notices, _stop } = self;
+        let (deps, supervisor, notices) = (Arc::clone(deps), supervisor.clone(), Arc::clone(notices));
+        WeakRuntime { deps, supervisor, notices, stop: Arc::downgrade(_stop) }
     }
 
     pub(crate) fn deps(&self) -> &Arc<Deps> {

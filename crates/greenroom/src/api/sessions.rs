@@ -26,7 +26,7 @@ use crate::values::error::{Result, UnknownName};
 use crate::values::names::names;
 
 /// How many heads are read at once.
-const PAGE: usize = 1_000;
+pub(crate) const PAGE: usize = 1_000;
 /// How many heads of sub-agents' sessions are read at once.
 const CHILDREN_PAGE: usize = 64;
 

@@ -33,6 +33,7 @@ use crate::limits::waits::Waits;
 use crate::values::clock::Clock;
 use crate::values::error::{ConfigError, Error, Result};
 use crate::values::model_info::model_info;
+use crate::values::retention::Retention;
 
 /// The services of one runtime.
 pub(crate) struct Deps {
@@ -83,6 +84,8 @@ pub(crate) struct Deps {
     pub(crate) metrics: Metrics,
     /// Whether the store can be written.
     pub(crate) readiness: Readiness,
+    /// Which sessions are kept.
+    pub(crate) retention: Retention,
 }
 
 /// Called with a session's id and the point that one of its actors has reached. For tests.

@@ -42,6 +42,7 @@ use crate::limits::waits::Chain;
 use crate::values::compaction::Compacted;
 use crate::values::error::{Error, Result};
 use crate::values::prompt::Reply;
+use crate::values::retention::DeletionReason;
 use crate::values::state::State;
 
 pub(crate) use orders::{
@@ -87,6 +88,8 @@ pub(crate) enum SupervisorMessage {
     Close { id: Arc<str>, done: oneshot::Sender<()> },
     /// Stop a session's actors, and delete it from the store.
     Delete { id: Arc<str>, reply: ReplyTo<()> },
+    /// Delete a session if it has no actors and still has this many entries; otherwise the reply is `Ok(false)`.
+    DeleteUnused { id: Arc<str>, entries: u64, reason: DeletionReason, reply: ReplyTo<bool> },
     /// Change a session without starting work in it: through its actor, or in the store if it has none.
     Amend(AmendRequest),
     /// An operation in the store on a session without actors has finished.
@@ -150,6 +153,8 @@ pub(crate) struct AmendRequest {
 pub(crate) enum HeldWork {
     /// It was to be deleted.
     Delete { result: Result<()>, replies: Vec<ReplyTo<()>> },
+    /// It was to be deleted if it had not changed. The result is whether it was.
+    DeleteUnused { result: Result<bool>, reason: DeletionReason, reply: ReplyTo<bool> },
     /// It was to be changed.
     Amend { result: Result<usize>, reply: ReplyTo<usize> },
 }

@@ -20,6 +20,7 @@ use crate::events::reasons::{PrefixChange, QueueReason};
 use crate::values::compaction::Compacted;
 use crate::values::hook::{HookAction, HookPoint};
 use crate::values::names::names;
+use crate::values::retention::DeletionReason;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -366,7 +367,11 @@ pub enum EventKind {
         reason: String,
     },
     /// The session was deleted; this is its last event. Opening its id creates a new session.
-    SessionDeleted,
+    SessionDeleted {
+        /// Why retention deleted it; absent if a person or a program did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<DeletionReason>,
+    },
     /// An event that this version cannot read, because its type or a part of it is from a newer program. It
     /// is written as it was read.
     #[serde(untagged)]
@@ -420,7 +425,7 @@ impl EventKind {
             Self::Warning { .. } => EventType::Warning,
             Self::SessionRestarted { .. } => EventType::SessionRestarted,
             Self::SessionFailed { .. } => EventType::SessionFailed,
-            Self::SessionDeleted => EventType::SessionDeleted,
+            Self::SessionDeleted { .. } => EventType::SessionDeleted,
             Self::Unknown { .. } => EventType::Unknown,
         }
     }
@@ -475,7 +480,7 @@ impl EventKind {
             | Self::Warning { .. }
             | Self::SessionRestarted { .. }
             | Self::SessionFailed { .. }
-            | Self::SessionDeleted => 0,
+            | Self::SessionDeleted { .. } => 0,
         };
         FRAME + held
     }

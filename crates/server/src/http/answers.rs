@@ -159,7 +159,7 @@ pub(super) fn store_status(error: &StoreError) -> StatusCode {
     match error {
         StoreError::SessionId { .. } | StoreError::TooLarge { .. } => StatusCode::BAD_REQUEST,
         StoreError::NotFound { .. } => StatusCode::NOT_FOUND,
-        StoreError::Quarantined { .. } => StatusCode::CONFLICT,
+        StoreError::Quarantined { .. } | StoreError::UnknownLoss { .. } => StatusCode::CONFLICT,
         StoreError::Closed => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }

@@ -189,6 +189,15 @@ async fn every_operation_does_what_it_says() {
         client.ask("session/answer", json!({ "session_id": "b", "question_id": 0, "value": "x" })).await;
     assert!(matches!(refused, Err(Refused::Failed(greenroom::Error::NoQuestion { .. }))), "{refused:?}");
     seen.extend(["session/questions", "session/answer"]);
+    // A store in memory cannot be backed up: see `a_store_is_backed_up_and_pruned`.
+    let refused = client.ask("store/backup", json!({ "dir": "/tmp/greenroom-none" })).await;
+    assert!(matches!(refused, Err(Refused::Failed(greenroom::Error::Store(_)))), "{refused:?}");
+    let refused = client.ask("session/prune", json!({})).await;
+    assert!(
+        matches!(&refused, Err(Refused::Parameters(text)) if text.contains("there is no limit")),
+        "{refused:?}"
+    );
+    seen.extend(["store/backup", "session/prune"]);
     // These are answered by a host, whose tests they are in.
     seen.extend(["client/hello", "host/ping", "host/status", "host/stop"]);
     let all: std::collections::BTreeSet<&str> = methods().iter().map(|method| method.name).collect();
@@ -216,7 +225,7 @@ async fn what_is_not_understood_is_refused_before_anything_is_done() {
     // these parameters that it takes.
     let all = json!({
         "session_id": "none", "text": "x", "title": "x", "name": "x", "to": "y", "entry_id": 1, "question_id": 0,
-        "value": "x", "prefix": "none", "model": "none", "query": "x",
+        "value": "x", "prefix": "none", "model": "none", "query": "x", "dir": "none",
     });
     let schema = schema();
     let mut refused = Vec::new();
@@ -243,6 +252,39 @@ async fn what_is_not_understood_is_refused_before_anything_is_done() {
     }
     assert!(refused.len() >= 15 && refused.contains(&"session/set_title"), "{refused:?}");
     assert_eq!(client.runtime.sessions().await.unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn a_store_is_backed_up_and_pruned() {
+    let dir = tempfile::tempdir().unwrap();
+    let (home, backup) = (dir.path().join("store"), dir.path().join("backup"));
+    let (store, _) = Store::open(&StoreOptions::new(&home)).unwrap();
+    let client = Client::on(store).await;
+    for (id, kind) in [("a", "probe"), ("b", "probe"), ("c", "talk")] {
+        client.ask("session/prompt", json!({ "session_id": id, "text": "[7]" })).await.unwrap();
+        let label = json!({ "session_id": id, "name": "kind", "value": kind });
+        client.ask("session/set_label", label).await.unwrap();
+        client.runtime.close(id).await.unwrap();
+    }
+    let refused = client.ask("store/backup", json!({ "dir": "backup" })).await;
+    assert!(matches!(&refused, Err(Refused::Parameters(text)) if text.contains("absolute")), "{refused:?}");
+    let made = client.ask("store/backup", json!({ "dir": backup })).await.unwrap().0;
+    let found = greenroom_store::verify_backup(&backup, &greenroom_store::Progress::default()).unwrap();
+    assert!(found.is_undamaged());
+    assert_eq!((made["sessions"].as_u64(), made["entries"].as_u64()), (Some(3), Some(found.entries)));
+    let rules = json!([{ "labels": { "kind": "probe" }, "sessions_max": 1 }]);
+    let listed = client.ask("session/prune", json!({ "dry_run": true, "rules": rules })).await.unwrap().0;
+    assert_eq!((&listed["dry_run"], &listed["erased"]), (&json!(true), &json!(false)));
+    assert_eq!(client.runtime.sessions().await.unwrap().len(), 3);
+    let pruned = client.ask("session/prune", json!({ "rules": rules })).await.unwrap().0;
+    assert_eq!(pruned["sessions"], listed["sessions"]);
+    let session = &pruned["sessions"][0];
+    assert_eq!(session["labels"], json!({ "kind": "probe" }));
+    assert_eq!((&session["reason"], &session["title"]), (&json!("count"), &json!("[7]")));
+    assert_eq!((&pruned["erased"], &pruned["used_again"]), (&json!(true), &json!(0)));
+    assert_eq!(client.runtime.sessions().await.unwrap().len(), 2);
+    let all = client.ask("session/prune", json!({ "sessions_max": 0, "age_max_s": 3_600 })).await.unwrap().0;
+    assert_eq!(all["sessions"].as_array().map(Vec::len), Some(2));
 }
 
 /// A session that was deleted on a full disk is gone, and the answer says what became of its bytes.

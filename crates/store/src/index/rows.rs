@@ -156,7 +156,7 @@ impl SegmentRow {
 }
 
 /// How far the journal is indexed, and a checksum over all session rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     /// The segment of the last indexed frame.
     pub(crate) segment: u64,
@@ -168,17 +168,26 @@ pub(crate) struct Checkpoint {
     pub(crate) rows: u64,
     /// The wrapping sum of [`row_sum`] over all sessions.
     pub(crate) sum: u64,
+    /// How many entries all sessions have together; `None` if an earlier version wrote the index.
+    pub(crate) entries: Option<u64>,
+}
+
+impl Default for Checkpoint {
+    fn default() -> Self {
+        Self { segment: 0, offset: 0, chain: 0, rows: 0, sum: 0, entries: Some(0) }
+    }
 }
 
 impl Checkpoint {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(37);
+        let mut bytes = Vec::with_capacity(45);
         bytes.push(INDEX_VERSION);
         bytes.extend(self.segment.to_le_bytes());
         bytes.extend(self.offset.to_le_bytes());
         bytes.extend(self.chain.to_le_bytes());
         bytes.extend(self.rows.to_le_bytes());
         bytes.extend(self.sum.to_le_bytes());
+        bytes.extend(self.entries.iter().flat_map(|entries| entries.to_le_bytes()));
         bytes
     }
 
@@ -191,6 +200,7 @@ impl Checkpoint {
             chain: cursor.u32()?,
             rows: cursor.u64()?,
             sum: cursor.u64()?,
+            entries: cursor.u64(),
         })
     }
 }

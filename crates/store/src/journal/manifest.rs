@@ -81,7 +81,7 @@ impl Manifest {
         self.segments.iter_mut().find(|listed| listed.id == id)
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let count = u32::try_from(self.segments.len()).expect("far fewer than 4 billion segments");
         let tells_losses =
             !self.unknown.is_empty() || self.segments.iter().any(|listed| listed.state == SegmentState::Lost);

@@ -41,7 +41,12 @@ impl Segments {
     }
 
     pub(crate) fn path(&self, id: u64) -> PathBuf {
-        self.dir.join(format!("{id:010}.seg"))
+        self.dir.join(Self::name(id))
+    }
+
+    /// Returns the name of a segment's file.
+    pub(crate) fn name(id: u64) -> String {
+        format!("{id:010}.seg")
     }
 
     /// Returns the segment's number, from its file name; `None` if the file is not a segment.

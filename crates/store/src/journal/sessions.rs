@@ -193,9 +193,15 @@ impl SegmentSessions {
         Self::decode(&read_all(file.as_ref()).ok()?).filter(|record| record.header.id == id)
     }
 
+    /// Returns the paths of the record and the list of a segment.
+    pub(crate) fn paths(journal: &Path, id: u64) -> [PathBuf; 2] {
+        [Self::path(journal, id), list::path(journal, id)]
+    }
+
     /// Removes the record and the list of a segment that is about to be removed.
     pub(crate) fn forget(files: &dyn Files, journal: &Path, id: u64) -> Result<(), StoreError> {
-        remove(files, &Self::path(journal, id)).and(remove(files, &list::path(journal, id)))
+        let [record, list] = Self::paths(journal, id);
+        remove(files, &record).and(remove(files, &list))
     }
 }
 

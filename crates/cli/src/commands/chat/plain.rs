@@ -121,7 +121,7 @@ impl Output {
             }
             EventKind::Recorded { .. } => return Ok(false),
             // The session accepts no more input.
-            EventKind::SessionDeleted => {
+            EventKind::SessionDeleted { .. } => {
                 return Err(Error::Deleted { session: event.session.to_string() }.into());
             }
             _ => self.view.event(event)?,

@@ -283,7 +283,7 @@ impl Close {
                 (format!("the session was restarted: {reason}"), Look::WARN)
             }
             EventKind::SessionFailed { reason } => (format!("the session failed: {reason}"), Look::BAD),
-            EventKind::SessionDeleted => ("the session was deleted".to_owned(), Look::BAD),
+            EventKind::SessionDeleted { .. } => ("the session was deleted".to_owned(), Look::BAD),
             _ => return,
         };
         for line in text.lines() {

@@ -50,6 +50,7 @@ fn no_message_names_a_type() {
         "models: { m",
         "limits",
         "compaction",
+        "retention",
         "serve",
         "trusted_folders",
         "limits: { steps_max",

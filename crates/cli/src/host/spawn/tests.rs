@@ -77,10 +77,18 @@ fn a_host_is_told_its_terms_as_they_are() {
         idle: Some(9),
         inputs_max: Some(3),
         live_sessions_max: Some(4),
+        retention: None,
         stop: false,
         force: false,
     };
     let told = Terms::told(&args).expect("it was told all of them");
     assert_eq!(told.arguments(), terms.arguments());
     assert!(Terms::told(&HostArgs { inputs_max: None, ..args }).is_none());
+    let mut config = Config::default();
+    config.retention.age_max_days = Some(90);
+    let keeps = Terms::of(&config);
+    let retention = keeps.arguments()[7].clone().into_string().ok();
+    let (idle, inputs_max, live_sessions_max) = (Some(60), Some(0), Some(0));
+    let args = HostArgs { idle, inputs_max, live_sessions_max, retention, stop: false, force: false };
+    assert_eq!(Terms::told(&args).expect("it was told all of them").retention, config.retention);
 }

@@ -94,6 +94,16 @@ pub(crate) async fn delete(deps: &Arc<Deps>, id: Arc<str>) -> Result<()> {
     Ok(())
 }
 
+/// Deletes a session without actors if it has this many entries. Returns whether it did.
+pub(crate) async fn delete_unchanged(deps: &Arc<Deps>, id: Arc<str>, entries: u64) -> Result<bool> {
+    let (store, session) = (deps.store.clone(), Arc::clone(&id));
+    let head = blocking(deps, move || Ok(store.head(&session)?)).await?;
+    if head.is_none_or(|head| head.entries != entries) {
+        return Ok(false);
+    }
+    delete(deps, id).await.map(|()| true)
+}
+
 /// Changes a session without actors. Returns how many inputs were withdrawn.
 pub(crate) async fn amend(
     deps: &Arc<Deps>,

@@ -13,8 +13,10 @@ use crate::actors::session::stored;
 use crate::core::message::{
     AmendRequest, HeldWork, ReplyTo, SessionMail, SessionMessage, SupervisorMessage, tell_all,
 };
+use crate::core::shared::SessionShared;
 use crate::events::event::EventKind;
 use crate::values::error::Error;
+use crate::values::retention::DeletionReason;
 
 impl SupervisorState {
     /// Changes a session: through its actor, or in the store if it has none.
@@ -66,6 +68,37 @@ impl SupervisorState {
         });
     }
 
+    /// Deletes a session that has no actors and nothing to do, if it still has this many entries. Requests that arrive
+    /// meanwhile wait; they find it unchanged, or find another session of its id.
+    pub(super) fn delete_unused(
+        &mut self,
+        myself: &ActorRef<SupervisorMessage>,
+        id: &Arc<str>,
+        entries: u64,
+        reason: DeletionReason,
+        reply: ReplyTo<bool>,
+    ) {
+        let is_used = self.sessions.contains_key(id) || self.suspended.contains_key(id);
+        if is_used || self.shutdown.is_some() {
+            let _ = reply.send(Ok(false));
+            return;
+        }
+        self.hold(id);
+        let (deps, session) = (Arc::clone(&self.deps), Arc::clone(id));
+        self.in_store(myself, id, async move {
+            let result = stored::delete_unchanged(&deps, session, entries).await;
+            HeldWork::DeleteUnused { result, reason, reply }
+        });
+    }
+
+    /// Holds a session that has no actors.
+    pub(super) fn hold(&mut self, id: &Arc<str>) {
+        let shared =
+            self.known(id).unwrap_or_else(|| Arc::new(SessionShared::new(Arc::clone(id), None, None, None)));
+        self.asleep.remove(id);
+        self.sessions.insert(Arc::clone(id), Supervised::new(shared, Phase::Held(Wanted::default())));
+    }
+
     /// Changes a session without actors, in a task of its own.
     pub(super) fn amend_held(
         &mut self,
@@ -91,7 +124,7 @@ impl SupervisorState {
         done: HeldWork,
     ) {
         let session = self.sessions.get_mut(id).filter(|session| session.generation == generation);
-        let Some(Supervised { shared, phase: Phase::Held(wanted), .. }) = session else { return };
+        let Some(Supervised { phase: Phase::Held(wanted), .. }) = session else { return };
         let wanted = std::mem::take(wanted);
         match done {
             HeldWork::Amend { result, reply } => {
@@ -99,27 +132,47 @@ impl SupervisorState {
                 self.go_on(myself, id, wanted);
             }
             HeldWork::Delete { result: Ok(()), replies } => {
-                shared.mark_deleted();
-                shared.publish(&self.deps.bus, EventKind::SessionDeleted);
-                shared.set_actor(None);
-                self.sessions.remove(id);
-                self.asleep.remove(id);
-                self.unpublished.remove(id);
-                let Wanted { live, closed, deleted, amended } = wanted;
-                let gone = || Error::Deleted { session: id.to_string() };
-                tell(closed);
+                self.deleted(myself, id, wanted, None);
                 tell_all(replies, || Ok(()));
-                tell_all(deleted, || Err(Error::NoSession { session: id.to_string() }));
-                amended.into_iter().for_each(|request| drop(request.reply.send(Err(gone()))));
-                // A new session may have this id; a handle of the deleted one does not create it.
-                live.into_iter().for_each(|request| self.open(myself, request));
-                self.stop_when_empty(myself);
+            }
+            HeldWork::DeleteUnused { result: Ok(true), reason, reply } => {
+                self.deleted(myself, id, wanted, Some(reason));
+                let _ = reply.send(Ok(true));
+            }
+            HeldWork::DeleteUnused { result, reply, .. } => {
+                let _ = reply.send(result);
+                self.go_on(myself, id, wanted);
             }
             HeldWork::Delete { result: Err(error), replies } => {
                 tell_all(replies, || Err(error.clone()));
                 self.go_on(myself, id, wanted);
             }
         }
+    }
+
+    /// Handles that a held session was deleted.
+    fn deleted(
+        &mut self,
+        myself: &ActorRef<SupervisorMessage>,
+        id: &Arc<str>,
+        wanted: Wanted,
+        reason: Option<DeletionReason>,
+    ) {
+        if let Some(Supervised { shared, .. }) = self.sessions.remove(id) {
+            shared.mark_deleted();
+            shared.publish(&self.deps.bus, EventKind::SessionDeleted { reason });
+            shared.set_actor(None);
+        }
+        self.asleep.remove(id);
+        self.unpublished.remove(id);
+        let Wanted { live, closed, deleted, amended } = wanted;
+        let gone = || Error::Deleted { session: id.to_string() };
+        tell(closed);
+        tell_all(deleted, || Err(Error::NoSession { session: id.to_string() }));
+        amended.into_iter().for_each(|request| drop(request.reply.send(Err(gone()))));
+        // A new session may have this id; a handle of the deleted one does not create it.
+        live.into_iter().for_each(|request| self.open(myself, request));
+        self.stop_when_empty(myself);
     }
 
     fn in_store(

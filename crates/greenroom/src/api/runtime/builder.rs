@@ -23,7 +23,7 @@ use crate::actors::supervisor::Supervisor;
 use crate::agent::hooks::Hooks;
 use crate::agent::live::{ReloadedSettings, SettingsChange};
 use crate::agent::shared_tools::SharedTools;
-use crate::api::deletion;
+use crate::api::{deletion, retention};
 use crate::core::deps::Deps;
 use crate::core::metrics::Metrics;
 use crate::core::readiness::Readiness;
@@ -37,6 +37,7 @@ use crate::limits::spending::{Period, Purse, microdollars};
 use crate::values::clock::Clock;
 use crate::values::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
 use crate::values::error::{ConfigError, Error, Result};
+use crate::values::retention::Retention;
 
 /// The default idle time after which a session sleeps.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
@@ -64,6 +65,7 @@ pub struct RuntimeBuilder {
     silence_max: Option<Duration>,
     leaves_compactions_to_runs: bool,
     live: Option<crate::agent::live::Source>,
+    retention: Retention,
     probe: Option<crate::core::deps::Probe>,
 }
 
@@ -297,6 +299,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Sets which sessions are kept. A minute after the start, and then every hour, the others are deleted: see
+    /// [`Runtime::retain`]. The default keeps all.
+    #[must_use]
+    pub fn retention(mut self, policy: Retention) -> Self {
+        self.retention = policy;
+        self
+    }
+
     /// Sets whether a compaction that is due after a run starts at once, so that the next prompt need not
     /// wait for it. The default is `true`. With `false`, it starts with the next run, before its first model
     /// call, and none is prepared in the background: for programs that end after the reply, which would interrupt
@@ -393,6 +403,7 @@ impl RuntimeBuilder {
             consumers: crate::core::consumers::Consumers::default(),
             metrics: Metrics::default(),
             readiness: Readiness::default(),
+            retention: self.retention,
         });
         deps.refresh_runtime_settings();
         let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))
@@ -400,7 +411,11 @@ impl RuntimeBuilder {
             .map_err(|error| Error::internal("starting the supervisor", &error))?;
         let _ = deps.supervisor.set(supervisor.clone());
         let stop = StopOnDrop { deps: Arc::clone(&deps), supervisor: supervisor.clone() };
-        Ok(Runtime { deps, supervisor, notices: Arc::new(notices), _stop: Arc::new(stop) })
+        let runtime = Runtime { deps, supervisor, notices: Arc::new(notices), _stop: Arc::new(stop) };
+        if !runtime.retention().keeps_all() {
+            retention::keep_applying(&runtime);
+        }
+        Ok(runtime)
     }
 }
 

@@ -146,7 +146,8 @@ pub(crate) fn all() -> Vec<EventKind> {
         EventKind::Warning { message: "w".into() },
         EventKind::SessionRestarted { reason: "r".into() },
         EventKind::SessionFailed { reason: "r".into() },
-        EventKind::SessionDeleted,
+        EventKind::SessionDeleted { reason: None },
+        EventKind::SessionDeleted { reason: Some(DeletionReason::Age) },
     ];
     let outcomes = [
         RunOutcome::Completed,

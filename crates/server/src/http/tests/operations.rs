@@ -132,6 +132,7 @@ pub(super) fn calls() -> Vec<(&'static str, Value)> {
         ("models/forget", json!({ "model": "none" })),
         ("agent/tools", json!({})),
         ("agent/abort", a()),
+        ("session/prune", json!({ "dry_run": true, "age_max_s": 60, "rules": [{ "labels": { "a": "b" } }] })),
         ("session/delete", a()),
     ]
 }
@@ -169,6 +170,7 @@ async fn every_operation_has_a_route_and_answers_as_described() {
         ("session/find", json!({ "prefix": "" }), 400),
         ("session/replay", json!({ "session_id": "b", "from_seq": "x" }), 400),
         ("session/compaction", json!({ "session_id": "b", "number": 9 }), 400),
+        ("session/prune", json!({}), 400),
     ] {
         let (status, problem) = check(&document, name, ask(&server, name, &params).await).await;
         assert_eq!(
@@ -182,10 +184,14 @@ async fn every_operation_has_a_route_and_answers_as_described() {
     let routed: BTreeSet<&str> =
         methods().iter().filter(|known| known.route.is_some()).map(|known| known.name).collect();
     assert_eq!(seen, routed, "each is called here");
-    // What HTTP has not: the connections of hosts, and watching, which is a stream of events here.
+    // What HTTP has not: the connections of hosts, backups, which name a path, and watching, which is a stream of events
+    // here.
     let others: Vec<&str> =
         methods().iter().filter(|known| known.route.is_none()).map(|known| known.name).collect();
-    assert_eq!(others, ["client/hello", "host/ping", "host/status", "host/stop", "session/watch"]);
+    assert_eq!(
+        others,
+        ["client/hello", "host/ping", "host/status", "host/stop", "store/backup", "session/watch"]
+    );
     simulator.assert_clean();
     server.stop().await;
 }

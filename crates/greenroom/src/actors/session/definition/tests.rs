@@ -89,6 +89,7 @@ fn deps() -> Deps {
         consumers: crate::core::consumers::Consumers::default(),
         metrics: crate::core::metrics::Metrics::default(),
         readiness: crate::core::readiness::Readiness::default(),
+        retention: crate::Retention::default(),
     }
 }
 

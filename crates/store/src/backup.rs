@@ -1,0 +1,153 @@
+//! Backups: a copy of the journal as it was at one moment, made while the store is written to.
+//!
+//! The writer describes the journal and opens its files (`writer/snapshot.rs`); a thread copies them (`target` has the
+//! directories), so appends do not wait. `verify` reads a backup again, and `restore` makes a store of one.
+//!
+//! Invariants: everything acknowledged before the call is in the backup, and no session whose deletion was acknowledged
+//! before it. A directory with the name of a backup is a whole one at any moment, the old or the new: a backup is written
+//! beside it, synced, and renamed. What is unfinished is marked, and is never opened as a store, verified or restored.
+//! Memory does not grow with the store, apart from the list of its segments.
+
+pub(crate) mod info;
+mod restore;
+mod target;
+mod verify;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::sync::{mpsc, oneshot};
+
+use self::target::Target;
+use crate::StoreError;
+use crate::journal::manifest::SegmentState;
+use crate::journal::segments::Segments;
+use crate::writer::{Command, Copied, OPENED_FIRST, OPENED_MAX, Snapshot};
+
+pub use self::info::BackupInfo;
+pub use self::restore::restore_backup;
+pub(crate) use self::target::is_unfinished;
+pub use self::verify::{VerifiedBackup, verify_backup};
+
+/// How far a backup, its verification or its restoration is, for the one who waits. It can be cancelled.
+#[derive(Debug, Default)]
+pub struct Progress {
+    done: AtomicU64,
+    total: AtomicU64,
+    is_cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// Returns how many bytes are done.
+    pub fn done_bytes(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many bytes there are, as far as is known; 0 at the start.
+    pub fn total_bytes(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// Ends the work soon, with [`StoreError::Cancelled`]. What was written until then is removed.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+    }
+
+    fn expect(&self, bytes: u64) {
+        self.total.store(bytes, Ordering::Relaxed);
+    }
+
+    fn add(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        if self.is_cancelled.load(Ordering::Relaxed) { Err(StoreError::Cancelled) } else { Ok(()) }
+    }
+}
+
+/// Cancels the work when its caller stops waiting for it.
+struct CancelOnDrop(Arc<Progress>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// A backup to make.
+pub(crate) struct Job {
+    /// The queue of the writer. It is not kept open for the backup.
+    pub(crate) commands: mpsc::WeakSender<Command>,
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) dir: PathBuf,
+    pub(crate) made_at_ms: u64,
+    pub(crate) progress: Arc<Progress>,
+}
+
+impl Job {
+    /// Makes the backup in a thread of its own.
+    pub(crate) async fn run(self) -> Result<BackupInfo, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let _cancel = CancelOnDrop(Arc::clone(&self.progress));
+        let dir = self.dir.clone();
+        let thread = std::thread::Builder::new().name("greenroom-backup".to_owned());
+        let started = thread.spawn(move || drop(reply.send(self.make())));
+        started.map_err(|error| StoreError::io("start a thread for", &dir, error))?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    fn make(&self) -> Result<BackupInfo, StoreError> {
+        let store = self.segments.dir.parent().unwrap_or(Path::new("."));
+        let target = Target::prepare(&self.dir, store, Arc::clone(&self.segments.files))?;
+        let made = self.copy(&target).and_then(|info| target.finish(&info).map(|()| info));
+        if made.is_err() {
+            target.discard();
+        }
+        made
+    }
+
+    /// Copies the journal to the target.
+    fn copy(&self, target: &Target) -> Result<BackupInfo, StoreError> {
+        let (mut copied, mut limit) = (Copied::new(), OPENED_FIRST);
+        loop {
+            let snapshot = self.snapshot(&copied, limit)?;
+            limit = (2 * limit).min(OPENED_MAX);
+            let Snapshot { manifest, .. } = &snapshot;
+            // A segment that was rewritten in the meantime, because it held deleted data.
+            for id in copied.iter().filter(|id| manifest.get(**id).is_none()) {
+                target.remove(*id)?;
+            }
+            copied.retain(|id| manifest.get(*id).is_some());
+            self.progress.expect(manifest.segments.iter().map(|listed| length(listed.state)).sum());
+            for segment in &snapshot.opened {
+                target.take(segment, &self.progress)?;
+                copied.insert(segment.listed.id);
+            }
+            if snapshot.is_complete {
+                return target.list(&snapshot, self.made_at_ms);
+            }
+        }
+    }
+
+    /// Asks the writer for the journal as it is now.
+    fn snapshot(&self, copied: &Copied, limit: usize) -> Result<Snapshot, StoreError> {
+        self.progress.check()?;
+        let (reply, answer) = oneshot::channel();
+        let commands = self.commands.upgrade().ok_or(StoreError::Closed)?;
+        let command = Command::Snapshot { copied: copied.clone(), limit, reply };
+        commands.blocking_send(command).map_err(|_| StoreError::Closed)?;
+        drop(commands);
+        answer.blocking_recv().map_err(|_| StoreError::Closed)?
+    }
+}
+
+/// Returns how many bytes of frames a segment has.
+fn length(state: SegmentState) -> u64 {
+    match state {
+        SegmentState::Active { floor: length } | SegmentState::Sealed { length, .. } => length,
+        SegmentState::Abandoned { length } if length < u64::MAX => length,
+        SegmentState::Abandoned { .. } | SegmentState::Lost => 0,
+    }
+}

@@ -1,0 +1,83 @@
+//! Makes a store of a backup.
+//!
+//! Invariants: a store that exists is never changed; the new one appears whole, by one rename; it shares no file with the
+//! backup.
+
+use std::fs;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+use super::target::{is_empty, real_path};
+use super::{BackupInfo, Progress, verify};
+use crate::error::StoreError;
+use crate::files::{Files, OpenMode, RealFiles, create_own_dir, write_all_at};
+use crate::journal::segments::journal_dir;
+use crate::lock::DirectoryLock;
+
+/// How many bytes are copied at once.
+const COPIED_BYTES: usize = 1 << 20;
+
+/// Copies the backup in `from` to `to`, where a store is opened afterwards. The directory may exist, but has no store.
+/// This blocks on the disk. The backup is not verified: see [`verify_backup`](super::verify_backup).
+///
+/// # Errors
+/// [`StoreError::Backup`] if `from` is not a whole backup, or `to` has a store; [`StoreError::InUse`];
+/// [`StoreError::Full`], [`StoreError::NotPermitted`], [`StoreError::Io`] or [`StoreError::Cancelled`], after which `to`
+/// has no store.
+pub fn restore_backup(from: &Path, to: &Path, progress: &Progress) -> Result<BackupInfo, StoreError> {
+    let info = verify::open(from)?;
+    let (from, to) = (real_path(from)?, real_path(to)?);
+    if to.starts_with(&from) {
+        return Err(StoreError::unusable(&to, "lies in the backup; name another directory"));
+    }
+    for part in ["journal", "index"] {
+        if !is_empty(&to.join(part))? {
+            let reason = "has a store already; name another directory, or move that one away";
+            return Err(StoreError::unusable(&to, reason));
+        }
+    }
+    create_own_dir(&to).map_err(|error| StoreError::io("create", &to, error))?;
+    let _lock = DirectoryLock::take(&to)?;
+    progress.expect(info.bytes);
+    let partial = to.join("journal.partial");
+    let restored = copy(&journal_dir(&from), &partial, progress).and_then(|()| {
+        let journal = journal_dir(&to);
+        let renamed = fs::rename(&partial, &journal).and_then(|()| RealFiles.sync_dir(&to));
+        renamed.map_err(|error| StoreError::io("write", &journal, error))
+    });
+    if restored.is_err() {
+        drop(fs::remove_dir_all(&partial));
+    }
+    restored.map(|()| info)
+}
+
+/// Copies the files of a journal.
+fn copy(from: &Path, to: &Path, progress: &Progress) -> Result<(), StoreError> {
+    let write = |error| StoreError::io("write", to, error);
+    // A restoration that was killed left it behind.
+    match fs::remove_dir_all(to) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(StoreError::io("remove", to, error)),
+        Ok(()) | Err(_) => {}
+    }
+    create_own_dir(to).map_err(write)?;
+    let names = RealFiles.list(from).map_err(|error| StoreError::io("read", from, error))?;
+    for name in names {
+        let (source, target) = (from.join(&name), to.join(&name));
+        let read = |error| StoreError::io("read", &source, error);
+        let mut file = fs::File::open(&source).map_err(read)?;
+        let copy = RealFiles.open(&target, OpenMode::Create).map_err(write)?;
+        let (mut buffer, mut at) = (vec![0; COPIED_BYTES], 0);
+        loop {
+            progress.check()?;
+            let count = file.read(&mut buffer).map_err(read)?;
+            if count == 0 {
+                break;
+            }
+            write_all_at(copy.as_ref(), &buffer[..count], at).map_err(write)?;
+            at += count as u64;
+            progress.add(count as u64);
+        }
+        copy.sync().map_err(write)?;
+    }
+    RealFiles.sync_dir(to).map_err(write)
+}
