@@ -320,7 +320,10 @@ async fn the_schema_of_metrics_is_documented() {
     let (before, rest) = page.split_once(begin).expect("where the table begins");
     let (_, after) = rest.split_once(end).expect("where it ends");
     let expected = format!("{before}{begin}{table}{end}{after}");
-    #[expect(clippy::disallowed_methods, reason = "whoever changes a metric says so, and the file is written")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whoever changes a metric says so, and the file is written"
+    )]
     if std::env::var_os("GREENROOM_WRITE_SCHEMAS").is_some() {
         std::fs::write(path, &expected).expect("the page can be written");
     }
