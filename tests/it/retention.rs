@@ -334,7 +334,8 @@ async fn sessions_that_are_used_while_others_are_deleted_stay() {
     let (retained, ()) = tokio::join!(runtime.retain(&policy), using);
     let retained = retained.unwrap();
     assert!(used.len() >= 5 && retained.deleted.len() >= 10, "{} used, {retained:.100?}", used.len());
-    assert_eq!(retained.used_again, used.len());
+    // The first ones may have been used before the decision.
+    assert!((4..=used.len()).contains(&retained.used_again), "{} of {}", retained.used_again, used.len());
     for id in used {
         assert!(runtime.summary(&id).await.unwrap().is_some(), "{id} was in use, and is gone");
         assert!(runtime.session(&id).await.unwrap().state().await.is_ok());
