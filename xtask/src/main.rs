@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool shows what it does")]
 
 mod bench;
+mod clients;
 mod mutants;
 mod record;
 mod run;
@@ -21,6 +22,7 @@ use steps::{Outcome, STEPS, Step};
 const HELP: &str = "\
 cargo xtask ci [--only STEP]... [--skip STEP]...   run all checks, or some of them
 cargo xtask steps                                  list the checks
+cargo xtask clients                                write the generated part of clients/ from docs/schema/openapi.json
 cargo xtask simulate --seed N                      run one simulated life and print its trace
 cargo xtask simulate --runs N [--from N]           run many simulated lives
 cargo xtask kills [--runs N]                       kill a real process N times (2,000)
@@ -51,6 +53,7 @@ fn dispatch(arguments: Vec<String>) -> Result<()> {
         Some("sleeps") => simulate::sleeps(arguments),
         Some("mutations") => simulate::mutations(arguments),
         Some("bench") => bench::bench(arguments),
+        Some("clients") => clients::write(),
         Some("record") => record::record(arguments),
         Some("mutants") => mutants::mutants(arguments),
         Some("steps") => {
