@@ -116,6 +116,12 @@ impl Document {
         reader.read(&document["components"]["responses"]["Problem"]["content"]["application/problem+json"]["schema"], "Problem")?;
         Ok(Self { definitions: reader.definitions.into_values().flatten().collect(), operations })
     }
+
+    /// The number of bases of a type: its own, and those of that.
+    pub(super) fn bases(&self, definition: &Definition) -> usize {
+        let Form::Object(Some(base), _) = &definition.form else { return 0 };
+        self.definitions.iter().find(|known| known.name == *base).map_or(0, |base| 1 + self.bases(base))
+    }
 }
 
 struct Reader<'a> {

@@ -18,12 +18,12 @@ pub(super) fn types(document: &Document) -> String {
         super::NOTICE
     );
     // Names of other types are written as texts, but a base must be defined before.
-    let (bases, others): (Vec<_>, Vec<_>) =
-        document.definitions.iter().partition(|known| known.name.ends_with("Fields"));
-    for Definition { name, doc, form } in bases.into_iter().chain(others) {
+    let mut definitions: Vec<&Definition> = document.definitions.iter().collect();
+    definitions.sort_by_key(|known| document.bases(known));
+    for Definition { name, doc, form } in definitions {
         match form {
             Form::Alias(of) => {
-                let _ = write!(text, "\n\n{name} = {}\n{}", written(of, true), docstring(doc, ""));
+                let _ = write!(text, "\n\n{name} = {}\n{}", written(of, &|name| format!("\"{name}\"")), docstring(doc, ""));
             }
             Form::Object(base, fields) => {
                 let (keywords, plain): (Vec<_>, Vec<_>) =
@@ -86,7 +86,7 @@ fn method(text: &mut String, operation: &Operation) {
     let name = operation.names().1;
     let mut signature = vec!["self".to_owned()];
     let parameter = |field: &Field| {
-        let of = written(&field.of, false).replace('"', "'");
+        let of = of_types(&field.of);
         let of = if field.is_required || of.starts_with("t.Optional") { of } else { format!("t.Optional[{of}]") };
         format!("{}: {of}{}", safe(&field.name), if field.is_required { "" } else { " = None" })
     };
@@ -161,18 +161,18 @@ fn safe(name: &str) -> String {
 }
 
 fn of_field(field: &Field) -> String {
-    let of = written(&field.of, false);
+    let of = written(&field.of, &str::to_owned);
     if field.is_required { of } else { format!("NotRequired[{of}]") }
 }
 
 /// A type, as it is named outside `types.py`.
 fn of_types(of: &Type) -> String {
-    if let Type::Named(name) = of { format!("types.{name}") } else { written(of, false) }
+    written(of, &|name| format!("types.{name}"))
 }
 
-/// A type. Where it is evaluated when the module is loaded, the names of other types are texts.
-fn written(of: &Type, is_evaluated: bool) -> String {
-    let written = |of: &Type| written(of, is_evaluated);
+/// A type, with the names of others as `named` writes them.
+fn written(of: &Type, named: &dyn Fn(&str) -> String) -> String {
+    let written = |of: &Type| written(of, named);
     match of {
         Type::Any => "t.Any".into(),
         Type::Text => "str".into(),
@@ -184,8 +184,7 @@ fn written(of: &Type, is_evaluated: bool) -> String {
         Type::List(of) => format!("t.List[{}]", written(of)),
         Type::Tuple(of) => format!("t.Tuple[{}]", of.iter().map(written).collect::<Vec<_>>().join(", ")),
         Type::Map(of) => format!("t.Dict[str, {}]", written(of)),
-        Type::Named(name) if is_evaluated => format!("\"{name}\""),
-        Type::Named(name) => name.clone(),
+        Type::Named(name) => named(name),
         Type::Union(of) => {
             let is_null = of.contains(&Type::Null);
             let mut of: Vec<String> = of.iter().filter(|of| **of != Type::Null).map(written).collect();

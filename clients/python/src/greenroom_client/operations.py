@@ -16,7 +16,7 @@ class AgentOperations:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def abort(self, session_id: str, *, entry_id: t.Optional[EntryId] = None) -> types.SessionNamed:
+    def abort(self, session_id: str, *, entry_id: t.Optional[types.EntryId] = None) -> types.SessionNamed:
         """Interrupts the current run, and keeps the partial answer; between runs, aborts the compaction in progress.
 
         Needs the right `prompt`.
@@ -133,7 +133,7 @@ class SessionOperations:
         answer: types.SessionNamed = self._transport.call("POST", path("/v1/sessions"), body={"session_id": session_id})
         return answer
 
-    def list(self, *, limit: t.Optional[int] = None, after: t.Optional[str] = None, order: t.Optional[Order] = None, labels: t.Optional[t.Dict[str, str]] = None, unfinished: t.Optional[bool] = None, working: t.Optional[bool] = None, roots: t.Optional[bool] = None, tree: t.Optional[str] = None, trees: t.Optional[bool] = None, counts: t.Optional[bool] = None) -> types.SessionPage:
+    def list(self, *, limit: t.Optional[int] = None, after: t.Optional[str] = None, order: t.Optional[types.Order] = None, labels: t.Optional[t.Dict[str, str]] = None, unfinished: t.Optional[bool] = None, working: t.Optional[bool] = None, roots: t.Optional[bool] = None, tree: t.Optional[str] = None, trees: t.Optional[bool] = None, counts: t.Optional[bool] = None) -> types.SessionPage:
         """Lists the stored sessions, by id unless `order` says otherwise.
 
         Needs the right `read`.
@@ -153,7 +153,7 @@ class SessionOperations:
         answer: types.SessionPage = self._transport.call("GET", path("/v1/sessions"), query=given({"limit": limit, "after": after, "order": order, "labels": labels, "unfinished": unfinished, "working": working, "roots": roots, "tree": tree, "trees": trees, "counts": counts}))
         return answer
 
-    def prompt(self, session_id: str, *, text: str, key: t.Optional[str] = None, images: t.Optional[t.List[ImageData]] = None, settings: t.Optional[ModelSettings] = None, output_schema: t.Optional[t.Any] = None, cost_limit_usd: t.Optional[float] = None, timeout_s: t.Optional[int] = None) -> types.PromptOutcome:
+    def prompt(self, session_id: str, *, text: str, key: t.Optional[str] = None, images: t.Optional[t.List[types.ImageData]] = None, settings: t.Optional[types.ModelSettings] = None, output_schema: t.Optional[t.Any] = None, cost_limit_usd: t.Optional[float] = None, timeout_s: t.Optional[int] = None) -> types.PromptOutcome:
         """Sends a prompt, which begins a run or waits for the one in progress.
 
         Needs the right `prompt`.
@@ -171,16 +171,16 @@ class SessionOperations:
         stream: WorkStream[types.PromptOutcome] = WorkStream(self._transport, path("/v1/sessions/{session_id}/prompt", session_id), {"text": text, **given({"key": key, "images": images, "settings": settings, "output_schema": output_schema, "cost_limit_usd": cost_limit_usd, "timeout_s": timeout_s})}, takes_key=True)
         return stream.outcome()
 
-    def prompt_stream(self, session_id: str, *, text: str, key: t.Optional[str] = None, images: t.Optional[t.List[ImageData]] = None, settings: t.Optional[ModelSettings] = None, output_schema: t.Optional[t.Any] = None, cost_limit_usd: t.Optional[float] = None, timeout_s: t.Optional[int] = None) -> WorkStream[types.PromptOutcome]:
+    def prompt_stream(self, session_id: str, *, text: str, key: t.Optional[str] = None, images: t.Optional[t.List[types.ImageData]] = None, settings: t.Optional[types.ModelSettings] = None, output_schema: t.Optional[t.Any] = None, cost_limit_usd: t.Optional[float] = None, timeout_s: t.Optional[int] = None) -> WorkStream[types.PromptOutcome]:
         """As `prompt`, with the events of the session until the outcome."""
         return WorkStream(self._transport, path("/v1/sessions/{session_id}/prompt", session_id), {"text": text, **given({"key": key, "images": images, "settings": settings, "output_schema": output_schema, "cost_limit_usd": cost_limit_usd, "timeout_s": timeout_s})}, takes_key=True)
 
-    def prompt_submit(self, session_id: str, *, text: str, key: t.Optional[str] = None, images: t.Optional[t.List[ImageData]] = None, settings: t.Optional[ModelSettings] = None, output_schema: t.Optional[t.Any] = None, cost_limit_usd: t.Optional[float] = None, timeout_s: t.Optional[int] = None) -> types.Accepted:
+    def prompt_submit(self, session_id: str, *, text: str, key: t.Optional[str] = None, images: t.Optional[t.List[types.ImageData]] = None, settings: t.Optional[types.ModelSettings] = None, output_schema: t.Optional[t.Any] = None, cost_limit_usd: t.Optional[float] = None, timeout_s: t.Optional[int] = None) -> types.Accepted:
         """As `prompt`, but returns as soon as it is accepted, which is durable."""
         answer: types.Accepted = self._transport.call("POST", path("/v1/sessions/{session_id}/prompt", session_id), body={"text": text, **given({"key": key, "images": images, "settings": settings, "output_schema": output_schema, "cost_limit_usd": cost_limit_usd, "timeout_s": timeout_s})}, takes_key=True, is_async=True)
         return answer
 
-    def resume(self, session_id: str, *, settings: t.Optional[ModelSettings] = None, output_schema: t.Optional[t.Any] = None) -> types.PromptOutcome:
+    def resume(self, session_id: str, *, settings: t.Optional[types.ModelSettings] = None, output_schema: t.Optional[t.Any] = None) -> types.PromptOutcome:
         """Resumes the newest prompt, which has no complete answer.
 
         Needs the right `prompt`.
@@ -193,16 +193,16 @@ class SessionOperations:
         stream: WorkStream[types.PromptOutcome] = WorkStream(self._transport, path("/v1/sessions/{session_id}/resume", session_id), given({"settings": settings, "output_schema": output_schema}))
         return stream.outcome()
 
-    def resume_stream(self, session_id: str, *, settings: t.Optional[ModelSettings] = None, output_schema: t.Optional[t.Any] = None) -> WorkStream[types.PromptOutcome]:
+    def resume_stream(self, session_id: str, *, settings: t.Optional[types.ModelSettings] = None, output_schema: t.Optional[t.Any] = None) -> WorkStream[types.PromptOutcome]:
         """As `resume`, with the events of the session until the outcome."""
         return WorkStream(self._transport, path("/v1/sessions/{session_id}/resume", session_id), given({"settings": settings, "output_schema": output_schema}))
 
-    def resume_submit(self, session_id: str, *, settings: t.Optional[ModelSettings] = None, output_schema: t.Optional[t.Any] = None) -> types.Accepted:
+    def resume_submit(self, session_id: str, *, settings: t.Optional[types.ModelSettings] = None, output_schema: t.Optional[t.Any] = None) -> types.Accepted:
         """As `resume`, but returns as soon as it is accepted, which is durable."""
         answer: types.Accepted = self._transport.call("POST", path("/v1/sessions/{session_id}/resume", session_id), body=given({"settings": settings, "output_schema": output_schema}), is_async=True)
         return answer
 
-    def steer(self, session_id: str, *, text: str, images: t.Optional[t.List[ImageData]] = None) -> types.Sent:
+    def steer(self, session_id: str, *, text: str, images: t.Optional[t.List[types.ImageData]] = None) -> types.Sent:
         """Sends input into the run in progress; if there is none, begins one.
 
         Needs the right `prompt`.
@@ -215,7 +215,7 @@ class SessionOperations:
         answer: types.Sent = self._transport.call("POST", path("/v1/sessions/{session_id}/steer", session_id), body={"text": text, **given({"images": images})})
         return answer
 
-    def follow_up(self, session_id: str, *, text: str, images: t.Optional[t.List[ImageData]] = None) -> types.Sent:
+    def follow_up(self, session_id: str, *, text: str, images: t.Optional[t.List[types.ImageData]] = None) -> types.Sent:
         """Sends input that is delivered after the run in progress, which then continues with it; if there is none, begins one.
 
         Needs the right `prompt`.
@@ -285,7 +285,7 @@ class SessionOperations:
         answer: types.Planned = self._transport.call("POST", path("/v1/sessions/{session_id}/plan", session_id), body=given({"keep_recent": keep_recent}))
         return answer
 
-    def undo_compaction(self, session_id: str, *, back_to: t.Optional[EntryId] = None) -> types.Undone:
+    def undo_compaction(self, session_id: str, *, back_to: t.Optional[types.EntryId] = None) -> types.Undone:
         """Undoes the newest compaction, or several at once.
 
         Needs the right `prompt`.
@@ -320,7 +320,7 @@ class SessionOperations:
         answer: types.CompactionDetails = self._transport.call("GET", path("/v1/sessions/{session_id}/compaction", session_id), query=given({"number": number}))
         return answer
 
-    def pin(self, session_id: str, *, entry_id: EntryId, pinned: t.Optional[bool] = None) -> types.PinsListed:
+    def pin(self, session_id: str, *, entry_id: types.EntryId, pinned: t.Optional[bool] = None) -> types.PinsListed:
         """Keeps a message verbatim through every compaction, or stops to keep it.
 
         Needs the right `prompt`.
@@ -344,7 +344,7 @@ class SessionOperations:
         answer: types.PinsListed = self._transport.call("GET", path("/v1/sessions/{session_id}/pins", session_id), query={})
         return answer
 
-    def branch(self, session_id: str, *, entry_id: t.Optional[EntryId] = None, summary: t.Optional[bool] = None) -> types.SessionNamed:
+    def branch(self, session_id: str, *, entry_id: t.Optional[types.EntryId] = None, summary: t.Optional[bool] = None) -> types.SessionNamed:
         """Moves the conversation to another entry, from which the next prompt continues.
 
         Needs the right `prompt`.
@@ -357,7 +357,7 @@ class SessionOperations:
         answer: types.SessionNamed = self._transport.call("POST", path("/v1/sessions/{session_id}/branch", session_id), body=given({"entry_id": entry_id, "summary": summary}))
         return answer
 
-    def fork(self, session_id: str, *, to: str, entry_id: t.Optional[EntryId] = None, goal: t.Optional[str] = None) -> types.Forked:
+    def fork(self, session_id: str, *, to: str, entry_id: t.Optional[types.EntryId] = None, goal: t.Optional[str] = None) -> types.Forked:
         """Creates a session that begins with another session's conversation.
 
         Needs the right `prompt`.
@@ -441,7 +441,7 @@ class SessionOperations:
         answer: types.Exported = self._transport.call("GET", path("/v1/sessions/{session_id}/export", session_id), query={})
         return answer
 
-    def show(self, session_id: str, *, after: t.Optional[EntryId] = None) -> types.Shown:
+    def show(self, session_id: str, *, after: t.Optional[types.EntryId] = None) -> types.Shown:
         """The conversation of a session, on its current path.
 
         Needs the right `read`.
@@ -512,7 +512,7 @@ class SessionOperations:
         answer: types.Tree = self._transport.call("GET", path("/v1/sessions/{session_id}/tree", session_id), query={})
         return answer
 
-    def entries(self, session_id: str, *, from_: t.Optional[EntryId] = None, limit: t.Optional[int] = None) -> types.EntryPage:
+    def entries(self, session_id: str, *, from_: t.Optional[types.EntryId] = None, limit: t.Optional[int] = None) -> types.EntryPage:
         """A page of a session's log.
 
         Needs the right `read`.
@@ -555,7 +555,7 @@ class SessionOperations:
         answer: types.QuestionsListed = self._transport.call("GET", path("/v1/questions"), query=given({"session_id": session_id}))
         return answer
 
-    def answer(self, session_id: str, *, question_id: EntryId, value: t.Any, by: t.Optional[str] = None) -> types.Answered:
+    def answer(self, session_id: str, *, question_id: types.EntryId, value: t.Any, by: t.Optional[str] = None) -> types.Answered:
         """Answers a question, once. The run that waits continues: at once if the session is live, else when it is opened. The
         answer does not open it, since its tools may be another program's.
 

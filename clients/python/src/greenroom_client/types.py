@@ -13,459 +13,6 @@ if t.TYPE_CHECKING or sys.version_info >= (3, 11):
         from typing_extensions import NotRequired
 
 
-class CompactedFields(t.TypedDict):
-    """The fields of every `Compacted`."""
-
-    started: NotRequired[t.Optional[EntryId]]
-    """The `entry_id` of its `compaction_start`; `None` if there was nothing to do, and so no such event."""
-
-    trigger: Trigger
-    """Why the compaction started."""
-
-    entry_id: NotRequired[t.Optional[EntryId]]
-    """The entry of the installed compaction, if one was installed."""
-
-    tokens_before: int
-    """The context's size before, in tokens."""
-
-    tokens_after: int
-    """The context's size after, in tokens; unchanged if nothing was installed."""
-
-    messages_before: int
-    """The number of messages before."""
-
-    messages_after: int
-    """The number of messages after."""
-
-    messages_removed: int
-    """The number of replaced messages."""
-
-    duration_ms: int
-    """The duration, in milliseconds."""
-
-    waited_ms: int
-    """How long a run, a caller or queued input waited for it, in milliseconds."""
-
-    prepared_ms: NotRequired[t.Optional[int]]
-    """How long it was prepared in the background before it started, in milliseconds; `None` if it was not."""
-
-    summary_usage: Usage
-    """The usage of its model calls."""
-
-    cost_microdollars: t.Optional[int]
-    """The cost of its model calls, in micro-dollars; `None` if the price is unknown."""
-
-    recall: NotRequired[t.Optional[FactRecall]]
-    """How many of the facts in what was replaced are in the new context: without the ledger (`before`), and with it
-    (`after`). `None` if nothing was replaced, or without a ledger.
-    """
-
-
-class CompactionDetailsFields(t.TypedDict):
-    """The fields of every `CompactionDetails`."""
-
-    number: int
-    """Its number: 1 is the session's first."""
-
-    entry_id: EntryId
-    """The entry that it installed, or of its end if it installed nothing."""
-
-    at_ms: int
-    """When it ended, in unix milliseconds."""
-
-    trigger: Trigger
-    """The reason for it."""
-
-    is_undone: bool
-    """Whether it was undone."""
-
-    is_active: bool
-    """Whether it shapes the current context: it was installed on the current path, was not undone, and no later
-    compaction replaced it.
-    """
-
-    is_split_turn: bool
-    """Whether the cut is inside a turn."""
-
-    from_hook: bool
-    """Whether a hook supplied the summary."""
-
-    first: NotRequired[t.Optional[EntryId]]
-    """The first entry that it replaced."""
-
-    last: NotRequired[t.Optional[EntryId]]
-    """The last entry that it replaced."""
-
-    first_kept: NotRequired[t.Optional[EntryId]]
-    """The first entry that it kept verbatim."""
-
-    tokens_before: int
-    """The size of the context before, in tokens."""
-
-    tokens_after: int
-    """The size of the context after, in tokens."""
-
-    messages_removed: int
-    """The number of replaced messages."""
-
-    results_shortened: int
-    """The number of tool results that are sent shorter because of it."""
-
-    duration_ms: int
-    """Its duration, in milliseconds."""
-
-    waited_ms: int
-    """How long anybody waited for it, in milliseconds."""
-
-    prepared_ms: NotRequired[t.Optional[int]]
-    """How long it was prepared in the background, in milliseconds; `null` if it was not."""
-
-    model: str
-    """The model that wrote the summary; empty if none did."""
-
-    summary_usage: Usage
-    """The usage of its model calls."""
-
-    cost_microdollars: NotRequired[t.Optional[int]]
-    """The cost of its model calls, in micro-dollars; `null` if the price is not known."""
-
-    recall: NotRequired[t.Optional[FactRecall]]
-    """How many facts of what was replaced are in the new context."""
-
-    saved: Saved
-    """What it saved so far, while it was the newest compaction of the context."""
-
-    summary: str
-    """What the model sees instead of what was replaced; empty if nothing was."""
-
-    replaced: Replaced
-    """What was replaced."""
-
-    words: t.List[Quote]
-    """The user's own words that it quotes."""
-
-    words_left: t.List[EntryId]
-    """The user's messages that it does not quote as a whole; `recall` reads them."""
-
-    facts_added: t.List[Fact]
-    """The facts that the summary lacked, and that were added to it."""
-
-    facts_missing: t.List[Fact]
-    """The facts that are missing in the new context; `recall` finds them."""
-
-    shortened: t.List[EntryId]
-    """The tool results that are sent shorter because of it."""
-
-
-class CompactionRecordFields(t.TypedDict):
-    """The fields of every `CompactionRecord`."""
-
-    number: int
-    """Its number: 1 is the session's first."""
-
-    entry_id: EntryId
-    """The entry that it installed, or of its end if it installed nothing."""
-
-    at_ms: int
-    """When it ended, in unix milliseconds."""
-
-    trigger: Trigger
-    """The reason for it."""
-
-    is_undone: bool
-    """Whether it was undone."""
-
-    is_active: bool
-    """Whether it shapes the current context: it was installed on the current path, was not undone, and no later
-    compaction replaced it.
-    """
-
-    is_split_turn: bool
-    """Whether the cut is inside a turn."""
-
-    from_hook: bool
-    """Whether a hook supplied the summary."""
-
-    first: NotRequired[t.Optional[EntryId]]
-    """The first entry that it replaced."""
-
-    last: NotRequired[t.Optional[EntryId]]
-    """The last entry that it replaced."""
-
-    first_kept: NotRequired[t.Optional[EntryId]]
-    """The first entry that it kept verbatim."""
-
-    tokens_before: int
-    """The size of the context before, in tokens."""
-
-    tokens_after: int
-    """The size of the context after, in tokens."""
-
-    messages_removed: int
-    """The number of replaced messages."""
-
-    results_shortened: int
-    """The number of tool results that are sent shorter because of it."""
-
-    duration_ms: int
-    """Its duration, in milliseconds."""
-
-    waited_ms: int
-    """How long anybody waited for it, in milliseconds."""
-
-    prepared_ms: NotRequired[t.Optional[int]]
-    """How long it was prepared in the background, in milliseconds; `null` if it was not."""
-
-    model: str
-    """The model that wrote the summary; empty if none did."""
-
-    summary_usage: Usage
-    """The usage of its model calls."""
-
-    cost_microdollars: NotRequired[t.Optional[int]]
-    """The cost of its model calls, in micro-dollars; `null` if the price is not known."""
-
-    recall: NotRequired[t.Optional[FactRecall]]
-    """How many facts of what was replaced are in the new context."""
-
-    saved: Saved
-    """What it saved so far, while it was the newest compaction of the context."""
-
-
-class EventCompactionEndFields(EventFields):
-    """The fields of every `EventCompactionEnd`."""
-
-    started: NotRequired[t.Optional[EntryId]]
-    """The `entry_id` of its `compaction_start`; `None` if there was nothing to do, and so no such event."""
-
-    trigger: Trigger
-    """Why the compaction started."""
-
-    entry_id: NotRequired[t.Optional[EntryId]]
-    """The entry of the installed compaction, if one was installed."""
-
-    tokens_before: int
-    """The context's size before, in tokens."""
-
-    tokens_after: int
-    """The context's size after, in tokens; unchanged if nothing was installed."""
-
-    messages_before: int
-    """The number of messages before."""
-
-    messages_after: int
-    """The number of messages after."""
-
-    messages_removed: int
-    """The number of replaced messages."""
-
-    duration_ms: int
-    """The duration, in milliseconds."""
-
-    waited_ms: int
-    """How long a run, a caller or queued input waited for it, in milliseconds."""
-
-    prepared_ms: NotRequired[t.Optional[int]]
-    """How long it was prepared in the background before it started, in milliseconds; `None` if it was not."""
-
-    summary_usage: Usage
-    """The usage of its model calls."""
-
-    cost_microdollars: t.Optional[int]
-    """The cost of its model calls, in micro-dollars; `None` if the price is unknown."""
-
-    recall: NotRequired[t.Optional[FactRecall]]
-    """How many of the facts in what was replaced are in the new context: without the ledger (`before`), and with it
-    (`after`). `None` if nothing was replaced, or without a ledger.
-    """
-
-    type: t.Literal["compaction_end"]
-
-
-class EventFields(t.TypedDict):
-    """The fields of every `Event`."""
-
-    session_id: str
-    """The session."""
-
-    session_created_at_ms: int
-    """When the session was created, in unix milliseconds: later than any deleted session with its id. So a
-    program that keeps positions can tell which of these sessions they belong to.
-    """
-
-    seq: int
-    """The position in the session's log: of this event's entry, or of the newest entry before it."""
-
-    n: NotRequired[t.Optional[int]]
-    """For transient events: the number since that entry, from 1. `None` for durable ones."""
-
-    at_ms: int
-    """When the event happened, in unix milliseconds by the runtime's clock. A durable one has the time of
-    its entry, which an import keeps.
-    """
-
-    run: NotRequired[t.Optional[EntryId]]
-    """The run that was in progress; `None` between runs."""
-
-    parent: NotRequired[t.Optional[str]]
-    """The session whose agent called this one as a tool."""
-
-
-class EventQuestionAskedFields(EventFields):
-    """The fields of every `EventQuestionAsked`."""
-
-    type: t.Literal["question_asked"]
-
-    entry_id: EntryId
-    """The question's id: its entry."""
-
-    call_id: str
-    """The call's id."""
-
-    tool: str
-    """The name of the called tool."""
-
-    asker: Asker
-    """Who asks."""
-
-    text: str
-    """The question, in one line or a few."""
-
-    details: NotRequired[t.Optional[str]]
-    """Information for the person who answers."""
-
-    expires_at_ms: NotRequired[t.Optional[int]]
-    """When the question expires, in unix milliseconds; absent if it stays open as long as its call."""
-
-
-class EventQuestionEndedFields(EventFields):
-    """The fields of every `EventQuestionEnded`."""
-
-    type: t.Literal["question_ended"]
-
-    question: EntryId
-    """The question's id."""
-
-
-class EventRecordedFields(EventFields):
-    """The fields of every `EventRecorded`."""
-
-    type: t.Literal["recorded"]
-
-    entry_id: EntryId
-    """The record's entry."""
-
-
-class LoggedEntryCompactionEndedFields(LoggedEntryFields):
-    """The fields of every `LoggedEntryCompactionEnded`."""
-
-    type: t.Literal["compaction_ended"]
-
-    started: EntryId
-
-    trigger: Trigger
-
-    entry: t.Optional[EntryId]
-
-    tokens_before: int
-
-    tokens_after: int
-
-    messages_before: int
-
-    messages_after: int
-
-    messages_removed: int
-
-    duration_ms: int
-
-    waited_ms: int
-
-    prepared_ms: t.Optional[int]
-
-    summary_usage: Usage
-
-    cost_microdollars: t.Optional[int]
-
-    recall: t.Optional[FactRecall]
-
-
-class LoggedEntryFields(t.TypedDict):
-    """The fields of every `LoggedEntry`."""
-
-    id: EntryId
-    """Its position."""
-
-    parent: NotRequired[t.Optional[EntryId]]
-    """The entry that it follows on its path."""
-
-    at_ms: int
-    """When it was recorded, in unix milliseconds."""
-
-    tokens: int
-    """Its size in the context, in tokens."""
-
-    reasoning_tokens: NotRequired[int]
-    """As much of it as is reasoning, in tokens."""
-
-    origin: NotRequired[t.Optional[str]]
-    """Its name in the file that it was imported from."""
-
-
-class PendingQuestionFields(t.TypedDict):
-    """The fields of every `PendingQuestion`."""
-
-    session_id: str
-    """The session that asks."""
-
-    question_id: EntryId
-    """The question's id: its entry in the session's log."""
-
-    run: EntryId
-    """The run that waits for the answer."""
-
-    call_id: str
-    """The call that asks."""
-
-    tool: str
-    """The name of the called tool."""
-
-    asker: Asker
-    """Who asks."""
-
-    text: str
-    """The question, in one line or a few."""
-
-    details: NotRequired[t.Optional[str]]
-    """Information for the person who answers."""
-
-    asked_at_ms: int
-    """When the question was asked, in unix milliseconds."""
-
-    expires_at_ms: NotRequired[t.Optional[int]]
-    """When the question expires, in unix milliseconds; absent if it stays open as long as its call."""
-
-
-class QuestionFields(t.TypedDict):
-    """The fields of every `Question`."""
-
-    text: str
-    """The question, in one line or a few."""
-
-    details: NotRequired[t.Optional[str]]
-    """Information for the person who answers."""
-
-
-class SaidFields(t.TypedDict):
-    """The fields of every `Said`."""
-
-    entry_id: EntryId
-    """The message's entry."""
-
-    at_ms: int
-    """The time in unix milliseconds."""
-
-
 class Accepted(t.TypedDict):
     """The work was accepted."""
 
@@ -607,76 +154,52 @@ because no summary could be made. `is_installed` tells which, and
 """
 
 
-class CompactedCancelled(CompactedFields):
-    """A hook or the user stopped it; the history is as it was."""
+class CompactedFields(t.TypedDict):
+    """The fields of every `Compacted`."""
 
-    outcome: t.Literal["cancelled"]
+    started: NotRequired[t.Optional[EntryId]]
+    """The `entry_id` of its `compaction_start`; `None` if there was nothing to do, and so no such event."""
 
-    reason: str
-    """Why it was stopped, as a fragment of a sentence."""
+    trigger: Trigger
+    """Why the compaction started."""
 
+    entry_id: NotRequired[t.Optional[EntryId]]
+    """The entry of the installed compaction, if one was installed."""
 
-class CompactedCompleted(CompactedFields):
-    """A summary was installed."""
+    tokens_before: int
+    """The context's size before, in tokens."""
 
-    outcome: t.Literal["completed"]
+    tokens_after: int
+    """The context's size after, in tokens; unchanged if nothing was installed."""
 
+    messages_before: int
+    """The number of messages before."""
 
-class CompactedDigested(CompactedFields):
-    """A digest without a model was installed: the user's words and facts, verbatim."""
+    messages_after: int
+    """The number of messages after."""
 
-    outcome: t.Literal["digested"]
+    messages_removed: int
+    """The number of replaced messages."""
 
-    reason: str
-    """Why there is no summary of a model, as a fragment of a sentence."""
+    duration_ms: int
+    """The duration, in milliseconds."""
 
+    waited_ms: int
+    """How long a run, a caller or queued input waited for it, in milliseconds."""
 
-class CompactedFailed(CompactedFields):
-    """It failed; the history is as it was."""
+    prepared_ms: NotRequired[t.Optional[int]]
+    """How long it was prepared in the background before it started, in milliseconds; `None` if it was not."""
 
-    outcome: t.Literal["failed"]
+    summary_usage: Usage
+    """The usage of its model calls."""
 
-    reason: str
-    """Why it failed, as a fragment of a sentence."""
+    cost_microdollars: t.Optional[int]
+    """The cost of its model calls, in micro-dollars; `None` if the price is unknown."""
 
-
-class CompactedInterrupted(CompactedFields):
-    """The actor that ran it died; the history is as it was."""
-
-    outcome: t.Literal["interrupted"]
-
-
-class CompactedNothing(CompactedFields):
-    """There was nothing to compact; the history is as it was."""
-
-    outcome: t.Literal["nothing"]
-
-    reason: str
-    """Why there was nothing, as a fragment of a sentence."""
-
-
-class CompactedPruned(CompactedFields):
-    """Tool results are sent shorter, and no message was replaced."""
-
-    outcome: t.Literal["pruned"]
-
-    reason: t.Optional[str]
-    """Why no model's summary could be made, as a fragment of a sentence; `None` if none was necessary."""
-
-
-class CompactedSuperseded(CompactedFields):
-    """The path had changed when it was to be installed; the history is as it was."""
-
-    outcome: t.Literal["superseded"]
-
-
-class CompactedTruncated(CompactedFields):
-    """The oldest part was cut without a summary."""
-
-    outcome: t.Literal["truncated"]
-
-    reason: str
-    """Why there is no summary of a model, as a fragment of a sentence."""
+    recall: NotRequired[t.Optional[FactRecall]]
+    """How many of the facts in what was replaced are in the new context: without the ledger (`before`), and with it
+    (`after`). `None` if nothing was replaced, or without a ledger.
+    """
 
 
 class CompactionBill(t.TypedDict):
@@ -706,152 +229,179 @@ CompactionDetails = t.Union["CompactionDetailsCompleted", "CompactionDetailsTrun
 """All about one compaction."""
 
 
-class CompactionDetailsCancelled(CompactionDetailsFields):
-    """A hook or the user stopped it; the history is as it was."""
+class CompactionDetailsFields(t.TypedDict):
+    """The fields of every `CompactionDetails`."""
 
-    outcome: t.Literal["cancelled"]
+    number: int
+    """Its number: 1 is the session's first."""
 
-    reason: str
-    """Why it was stopped, as a fragment of a sentence."""
+    entry_id: EntryId
+    """The entry that it installed, or of its end if it installed nothing."""
 
+    at_ms: int
+    """When it ended, in unix milliseconds."""
 
-class CompactionDetailsCompleted(CompactionDetailsFields):
-    """A summary was installed."""
+    trigger: Trigger
+    """The reason for it."""
 
-    outcome: t.Literal["completed"]
+    is_undone: bool
+    """Whether it was undone."""
 
+    is_active: bool
+    """Whether it shapes the current context: it was installed on the current path, was not undone, and no later
+    compaction replaced it.
+    """
 
-class CompactionDetailsDigested(CompactionDetailsFields):
-    """A digest without a model was installed: the user's words and facts, verbatim."""
+    is_split_turn: bool
+    """Whether the cut is inside a turn."""
 
-    outcome: t.Literal["digested"]
+    from_hook: bool
+    """Whether a hook supplied the summary."""
 
-    reason: str
-    """Why there is no summary of a model, as a fragment of a sentence."""
+    first: NotRequired[t.Optional[EntryId]]
+    """The first entry that it replaced."""
 
+    last: NotRequired[t.Optional[EntryId]]
+    """The last entry that it replaced."""
 
-class CompactionDetailsFailed(CompactionDetailsFields):
-    """It failed; the history is as it was."""
+    first_kept: NotRequired[t.Optional[EntryId]]
+    """The first entry that it kept verbatim."""
 
-    outcome: t.Literal["failed"]
+    tokens_before: int
+    """The size of the context before, in tokens."""
 
-    reason: str
-    """Why it failed, as a fragment of a sentence."""
+    tokens_after: int
+    """The size of the context after, in tokens."""
 
+    messages_removed: int
+    """The number of replaced messages."""
 
-class CompactionDetailsInterrupted(CompactionDetailsFields):
-    """The actor that ran it died; the history is as it was."""
+    results_shortened: int
+    """The number of tool results that are sent shorter because of it."""
 
-    outcome: t.Literal["interrupted"]
+    duration_ms: int
+    """Its duration, in milliseconds."""
 
+    waited_ms: int
+    """How long anybody waited for it, in milliseconds."""
 
-class CompactionDetailsNothing(CompactionDetailsFields):
-    """There was nothing to compact; the history is as it was."""
+    prepared_ms: NotRequired[t.Optional[int]]
+    """How long it was prepared in the background, in milliseconds; `null` if it was not."""
 
-    outcome: t.Literal["nothing"]
+    model: str
+    """The model that wrote the summary; empty if none did."""
 
-    reason: str
-    """Why there was nothing, as a fragment of a sentence."""
+    summary_usage: Usage
+    """The usage of its model calls."""
 
+    cost_microdollars: NotRequired[t.Optional[int]]
+    """The cost of its model calls, in micro-dollars; `null` if the price is not known."""
 
-class CompactionDetailsPruned(CompactionDetailsFields):
-    """Tool results are sent shorter, and no message was replaced."""
+    recall: NotRequired[t.Optional[FactRecall]]
+    """How many facts of what was replaced are in the new context."""
 
-    outcome: t.Literal["pruned"]
+    saved: Saved
+    """What it saved so far, while it was the newest compaction of the context."""
 
-    reason: t.Optional[str]
-    """Why no model's summary could be made, as a fragment of a sentence; `None` if none was necessary."""
+    summary: str
+    """What the model sees instead of what was replaced; empty if nothing was."""
 
+    replaced: Replaced
+    """What was replaced."""
 
-class CompactionDetailsSuperseded(CompactionDetailsFields):
-    """The path had changed when it was to be installed; the history is as it was."""
+    words: t.List[Quote]
+    """The user's own words that it quotes."""
 
-    outcome: t.Literal["superseded"]
+    words_left: t.List[EntryId]
+    """The user's messages that it does not quote as a whole; `recall` reads them."""
 
+    facts_added: t.List[Fact]
+    """The facts that the summary lacked, and that were added to it."""
 
-class CompactionDetailsTruncated(CompactionDetailsFields):
-    """The oldest part was cut without a summary."""
+    facts_missing: t.List[Fact]
+    """The facts that are missing in the new context; `recall` finds them."""
 
-    outcome: t.Literal["truncated"]
-
-    reason: str
-    """Why there is no summary of a model, as a fragment of a sentence."""
+    shortened: t.List[EntryId]
+    """The tool results that are sent shorter because of it."""
 
 
 CompactionRecord = t.Union["CompactionRecordCompleted", "CompactionRecordTruncated", "CompactionRecordDigested", "CompactionRecordPruned", "CompactionRecordNothing", "CompactionRecordFailed", "CompactionRecordCancelled", "CompactionRecordSuperseded", "CompactionRecordInterrupted"]
 """One compaction of a session."""
 
 
-class CompactionRecordCancelled(CompactionRecordFields):
-    """A hook or the user stopped it; the history is as it was."""
+class CompactionRecordFields(t.TypedDict):
+    """The fields of every `CompactionRecord`."""
 
-    outcome: t.Literal["cancelled"]
+    number: int
+    """Its number: 1 is the session's first."""
 
-    reason: str
-    """Why it was stopped, as a fragment of a sentence."""
+    entry_id: EntryId
+    """The entry that it installed, or of its end if it installed nothing."""
 
+    at_ms: int
+    """When it ended, in unix milliseconds."""
 
-class CompactionRecordCompleted(CompactionRecordFields):
-    """A summary was installed."""
+    trigger: Trigger
+    """The reason for it."""
 
-    outcome: t.Literal["completed"]
+    is_undone: bool
+    """Whether it was undone."""
 
+    is_active: bool
+    """Whether it shapes the current context: it was installed on the current path, was not undone, and no later
+    compaction replaced it.
+    """
 
-class CompactionRecordDigested(CompactionRecordFields):
-    """A digest without a model was installed: the user's words and facts, verbatim."""
+    is_split_turn: bool
+    """Whether the cut is inside a turn."""
 
-    outcome: t.Literal["digested"]
+    from_hook: bool
+    """Whether a hook supplied the summary."""
 
-    reason: str
-    """Why there is no summary of a model, as a fragment of a sentence."""
+    first: NotRequired[t.Optional[EntryId]]
+    """The first entry that it replaced."""
 
+    last: NotRequired[t.Optional[EntryId]]
+    """The last entry that it replaced."""
 
-class CompactionRecordFailed(CompactionRecordFields):
-    """It failed; the history is as it was."""
+    first_kept: NotRequired[t.Optional[EntryId]]
+    """The first entry that it kept verbatim."""
 
-    outcome: t.Literal["failed"]
+    tokens_before: int
+    """The size of the context before, in tokens."""
 
-    reason: str
-    """Why it failed, as a fragment of a sentence."""
+    tokens_after: int
+    """The size of the context after, in tokens."""
 
+    messages_removed: int
+    """The number of replaced messages."""
 
-class CompactionRecordInterrupted(CompactionRecordFields):
-    """The actor that ran it died; the history is as it was."""
+    results_shortened: int
+    """The number of tool results that are sent shorter because of it."""
 
-    outcome: t.Literal["interrupted"]
+    duration_ms: int
+    """Its duration, in milliseconds."""
 
+    waited_ms: int
+    """How long anybody waited for it, in milliseconds."""
 
-class CompactionRecordNothing(CompactionRecordFields):
-    """There was nothing to compact; the history is as it was."""
+    prepared_ms: NotRequired[t.Optional[int]]
+    """How long it was prepared in the background, in milliseconds; `null` if it was not."""
 
-    outcome: t.Literal["nothing"]
+    model: str
+    """The model that wrote the summary; empty if none did."""
 
-    reason: str
-    """Why there was nothing, as a fragment of a sentence."""
+    summary_usage: Usage
+    """The usage of its model calls."""
 
+    cost_microdollars: NotRequired[t.Optional[int]]
+    """The cost of its model calls, in micro-dollars; `null` if the price is not known."""
 
-class CompactionRecordPruned(CompactionRecordFields):
-    """Tool results are sent shorter, and no message was replaced."""
+    recall: NotRequired[t.Optional[FactRecall]]
+    """How many facts of what was replaced are in the new context."""
 
-    outcome: t.Literal["pruned"]
-
-    reason: t.Optional[str]
-    """Why no model's summary could be made, as a fragment of a sentence; `None` if none was necessary."""
-
-
-class CompactionRecordSuperseded(CompactionRecordFields):
-    """The path had changed when it was to be installed; the history is as it was."""
-
-    outcome: t.Literal["superseded"]
-
-
-class CompactionRecordTruncated(CompactionRecordFields):
-    """The oldest part was cut without a summary."""
-
-    outcome: t.Literal["truncated"]
-
-    reason: str
-    """Why there is no summary of a model, as a fragment of a sentence."""
+    saved: Saved
+    """What it saved so far, while it was the newest compaction of the context."""
 
 
 class CompactionsListed(t.TypedDict):
@@ -1061,303 +611,37 @@ Event = t.Union["EventRunStart", "EventInstructionsChanged", "EventStepStart", "
 """One event of a session."""
 
 
-class EventChildEnd(EventFields):
-    """A sub-agent has ended; there is exactly one end for every start. Durable."""
-
-    type: t.Literal["child_end"]
-
-    started: EntryId
-    """The entry of its start."""
-
-    call_id: str
-    """The call's id."""
-
-    name: str
-    """The tool's name, which is the caller's name for the sub-agent."""
-
-    child: str
-    """The sub-agent's session."""
-
-    outcome: t.Literal["completed", "aborted", "failed", "interrupted", "stopped"]
-
-    reason: NotRequired[t.Optional[str]]
-
-    failure: NotRequired[t.Optional[Failure]]
-
-
-class EventChildStart(EventFields):
-    """A sub-agent starts to work, in a session of its own. Durable."""
-
-    type: t.Literal["child_start"]
-
-    entry_id: EntryId
-    """The event's entry, which the end names as `started`."""
-
-    call_id: str
-    """The call's id."""
-
-    name: str
-    """The tool's name, which is the caller's name for the sub-agent."""
-
-    child: str
-    """The sub-agent's session, whose events have this one as their `parent`."""
-
-
 EventCompactionEnd = t.Union["EventCompactionEndCompleted", "EventCompactionEndTruncated", "EventCompactionEndDigested", "EventCompactionEndPruned", "EventCompactionEndNothing", "EventCompactionEndFailed", "EventCompactionEndCancelled", "EventCompactionEndSuperseded", "EventCompactionEndInterrupted"]
 """A compaction has ended; there is exactly one end for every start. Durable."""
 
 
-class EventCompactionEndCancelled(EventCompactionEndFields):
-    """A hook or the user stopped it; the history is as it was."""
+class EventFields(t.TypedDict):
+    """The fields of every `Event`."""
 
-    outcome: t.Literal["cancelled"]
+    session_id: str
+    """The session."""
 
-    reason: str
-    """Why it was stopped, as a fragment of a sentence."""
-
-
-class EventCompactionEndCompleted(EventCompactionEndFields):
-    """A summary was installed."""
-
-    outcome: t.Literal["completed"]
-
-
-class EventCompactionEndDigested(EventCompactionEndFields):
-    """A digest without a model was installed: the user's words and facts, verbatim."""
-
-    outcome: t.Literal["digested"]
-
-    reason: str
-    """Why there is no summary of a model, as a fragment of a sentence."""
-
-
-class EventCompactionEndFailed(EventCompactionEndFields):
-    """It failed; the history is as it was."""
-
-    outcome: t.Literal["failed"]
-
-    reason: str
-    """Why it failed, as a fragment of a sentence."""
-
-
-class EventCompactionEndInterrupted(EventCompactionEndFields):
-    """The actor that ran it died; the history is as it was."""
-
-    outcome: t.Literal["interrupted"]
-
-
-class EventCompactionEndNothing(EventCompactionEndFields):
-    """There was nothing to compact; the history is as it was."""
-
-    outcome: t.Literal["nothing"]
-
-    reason: str
-    """Why there was nothing, as a fragment of a sentence."""
-
-
-class EventCompactionEndPruned(EventCompactionEndFields):
-    """Tool results are sent shorter, and no message was replaced."""
-
-    outcome: t.Literal["pruned"]
-
-    reason: t.Optional[str]
-    """Why no model's summary could be made, as a fragment of a sentence; `None` if none was necessary."""
-
-
-class EventCompactionEndSuperseded(EventCompactionEndFields):
-    """The path had changed when it was to be installed; the history is as it was."""
-
-    outcome: t.Literal["superseded"]
-
-
-class EventCompactionEndTruncated(EventCompactionEndFields):
-    """The oldest part was cut without a summary."""
-
-    outcome: t.Literal["truncated"]
-
-    reason: str
-    """Why there is no summary of a model, as a fragment of a sentence."""
-
-
-class EventCompactionNear(EventFields):
-    """The context has passed the soft threshold: a compaction is near. Told once before each."""
-
-    type: t.Literal["compaction_near"]
-
-    tokens: int
-    """The context's size, in tokens."""
-
-    compacts_at: int
-    """The size at which it will be compacted, in tokens."""
-
-
-class EventCompactionStart(EventFields):
-    """A compaction has started. Durable."""
-
-    type: t.Literal["compaction_start"]
-
-    entry_id: EntryId
-    """The event's entry, which the end names as `started`."""
-
-    trigger: Trigger
-    """Why the compaction started."""
-
-    tokens_before: int
-    """The context's size at the start, in tokens."""
-
-    messages_before: int
-    """The number of its messages."""
-
-
-class EventCompactionUndone(EventFields):
-    """A compaction, or a pruning of results, was undone. Durable."""
-
-    type: t.Literal["compaction_undone"]
-
-    compaction: EntryId
-    """The entry of the compaction or of the prune."""
-
-
-class EventFallback(EventFields):
-    """The current model has finally failed, and the run continues with another one: see
-    `Agent::fallback`.
+    session_created_at_ms: int
+    """When the session was created, in unix milliseconds: later than any deleted session with its id. So a
+    program that keeps positions can tell which of these sessions they belong to.
     """
 
-    type: t.Literal["fallback"]
+    seq: int
+    """The position in the session's log: of this event's entry, or of the newest entry before it."""
 
-    provider: str
-    """The provider that is used from now on."""
+    n: NotRequired[t.Optional[int]]
+    """For transient events: the number since that entry, from 1. `None` for durable ones."""
 
-    model: str
-    """The model that is used from now on."""
-
-    failure: Failure
-    """The last failure of the previous model."""
-
-
-_EventHandOff = t.TypedDict("_EventHandOff", {
-    # The agent that answered before.
-    "from": "str",
-})
-
-
-class EventHandOff(EventFields, _EventHandOff):
-    """The conversation continues with another agent of the session's team. Durable."""
-
-    type: t.Literal["hand_off"]
-
-    to: str
-    """The agent that answers from here on."""
-
-    sees: Sees
-    """How much of the earlier conversation the new agent sees."""
-
-
-class EventHook(EventFields):
-    """A hook of the agent changed, refused, answered or replaced something. Hooks that only observe are not
-    reported.
+    at_ms: int
+    """When the event happened, in unix milliseconds by the runtime's clock. A durable one has the time of
+    its entry, which an import keeps.
     """
 
-    type: t.Literal["hook"]
+    run: NotRequired[t.Optional[EntryId]]
+    """The run that was in progress; `None` between runs."""
 
-    hook: HookPoint
-    """The point at which the hook was called."""
-
-    action: HookAction
-    """The hook's action."""
-
-    call_id: NotRequired[t.Optional[str]]
-    """The id of the tool call, if it concerns one."""
-
-    name: NotRequired[t.Optional[str]]
-    """The name of the tool, if it concerns one."""
-
-    detail: NotRequired[t.Optional[str]]
-    """The changed arguments as JSON text, or why something was refused or withheld."""
-
-
-class EventInputQueued(EventFields):
-    """Input waits for the current run. Durable."""
-
-    type: t.Literal["input_queued"]
-
-    entry_id: EntryId
-    """The input's entry."""
-
-    delivery: Delivery
-    """When the input will join the conversation."""
-
-
-class EventInstructionsChanged(EventFields):
-    """The agent's instructions differ from those of the session's previous run. They apply to this whole
-    run.
-    """
-
-    type: t.Literal["instructions_changed"]
-
-    text: str
-    """The instructions."""
-
-    tokens: int
-    """Their size, in estimated tokens."""
-
-
-class EventMessageDelta(EventFields):
-    """More of the model's answer."""
-
-    type: t.Literal["message_delta"]
-
-    delta: Delta
-    """The new piece of the answer."""
-
-
-class EventMessageDiscarded(EventFields):
-    """The model call failed during the answer: its output since `message_start` is void, joins no
-    conversation, and is not sent back.
-    """
-
-    type: t.Literal["message_discarded"]
-
-
-class EventMessageEnd(EventFields):
-    """A message joined the conversation. Durable."""
-
-    type: t.Literal["message_end"]
-
-    entry_id: EntryId
-    """The message's entry."""
-
-    message: MessageView
-    """The message."""
-
-    queued: NotRequired[t.Optional[EntryId]]
-    """The entry of its `input_queued`, if it was queued."""
-
-
-class EventMessageStart(EventFields):
-    """The model starts to answer."""
-
-    type: t.Literal["message_start"]
-
-
-class EventOverflowDetected(EventFields):
-    """The provider truncated the context silently."""
-
-    type: t.Literal["overflow_detected"]
-
-
-class EventPrefixChanged(EventFields):
-    """The next request does not extend the one before it, so that a provider's prompt cache is of no use from there on.
-    Not told after a compaction, an undo or a branch, which rewrite the context on purpose.
-    """
-
-    type: t.Literal["prefix_changed"]
-
-    reason: PrefixChange
-    """Why it does not."""
-
-    messages_kept: int
-    """The number of messages that are the same as before."""
+    parent: NotRequired[t.Optional[str]]
+    """The session whose agent called this one as a tool."""
 
 
 EventQuestionAsked = t.Union["EventQuestionAskedText", "EventQuestionAskedChoice", "EventQuestionAskedForm"]
@@ -1366,429 +650,14 @@ EventQuestionAsked = t.Union["EventQuestionAskedText", "EventQuestionAskedChoice
 """
 
 
-class EventQuestionAskedChoice(EventQuestionAskedFields):
-    """One of these, or several."""
-
-    kind: t.Literal["choice"]
-
-    choices: t.List[str]
-    """The choices."""
-
-    several: bool
-    """Whether an answer is a list of choices, at least one; else it is one choice."""
-
-
-class EventQuestionAskedForm(EventQuestionAskedFields):
-    """A value that a JSON schema describes."""
-
-    kind: t.Literal["form"]
-
-    schema: t.Any
-    """The schema."""
-
-
-class EventQuestionAskedText(EventQuestionAskedFields):
-    """Any text."""
-
-    kind: t.Literal["text"]
-
-
 EventQuestionEnded = t.Union["EventQuestionEndedAnswered", "EventQuestionEndedExpired", "EventQuestionEndedWithdrawn"]
 """A question was answered, expired or was withdrawn; there is exactly one end for every question.
 Durable.
 """
 
 
-class EventQuestionEndedAnswered(EventQuestionEndedFields):
-    """A person answered."""
-
-    value: t.Any
-    """The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a form."""
-
-    by: NotRequired[t.Optional[str]]
-    """The person who answered, according to the program that took the answer."""
-
-    outcome: t.Literal["answered"]
-
-
-class EventQuestionEndedExpired(EventQuestionEndedFields):
-    """No answer in time."""
-
-    outcome: t.Literal["expired"]
-
-
-class EventQuestionEndedWithdrawn(EventQuestionEndedFields):
-    """Its call ended without an answer: its run was aborted, or it asks no more."""
-
-    outcome: t.Literal["withdrawn"]
-
-
-class EventQueueUpdate(EventFields):
-    """A model call waits, or its wait is over. Reported when the wait starts, when its reason changes, and
-    when it ends; not at all without a wait.
-    """
-
-    type: t.Literal["queue_update"]
-
-    provider: str
-    """The provider to be called."""
-
-    is_summary: bool
-    """`true` for a summary, `false` for a step of the run."""
-
-    reason: QueueReason
-    """The reason for the wait; with position 0, the last one."""
-
-    position: int
-    """The call's position in the queue: 1 is next, and 0 means that the wait is over."""
-
-    waited_ms: int
-    """How long the call has waited so far, in milliseconds."""
-
-
 EventRecorded = t.Union["EventRecordedInboxCleared", "EventRecordedPin", "EventRecordedModelChange", "EventRecordedLabel", "EventRecordedNote", "EventRecordedLeafMoved", "EventRecordedSpent", "EventRecordedWholeResult", "EventRecordedCallStarted", "EventRecordedTerms", "EventRecordedTitle", "EventRecordedSessionLabel"]
 """A record without an event of its own. Durable."""
-
-
-class EventRecordedCallStarted(EventRecordedFields):
-    """The tool of a call starts, after a hook before the call had asked a person."""
-
-    kind: t.Literal["call_started"]
-
-    call_id: str
-    """The call's id."""
-
-
-class EventRecordedInboxCleared(EventRecordedFields):
-    """Input was withdrawn from the inbox before it was delivered."""
-
-    kind: t.Literal["inbox_cleared"]
-
-    items: t.List[EntryId]
-    """The entries of the input, as their `input_queued` named them."""
-
-
-class EventRecordedLabel(EventRecordedFields):
-    """An entry was given a name."""
-
-    kind: t.Literal["label"]
-
-    target: EntryId
-    """The entry."""
-
-    label: t.Optional[str]
-    """The entry's name; `None` removes it."""
-
-
-class EventRecordedLeafMoved(EventRecordedFields):
-    """The next entry starts a branch."""
-
-    kind: t.Literal["leaf_moved"]
-
-    to: t.Optional[EntryId]
-    """The entry after which the branch starts; `None` is the start of the conversation."""
-
-
-class EventRecordedModelChange(EventRecordedFields):
-    """Another model answers from here on."""
-
-    kind: t.Literal["model_change"]
-
-    provider: str
-    """The provider's name."""
-
-    model: str
-    """The model."""
-
-
-class EventRecordedNote(EventRecordedFields):
-    """A program's own record."""
-
-    kind: t.Literal["note"]
-
-    name: str
-    """The program's name for this kind of record."""
-
-    data: str
-    """The record's data, as JSON text."""
-
-
-class EventRecordedPin(EventRecordedFields):
-    """An entry was pinned or unpinned."""
-
-    kind: t.Literal["pin"]
-
-    entry: EntryId
-    """The entry."""
-
-    pinned: bool
-    """Whether every compaction keeps the entry verbatim from now on."""
-
-
-class EventRecordedSessionLabel(EventRecordedFields):
-    """One of the session's labels was set."""
-
-    kind: t.Literal["session_label"]
-
-    name: str
-    """The label's name."""
-
-    value: t.Optional[str]
-    """The label's value; `None` removes it."""
-
-
-class EventRecordedSpent(EventRecordedFields):
-    """Tokens were spent by calls other than the session's own answers."""
-
-    kind: t.Literal["spent"]
-
-    sub_agent: NotRequired[t.Optional[str]]
-    """For a sub-agent: its session. `None` for the summary of a branch, and for model calls of the
-    session whose answer is not recorded, or had no plausible usage report.
-    """
-
-    usage: Usage
-    """The usage of the calls."""
-
-    cost_microdollars: t.Optional[int]
-    """The cost of the calls, in micro-dollars; `None` if the price is unknown."""
-
-
-class EventRecordedTerms(EventRecordedFields):
-    """The terms of the new run, besides its prompt's text."""
-
-    kind: t.Literal["terms"]
-
-    output: NotRequired[t.Optional[str]]
-    """The name of the schema for the answer."""
-
-    settings: NotRequired[t.Any]
-    """The model settings of the prompt."""
-
-    cost_limit_microdollars: NotRequired[t.Optional[int]]
-    """The limit of the run's cost, in micro-dollars."""
-
-    timeout_ms: NotRequired[t.Optional[int]]
-    """The time limit of the reply, in milliseconds."""
-
-    validators: NotRequired[t.List[str]]
-    """The agent's validators for this prompt."""
-
-    again: NotRequired[t.Optional[EntryId]]
-    """The first entry of the prompt that is repeated by its idempotency key."""
-
-
-class EventRecordedTitle(EventRecordedFields):
-    """The session's title was set."""
-
-    kind: t.Literal["title"]
-
-    title: t.Optional[str]
-    """The title; `None` removes it."""
-
-
-class EventRecordedWholeResult(EventRecordedFields):
-    """The full text of a tool result that was too large for the context was kept."""
-
-    kind: t.Literal["whole_result"]
-
-    call_id: str
-    """The id of the call."""
-
-
-class EventResultsPruned(EventFields):
-    """Tool results are shortened in the model's view from here on. Durable."""
-
-    type: t.Literal["results_pruned"]
-
-    entry_id: EntryId
-    """The prune's entry."""
-
-    results: int
-    """The number of shortened results."""
-
-    tokens_saved: int
-    """How many tokens smaller the context is."""
-
-
-class EventRetry(EventFields):
-    """A model call failed and will be retried."""
-
-    type: t.Literal["retry"]
-
-    compaction: NotRequired[t.Optional[EntryId]]
-    """For a summary: the `entry_id` of its compaction's `compaction_start`. `None` for a step of the run."""
-
-    attempt: int
-    """The number of the retry, from 1."""
-
-    delay_ms: int
-    """The wait before the retry, in milliseconds."""
-
-    failure: Failure
-    """The failure that caused the retry."""
-
-
-class EventRunEnd(EventFields):
-    """The run has ended: the agent has nothing more to do for this prompt. Durable."""
-
-    type: t.Literal["run_end"]
-
-    outcome: t.Literal["completed", "aborted", "failed", "interrupted", "stopped"]
-
-    reason: NotRequired[t.Optional[str]]
-
-    failure: NotRequired[t.Optional[Failure]]
-
-    context: ContextUsage
-    """The context's size at the end, and the model's window."""
-
-
-class EventRunStart(EventFields):
-    """The agent starts to work on a prompt, or continues a resumed one. Ends with `run_end`."""
-
-    type: t.Literal["run_start"]
-
-
-class EventSessionCompacted(EventFields):
-    """A summary was installed. Durable."""
-
-    type: t.Literal["session_compacted"]
-
-    entry_id: EntryId
-    """The compaction's entry."""
-
-    tokens_saved: int
-    """How many tokens smaller the context is."""
-
-
-class EventSessionDeleted(EventFields):
-    """The session was deleted; this is its last event. Opening its id creates a new session."""
-
-    type: t.Literal["session_deleted"]
-
-
-class EventSessionFailed(EventFields):
-    """The session crashed too often. Opening it again resumes it."""
-
-    type: t.Literal["session_failed"]
-
-    reason: str
-    """The last failure."""
-
-
-class EventSessionRestarted(EventFields):
-    """The session's actor crashed and was restarted from the log."""
-
-    type: t.Literal["session_restarted"]
-
-    reason: str
-    """The actor's failure."""
-
-
-class EventStepEnd(EventFields):
-    """A step is over: its answer and the results of its calls are in the log, or its run ends during it. If
-    its agent crashes, a step has no end.
-    """
-
-    type: t.Literal["step_end"]
-
-    step: int
-    """The number of the step in the run, from 1."""
-
-
-class EventStepStart(EventFields):
-    """A step starts: one model call with its tools. Retries, after a failure or an overflow, belong to the
-    same step.
-    """
-
-    type: t.Literal["step_start"]
-
-    step: int
-    """The number of the step in the run, from 1."""
-
-    model: str
-    """The model that is called."""
-
-
-class EventToolEnd(EventFields):
-    """A tool call has ended. Its result follows as a message."""
-
-    type: t.Literal["tool_end"]
-
-    call_id: str
-    """The call's id."""
-
-    name: str
-    """The tool's name."""
-
-    status: ToolStatus
-    """How the call ended."""
-
-    duration_ms: int
-    """The call's duration, in milliseconds."""
-
-
-class EventToolStart(EventFields):
-    """A tool call starts."""
-
-    type: t.Literal["tool_start"]
-
-    call_id: str
-    """The call's id."""
-
-    name: str
-    """The tool's name."""
-
-    arguments: str
-    """The arguments, as JSON text from the model."""
-
-
-class EventToolUpdate(EventFields):
-    """A tool reports progress."""
-
-    type: t.Literal["tool_update"]
-
-    call_id: str
-    """The call's id."""
-
-    name: str
-    """The tool's name."""
-
-    line: str
-    """The progress, in one line."""
-
-
-class EventUsageUpdate(EventFields):
-    """The context's size and the bill, after a model call."""
-
-    type: t.Literal["usage_update"]
-
-    context: ContextUsage
-    """The context's size, which decides about compaction."""
-
-    context_window: NotRequired[t.Optional[int]]
-    """The model's window in tokens; absent if it is unknown."""
-
-    total_tokens: int
-    """All billed tokens of all calls of this session so far."""
-
-    cost_microdollars: int
-    """The cost of these tokens so far, in micro-dollars, as far as prices are known."""
-
-    estimated_tokens: NotRequired[int]
-    """The part of `total_tokens` that we estimated, because the provider reported no usage or an
-    impossible one. If it is not 0, the cost is partly an estimate too.
-    """
-
-
-class EventWarning(EventFields):
-    """A warning for the user."""
-
-    type: t.Literal["warning"]
-
-    message: str
-    """The warning, in one line."""
 
 
 class Exported(t.TypedDict):
@@ -2152,386 +1021,30 @@ LoggedEntry = t.Union["LoggedEntryUser", "LoggedEntryAssistant", "LoggedEntryToo
 """One entry of a log."""
 
 
-class LoggedEntryAssistant(LoggedEntryFields):
-    """An answer of the model."""
-
-    type: t.Literal["assistant"]
-
-    content: t.List[LoggedPart]
-
-    provider: str
-
-    model: str
-
-    usage: t.Optional[Usage]
-
-    stop: StopReason
-
-    stop_raw: NotRequired[t.Optional[str]]
-
-    error: t.Optional[str]
-
-
-_LoggedEntryBranchSummary = t.TypedDict("_LoggedEntryBranchSummary", {
-    # 
-    "from": "EntryId",
-})
-
-
-class LoggedEntryBranchSummary(LoggedEntryFields, _LoggedEntryBranchSummary):
-    """A summary of a branch that was left."""
-
-    type: t.Literal["branch_summary"]
-
-    summary: str
-
-    files: LoggedFiles
-
-
-class LoggedEntryChild(LoggedEntryFields):
-    """An agent that was called as a tool began, or ended (`outcome`)."""
-
-    type: t.Literal["child"]
-
-    call_id: str
-
-    name: str
-
-    session: str
-
-    started: t.Optional[EntryId]
-
-    outcome: t.Optional[RunOutcome]
-
-
-class LoggedEntryCompaction(LoggedEntryFields):
-    """The older part of the path was replaced, in the model's view."""
-
-    base: t.Optional[EntryId]
-
-    previous: t.Optional[EntryId]
-
-    first: t.Optional[EntryId]
-
-    last: t.Optional[EntryId]
-
-    first_kept: t.Optional[EntryId]
-
-    summary: str
-
-    active_request: t.Optional[str]
-
-    files: LoggedFiles
-
-    trigger: Trigger
-
-    truncated: bool
-
-    from_hook: bool
-
-    is_split_turn: bool
-
-    tokens_before: int
-
-    tokens_after: int
-
-    messages_before: int
-
-    messages_removed: int
-
-    duration_ms: int
-
-    model: str
-
-    usage: Usage
-
-    cost_microdollars: t.Optional[int]
-
-    debt: t.List[t.Tuple[EntryId, EntryId]]
-    """Ranges that have no summary yet: the first entry and the last."""
-
-    native: t.Optional[LoggedNative]
-    """The provider's own form of the summary."""
-
-    carried: Carried
-
-    recall: t.Optional[FactRecall]
-
-    type: t.Literal["compaction"]
-
-
 LoggedEntryCompactionEnded = t.Union["LoggedEntryCompactionEndedCompleted", "LoggedEntryCompactionEndedTruncated", "LoggedEntryCompactionEndedDigested", "LoggedEntryCompactionEndedPruned", "LoggedEntryCompactionEndedNothing", "LoggedEntryCompactionEndedFailed", "LoggedEntryCompactionEndedCancelled", "LoggedEntryCompactionEndedSuperseded", "LoggedEntryCompactionEndedInterrupted"]
 """A compaction ended."""
 
 
-class LoggedEntryCompactionEndedCancelled(LoggedEntryCompactionEndedFields):
-    """A hook or the user stopped it; the history is as it was."""
+class LoggedEntryFields(t.TypedDict):
+    """The fields of every `LoggedEntry`."""
 
-    outcome: t.Literal["cancelled"]
+    id: EntryId
+    """Its position."""
 
-    reason: str
-    """Why it was stopped, as a fragment of a sentence."""
+    parent: NotRequired[t.Optional[EntryId]]
+    """The entry that it follows on its path."""
 
+    at_ms: int
+    """When it was recorded, in unix milliseconds."""
 
-class LoggedEntryCompactionEndedCompleted(LoggedEntryCompactionEndedFields):
-    """A summary was installed."""
+    tokens: int
+    """Its size in the context, in tokens."""
 
-    outcome: t.Literal["completed"]
+    reasoning_tokens: NotRequired[int]
+    """As much of it as is reasoning, in tokens."""
 
-
-class LoggedEntryCompactionEndedDigested(LoggedEntryCompactionEndedFields):
-    """A digest without a model was installed: the user's words and facts, verbatim."""
-
-    outcome: t.Literal["digested"]
-
-    reason: str
-    """Why there is no summary of a model, as a fragment of a sentence."""
-
-
-class LoggedEntryCompactionEndedFailed(LoggedEntryCompactionEndedFields):
-    """It failed; the history is as it was."""
-
-    outcome: t.Literal["failed"]
-
-    reason: str
-    """Why it failed, as a fragment of a sentence."""
-
-
-class LoggedEntryCompactionEndedInterrupted(LoggedEntryCompactionEndedFields):
-    """The actor that ran it died; the history is as it was."""
-
-    outcome: t.Literal["interrupted"]
-
-
-class LoggedEntryCompactionEndedNothing(LoggedEntryCompactionEndedFields):
-    """There was nothing to compact; the history is as it was."""
-
-    outcome: t.Literal["nothing"]
-
-    reason: str
-    """Why there was nothing, as a fragment of a sentence."""
-
-
-class LoggedEntryCompactionEndedPruned(LoggedEntryCompactionEndedFields):
-    """Tool results are sent shorter, and no message was replaced."""
-
-    outcome: t.Literal["pruned"]
-
-    reason: t.Optional[str]
-    """Why no model's summary could be made, as a fragment of a sentence; `None` if none was necessary."""
-
-
-class LoggedEntryCompactionEndedSuperseded(LoggedEntryCompactionEndedFields):
-    """The path had changed when it was to be installed; the history is as it was."""
-
-    outcome: t.Literal["superseded"]
-
-
-class LoggedEntryCompactionEndedTruncated(LoggedEntryCompactionEndedFields):
-    """The oldest part was cut without a summary."""
-
-    outcome: t.Literal["truncated"]
-
-    reason: str
-    """Why there is no summary of a model, as a fragment of a sentence."""
-
-
-class LoggedEntryCompactionUndone(LoggedEntryFields):
-    """A compaction was undone."""
-
-    type: t.Literal["compaction_undone"]
-
-    compaction: EntryId
-
-
-class LoggedEntryCustom(LoggedEntryFields):
-    """A program's message to the model."""
-
-    type: t.Literal["custom"]
-
-    name: str
-
-    content: t.List[LoggedBlock]
-
-    display: bool
-
-
-_LoggedEntryHandOff = t.TypedDict("_LoggedEntryHandOff", {
-    # 
-    "from": "str",
-})
-
-
-class LoggedEntryHandOff(LoggedEntryFields, _LoggedEntryHandOff):
-    """The conversation was handed to another agent."""
-
-    type: t.Literal["hand_off"]
-
-    to: str
-
-    sees: Sees
-
-
-class LoggedEntryInbox(LoggedEntryFields):
-    """Input that arrived while the session was busy."""
-
-    type: t.Literal["inbox"]
-
-    delivery: Delivery
-
-    content: t.List[LoggedBlock]
-
-
-class LoggedEntryLabel(LoggedEntryFields):
-    """The name of an entry."""
-
-    type: t.Literal["label"]
-
-    target: EntryId
-
-    label: t.Optional[str]
-
-
-class LoggedEntryLeafMoved(LoggedEntryFields):
-    """The conversation continues from another entry."""
-
-    type: t.Literal["leaf_moved"]
-
-    to: t.Optional[EntryId]
-
-
-class LoggedEntryModelChange(LoggedEntryFields):
-    """Another model answers from this entry on."""
-
-    type: t.Literal["model_change"]
-
-    provider: str
-
-    model: str
-
-
-class LoggedEntryNote(LoggedEntryFields):
-    """A program's own record."""
-
-    type: t.Literal["note"]
-
-    name: str
-
-    data: str
-
-
-class LoggedEntryPin(LoggedEntryFields):
-    """An entry is kept by every compaction, or no longer is."""
-
-    type: t.Literal["pin"]
-
-    entry: EntryId
-
-    pinned: bool
-
-
-class LoggedEntryPrune(LoggedEntryFields):
-    """Tool results were shortened, in the model's view."""
-
-    type: t.Literal["prune"]
-
-    results: t.List[LoggedPruned]
-
-    trigger: Trigger
-
-    tokens_before: int
-
-    tokens_after: int
-
-
-class LoggedEntryQuestion(LoggedEntryFields):
-    """A question to a person."""
-
-    type: t.Literal["question"]
-
-    run: EntryId
-
-    call_id: str
-
-    tool: str
-
-    ordinal: int
-
-    asker: Asker
-
-    question: Question
-
-    expires_at_ms: t.Optional[int]
-
-
-class LoggedEntryQuestionEnded(LoggedEntryFields):
-    """A question was answered, or is no longer asked."""
-
-    type: t.Literal["question_ended"]
-
-    question: EntryId
-
-    end: QuestionEnd
-
-
-class LoggedEntryRunEnded(LoggedEntryFields):
-    """A run ended."""
-
-    type: t.Literal["run_ended"]
-
-    run: EntryId
-
-    outcome: RunOutcome
-
-    context: ContextUsage
-
-    compaction_bill: CompactionBill
-
-
-class LoggedEntryShell(LoggedEntryFields):
-    """A command that the user ran."""
-
-    type: t.Literal["shell"]
-
-    command: str
-
-    output: str
-
-    exit_code: t.Optional[int]
-
-    cancelled: bool
-
-    truncated: bool
-
-    excluded: bool
-
-
-class LoggedEntryToolResult(LoggedEntryFields):
-    """The result of a tool."""
-
-    type: t.Literal["tool_result"]
-
-    call_id: str
-
-    tool_name: str
-
-    content: t.List[LoggedBlock]
-
-    status: ToolStatus
-
-    touched: t.List[LoggedTouch]
-
-
-class LoggedEntryUser(LoggedEntryFields):
-    """A message of the user."""
-
-    type: t.Literal["user"]
-
-    content: t.List[LoggedBlock]
-
-    inbox: t.Optional[EntryId]
-
-    is_steer: bool
+    origin: NotRequired[t.Optional[str]]
+    """Its name in the file that it was imported from."""
 
 
 class LoggedFiles(t.TypedDict):
@@ -2788,31 +1301,38 @@ PendingQuestion = t.Union["PendingQuestionText", "PendingQuestionChoice", "Pendi
 """A question that waits for a person's answer: see `SessionHandle::answer`."""
 
 
-class PendingQuestionChoice(PendingQuestionFields):
-    """One of these, or several."""
+class PendingQuestionFields(t.TypedDict):
+    """The fields of every `PendingQuestion`."""
 
-    kind: t.Literal["choice"]
+    session_id: str
+    """The session that asks."""
 
-    choices: t.List[str]
-    """The choices."""
+    question_id: EntryId
+    """The question's id: its entry in the session's log."""
 
-    several: bool
-    """Whether an answer is a list of choices, at least one; else it is one choice."""
+    run: EntryId
+    """The run that waits for the answer."""
 
+    call_id: str
+    """The call that asks."""
 
-class PendingQuestionForm(PendingQuestionFields):
-    """A value that a JSON schema describes."""
+    tool: str
+    """The name of the called tool."""
 
-    kind: t.Literal["form"]
+    asker: Asker
+    """Who asks."""
 
-    schema: t.Any
-    """The schema."""
+    text: str
+    """The question, in one line or a few."""
 
+    details: NotRequired[t.Optional[str]]
+    """Information for the person who answers."""
 
-class PendingQuestionText(PendingQuestionFields):
-    """Any text."""
+    asked_at_ms: int
+    """When the question was asked, in unix milliseconds."""
 
-    kind: t.Literal["text"]
+    expires_at_ms: NotRequired[t.Optional[int]]
+    """When the question expires, in unix milliseconds; absent if it stays open as long as its call."""
 
 
 class Pinned(t.TypedDict):
@@ -2954,18 +1474,6 @@ Question = t.Union["QuestionText", "QuestionChoice", "QuestionForm"]
 """A question for a person."""
 
 
-class QuestionChoice(QuestionFields):
-    """One of these, or several."""
-
-    kind: t.Literal["choice"]
-
-    choices: t.List[str]
-    """The choices."""
-
-    several: bool
-    """Whether an answer is a list of choices, at least one; else it is one choice."""
-
-
 QuestionEnd = t.Union["QuestionEndAnswered", "QuestionEndExpired", "QuestionEndWithdrawn"]
 """How a question ended. In JSON: `outcome`, and the answer's fields where there is one."""
 
@@ -2994,19 +1502,14 @@ class QuestionEndWithdrawn(t.TypedDict):
     outcome: t.Literal["withdrawn"]
 
 
-class QuestionForm(QuestionFields):
-    """A value that a JSON schema describes."""
+class QuestionFields(t.TypedDict):
+    """The fields of every `Question`."""
 
-    kind: t.Literal["form"]
+    text: str
+    """The question, in one line or a few."""
 
-    schema: t.Any
-    """The schema."""
-
-
-class QuestionText(QuestionFields):
-    """Any text."""
-
-    kind: t.Literal["text"]
+    details: NotRequired[t.Optional[str]]
+    """Information for the person who answers."""
 
 
 class QuestionsListed(t.TypedDict):
@@ -3150,115 +1653,14 @@ Said = t.Union["SaidUser", "SaidAssistant", "SaidTool", "SaidShell", "SaidCustom
 """One message of a conversation."""
 
 
-class SaidAssistant(SaidFields):
-    """The model."""
+class SaidFields(t.TypedDict):
+    """The fields of every `Said`."""
 
-    role: t.Literal["assistant"]
+    entry_id: EntryId
+    """The message's entry."""
 
-    text: str
-    """The text."""
-
-    tool_calls: t.List[Call]
-    """The tool calls."""
-
-    model: str
-    """The model's name."""
-
-    stop: StopReason
-    """Why the answer ended."""
-
-    usage: t.Optional[Usage]
-    """The usage of the call, if the server reported it."""
-
-
-_SaidBranchSummary = t.TypedDict("_SaidBranchSummary", {
-    # The leaf of that branch.
-    "from": "EntryId",
-})
-
-
-class SaidBranchSummary(SaidFields, _SaidBranchSummary):
-    """The summary of a branch that was left."""
-
-    role: t.Literal["branch_summary"]
-
-    text: str
-    """The summary."""
-
-
-class SaidCustom(SaidFields):
-    """A program."""
-
-    role: t.Literal["custom"]
-
-    kind: str
-    """The kind of the message."""
-
-    text: str
-    """The text that the model sees."""
-
-
-class SaidShell(SaidFields):
-    """A command that the user ran."""
-
-    role: t.Literal["shell"]
-
-    command: str
-    """The command line."""
-
-    text: str
-    """The command's output."""
-
-    exit_code: t.Optional[int]
-    """The exit code; `None` if the command was killed or did not start."""
-
-
-class SaidSummary(SaidFields):
-    """A compaction: from here on, the model sees this summary instead of the older messages."""
-
-    role: t.Literal["summary"]
-
-    first: t.Optional[EntryId]
-    """The first entry that it replaces."""
-
-    last: t.Optional[EntryId]
-    """The last one."""
-
-    text: str
-    """The summary."""
-
-    tokens_before: int
-    """The context before, in tokens."""
-
-    tokens_after: int
-    """The context after, in tokens."""
-
-
-class SaidTool(SaidFields):
-    """A tool."""
-
-    role: t.Literal["tool"]
-
-    call_id: str
-    """The call that it answers."""
-
-    status: ToolStatus
-    """How the call ended."""
-
-    text: str
-    """The result."""
-
-
-class SaidUser(SaidFields):
-    """The user."""
-
-    role: t.Literal["user"]
-
-    text: str
-    """The text, without images."""
-
-    is_steer: bool
-    """Whether it joined the run in progress."""
+    at_ms: int
+    """The time in unix milliseconds."""
 
 
 class Saved(t.TypedDict):
@@ -3680,3 +2082,1601 @@ class Withdrawn(t.TypedDict):
 
     withdrawn: int
     """The number of inputs."""
+
+
+class CompactedCancelled(CompactedFields):
+    """A hook or the user stopped it; the history is as it was."""
+
+    outcome: t.Literal["cancelled"]
+
+    reason: str
+    """Why it was stopped, as a fragment of a sentence."""
+
+
+class CompactedCompleted(CompactedFields):
+    """A summary was installed."""
+
+    outcome: t.Literal["completed"]
+
+
+class CompactedDigested(CompactedFields):
+    """A digest without a model was installed: the user's words and facts, verbatim."""
+
+    outcome: t.Literal["digested"]
+
+    reason: str
+    """Why there is no summary of a model, as a fragment of a sentence."""
+
+
+class CompactedFailed(CompactedFields):
+    """It failed; the history is as it was."""
+
+    outcome: t.Literal["failed"]
+
+    reason: str
+    """Why it failed, as a fragment of a sentence."""
+
+
+class CompactedInterrupted(CompactedFields):
+    """The actor that ran it died; the history is as it was."""
+
+    outcome: t.Literal["interrupted"]
+
+
+class CompactedNothing(CompactedFields):
+    """There was nothing to compact; the history is as it was."""
+
+    outcome: t.Literal["nothing"]
+
+    reason: str
+    """Why there was nothing, as a fragment of a sentence."""
+
+
+class CompactedPruned(CompactedFields):
+    """Tool results are sent shorter, and no message was replaced."""
+
+    outcome: t.Literal["pruned"]
+
+    reason: t.Optional[str]
+    """Why no model's summary could be made, as a fragment of a sentence; `None` if none was necessary."""
+
+
+class CompactedSuperseded(CompactedFields):
+    """The path had changed when it was to be installed; the history is as it was."""
+
+    outcome: t.Literal["superseded"]
+
+
+class CompactedTruncated(CompactedFields):
+    """The oldest part was cut without a summary."""
+
+    outcome: t.Literal["truncated"]
+
+    reason: str
+    """Why there is no summary of a model, as a fragment of a sentence."""
+
+
+class CompactionDetailsCancelled(CompactionDetailsFields):
+    """A hook or the user stopped it; the history is as it was."""
+
+    outcome: t.Literal["cancelled"]
+
+    reason: str
+    """Why it was stopped, as a fragment of a sentence."""
+
+
+class CompactionDetailsCompleted(CompactionDetailsFields):
+    """A summary was installed."""
+
+    outcome: t.Literal["completed"]
+
+
+class CompactionDetailsDigested(CompactionDetailsFields):
+    """A digest without a model was installed: the user's words and facts, verbatim."""
+
+    outcome: t.Literal["digested"]
+
+    reason: str
+    """Why there is no summary of a model, as a fragment of a sentence."""
+
+
+class CompactionDetailsFailed(CompactionDetailsFields):
+    """It failed; the history is as it was."""
+
+    outcome: t.Literal["failed"]
+
+    reason: str
+    """Why it failed, as a fragment of a sentence."""
+
+
+class CompactionDetailsInterrupted(CompactionDetailsFields):
+    """The actor that ran it died; the history is as it was."""
+
+    outcome: t.Literal["interrupted"]
+
+
+class CompactionDetailsNothing(CompactionDetailsFields):
+    """There was nothing to compact; the history is as it was."""
+
+    outcome: t.Literal["nothing"]
+
+    reason: str
+    """Why there was nothing, as a fragment of a sentence."""
+
+
+class CompactionDetailsPruned(CompactionDetailsFields):
+    """Tool results are sent shorter, and no message was replaced."""
+
+    outcome: t.Literal["pruned"]
+
+    reason: t.Optional[str]
+    """Why no model's summary could be made, as a fragment of a sentence; `None` if none was necessary."""
+
+
+class CompactionDetailsSuperseded(CompactionDetailsFields):
+    """The path had changed when it was to be installed; the history is as it was."""
+
+    outcome: t.Literal["superseded"]
+
+
+class CompactionDetailsTruncated(CompactionDetailsFields):
+    """The oldest part was cut without a summary."""
+
+    outcome: t.Literal["truncated"]
+
+    reason: str
+    """Why there is no summary of a model, as a fragment of a sentence."""
+
+
+class CompactionRecordCancelled(CompactionRecordFields):
+    """A hook or the user stopped it; the history is as it was."""
+
+    outcome: t.Literal["cancelled"]
+
+    reason: str
+    """Why it was stopped, as a fragment of a sentence."""
+
+
+class CompactionRecordCompleted(CompactionRecordFields):
+    """A summary was installed."""
+
+    outcome: t.Literal["completed"]
+
+
+class CompactionRecordDigested(CompactionRecordFields):
+    """A digest without a model was installed: the user's words and facts, verbatim."""
+
+    outcome: t.Literal["digested"]
+
+    reason: str
+    """Why there is no summary of a model, as a fragment of a sentence."""
+
+
+class CompactionRecordFailed(CompactionRecordFields):
+    """It failed; the history is as it was."""
+
+    outcome: t.Literal["failed"]
+
+    reason: str
+    """Why it failed, as a fragment of a sentence."""
+
+
+class CompactionRecordInterrupted(CompactionRecordFields):
+    """The actor that ran it died; the history is as it was."""
+
+    outcome: t.Literal["interrupted"]
+
+
+class CompactionRecordNothing(CompactionRecordFields):
+    """There was nothing to compact; the history is as it was."""
+
+    outcome: t.Literal["nothing"]
+
+    reason: str
+    """Why there was nothing, as a fragment of a sentence."""
+
+
+class CompactionRecordPruned(CompactionRecordFields):
+    """Tool results are sent shorter, and no message was replaced."""
+
+    outcome: t.Literal["pruned"]
+
+    reason: t.Optional[str]
+    """Why no model's summary could be made, as a fragment of a sentence; `None` if none was necessary."""
+
+
+class CompactionRecordSuperseded(CompactionRecordFields):
+    """The path had changed when it was to be installed; the history is as it was."""
+
+    outcome: t.Literal["superseded"]
+
+
+class CompactionRecordTruncated(CompactionRecordFields):
+    """The oldest part was cut without a summary."""
+
+    outcome: t.Literal["truncated"]
+
+    reason: str
+    """Why there is no summary of a model, as a fragment of a sentence."""
+
+
+class EventChildEnd(EventFields):
+    """A sub-agent has ended; there is exactly one end for every start. Durable."""
+
+    type: t.Literal["child_end"]
+
+    started: EntryId
+    """The entry of its start."""
+
+    call_id: str
+    """The call's id."""
+
+    name: str
+    """The tool's name, which is the caller's name for the sub-agent."""
+
+    child: str
+    """The sub-agent's session."""
+
+    outcome: t.Literal["completed", "aborted", "failed", "interrupted", "stopped"]
+
+    reason: NotRequired[t.Optional[str]]
+
+    failure: NotRequired[t.Optional[Failure]]
+
+
+class EventChildStart(EventFields):
+    """A sub-agent starts to work, in a session of its own. Durable."""
+
+    type: t.Literal["child_start"]
+
+    entry_id: EntryId
+    """The event's entry, which the end names as `started`."""
+
+    call_id: str
+    """The call's id."""
+
+    name: str
+    """The tool's name, which is the caller's name for the sub-agent."""
+
+    child: str
+    """The sub-agent's session, whose events have this one as their `parent`."""
+
+
+class EventCompactionEndFields(EventFields):
+    """The fields of every `EventCompactionEnd`."""
+
+    started: NotRequired[t.Optional[EntryId]]
+    """The `entry_id` of its `compaction_start`; `None` if there was nothing to do, and so no such event."""
+
+    trigger: Trigger
+    """Why the compaction started."""
+
+    entry_id: NotRequired[t.Optional[EntryId]]
+    """The entry of the installed compaction, if one was installed."""
+
+    tokens_before: int
+    """The context's size before, in tokens."""
+
+    tokens_after: int
+    """The context's size after, in tokens; unchanged if nothing was installed."""
+
+    messages_before: int
+    """The number of messages before."""
+
+    messages_after: int
+    """The number of messages after."""
+
+    messages_removed: int
+    """The number of replaced messages."""
+
+    duration_ms: int
+    """The duration, in milliseconds."""
+
+    waited_ms: int
+    """How long a run, a caller or queued input waited for it, in milliseconds."""
+
+    prepared_ms: NotRequired[t.Optional[int]]
+    """How long it was prepared in the background before it started, in milliseconds; `None` if it was not."""
+
+    summary_usage: Usage
+    """The usage of its model calls."""
+
+    cost_microdollars: t.Optional[int]
+    """The cost of its model calls, in micro-dollars; `None` if the price is unknown."""
+
+    recall: NotRequired[t.Optional[FactRecall]]
+    """How many of the facts in what was replaced are in the new context: without the ledger (`before`), and with it
+    (`after`). `None` if nothing was replaced, or without a ledger.
+    """
+
+    type: t.Literal["compaction_end"]
+
+
+class EventCompactionNear(EventFields):
+    """The context has passed the soft threshold: a compaction is near. Told once before each."""
+
+    type: t.Literal["compaction_near"]
+
+    tokens: int
+    """The context's size, in tokens."""
+
+    compacts_at: int
+    """The size at which it will be compacted, in tokens."""
+
+
+class EventCompactionStart(EventFields):
+    """A compaction has started. Durable."""
+
+    type: t.Literal["compaction_start"]
+
+    entry_id: EntryId
+    """The event's entry, which the end names as `started`."""
+
+    trigger: Trigger
+    """Why the compaction started."""
+
+    tokens_before: int
+    """The context's size at the start, in tokens."""
+
+    messages_before: int
+    """The number of its messages."""
+
+
+class EventCompactionUndone(EventFields):
+    """A compaction, or a pruning of results, was undone. Durable."""
+
+    type: t.Literal["compaction_undone"]
+
+    compaction: EntryId
+    """The entry of the compaction or of the prune."""
+
+
+class EventFallback(EventFields):
+    """The current model has finally failed, and the run continues with another one: see
+    `Agent::fallback`.
+    """
+
+    type: t.Literal["fallback"]
+
+    provider: str
+    """The provider that is used from now on."""
+
+    model: str
+    """The model that is used from now on."""
+
+    failure: Failure
+    """The last failure of the previous model."""
+
+
+_EventHandOff = t.TypedDict("_EventHandOff", {
+    # The agent that answered before.
+    "from": "str",
+})
+
+
+class EventHandOff(EventFields, _EventHandOff):
+    """The conversation continues with another agent of the session's team. Durable."""
+
+    type: t.Literal["hand_off"]
+
+    to: str
+    """The agent that answers from here on."""
+
+    sees: Sees
+    """How much of the earlier conversation the new agent sees."""
+
+
+class EventHook(EventFields):
+    """A hook of the agent changed, refused, answered or replaced something. Hooks that only observe are not
+    reported.
+    """
+
+    type: t.Literal["hook"]
+
+    hook: HookPoint
+    """The point at which the hook was called."""
+
+    action: HookAction
+    """The hook's action."""
+
+    call_id: NotRequired[t.Optional[str]]
+    """The id of the tool call, if it concerns one."""
+
+    name: NotRequired[t.Optional[str]]
+    """The name of the tool, if it concerns one."""
+
+    detail: NotRequired[t.Optional[str]]
+    """The changed arguments as JSON text, or why something was refused or withheld."""
+
+
+class EventInputQueued(EventFields):
+    """Input waits for the current run. Durable."""
+
+    type: t.Literal["input_queued"]
+
+    entry_id: EntryId
+    """The input's entry."""
+
+    delivery: Delivery
+    """When the input will join the conversation."""
+
+
+class EventInstructionsChanged(EventFields):
+    """The agent's instructions differ from those of the session's previous run. They apply to this whole
+    run.
+    """
+
+    type: t.Literal["instructions_changed"]
+
+    text: str
+    """The instructions."""
+
+    tokens: int
+    """Their size, in estimated tokens."""
+
+
+class EventMessageDelta(EventFields):
+    """More of the model's answer."""
+
+    type: t.Literal["message_delta"]
+
+    delta: Delta
+    """The new piece of the answer."""
+
+
+class EventMessageDiscarded(EventFields):
+    """The model call failed during the answer: its output since `message_start` is void, joins no
+    conversation, and is not sent back.
+    """
+
+    type: t.Literal["message_discarded"]
+
+
+class EventMessageEnd(EventFields):
+    """A message joined the conversation. Durable."""
+
+    type: t.Literal["message_end"]
+
+    entry_id: EntryId
+    """The message's entry."""
+
+    message: MessageView
+    """The message."""
+
+    queued: NotRequired[t.Optional[EntryId]]
+    """The entry of its `input_queued`, if it was queued."""
+
+
+class EventMessageStart(EventFields):
+    """The model starts to answer."""
+
+    type: t.Literal["message_start"]
+
+
+class EventOverflowDetected(EventFields):
+    """The provider truncated the context silently."""
+
+    type: t.Literal["overflow_detected"]
+
+
+class EventPrefixChanged(EventFields):
+    """The next request does not extend the one before it, so that a provider's prompt cache is of no use from there on.
+    Not told after a compaction, an undo or a branch, which rewrite the context on purpose.
+    """
+
+    type: t.Literal["prefix_changed"]
+
+    reason: PrefixChange
+    """Why it does not."""
+
+    messages_kept: int
+    """The number of messages that are the same as before."""
+
+
+class EventQuestionAskedFields(EventFields):
+    """The fields of every `EventQuestionAsked`."""
+
+    type: t.Literal["question_asked"]
+
+    entry_id: EntryId
+    """The question's id: its entry."""
+
+    call_id: str
+    """The call's id."""
+
+    tool: str
+    """The name of the called tool."""
+
+    asker: Asker
+    """Who asks."""
+
+    text: str
+    """The question, in one line or a few."""
+
+    details: NotRequired[t.Optional[str]]
+    """Information for the person who answers."""
+
+    expires_at_ms: NotRequired[t.Optional[int]]
+    """When the question expires, in unix milliseconds; absent if it stays open as long as its call."""
+
+
+class EventQuestionEndedFields(EventFields):
+    """The fields of every `EventQuestionEnded`."""
+
+    type: t.Literal["question_ended"]
+
+    question: EntryId
+    """The question's id."""
+
+
+class EventQueueUpdate(EventFields):
+    """A model call waits, or its wait is over. Reported when the wait starts, when its reason changes, and
+    when it ends; not at all without a wait.
+    """
+
+    type: t.Literal["queue_update"]
+
+    provider: str
+    """The provider to be called."""
+
+    is_summary: bool
+    """`true` for a summary, `false` for a step of the run."""
+
+    reason: QueueReason
+    """The reason for the wait; with position 0, the last one."""
+
+    position: int
+    """The call's position in the queue: 1 is next, and 0 means that the wait is over."""
+
+    waited_ms: int
+    """How long the call has waited so far, in milliseconds."""
+
+
+class EventRecordedFields(EventFields):
+    """The fields of every `EventRecorded`."""
+
+    type: t.Literal["recorded"]
+
+    entry_id: EntryId
+    """The record's entry."""
+
+
+class EventResultsPruned(EventFields):
+    """Tool results are shortened in the model's view from here on. Durable."""
+
+    type: t.Literal["results_pruned"]
+
+    entry_id: EntryId
+    """The prune's entry."""
+
+    results: int
+    """The number of shortened results."""
+
+    tokens_saved: int
+    """How many tokens smaller the context is."""
+
+
+class EventRetry(EventFields):
+    """A model call failed and will be retried."""
+
+    type: t.Literal["retry"]
+
+    compaction: NotRequired[t.Optional[EntryId]]
+    """For a summary: the `entry_id` of its compaction's `compaction_start`. `None` for a step of the run."""
+
+    attempt: int
+    """The number of the retry, from 1."""
+
+    delay_ms: int
+    """The wait before the retry, in milliseconds."""
+
+    failure: Failure
+    """The failure that caused the retry."""
+
+
+class EventRunEnd(EventFields):
+    """The run has ended: the agent has nothing more to do for this prompt. Durable."""
+
+    type: t.Literal["run_end"]
+
+    outcome: t.Literal["completed", "aborted", "failed", "interrupted", "stopped"]
+
+    reason: NotRequired[t.Optional[str]]
+
+    failure: NotRequired[t.Optional[Failure]]
+
+    context: ContextUsage
+    """The context's size at the end, and the model's window."""
+
+
+class EventRunStart(EventFields):
+    """The agent starts to work on a prompt, or continues a resumed one. Ends with `run_end`."""
+
+    type: t.Literal["run_start"]
+
+
+class EventSessionCompacted(EventFields):
+    """A summary was installed. Durable."""
+
+    type: t.Literal["session_compacted"]
+
+    entry_id: EntryId
+    """The compaction's entry."""
+
+    tokens_saved: int
+    """How many tokens smaller the context is."""
+
+
+class EventSessionDeleted(EventFields):
+    """The session was deleted; this is its last event. Opening its id creates a new session."""
+
+    type: t.Literal["session_deleted"]
+
+
+class EventSessionFailed(EventFields):
+    """The session crashed too often. Opening it again resumes it."""
+
+    type: t.Literal["session_failed"]
+
+    reason: str
+    """The last failure."""
+
+
+class EventSessionRestarted(EventFields):
+    """The session's actor crashed and was restarted from the log."""
+
+    type: t.Literal["session_restarted"]
+
+    reason: str
+    """The actor's failure."""
+
+
+class EventStepEnd(EventFields):
+    """A step is over: its answer and the results of its calls are in the log, or its run ends during it. If
+    its agent crashes, a step has no end.
+    """
+
+    type: t.Literal["step_end"]
+
+    step: int
+    """The number of the step in the run, from 1."""
+
+
+class EventStepStart(EventFields):
+    """A step starts: one model call with its tools. Retries, after a failure or an overflow, belong to the
+    same step.
+    """
+
+    type: t.Literal["step_start"]
+
+    step: int
+    """The number of the step in the run, from 1."""
+
+    model: str
+    """The model that is called."""
+
+
+class EventToolEnd(EventFields):
+    """A tool call has ended. Its result follows as a message."""
+
+    type: t.Literal["tool_end"]
+
+    call_id: str
+    """The call's id."""
+
+    name: str
+    """The tool's name."""
+
+    status: ToolStatus
+    """How the call ended."""
+
+    duration_ms: int
+    """The call's duration, in milliseconds."""
+
+
+class EventToolStart(EventFields):
+    """A tool call starts."""
+
+    type: t.Literal["tool_start"]
+
+    call_id: str
+    """The call's id."""
+
+    name: str
+    """The tool's name."""
+
+    arguments: str
+    """The arguments, as JSON text from the model."""
+
+
+class EventToolUpdate(EventFields):
+    """A tool reports progress."""
+
+    type: t.Literal["tool_update"]
+
+    call_id: str
+    """The call's id."""
+
+    name: str
+    """The tool's name."""
+
+    line: str
+    """The progress, in one line."""
+
+
+class EventUsageUpdate(EventFields):
+    """The context's size and the bill, after a model call."""
+
+    type: t.Literal["usage_update"]
+
+    context: ContextUsage
+    """The context's size, which decides about compaction."""
+
+    context_window: NotRequired[t.Optional[int]]
+    """The model's window in tokens; absent if it is unknown."""
+
+    total_tokens: int
+    """All billed tokens of all calls of this session so far."""
+
+    cost_microdollars: int
+    """The cost of these tokens so far, in micro-dollars, as far as prices are known."""
+
+    estimated_tokens: NotRequired[int]
+    """The part of `total_tokens` that we estimated, because the provider reported no usage or an
+    impossible one. If it is not 0, the cost is partly an estimate too.
+    """
+
+
+class EventWarning(EventFields):
+    """A warning for the user."""
+
+    type: t.Literal["warning"]
+
+    message: str
+    """The warning, in one line."""
+
+
+class LoggedEntryAssistant(LoggedEntryFields):
+    """An answer of the model."""
+
+    type: t.Literal["assistant"]
+
+    content: t.List[LoggedPart]
+
+    provider: str
+
+    model: str
+
+    usage: t.Optional[Usage]
+
+    stop: StopReason
+
+    stop_raw: NotRequired[t.Optional[str]]
+
+    error: t.Optional[str]
+
+
+_LoggedEntryBranchSummary = t.TypedDict("_LoggedEntryBranchSummary", {
+    # 
+    "from": "EntryId",
+})
+
+
+class LoggedEntryBranchSummary(LoggedEntryFields, _LoggedEntryBranchSummary):
+    """A summary of a branch that was left."""
+
+    type: t.Literal["branch_summary"]
+
+    summary: str
+
+    files: LoggedFiles
+
+
+class LoggedEntryChild(LoggedEntryFields):
+    """An agent that was called as a tool began, or ended (`outcome`)."""
+
+    type: t.Literal["child"]
+
+    call_id: str
+
+    name: str
+
+    session: str
+
+    started: t.Optional[EntryId]
+
+    outcome: t.Optional[RunOutcome]
+
+
+class LoggedEntryCompaction(LoggedEntryFields):
+    """The older part of the path was replaced, in the model's view."""
+
+    base: t.Optional[EntryId]
+
+    previous: t.Optional[EntryId]
+
+    first: t.Optional[EntryId]
+
+    last: t.Optional[EntryId]
+
+    first_kept: t.Optional[EntryId]
+
+    summary: str
+
+    active_request: t.Optional[str]
+
+    files: LoggedFiles
+
+    trigger: Trigger
+
+    truncated: bool
+
+    from_hook: bool
+
+    is_split_turn: bool
+
+    tokens_before: int
+
+    tokens_after: int
+
+    messages_before: int
+
+    messages_removed: int
+
+    duration_ms: int
+
+    model: str
+
+    usage: Usage
+
+    cost_microdollars: t.Optional[int]
+
+    debt: t.List[t.Tuple[EntryId, EntryId]]
+    """Ranges that have no summary yet: the first entry and the last."""
+
+    native: t.Optional[LoggedNative]
+    """The provider's own form of the summary."""
+
+    carried: Carried
+
+    recall: t.Optional[FactRecall]
+
+    type: t.Literal["compaction"]
+
+
+class LoggedEntryCompactionEndedFields(LoggedEntryFields):
+    """The fields of every `LoggedEntryCompactionEnded`."""
+
+    type: t.Literal["compaction_ended"]
+
+    started: EntryId
+
+    trigger: Trigger
+
+    entry: t.Optional[EntryId]
+
+    tokens_before: int
+
+    tokens_after: int
+
+    messages_before: int
+
+    messages_after: int
+
+    messages_removed: int
+
+    duration_ms: int
+
+    waited_ms: int
+
+    prepared_ms: t.Optional[int]
+
+    summary_usage: Usage
+
+    cost_microdollars: t.Optional[int]
+
+    recall: t.Optional[FactRecall]
+
+
+class LoggedEntryCompactionUndone(LoggedEntryFields):
+    """A compaction was undone."""
+
+    type: t.Literal["compaction_undone"]
+
+    compaction: EntryId
+
+
+class LoggedEntryCustom(LoggedEntryFields):
+    """A program's message to the model."""
+
+    type: t.Literal["custom"]
+
+    name: str
+
+    content: t.List[LoggedBlock]
+
+    display: bool
+
+
+_LoggedEntryHandOff = t.TypedDict("_LoggedEntryHandOff", {
+    # 
+    "from": "str",
+})
+
+
+class LoggedEntryHandOff(LoggedEntryFields, _LoggedEntryHandOff):
+    """The conversation was handed to another agent."""
+
+    type: t.Literal["hand_off"]
+
+    to: str
+
+    sees: Sees
+
+
+class LoggedEntryInbox(LoggedEntryFields):
+    """Input that arrived while the session was busy."""
+
+    type: t.Literal["inbox"]
+
+    delivery: Delivery
+
+    content: t.List[LoggedBlock]
+
+
+class LoggedEntryLabel(LoggedEntryFields):
+    """The name of an entry."""
+
+    type: t.Literal["label"]
+
+    target: EntryId
+
+    label: t.Optional[str]
+
+
+class LoggedEntryLeafMoved(LoggedEntryFields):
+    """The conversation continues from another entry."""
+
+    type: t.Literal["leaf_moved"]
+
+    to: t.Optional[EntryId]
+
+
+class LoggedEntryModelChange(LoggedEntryFields):
+    """Another model answers from this entry on."""
+
+    type: t.Literal["model_change"]
+
+    provider: str
+
+    model: str
+
+
+class LoggedEntryNote(LoggedEntryFields):
+    """A program's own record."""
+
+    type: t.Literal["note"]
+
+    name: str
+
+    data: str
+
+
+class LoggedEntryPin(LoggedEntryFields):
+    """An entry is kept by every compaction, or no longer is."""
+
+    type: t.Literal["pin"]
+
+    entry: EntryId
+
+    pinned: bool
+
+
+class LoggedEntryPrune(LoggedEntryFields):
+    """Tool results were shortened, in the model's view."""
+
+    type: t.Literal["prune"]
+
+    results: t.List[LoggedPruned]
+
+    trigger: Trigger
+
+    tokens_before: int
+
+    tokens_after: int
+
+
+class LoggedEntryQuestion(LoggedEntryFields):
+    """A question to a person."""
+
+    type: t.Literal["question"]
+
+    run: EntryId
+
+    call_id: str
+
+    tool: str
+
+    ordinal: int
+
+    asker: Asker
+
+    question: Question
+
+    expires_at_ms: t.Optional[int]
+
+
+class LoggedEntryQuestionEnded(LoggedEntryFields):
+    """A question was answered, or is no longer asked."""
+
+    type: t.Literal["question_ended"]
+
+    question: EntryId
+
+    end: QuestionEnd
+
+
+class LoggedEntryRunEnded(LoggedEntryFields):
+    """A run ended."""
+
+    type: t.Literal["run_ended"]
+
+    run: EntryId
+
+    outcome: RunOutcome
+
+    context: ContextUsage
+
+    compaction_bill: CompactionBill
+
+
+class LoggedEntryShell(LoggedEntryFields):
+    """A command that the user ran."""
+
+    type: t.Literal["shell"]
+
+    command: str
+
+    output: str
+
+    exit_code: t.Optional[int]
+
+    cancelled: bool
+
+    truncated: bool
+
+    excluded: bool
+
+
+class LoggedEntryToolResult(LoggedEntryFields):
+    """The result of a tool."""
+
+    type: t.Literal["tool_result"]
+
+    call_id: str
+
+    tool_name: str
+
+    content: t.List[LoggedBlock]
+
+    status: ToolStatus
+
+    touched: t.List[LoggedTouch]
+
+
+class LoggedEntryUser(LoggedEntryFields):
+    """A message of the user."""
+
+    type: t.Literal["user"]
+
+    content: t.List[LoggedBlock]
+
+    inbox: t.Optional[EntryId]
+
+    is_steer: bool
+
+
+class PendingQuestionChoice(PendingQuestionFields):
+    """One of these, or several."""
+
+    kind: t.Literal["choice"]
+
+    choices: t.List[str]
+    """The choices."""
+
+    several: bool
+    """Whether an answer is a list of choices, at least one; else it is one choice."""
+
+
+class PendingQuestionForm(PendingQuestionFields):
+    """A value that a JSON schema describes."""
+
+    kind: t.Literal["form"]
+
+    schema: t.Any
+    """The schema."""
+
+
+class PendingQuestionText(PendingQuestionFields):
+    """Any text."""
+
+    kind: t.Literal["text"]
+
+
+class QuestionChoice(QuestionFields):
+    """One of these, or several."""
+
+    kind: t.Literal["choice"]
+
+    choices: t.List[str]
+    """The choices."""
+
+    several: bool
+    """Whether an answer is a list of choices, at least one; else it is one choice."""
+
+
+class QuestionForm(QuestionFields):
+    """A value that a JSON schema describes."""
+
+    kind: t.Literal["form"]
+
+    schema: t.Any
+    """The schema."""
+
+
+class QuestionText(QuestionFields):
+    """Any text."""
+
+    kind: t.Literal["text"]
+
+
+class SaidAssistant(SaidFields):
+    """The model."""
+
+    role: t.Literal["assistant"]
+
+    text: str
+    """The text."""
+
+    tool_calls: t.List[Call]
+    """The tool calls."""
+
+    model: str
+    """The model's name."""
+
+    stop: StopReason
+    """Why the answer ended."""
+
+    usage: t.Optional[Usage]
+    """The usage of the call, if the server reported it."""
+
+
+_SaidBranchSummary = t.TypedDict("_SaidBranchSummary", {
+    # The leaf of that branch.
+    "from": "EntryId",
+})
+
+
+class SaidBranchSummary(SaidFields, _SaidBranchSummary):
+    """The summary of a branch that was left."""
+
+    role: t.Literal["branch_summary"]
+
+    text: str
+    """The summary."""
+
+
+class SaidCustom(SaidFields):
+    """A program."""
+
+    role: t.Literal["custom"]
+
+    kind: str
+    """The kind of the message."""
+
+    text: str
+    """The text that the model sees."""
+
+
+class SaidShell(SaidFields):
+    """A command that the user ran."""
+
+    role: t.Literal["shell"]
+
+    command: str
+    """The command line."""
+
+    text: str
+    """The command's output."""
+
+    exit_code: t.Optional[int]
+    """The exit code; `None` if the command was killed or did not start."""
+
+
+class SaidSummary(SaidFields):
+    """A compaction: from here on, the model sees this summary instead of the older messages."""
+
+    role: t.Literal["summary"]
+
+    first: t.Optional[EntryId]
+    """The first entry that it replaces."""
+
+    last: t.Optional[EntryId]
+    """The last one."""
+
+    text: str
+    """The summary."""
+
+    tokens_before: int
+    """The context before, in tokens."""
+
+    tokens_after: int
+    """The context after, in tokens."""
+
+
+class SaidTool(SaidFields):
+    """A tool."""
+
+    role: t.Literal["tool"]
+
+    call_id: str
+    """The call that it answers."""
+
+    status: ToolStatus
+    """How the call ended."""
+
+    text: str
+    """The result."""
+
+
+class SaidUser(SaidFields):
+    """The user."""
+
+    role: t.Literal["user"]
+
+    text: str
+    """The text, without images."""
+
+    is_steer: bool
+    """Whether it joined the run in progress."""
+
+
+class EventCompactionEndCancelled(EventCompactionEndFields):
+    """A hook or the user stopped it; the history is as it was."""
+
+    outcome: t.Literal["cancelled"]
+
+    reason: str
+    """Why it was stopped, as a fragment of a sentence."""
+
+
+class EventCompactionEndCompleted(EventCompactionEndFields):
+    """A summary was installed."""
+
+    outcome: t.Literal["completed"]
+
+
+class EventCompactionEndDigested(EventCompactionEndFields):
+    """A digest without a model was installed: the user's words and facts, verbatim."""
+
+    outcome: t.Literal["digested"]
+
+    reason: str
+    """Why there is no summary of a model, as a fragment of a sentence."""
+
+
+class EventCompactionEndFailed(EventCompactionEndFields):
+    """It failed; the history is as it was."""
+
+    outcome: t.Literal["failed"]
+
+    reason: str
+    """Why it failed, as a fragment of a sentence."""
+
+
+class EventCompactionEndInterrupted(EventCompactionEndFields):
+    """The actor that ran it died; the history is as it was."""
+
+    outcome: t.Literal["interrupted"]
+
+
+class EventCompactionEndNothing(EventCompactionEndFields):
+    """There was nothing to compact; the history is as it was."""
+
+    outcome: t.Literal["nothing"]
+
+    reason: str
+    """Why there was nothing, as a fragment of a sentence."""
+
+
+class EventCompactionEndPruned(EventCompactionEndFields):
+    """Tool results are sent shorter, and no message was replaced."""
+
+    outcome: t.Literal["pruned"]
+
+    reason: t.Optional[str]
+    """Why no model's summary could be made, as a fragment of a sentence; `None` if none was necessary."""
+
+
+class EventCompactionEndSuperseded(EventCompactionEndFields):
+    """The path had changed when it was to be installed; the history is as it was."""
+
+    outcome: t.Literal["superseded"]
+
+
+class EventCompactionEndTruncated(EventCompactionEndFields):
+    """The oldest part was cut without a summary."""
+
+    outcome: t.Literal["truncated"]
+
+    reason: str
+    """Why there is no summary of a model, as a fragment of a sentence."""
+
+
+class EventQuestionAskedChoice(EventQuestionAskedFields):
+    """One of these, or several."""
+
+    kind: t.Literal["choice"]
+
+    choices: t.List[str]
+    """The choices."""
+
+    several: bool
+    """Whether an answer is a list of choices, at least one; else it is one choice."""
+
+
+class EventQuestionAskedForm(EventQuestionAskedFields):
+    """A value that a JSON schema describes."""
+
+    kind: t.Literal["form"]
+
+    schema: t.Any
+    """The schema."""
+
+
+class EventQuestionAskedText(EventQuestionAskedFields):
+    """Any text."""
+
+    kind: t.Literal["text"]
+
+
+class EventQuestionEndedAnswered(EventQuestionEndedFields):
+    """A person answered."""
+
+    value: t.Any
+    """The value: a string for a text or a choice, a list of strings for several choices, what the schema says for a form."""
+
+    by: NotRequired[t.Optional[str]]
+    """The person who answered, according to the program that took the answer."""
+
+    outcome: t.Literal["answered"]
+
+
+class EventQuestionEndedExpired(EventQuestionEndedFields):
+    """No answer in time."""
+
+    outcome: t.Literal["expired"]
+
+
+class EventQuestionEndedWithdrawn(EventQuestionEndedFields):
+    """Its call ended without an answer: its run was aborted, or it asks no more."""
+
+    outcome: t.Literal["withdrawn"]
+
+
+class EventRecordedCallStarted(EventRecordedFields):
+    """The tool of a call starts, after a hook before the call had asked a person."""
+
+    kind: t.Literal["call_started"]
+
+    call_id: str
+    """The call's id."""
+
+
+class EventRecordedInboxCleared(EventRecordedFields):
+    """Input was withdrawn from the inbox before it was delivered."""
+
+    kind: t.Literal["inbox_cleared"]
+
+    items: t.List[EntryId]
+    """The entries of the input, as their `input_queued` named them."""
+
+
+class EventRecordedLabel(EventRecordedFields):
+    """An entry was given a name."""
+
+    kind: t.Literal["label"]
+
+    target: EntryId
+    """The entry."""
+
+    label: t.Optional[str]
+    """The entry's name; `None` removes it."""
+
+
+class EventRecordedLeafMoved(EventRecordedFields):
+    """The next entry starts a branch."""
+
+    kind: t.Literal["leaf_moved"]
+
+    to: t.Optional[EntryId]
+    """The entry after which the branch starts; `None` is the start of the conversation."""
+
+
+class EventRecordedModelChange(EventRecordedFields):
+    """Another model answers from here on."""
+
+    kind: t.Literal["model_change"]
+
+    provider: str
+    """The provider's name."""
+
+    model: str
+    """The model."""
+
+
+class EventRecordedNote(EventRecordedFields):
+    """A program's own record."""
+
+    kind: t.Literal["note"]
+
+    name: str
+    """The program's name for this kind of record."""
+
+    data: str
+    """The record's data, as JSON text."""
+
+
+class EventRecordedPin(EventRecordedFields):
+    """An entry was pinned or unpinned."""
+
+    kind: t.Literal["pin"]
+
+    entry: EntryId
+    """The entry."""
+
+    pinned: bool
+    """Whether every compaction keeps the entry verbatim from now on."""
+
+
+class EventRecordedSessionLabel(EventRecordedFields):
+    """One of the session's labels was set."""
+
+    kind: t.Literal["session_label"]
+
+    name: str
+    """The label's name."""
+
+    value: t.Optional[str]
+    """The label's value; `None` removes it."""
+
+
+class EventRecordedSpent(EventRecordedFields):
+    """Tokens were spent by calls other than the session's own answers."""
+
+    kind: t.Literal["spent"]
+
+    sub_agent: NotRequired[t.Optional[str]]
+    """For a sub-agent: its session. `None` for the summary of a branch, and for model calls of the
+    session whose answer is not recorded, or had no plausible usage report.
+    """
+
+    usage: Usage
+    """The usage of the calls."""
+
+    cost_microdollars: t.Optional[int]
+    """The cost of the calls, in micro-dollars; `None` if the price is unknown."""
+
+
+class EventRecordedTerms(EventRecordedFields):
+    """The terms of the new run, besides its prompt's text."""
+
+    kind: t.Literal["terms"]
+
+    output: NotRequired[t.Optional[str]]
+    """The name of the schema for the answer."""
+
+    settings: NotRequired[t.Any]
+    """The model settings of the prompt."""
+
+    cost_limit_microdollars: NotRequired[t.Optional[int]]
+    """The limit of the run's cost, in micro-dollars."""
+
+    timeout_ms: NotRequired[t.Optional[int]]
+    """The time limit of the reply, in milliseconds."""
+
+    validators: NotRequired[t.List[str]]
+    """The agent's validators for this prompt."""
+
+    again: NotRequired[t.Optional[EntryId]]
+    """The first entry of the prompt that is repeated by its idempotency key."""
+
+
+class EventRecordedTitle(EventRecordedFields):
+    """The session's title was set."""
+
+    kind: t.Literal["title"]
+
+    title: t.Optional[str]
+    """The title; `None` removes it."""
+
+
+class EventRecordedWholeResult(EventRecordedFields):
+    """The full text of a tool result that was too large for the context was kept."""
+
+    kind: t.Literal["whole_result"]
+
+    call_id: str
+    """The id of the call."""
+
+
+class LoggedEntryCompactionEndedCancelled(LoggedEntryCompactionEndedFields):
+    """A hook or the user stopped it; the history is as it was."""
+
+    outcome: t.Literal["cancelled"]
+
+    reason: str
+    """Why it was stopped, as a fragment of a sentence."""
+
+
+class LoggedEntryCompactionEndedCompleted(LoggedEntryCompactionEndedFields):
+    """A summary was installed."""
+
+    outcome: t.Literal["completed"]
+
+
+class LoggedEntryCompactionEndedDigested(LoggedEntryCompactionEndedFields):
+    """A digest without a model was installed: the user's words and facts, verbatim."""
+
+    outcome: t.Literal["digested"]
+
+    reason: str
+    """Why there is no summary of a model, as a fragment of a sentence."""
+
+
+class LoggedEntryCompactionEndedFailed(LoggedEntryCompactionEndedFields):
+    """It failed; the history is as it was."""
+
+    outcome: t.Literal["failed"]
+
+    reason: str
+    """Why it failed, as a fragment of a sentence."""
+
+
+class LoggedEntryCompactionEndedInterrupted(LoggedEntryCompactionEndedFields):
+    """The actor that ran it died; the history is as it was."""
+
+    outcome: t.Literal["interrupted"]
+
+
+class LoggedEntryCompactionEndedNothing(LoggedEntryCompactionEndedFields):
+    """There was nothing to compact; the history is as it was."""
+
+    outcome: t.Literal["nothing"]
+
+    reason: str
+    """Why there was nothing, as a fragment of a sentence."""
+
+
+class LoggedEntryCompactionEndedPruned(LoggedEntryCompactionEndedFields):
+    """Tool results are sent shorter, and no message was replaced."""
+
+    outcome: t.Literal["pruned"]
+
+    reason: t.Optional[str]
+    """Why no model's summary could be made, as a fragment of a sentence; `None` if none was necessary."""
+
+
+class LoggedEntryCompactionEndedSuperseded(LoggedEntryCompactionEndedFields):
+    """The path had changed when it was to be installed; the history is as it was."""
+
+    outcome: t.Literal["superseded"]
+
+
+class LoggedEntryCompactionEndedTruncated(LoggedEntryCompactionEndedFields):
+    """The oldest part was cut without a summary."""
+
+    outcome: t.Literal["truncated"]
+
+    reason: str
+    """Why there is no summary of a model, as a fragment of a sentence."""

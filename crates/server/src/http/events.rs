@@ -157,7 +157,7 @@ pub(super) fn of_work(
     connection: &Arc<Connection>,
     place: Option<OwnedSemaphorePermit>,
 ) -> Response {
-    let first = named("accepted", &work.accepted);
+    let first = format!("id: {}\n{}", follow.position(), named("accepted", &work.accepted));
     respond(shared, Streamed::new(first, follow, Some(work)), connection, place)
 }
 

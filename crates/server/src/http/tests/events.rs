@@ -386,6 +386,8 @@ async fn a_prompt_that_is_sent_again_streams_what_its_client_missed() {
     for seen in 1..=3 {
         // The first one runs; the others find its reply.
         let mut reader = Reader::of(stream(Some("0")).await);
+        let accepted = reader.next().await.unwrap();
+        assert_eq!((accepted.name.as_deref(), accepted.id.as_deref()), (Some("accepted"), Some("0")));
         let mut numbers = Vec::new();
         while numbers.len() < seen {
             let told = reader.next().await.unwrap();
