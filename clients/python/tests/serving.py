@@ -19,7 +19,8 @@ BINARY = os.environ.get("GREENROOM_BINARY") or str(ROOT / "target" / "debug" / "
 class Server:
     """A server with a store and a workspace of its own, which can be killed and started again at the same address."""
 
-    def __init__(self) -> None:
+    def __init__(self, *flags: str) -> None:
+        self._flags = flags
         self._dir = tempfile.TemporaryDirectory(prefix="greenroom-client-")
         self.data = os.path.join(self._dir.name, "data")
         self.workspace = os.path.join(self._dir.name, "workspace")
@@ -32,7 +33,7 @@ class Server:
     def start(self) -> None:
         known = ("PATH", "HOME", "TMPDIR")
         self._process = subprocess.Popen(
-            [BINARY, "serve", "--simulate", "--data-dir", self.data, "--listen", self.address, "--wait-for-store", "20"],
+            [BINARY, "serve", "--simulate", "--data-dir", self.data, "--listen", self.address, *self._flags],
             cwd=self.workspace,
             env={name: os.environ[name] for name in known if name in os.environ},
             stdout=subprocess.PIPE,
@@ -97,7 +98,7 @@ class Scripted:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self) -> None:
         self._server.shutdown()

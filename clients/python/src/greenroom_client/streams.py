@@ -78,7 +78,7 @@ class _Stream:
         self.position: t.Optional[str] = None
         """The position behind the last event that was returned, at which another stream can continue (`after`)."""
 
-    def _read(self) -> t.Generator[StreamItem, None, None]:
+    def _followed(self) -> t.Iterator[StreamItem]:
         raise NotImplementedError
 
     def _open(self, verb: str, query: Params, body: t.Optional[Params]) -> t.Iterator[_Message]:
@@ -89,18 +89,28 @@ class _Stream:
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            try:
-                # Wakes a thread that reads.
-                if connection.sock is not None:
-                    connection.sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             connection.close()
 
     def close(self) -> None:
-        """Ends the stream. What the server does for it continues."""
+        """Ends the stream, also while another thread reads it. What the server does for it continues."""
         self._is_closed = True
-        self._disconnect()
+        connection = self._connection
+        try:
+            if connection is not None and connection.sock is not None:
+                connection.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        try:
+            self._items.close()
+        except ValueError:
+            # Another thread is in it, and notices the end.
+            pass
+
+    def _read(self) -> t.Generator[StreamItem, None, None]:
+        try:
+            yield from self._followed()
+        finally:
+            self._disconnect()
 
     def __iter__(self) -> t.Iterator[StreamItem]:
         return self
@@ -126,7 +136,7 @@ class EventStream(_Stream):
         self._query = {name: value for name, value in query.items() if name != "after"}
         self.position = query.get("after")
 
-    def _read(self) -> t.Generator[StreamItem, None, None]:
+    def _followed(self) -> t.Iterator[StreamItem]:
         patience = Patience(self._transport.retries)
         while not self._is_closed:
             lost: t.Optional[GreenroomError] = None
@@ -176,7 +186,7 @@ class WorkStream(_Stream, t.Generic[Outcome]):
             raise GreenroomError("the stream was closed before the outcome")
         return self._outcome[0]
 
-    def _read(self) -> t.Generator[StreamItem, None, None]:
+    def _followed(self) -> t.Iterator[StreamItem]:
         patience = Patience(self._transport.retries)
         while not self._is_closed:
             try:
@@ -187,7 +197,6 @@ class WorkStream(_Stream, t.Generic[Outcome]):
                         raise ApiError.of(json.loads(message.data))
                     if message.name == "result":
                         self._outcome.append(json.loads(message.data))
-                        self._disconnect()
                         return
                     if message.name == "accepted":
                         self.accepted = json.loads(message.data)
