@@ -74,10 +74,10 @@ export class EventStream extends Stream {
   readonly #query: object;
   readonly #options: RequestOptions;
 
-  constructor(transport: Transport, target: string, query: { after?: string | null }, options: RequestOptions) {
+  constructor(transport: Transport, target: string, query: { after?: string }, options: RequestOptions) {
     super();
     const { after, ...others } = query;
-    this.position = after ?? undefined;
+    this.position = after;
     this.#transport = transport;
     this.#target = target;
     this.#query = others;
