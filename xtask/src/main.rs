@@ -23,6 +23,7 @@ const HELP: &str = "\
 cargo xtask ci [--only STEP]... [--skip STEP]...   run all checks, or some of them
 cargo xtask steps                                  list the checks
 cargo xtask clients                                write the generated part of clients/ from docs/schema/openapi.json
+cargo xtask fuzz-http [--seconds N]                send random requests to all routes (120), with schemathesis
 cargo xtask simulate --seed N                      run one simulated life and print its trace
 cargo xtask simulate --runs N [--from N]           run many simulated lives
 cargo xtask kills [--runs N]                       kill a real process N times (2,000)
@@ -54,6 +55,7 @@ fn dispatch(arguments: Vec<String>) -> Result<()> {
         Some("mutations") => simulate::mutations(arguments),
         Some("bench") => bench::bench(arguments),
         Some("clients") => clients::write(),
+        Some("fuzz-http") => clients::fuzz(arguments),
         Some("record") => record::record(arguments),
         Some("mutants") => mutants::mutants(arguments),
         Some("steps") => {

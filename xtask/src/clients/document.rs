@@ -109,11 +109,15 @@ impl Document {
         let paths = document["paths"].as_object().context("there are no paths")?;
         for (path, verbs) in paths {
             for (verb, operation) in verbs.as_object().into_iter().flatten() {
-                let operation = reader.operation(path, verb, operation).with_context(|| format!("{verb} {path}"))?;
+                let operation =
+                    reader.operation(path, verb, operation).with_context(|| format!("{verb} {path}"))?;
                 operations.entry(operation.names().0.to_owned()).or_default().push(operation);
             }
         }
-        reader.read(&document["components"]["responses"]["Problem"]["content"]["application/problem+json"]["schema"], "Problem")?;
+        reader.read(
+            &document["components"]["responses"]["Problem"]["content"]["application/problem+json"]["schema"],
+            "Problem",
+        )?;
         Ok(Self { definitions: reader.definitions.into_values().flatten().collect(), operations })
     }
 
@@ -140,7 +144,11 @@ impl Reader<'_> {
             let is_label = name == "label";
             let of = self.read(&parameter["schema"], &format!("{prefix}{}", camel(&name)))?;
             let field = Field {
-                doc: if is_label { "Only sessions with all of these labels.".into() } else { prose(parameter) },
+                doc: if is_label {
+                    "Only sessions with all of these labels.".into()
+                } else {
+                    prose(parameter)
+                },
                 is_required: parameter["required"] == true,
                 of: if is_label { Type::Map(Box::new(Type::Text)) } else { of },
                 name: if is_label { "labels".into() } else { name },
@@ -171,7 +179,16 @@ impl Reader<'_> {
         };
         let doc = [&operation["description"], &operation["summary"]].into_iter().find_map(Value::as_str);
         let doc = doc.map(cleaned).unwrap_or_default();
-        Ok(Operation { id, verb: verb.to_uppercase(), path: path.into(), doc, in_path, params, takes_key, answer })
+        Ok(Operation {
+            id,
+            verb: verb.to_uppercase(),
+            path: path.into(),
+            doc,
+            in_path,
+            params,
+            takes_key,
+            answer,
+        })
     }
 
     /// The type that a schema describes; `name` is for what has none.
@@ -182,7 +199,8 @@ impl Reader<'_> {
             let name = reference.rsplit('/').next().unwrap_or_default().to_owned();
             if !self.definitions.contains_key(&name) {
                 self.definitions.insert(name.clone(), None);
-                let referred = self.schemas.get(&name).with_context(|| format!("there is no type {name}"))?.clone();
+                let referred =
+                    self.schemas.get(&name).with_context(|| format!("there is no type {name}"))?.clone();
                 let of = self.read(&referred, &name)?;
                 if of != Type::Named(name.clone()) {
                     self.define(name.clone(), described(&referred), Form::Alias(of));
@@ -201,7 +219,8 @@ impl Reader<'_> {
             return Ok(union(values.iter().map(|value| Type::Literal(value.to_string())).collect()));
         }
         if let Some(choices) = choices(schema) {
-            let of: Result<_> = choices.iter().map(|choice| self.read(choice, &variant(name, choice))).collect();
+            let of: Result<_> =
+                choices.iter().map(|choice| self.read(choice, &variant(name, choice))).collect();
             return of.map(union);
         }
         if let Some(kinds) = schema["type"].as_array() {
@@ -219,7 +238,9 @@ impl Reader<'_> {
             Some("boolean") => Type::Boolean,
             Some("null") => Type::Null,
             Some("array") => match schema["prefixItems"].as_array() {
-                Some(items) => Type::Tuple(items.iter().map(|item| self.read(item, name)).collect::<Result<_>>()?),
+                Some(items) => {
+                    Type::Tuple(items.iter().map(|item| self.read(item, name)).collect::<Result<_>>()?)
+                }
                 None => Type::List(Box::new(self.read(&schema["items"], name)?)),
             },
             Some("object") => Type::Map(Box::new(self.read(&schema["additionalProperties"], name)?)),
@@ -231,12 +252,15 @@ impl Reader<'_> {
     fn object(&mut self, schema: &Value, name: &str, base: Option<String>) -> Result<()> {
         // A type that is extended is copied, because it may be a union itself.
         let mut whole = schema.clone();
-        if let Some(extended) = schema["$ref"].as_str().and_then(|to| self.schemas.get(to.rsplit('/').next()?)) {
+        if let Some(extended) =
+            schema["$ref"].as_str().and_then(|to| self.schemas.get(to.rsplit('/').next()?))
+        {
             whole = extended.clone();
             for (name, property) in schema["properties"].as_object().into_iter().flatten() {
                 whole["properties"][name] = property.clone();
             }
-            let required = [&extended["required"], &schema["required"]].map(|names| names.as_array().cloned());
+            let required =
+                [&extended["required"], &schema["required"]].map(|names| names.as_array().cloned());
             whole["required"] = required.into_iter().flatten().flatten().collect();
             whole["description"] = schema["description"].clone();
         }
@@ -259,8 +283,9 @@ impl Reader<'_> {
     }
 
     fn fields(&mut self, schema: &Value, name: &str) -> Result<Vec<Field>> {
-        let is_required =
-            |field: &str| schema["required"].as_array().is_some_and(|names| names.iter().any(|name| name == field));
+        let is_required = |field: &str| {
+            schema["required"].as_array().is_some_and(|names| names.iter().any(|name| name == field))
+        };
         let properties = schema["properties"].as_object();
         let fields = properties.into_iter().flatten().map(|(field, property)| {
             let of = self.read(property, &format!("{name}{}", camel(field)))?;
@@ -281,7 +306,8 @@ fn choices(schema: &Value) -> Option<&Vec<Value>> {
 /// The name of a variant: by the value of its tag, or by its only field.
 fn variant(name: &str, choice: &Value) -> String {
     let properties = choice["properties"].as_object();
-    let tag = properties.and_then(|properties| properties.values().find_map(|property| property["const"].as_str()));
+    let tag =
+        properties.and_then(|properties| properties.values().find_map(|property| property["const"].as_str()));
     let only = properties.and_then(|properties| properties.keys().next());
     format!("{name}{}", camel(tag.or(only.map(String::as_str)).unwrap_or_default()))
 }
@@ -304,7 +330,10 @@ pub(super) fn camel(name: &str) -> String {
     let parts = name.split(|letter: char| !letter.is_alphanumeric());
     let upper = parts.map(|part| {
         let mut letters = part.chars();
-        letters.next().map(|first| first.to_uppercase().chain(letters).collect::<String>()).unwrap_or_default()
+        letters
+            .next()
+            .map(|first| first.to_uppercase().chain(letters).collect::<String>())
+            .unwrap_or_default()
     });
     upper.collect()
 }
@@ -320,7 +349,8 @@ fn prose(schema: &Value) -> String {
 /// The description of a type, with those of its values.
 fn described(schema: &Value) -> String {
     let values = choices(schema).into_iter().flatten().filter(|choice| choice["description"].is_string());
-    let values = values.filter_map(|choice| Some(format!("\n- `{}`: {}", choice["const"].as_str()?, prose(choice))));
+    let values =
+        values.filter_map(|choice| Some(format!("\n- `{}`: {}", choice["const"].as_str()?, prose(choice))));
     let values: Vec<String> = values.collect();
     let separator = if values.is_empty() { "" } else { "\n" };
     format!("{}{separator}{}", prose(schema), values.concat())

@@ -23,7 +23,12 @@ pub(super) fn types(document: &Document) -> String {
     for Definition { name, doc, form } in definitions {
         match form {
             Form::Alias(of) => {
-                let _ = write!(text, "\n\n{name} = {}\n{}", written(of, &|name| format!("\"{name}\"")), docstring(doc, ""));
+                let _ = write!(
+                    text,
+                    "\n\n{name} = {}\n{}",
+                    written(of, &|name| format!("\"{name}\"")),
+                    docstring(doc, "")
+                );
             }
             Form::Object(base, fields) => {
                 let (keywords, plain): (Vec<_>, Vec<_>) =
@@ -33,7 +38,8 @@ pub(super) fn types(document: &Document) -> String {
                     let _ = write!(text, "\n\n_{name} = t.TypedDict(\"_{name}\", {{\n");
                     for field in keywords {
                         let comment = field.doc.replace('\n', " ");
-                        let _ = writeln!(text, "    # {comment}\n    \"{}\": {:?},", field.name, of_field(field));
+                        let _ =
+                            writeln!(text, "    # {comment}\n    \"{}\": {:?},", field.name, of_field(field));
                     }
                     text.push_str("})\n");
                     bases.push(format!("_{name}"));
@@ -43,7 +49,13 @@ pub(super) fn types(document: &Document) -> String {
                 }
                 let _ = write!(text, "\n\nclass {name}({}):\n{}", bases.join(", "), docstring(doc, "    "));
                 for field in &plain {
-                    let _ = write!(text, "\n    {}: {}\n{}", field.name, of_field(field), docstring(&field.doc, "    "));
+                    let _ = write!(
+                        text,
+                        "\n    {}: {}\n{}",
+                        field.name,
+                        of_field(field),
+                        docstring(&field.doc, "    ")
+                    );
                 }
                 if plain.is_empty() && doc.is_empty() {
                     text.push_str("    pass\n");
@@ -87,7 +99,8 @@ fn method(text: &mut String, operation: &Operation) {
     let mut signature = vec!["self".to_owned()];
     let parameter = |field: &Field| {
         let of = of_types(&field.of);
-        let of = if field.is_required || of.starts_with("t.Optional") { of } else { format!("t.Optional[{of}]") };
+        let of =
+            if field.is_required || of.starts_with("t.Optional") { of } else { format!("t.Optional[{of}]") };
         format!("{}: {of}{}", safe(&field.name), if field.is_required { "" } else { " = None" })
     };
     signature.extend(operation.in_path.iter().map(parameter));
@@ -101,7 +114,8 @@ fn method(text: &mut String, operation: &Operation) {
     let target = format!("path({})", pieces.join(", "));
     let pair = |field: &&Field| format!("\"{}\": {}", field.name, safe(&field.name));
     let of_some = |is_required: bool| {
-        let fields: Vec<_> = operation.params.iter().filter(|field| field.is_required == is_required).collect();
+        let fields: Vec<_> =
+            operation.params.iter().filter(|field| field.is_required == is_required).collect();
         fields.iter().map(pair).collect::<Vec<_>>().join(", ")
     };
     let params = match (of_some(true), of_some(false)) {
@@ -114,12 +128,17 @@ fn method(text: &mut String, operation: &Operation) {
     let verb = &operation.verb;
     let mut write = |suffix: &str, returned: &str, doc: &str, code: &str| {
         let name = safe(&format!("{name}{suffix}"));
-        let _ = write!(text, "\n    def {name}({signature}) -> {returned}:\n{}{code}", docstring(doc, "        "));
+        let _ = write!(
+            text,
+            "\n    def {name}({signature}) -> {returned}:\n{}{code}",
+            docstring(doc, "        ")
+        );
     };
     let mut doc = operation.doc.clone();
     let fields = operation.in_path.iter().chain(&operation.params).filter(|field| !field.doc.is_empty());
-    let arguments: Vec<String> =
-        fields.map(|field| format!("\n    {}: {}", safe(&field.name), field.doc.replace('\n', " "))).collect();
+    let arguments: Vec<String> = fields
+        .map(|field| format!("\n    {}: {}", safe(&field.name), field.doc.replace('\n', " ")))
+        .collect();
     if !arguments.is_empty() {
         let _ = write!(doc, "\n\nArgs:{}", arguments.concat());
     }
@@ -144,12 +163,16 @@ fn method(text: &mut String, operation: &Operation) {
         Answer::Work { outcome, accepted } => {
             let stream = format!("WorkStream(self._transport, {target}, {params}{key})");
             let returned = format!("WorkStream[{}]", of_types(outcome));
-            write("", &of_types(outcome), &doc, &format!(
-                "        stream: {returned} = {stream}\n        return stream.outcome()\n"
-            ));
+            write(
+                "",
+                &of_types(outcome),
+                &doc,
+                &format!("        stream: {returned} = {stream}\n        return stream.outcome()\n"),
+            );
             let about = format!("As `{name}`, with the events of the session until the outcome.");
             write("_stream", &returned, &about, &format!("        return {stream}\n"));
-            let code = format!("self._transport.call(\"{verb}\", {target}, body={params}{key}, is_async=True)");
+            let code =
+                format!("self._transport.call(\"{verb}\", {target}, body={params}{key}, is_async=True)");
             let about = format!("As `{name}`, but returns as soon as it is accepted, which is durable.");
             write("_submit", &of_types(accepted), &about, &call(accepted, &code));
         }
@@ -192,7 +215,8 @@ fn written(of: &Type, named: &dyn Fn(&str) -> String) -> String {
                 let values: Vec<&str> = of.iter().map(|of| &of["t.Literal[".len()..of.len() - 1]).collect();
                 of = vec![format!("t.Literal[{}]", values.join(", "))];
             }
-            let all = if let [only] = of.as_slice() { only.clone() } else { format!("t.Union[{}]", of.join(", ")) };
+            let all =
+                if let [only] = of.as_slice() { only.clone() } else { format!("t.Union[{}]", of.join(", ")) };
             if is_null { format!("t.Optional[{all}]") } else { all }
         }
     }
@@ -204,6 +228,10 @@ fn docstring(doc: &str, indent: &str) -> String {
     }
     let doc = doc.replace('\\', "\\\\").replace("\"\"\"", "'''").replace('\n', &format!("\n{indent}"));
     let doc: Vec<&str> = doc.lines().map(str::trim_end).collect();
-    let end = if doc.len() > 1 || doc.iter().any(|line| line.ends_with('"')) { format!("\n{indent}") } else { String::new() };
+    let end = if doc.len() > 1 || doc.iter().any(|line| line.ends_with('"')) {
+        format!("\n{indent}")
+    } else {
+        String::new()
+    };
     format!("{indent}\"\"\"{}{end}\"\"\"\n", doc.join("\n"))
 }

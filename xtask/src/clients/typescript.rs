@@ -8,7 +8,8 @@ use super::document::{Answer, Definition, Document, Field, Form, Operation, Type
 
 /// The types: `types.ts`.
 pub(super) fn types(document: &Document) -> String {
-    let mut text = format!("// {}\n/** The types of the API: objects as they are in JSON. */\n", super::NOTICE);
+    let mut text =
+        format!("// {}\n/** The types of the API: objects as they are in JSON. */\n", super::NOTICE);
     for Definition { name, doc, form } in &document.definitions {
         match form {
             Form::Alias(of) => {
@@ -24,7 +25,11 @@ pub(super) fn types(document: &Document) -> String {
     }
     for operation in document.operations.values().flatten().filter(|operation| !operation.params.is_empty()) {
         let name = camel(&operation.id);
-        let _ = write!(text, "\n/** The parameters of `{}`. */\nexport interface {name}Params {{\n", operation.id);
+        let _ = write!(
+            text,
+            "\n/** The parameters of `{}`. */\nexport interface {name}Params {{\n",
+            operation.id
+        );
         operation.params.iter().for_each(|field| member(&mut text, field));
         text.push_str("}\n");
     }
@@ -84,7 +89,10 @@ fn method(text: &mut String, operation: &Operation) {
     let key = if key { ", takesKey: true" } else { "" };
     let mut write = |suffix: &str, returned: &str, doc: &str, code: &str| {
         let comment = comment(doc, "  ");
-        let _ = write!(text, "\n{comment}  {name}{suffix}({signature}): {returned} {{\n    return {code};\n  }}\n");
+        let _ = write!(
+            text,
+            "\n{comment}  {name}{suffix}({signature}): {returned} {{\n    return {code};\n  }}\n"
+        );
     };
     let mut doc = operation.doc.clone();
     let documented: Vec<String> = in_path
@@ -103,17 +111,31 @@ fn method(text: &mut String, operation: &Operation) {
             &format!("this.#transport.call(\"{verb}\", {target}, {{ {place}: {params}{key} }}, options)"),
         ),
         Answer::Text => {
-            write("", "Promise<string>", &doc, &format!("this.#transport.text(\"{verb}\", {target}, options)"));
+            write(
+                "",
+                "Promise<string>",
+                &doc,
+                &format!("this.#transport.text(\"{verb}\", {target}, options)"),
+            );
         }
         Answer::Events => {
-            let doc = format!("{}\n\nThe stream reconnects by itself, and continues behind its last event.", operation.doc);
-            write("", "EventStream", &doc, &format!("new EventStream(this.#transport, {target}, {params}, options)"));
+            let doc = format!(
+                "{}\n\nThe stream reconnects by itself, and continues behind its last event.",
+                operation.doc
+            );
+            write(
+                "",
+                "EventStream",
+                &doc,
+                &format!("new EventStream(this.#transport, {target}, {params}, options)"),
+            );
         }
         Answer::Work { outcome, accepted } => {
             let (outcome, accepted) = (of_types(outcome), of_types(accepted));
             let is_repeatable = if operation.takes_key { "true" } else { "false" };
-            let stream =
-                format!("new WorkStream<{outcome}>(this.#transport, {target}, {params}, {is_repeatable}, options)");
+            let stream = format!(
+                "new WorkStream<{outcome}>(this.#transport, {target}, {params}, {is_repeatable}, options)"
+            );
             write("", &format!("Promise<{outcome}>"), &doc, &format!("{stream}.outcome()"));
             let about = format!("As `{name}`, with the events of the session until the outcome.");
             write("Stream", &format!("WorkStream<{outcome}>"), &about, &stream);
@@ -168,6 +190,7 @@ fn comment(doc: &str, indent: &str) -> String {
     if !doc.contains('\n') {
         return format!("{indent}/** {doc} */\n");
     }
-    let lines: Vec<String> = doc.lines().map(|line| format!("{indent} * {line}").trim_end().to_owned()).collect();
+    let lines: Vec<String> =
+        doc.lines().map(|line| format!("{indent} * {line}").trim_end().to_owned()).collect();
     format!("{indent}/**\n{}\n{indent} */\n", lines.join("\n"))
 }
