@@ -48,6 +48,22 @@ fn files() -> Result<Vec<(PathBuf, String)>> {
 
 #[cfg(test)]
 mod tests {
+    use super::workspace_root;
+
+    #[test]
+    fn the_guide_shows_the_examples_as_they_are() {
+        let read = |name: &str| std::fs::read_to_string(workspace_root().join(name)).expect("it can be read");
+        let guide = read("docs/guide/clients.md");
+        for name in [
+            "clients/python/examples/ten_lines.py",
+            "clients/python/examples/bill.py",
+            "clients/typescript/examples/ten-lines.ts",
+            "clients/typescript/examples/follow.ts",
+        ] {
+            assert!(guide.contains(&read(name)), "docs/guide/clients.md lacks {name}");
+        }
+    }
+
     #[test]
     fn the_checked_in_clients_are_what_the_document_says() {
         for (path, text) in super::files().expect("the document can be read") {
