@@ -93,18 +93,20 @@ class WithServer(unittest.TestCase):
             ("healthz", {}),
             ("openapi", {}),
         ]
+        answers: t.Dict[str, t.Any] = {}
         for name, arguments in calls:
             method: t.Any = client
             for part in name.split("."):
                 method = getattr(method, part)
             with self.subTest(name):
-                answer = method(**arguments)
+                answers[name] = answer = method(**arguments)
                 if sys.version_info >= (3, 11):
                     from shapes import problems
 
                     returned = method.__annotations__["return"]
                     of = eval(returned, sys.modules[method.__module__].__dict__)
                     self.assertEqual(problems(answer, of, name)[:3], [])
+        self.assertEqual(answers["session.prompt"]["entry_id"], answers["session.prompt_submit"]["entry_id"])
         exported = client.session.export("s")
         imported = client.session.import_("imported", text=exported["text"])
         self.assertEqual(imported["session_id"], "imported")
@@ -229,7 +231,7 @@ class Restarts(unittest.TestCase):
 
     def test_a_prompt_survives_a_restart(self) -> None:
         numbers: t.List[int] = []
-        restarts = [signal.SIGKILL, signal.SIGTERM]
+        restarts = [signal.SIGKILL, signal.SIGKILL]
         with self.client.session.prompt_stream("a", text="question") as stream:
             for event in stream:
                 if event["type"] in ("gap", "problem"):
@@ -240,7 +242,7 @@ class Restarts(unittest.TestCase):
                     self.server.stop(restarts.pop())
                     self.server.start()
             reply = stream.outcome()
-        self.assertEqual((restarts, reply["stop"]), ([], "stop"))
+        self.assertEqual((restarts, reply["stop"], reply["entry_id"]), ([], "stop", 0))
         self.assertEqual(numbers, list(range(len(numbers))))
         self.assertEqual(len(numbers), self.client.session.get("a")["session"]["entries"])
 
