@@ -32,7 +32,8 @@ pub(crate) fn clients() -> Result<Outcome> {
     let binary = binary()?;
     let (python, typescript) = std::thread::scope(|scope| {
         let python = scope.spawn(|| python(&binary));
-        (python.join(), typescript(&binary))
+        let typescript = typescript(&binary);
+        (python.join(), typescript)
     });
     let python = python.map_err(|_| anyhow::anyhow!("the thread of the Python client panicked"))??;
     let skipped = [python, typescript?].concat();
