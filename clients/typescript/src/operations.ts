@@ -550,9 +550,19 @@ export class Operations {
     return new EventStream(this.#transport, path("/v1/events"), params, options);
   }
 
-  /** Health check. */
+  /** Needs no token. */
   healthz(options: RequestOptions = {}): Promise<string> {
     return this.#transport.text("GET", path("/healthz"), options);
+  }
+
+  /** 503 while the server stops or its store cannot be written. Needs no token. */
+  readyz(options: RequestOptions = {}): Promise<string> {
+    return this.#transport.text("GET", path("/readyz"), options);
+  }
+
+  /** Needs the right `observe`, and a token without a label. */
+  metrics(options: RequestOptions = {}): Promise<string> {
+    return this.#transport.text("GET", path("/metrics"), options);
   }
 
   /** This document. */

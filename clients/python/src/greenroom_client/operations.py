@@ -607,8 +607,16 @@ class Operations:
         return EventStream(self._transport, path("/v1/events"), given({"labels": labels, "after": after, "durable": durable}))
 
     def healthz(self) -> str:
-        """Health check."""
+        """Needs no token."""
         return self._transport.text("GET", path("/healthz"), query={})
+
+    def readyz(self) -> str:
+        """503 while the server stops or its store cannot be written. Needs no token."""
+        return self._transport.text("GET", path("/readyz"), query={})
+
+    def metrics(self) -> str:
+        """Needs the right `observe`, and a token without a label."""
+        return self._transport.text("GET", path("/metrics"), query={})
 
     def openapi(self) -> t.Dict[str, t.Any]:
         """This document."""
