@@ -91,6 +91,8 @@ class WithServer(unittest.TestCase):
             ("session.prompt", {"session_id": "s", "text": "later", "key": "1"}),
             ("session.delete", {"session_id": "fork"}),
             ("healthz", {}),
+            ("readyz", {}),
+            ("metrics", {}),
             ("openapi", {}),
         ]
         answers: t.Dict[str, t.Any] = {}

@@ -516,6 +516,8 @@ export class SessionOperations {
   }
 
   /**
+   * Events of a session.
+   *
    * Server-sent events. The `data` of each is an event; a gap has the type `gap`. Needs the right `read`.
    *
    * The stream reconnects by itself, and continues behind its last event.
@@ -542,6 +544,8 @@ export class Operations {
   }
 
   /**
+   * Events of all sessions, or of those with these labels.
+   *
    * Server-sent events. The `data` of each is an event; a gap has the type `gap`. Needs the right `read`.
    *
    * The stream reconnects by itself, and continues behind its last event.
@@ -550,19 +554,31 @@ export class Operations {
     return new EventStream(this.#transport, path("/v1/events"), params, options);
   }
 
-  /** Needs no token. */
+  /**
+   * Health check.
+   *
+   * Needs no token.
+   */
   healthz(options: RequestOptions = {}): Promise<string> {
-    return this.#transport.text("GET", path("/healthz"), options);
+    return this.#transport.text("GET", path("/healthz"), {}, options);
   }
 
-  /** 503 while the server stops or its store cannot be written. Needs no token. */
+  /**
+   * Readiness check.
+   *
+   * 503 while the server stops or its store cannot be written. Needs no token.
+   */
   readyz(options: RequestOptions = {}): Promise<string> {
-    return this.#transport.text("GET", path("/readyz"), options);
+    return this.#transport.text("GET", path("/readyz"), {}, options);
   }
 
-  /** Needs the right `observe`, and a token without a label. */
+  /**
+   * Metrics in Prometheus' text format.
+   *
+   * Needs the right `observe`, and a token without a label.
+   */
   metrics(options: RequestOptions = {}): Promise<string> {
-    return this.#transport.text("GET", path("/metrics"), options);
+    return this.#transport.text("GET", path("/metrics"), {}, options);
   }
 
   /** This document. */

@@ -118,8 +118,10 @@ export class Transport {
   }
 
   /** Sends a request, and returns the answer as text. */
-  text(verb: string, target: string, options: RequestOptions): Promise<string> {
-    return this.#patient(verb === "GET", options, (signal) => this.#send(verb, target, undefined, {}, signal));
+  text(verb: string, target: string, query: object, options: RequestOptions): Promise<string> {
+    return this.#patient(verb === "GET", options, (signal) =>
+      this.#send(verb, target + inQuery(query), undefined, {}, signal),
+    );
   }
 
   /** Opens a stream of events, without retries, and yields its text. */

@@ -69,6 +69,8 @@ test("every operation", async () => {
   const { text } = await session.export("s");
   assert.equal((await session.import("imported", { text })).session_id, "imported");
   assert.equal(await client.healthz(), "ok");
+  assert.ok(await client.readyz());
+  assert.match(await client.metrics(), /^# HELP/m);
   assert.equal((await client.openapi()).openapi, "3.1.0");
 });
 

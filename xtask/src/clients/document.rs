@@ -177,8 +177,10 @@ impl Reader<'_> {
             }
             (true, true) => Answer::Text,
         };
-        let doc = [&operation["description"], &operation["summary"]].into_iter().find_map(Value::as_str);
-        let doc = doc.map(cleaned).unwrap_or_default();
+        let (summary, description) = (text(&operation["summary"]), prose(operation));
+        let is_whole = description.starts_with(summary.trim_end_matches('.'));
+        let doc = if is_whole { description } else { format!("{summary}\n\n{description}") };
+        let doc = doc.trim_end().to_owned();
         Ok(Operation {
             id,
             verb: verb.to_uppercase(),

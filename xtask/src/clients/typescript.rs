@@ -115,7 +115,7 @@ fn method(text: &mut String, operation: &Operation) {
                 "",
                 "Promise<string>",
                 &doc,
-                &format!("this.#transport.text(\"{verb}\", {target}, options)"),
+                &format!("this.#transport.text(\"{verb}\", {target}, {params}, options)"),
             );
         }
         Answer::Events => {

@@ -571,7 +571,9 @@ class SessionOperations:
         return answer
 
     def events(self, session_id: str, *, tree: t.Optional[bool] = None, after: t.Optional[str] = None, durable: t.Optional[bool] = None) -> EventStream:
-        """Server-sent events. The `data` of each is an event; a gap has the type `gap`. Needs the right `read`.
+        """Events of a session.
+
+        Server-sent events. The `data` of each is an event; a gap has the type `gap`. Needs the right `read`.
 
         Args:
             session_id: The session.
@@ -595,7 +597,9 @@ class Operations:
         self.session = SessionOperations(transport)
 
     def events(self, *, labels: t.Optional[t.Dict[str, str]] = None, after: t.Optional[str] = None, durable: t.Optional[bool] = None) -> EventStream:
-        """Server-sent events. The `data` of each is an event; a gap has the type `gap`. Needs the right `read`.
+        """Events of all sessions, or of those with these labels.
+
+        Server-sent events. The `data` of each is an event; a gap has the type `gap`. Needs the right `read`.
 
         Args:
             labels: Only sessions with all of these labels.
@@ -607,15 +611,24 @@ class Operations:
         return EventStream(self._transport, path("/v1/events"), given({"labels": labels, "after": after, "durable": durable}))
 
     def healthz(self) -> str:
-        """Needs no token."""
+        """Health check.
+
+        Needs no token.
+        """
         return self._transport.text("GET", path("/healthz"), query={})
 
     def readyz(self) -> str:
-        """503 while the server stops or its store cannot be written. Needs no token."""
+        """Readiness check.
+
+        503 while the server stops or its store cannot be written. Needs no token.
+        """
         return self._transport.text("GET", path("/readyz"), query={})
 
     def metrics(self) -> str:
-        """Needs the right `observe`, and a token without a label."""
+        """Metrics in Prometheus' text format.
+
+        Needs the right `observe`, and a token without a label.
+        """
         return self._transport.text("GET", path("/metrics"), query={})
 
     def openapi(self) -> t.Dict[str, t.Any]:
