@@ -17,6 +17,8 @@ pub mod reference {
 pub mod guide {
     #[doc = include_str!("../docs/guide/batches.md")]
     pub mod batches {}
+    #[doc = include_str!("../docs/guide/clients.md")]
+    pub mod clients {}
     #[doc = include_str!("../docs/guide/coming-from.md")]
     pub mod coming_from {}
     #[doc = include_str!("../docs/guide/compaction.md")]

@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool shows what it does")]
 
 mod bench;
+mod clients;
 mod mutants;
 mod record;
 mod run;
@@ -21,6 +22,8 @@ use steps::{Outcome, STEPS, Step};
 const HELP: &str = "\
 cargo xtask ci [--only STEP]... [--skip STEP]...   run all checks, or some of them
 cargo xtask steps                                  list the checks
+cargo xtask clients                                write the generated part of clients/ from docs/schema/openapi.json
+cargo xtask fuzz-http [--seconds N]                send random requests to all routes (120), with schemathesis
 cargo xtask simulate --seed N                      run one simulated life and print its trace
 cargo xtask simulate --runs N [--from N]           run many simulated lives
 cargo xtask kills [--runs N]                       kill a real process N times (2,000)
@@ -51,6 +54,8 @@ fn dispatch(arguments: Vec<String>) -> Result<()> {
         Some("sleeps") => simulate::sleeps(arguments),
         Some("mutations") => simulate::mutations(arguments),
         Some("bench") => bench::bench(arguments),
+        Some("clients") => clients::write(),
+        Some("fuzz-http") => clients::fuzz(arguments),
         Some("record") => record::record(arguments),
         Some("mutants") => mutants::mutants(arguments),
         Some("steps") => {

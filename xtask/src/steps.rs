@@ -1,7 +1,7 @@
 //! The steps of `cargo xtask ci`, in order: quick steps that fail often come first.
 //!
 //! Invariants: once the dependencies are there, no step needs the network, a key, a terminal or input; a tool
-//! that is not installed is either replaced (nextest) or its step is skipped with a message (deny).
+//! that is not installed is either replaced (nextest) or its step is skipped with a message (deny, clients).
 
 use std::path::PathBuf;
 
@@ -44,6 +44,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "readme",
         about: "the first programs build with the dependencies that they name",
         run: readme,
+    },
+    Step {
+        name: "clients",
+        about: "the Python and TypeScript clients against a server",
+        run: crate::clients::clients,
     },
     Step { name: "deny", about: "licences, advisories, sources and bans of all dependencies", run: deny },
 ];

@@ -15,9 +15,16 @@ use crate::error::usage;
 
 /// The prefix of our variables.
 const PREFIX: &str = "GREENROOM_";
-/// Variables that are not settings: the store's folder, and values for tests and child processes.
-const NO_SETTINGS: [&str; 4] =
-    ["GREENROOM_COMPLETE", "GREENROOM_DATA_DIR", "GREENROOM_CORPUS", "GREENROOM_ENVIRONMENT_FD"];
+/// Variables that are not settings: the store's folder, the server and token of HTTP clients, and values for tests and child
+/// processes.
+const NO_SETTINGS: [&str; 6] = [
+    "GREENROOM_COMPLETE",
+    "GREENROOM_DATA_DIR",
+    "GREENROOM_URL",
+    "GREENROOM_TOKEN",
+    "GREENROOM_CORPUS",
+    "GREENROOM_ENVIRONMENT_FD",
+];
 
 /// The settings from the environment and the command line.
 #[derive(Debug, Clone, Default)]

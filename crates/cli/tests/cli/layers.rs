@@ -94,6 +94,10 @@ fn what_stands_over_the_files_is_checked_and_named() {
         ran.stderr.contains("GREENROOM_CONTXT_WINDOW has no effect")
             && ran.stderr.contains("GREENROOM_CONTEXT_WINDOW")
     );
+    // Those of the clients for other languages are none of ours.
+    let of_clients = [("GREENROOM_URL", "http://127.0.0.1:7878"), ("GREENROOM_TOKEN", "secret")];
+    let ran = with_variables(&place, &["config"], &of_clients);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
 }
 
 /// What a layer says of a provider need not be whole: the layers together must be.

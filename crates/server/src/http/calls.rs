@@ -12,7 +12,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
-use greenroom::{Error, Follow, Position};
+use greenroom::{Error, Follow};
 use greenroom_kernel::EntryId;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -22,7 +22,7 @@ use super::Shared;
 use super::access::{Bearer, label_new};
 use super::answers::{Refusal, answer};
 use super::connections::Connection;
-use super::events;
+use super::events::{self, Beginning};
 use crate::operations::{self, Answer, Asked, Call, Method, Pairs, Refused, Route, Runs, Verb, Work};
 
 /// The header with an idempotency key.
@@ -193,12 +193,13 @@ async fn call(
     let waits = has_outcome && wish != Wish::Acceptance || method.waits;
     let place = if waits { Some(shared.place()?) } else { None };
     let session = call.session_id().unwrap_or_default().to_owned();
-    let has_events = has_outcome && wish == Wish::Events;
+    let wants_events = has_outcome && wish == Wish::Events;
+    let beginning = if wants_events { Some(Beginning::of(&received)?) } else { None };
     // In a task of its own: a client that disconnects cancels nothing.
     let performing = {
         let (shared, session) = (Arc::clone(shared), session.clone());
         tokio::spawn(
-            async move { perform(&shared, call, &route, &received.bearer, session, has_events).await },
+            async move { perform(&shared, call, &route, &received.bearer, session, beginning).await },
         )
     };
     let interrupted = || Refusal::from(Error::Interrupted { session: session.clone() });
@@ -245,12 +246,12 @@ async fn perform(
     route: &Route,
     bearer: &Bearer,
     session: String,
-    has_events: bool,
+    beginning: Option<Beginning>,
 ) -> Result<Done, Refusal> {
     let asked: Asked = shared.admit(&*call, route, bearer).await?;
-    let follow = match &asked.session {
-        Some(session) if has_events => Some(Box::new(session.follow(Position::default()).from_now().await?)),
-        Some(_) | None => None,
+    let follow = match (&asked.session, beginning) {
+        (Some(session), Some(beginning)) => Some(Box::new(beginning.follow(session).await?)),
+        _ => None,
     };
     let created =
         call.creates().filter(|created| *created != session || call.access() != operations::Access::Create);

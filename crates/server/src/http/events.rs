@@ -16,7 +16,7 @@ use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use futures_util::stream::unfold;
-use greenroom::{Delivery, Error, Follow, Position};
+use greenroom::{Delivery, Error, Follow, Position, SessionHandle};
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
@@ -69,7 +69,7 @@ async fn stream(
     let mut query = received.query.clone();
     let mut labels = if known.contains(&LABEL) { take_labels(&mut query)? } else { BTreeMap::new() };
     let (mut is_durable, mut is_tree) = (false, false);
-    let mut after = received.headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or("?").to_owned());
+    let mut after = last_event_id(received);
     for (name, value) in query {
         let wrong =
             |_| Refusal::new(StatusCode::BAD_REQUEST, format!("{name}={value:?} is not true or false"));
@@ -90,11 +90,7 @@ async fn stream(
         }
         labels.insert(label.name.clone(), label.value.clone());
     }
-    let after = after.filter(|after| !after.is_empty());
-    let after = after.map(|text| Position::parse(&text).ok_or(text)).transpose().map_err(|text| {
-        let reason = format!("{text:?} is not a position of these events; 0 is their beginning");
-        Refusal::new(StatusCode::BAD_REQUEST, reason)
-    })?;
+    let after = position(after)?;
     let place = shared.place()?;
     let is_from_now = after.is_none();
     let mut follow = begin(after.unwrap_or_default());
@@ -114,6 +110,37 @@ async fn stream(
     Ok(respond(shared, Streamed::new(first, follow, None), &received.connection, Some(place)))
 }
 
+/// The position in the header, if there is one.
+fn last_event_id(received: &Received) -> Option<String> {
+    received.headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or("?").to_owned())
+}
+
+/// The position that a client names, if it names one.
+fn position(named: Option<String>) -> Result<Option<Position>, Refusal> {
+    let named = named.filter(|named| !named.is_empty());
+    named.map(|text| Position::parse(&text).ok_or(text)).transpose().map_err(|text| {
+        let reason = format!("{text:?} is not a position of these events; 0 is their beginning");
+        Refusal::new(StatusCode::BAD_REQUEST, reason)
+    })
+}
+
+/// Where the stream of work begins: behind the client's position, or now.
+#[derive(Debug)]
+pub(super) struct Beginning(Option<Position>);
+
+impl Beginning {
+    pub(super) fn of(received: &Received) -> Result<Self, Refusal> {
+        position(last_event_id(received)).map(Self)
+    }
+
+    pub(super) async fn follow(self, session: &SessionHandle) -> Result<Follow, Error> {
+        match self.0 {
+            Some(position) => Ok(session.follow(position)),
+            None => session.follow(Position::default()).from_now().await,
+        }
+    }
+}
+
 /// Accepted work, whose outcome ends a stream.
 pub(super) struct Work {
     pub(super) accepted: Value,
@@ -121,8 +148,8 @@ pub(super) struct Work {
     pub(super) session: String,
 }
 
-/// The answer to a prompt or a compaction as a stream: `accepted`, the session's events from then on, and `result` or
-/// `problem`.
+/// The answer to a prompt or a compaction as a stream: `accepted`, the session's events from its [`Beginning`] on, and
+/// `result` or `problem`.
 pub(super) fn of_work(
     shared: &Arc<Shared>,
     follow: Follow,
@@ -130,7 +157,7 @@ pub(super) fn of_work(
     connection: &Arc<Connection>,
     place: Option<OwnedSemaphorePermit>,
 ) -> Response {
-    let first = named("accepted", &work.accepted);
+    let first = format!("id: {}\n{}", follow.position(), named("accepted", &work.accepted));
     respond(shared, Streamed::new(first, follow, Some(work)), connection, place)
 }
 

@@ -18,6 +18,8 @@ use greenroom::Event;
 const SCHEMAS: &str = "/components/schemas";
 /// What is added to the name of a type whose values are written differently from how they may be sent.
 const SENT: &str = "Sent";
+/// What positions look like.
+const POSITION: &str = "^([0-9]+(,.*)?)?$";
 
 /// The document.
 pub fn openapi() -> Value {
@@ -116,6 +118,11 @@ fn operation(
     if method.takes_key {
         let key = json!({ "type": "string", "minLength": 1, "description": "As `key` in the body." });
         parameters.push(parameter("Idempotency-Key", "header", false, &key));
+    }
+    if !schemas["outcome"]["params"].is_null() {
+        let last = json!({ "type": "string", "pattern": POSITION, "description": "With `Accept: text/event-stream`: the stream \
+            begins behind this event, and not now. So a prompt that is sent again with its key continues its stream." });
+        parameters.push(parameter("Last-Event-ID", "header", false, &last));
     }
     let (summary, description) = texts(&schema, route.right);
     let mut described = json!({
@@ -263,7 +270,7 @@ fn add_events(paths: &mut Map<String, Value>, answered: &mut SchemaGenerator) {
     };
     let position = json!({
         "type": "string",
-        "pattern": "^([0-9]+(,.*)?)?$",
+        "pattern": POSITION,
         "description": "The `id` of the last event that the client has seen: the stream continues behind it. 0 is the \
             beginning. Without it, the stream begins now.",
     });

@@ -371,6 +371,44 @@ async fn a_prompt_streams_its_events_and_ends_with_its_outcome() {
     server.stop().await;
 }
 
+/// A client that lost the stream of a prompt sends the prompt again, with its key and the last id.
+#[tokio::test]
+async fn a_prompt_that_is_sent_again_streams_what_its_client_missed() {
+    let (server, simulator) = server_with(|_| {}).await;
+    let stream = async |last: Option<&str>| {
+        let params = json!({ "session_id": "a", "text": "question", "key": "1" });
+        let mut request = request(&server, "session/prompt", &params).bearer_auth(TOKEN);
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        request.header("accept", "text/event-stream").send().await.unwrap()
+    };
+    for seen in 1..=3 {
+        // The first one runs; the others find its reply.
+        let mut reader = Reader::of(stream(Some("0")).await);
+        let accepted = reader.next().await.unwrap();
+        assert_eq!((accepted.name.as_deref(), accepted.id.as_deref()), (Some("accepted"), Some("0")));
+        let mut numbers = Vec::new();
+        while numbers.len() < seen {
+            let told = reader.next().await.unwrap();
+            numbers.extend(told.id.as_ref().and_then(|_| told.data["seq"].as_u64()));
+        }
+        let last = reader.last.take();
+        drop(reader);
+        let mut again = Reader::of(stream(last.as_deref()).await);
+        let mut end = None;
+        while let Some(told) = again.next().await {
+            numbers.extend(told.id.as_ref().and_then(|_| told.data["seq"].as_u64()));
+            end = told.name;
+        }
+        assert_eq!((numbers, end.as_deref()), (vec![0, 1, 2], Some("result")), "after {seen}");
+    }
+    let refused = stream(Some("?")).await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    simulator.assert_clean();
+    server.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_left_cancels_no_run_and_a_stop_tells_its_end() {
     let model = slow();

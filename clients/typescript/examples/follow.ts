@@ -1,0 +1,7 @@
+/** Shows what all sessions of a user do, from the beginning on, whoever is restarted. */
+import { Client } from "greenroom-client";
+
+const client = new Client();
+for await (const event of client.events({ after: "0", labels: { user: "ada" }, durable: true })) {
+  if (event.type === "run_end") console.log(event.session_id, event.outcome);
+}
