@@ -70,6 +70,11 @@ impl Bill {
         Self { usage, cost_microdollars, compaction }
     }
 
+    /// Whether a part of the cost is estimated, because a server reported no usage, or an implausible one.
+    pub fn is_estimated(&self) -> bool {
+        self.usage.estimated_tokens > 0
+    }
+
     /// Adds another bill.
     pub fn add(&mut self, other: &Self) {
         self.usage.add(&other.usage);

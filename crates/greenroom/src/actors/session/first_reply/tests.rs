@@ -63,8 +63,8 @@ fn of_run(run: u64, terms: Arc<Terms>) -> EntryKind {
 }
 
 fn ended(run: u64, outcome: RunOutcome) -> EntryKind {
-    let compaction_bill = greenroom_kernel::bill::CompactionBill::default();
-    EntryKind::RunEnded { run: EntryId(run), outcome, context: context(run), compaction_bill }
+    let bill = greenroom_kernel::bill::Bill::default();
+    EntryKind::RunEnded { run: EntryId(run), outcome, context: context(run), bill }
 }
 
 fn resumed() -> EntryKind {
