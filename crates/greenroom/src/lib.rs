@@ -118,12 +118,14 @@ pub use api::runtime::Runtime;
 pub use api::runtime::builder::RuntimeBuilder;
 pub use api::session::SessionHandle;
 pub use api::sessions::{Cursor, LoggedWork, Order, SessionQuery, SessionSummary};
+pub use api::spending::{Spending, SpendingQuery};
 pub use events::activity::{Activity, InProgress, LiveSession};
 pub use events::bus::{Delivery, Filter, Subscription};
 pub use events::event::{Delta, Event, EventKind, EventType, Record};
 pub use events::message_view::{MessageView, Role};
 pub use events::reasons::{PrefixChange, QueueReason};
 pub use lane::shared_provider::SharedProvider;
+pub use limits::labels::LabelLimit;
 pub use limits::spending::Period;
 pub use limits::waits::within_call;
 pub use values::compaction::{

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{Entry, EntryKind};
+use crate::entry::{Entry, EntryKind, Spender, Spent};
 use crate::{Head, Usage};
 
 /// The cost of a model call, in micro-dollars, by the names of its provider and its model; `None` if the
@@ -93,6 +93,51 @@ impl Bill {
     }
 }
 
+/// What entries of a log record as spent by their session itself, without what the agents below it spent, and how often.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// The tokens of the model calls.
+    pub usage: Usage,
+    /// Their cost in micro-dollars, as far as prices are known.
+    pub cost_microdollars: u64,
+    /// The answers of models in runs, those included that were cut off.
+    pub calls: u64,
+    /// The runs that ended.
+    pub runs: u64,
+}
+
+impl Tally {
+    /// Returns what these entries count, which were recorded by their own session and not imported.
+    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>, cost: CallCost) -> Self {
+        let mut tally = Self::default();
+        for entry in entries {
+            let is_below =
+                matches!(&entry.kind, EntryKind::Spent(Spent { by: Spender::SubAgent { .. }, .. }));
+            if let Some((usage, cost_microdollars)) = spent(entry, cost).filter(|_| !is_below) {
+                tally.usage.add(&usage);
+                tally.cost_microdollars =
+                    tally.cost_microdollars.saturating_add(cost_microdollars.unwrap_or(0));
+            }
+            tally.calls += u64::from(entry.kind.as_answer().is_some());
+            tally.runs += u64::from(matches!(entry.kind, EntryKind::RunEnded { .. }));
+        }
+        tally
+    }
+
+    /// Adds another tally.
+    pub fn add(&mut self, other: &Self) {
+        self.usage.add(&other.usage);
+        self.cost_microdollars = self.cost_microdollars.saturating_add(other.cost_microdollars);
+        self.calls += other.calls;
+        self.runs += other.runs;
+    }
+
+    /// Whether nothing was counted.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// Returns what it would have cost, in micro-dollars, to send `tokens` more with the call that an entry records, read from
 /// the provider's cache; 0 if the price is not known. `None` if the entry records no call.
 pub(crate) fn saved_by_call(entry: &Entry, tokens: u64, cost: CallCost) -> Option<u64> {
@@ -100,6 +145,11 @@ pub(crate) fn saved_by_call(entry: &Entry, tokens: u64, cost: CallCost) -> Optio
     answer.usage?;
     let usage = Usage { input_tokens: tokens, cached_tokens: tokens, ..Usage::default() };
     Some(cost(&answer.provider, &answer.model, &usage).unwrap_or(0))
+}
+
+/// Returns the tokens that an entry adds to its session's bill.
+pub fn spent_tokens(entry: &Entry) -> u64 {
+    spent(entry, |_, _, _| None).map_or(0, |(usage, _)| usage.total_tokens())
 }
 
 /// Returns what an entry records as spent: its tokens, and their cost in micro-dollars if that is known.

@@ -142,7 +142,7 @@ impl Drop for Flight {
 
 /// Warns, once per model, that a cost limit does not apply to calls without a known price.
 pub(crate) fn warn_of_no_price(deps: &Deps, shared: &Arc<SessionShared>, lane: &Lane, model: &str) {
-    for session in deps.ledger.not_told(shared, model, deps.purse.is_limited()) {
+    for session in deps.ledger.not_told(shared, model, deps.accounts.limits_cost()) {
         let message = format!(
             "the price of {model} at {} is unknown: its calls do not count towards the cost limit",
             lane.origin()

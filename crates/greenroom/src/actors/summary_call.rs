@@ -19,7 +19,8 @@ use crate::core::deps::Deps;
 use crate::core::message::{RequestHead, SessionMail, SessionMessage, Summariser};
 use crate::core::shared::SessionShared;
 use crate::core::trace;
-use crate::lane::{Lane, ModelCall, Urgency};
+use crate::events::reasons::QueueReason;
+use crate::lane::{Lane, ModelCall, Queued, Urgency};
 use crate::limits::spending::tree::Wanted;
 use crate::limits::waits::Chain;
 
@@ -128,14 +129,30 @@ async fn answer(
     let asked = tokio::time::Instant::now();
     let texts = || request.messages.iter().map(|text| message_tokens(text, Estimator::Classes)).sum::<u64>();
     let call = ModelCall {
-        family: shared.family(),
+        turn: deps.turn(shared),
         urgency: if shared.is_summary_awaited() { Urgency::Summary } else { Urgency::Background },
-        tokens: if lane.counts_tokens() {
+        tokens: if lane.counts_tokens() || deps.accounts.limits_tokens() {
             texts() + request.settings.output_tokens_max.unwrap_or(0)
         } else {
             0
         },
     };
+    let tenants = deps.tenants(shared);
+    let mut tokens = deps.accounts.tokens(&tenants, call.tokens);
+    if !tokens.delay().is_zero() {
+        let tell = |position, reason| {
+            let queued = Queued { position, waited: asked.elapsed(), reason };
+            let mut wait = Span::none();
+            trace::queued(&mut wait, span, &shared.id, &queued);
+            if is_told {
+                shared.publish(&deps.bus, lane.queue_update(true, queued));
+            }
+            wait
+        };
+        let _wait = tell(1, QueueReason::LabelTokens);
+        tokio::time::sleep(tokens.delay()).await;
+        tell(0, QueueReason::LabelTokens);
+    }
     // Reserved before a slot is requested: the call whose reservation this one waits for may itself wait for
     // a slot.
     let sent = deps.learned.ratio(lane.origin(), &request.model).apply(texts());
@@ -161,13 +178,14 @@ async fn answer(
     let mut place = lane.enter(call, tell).await;
     trace::entered(span, &shared.id, asked.elapsed());
     // Others may have spent money while this call waited for its slot.
-    let of_purse = deps.purse.look(deps.now_ms(), wanted).map_err(refused)?;
+    let of_accounts = deps.accounts.look(&tenants, deps.now_ms(), wanted).map_err(refused)?;
     if let (Some(wanted), Some(reserved)) = (wanted, &reserved) {
-        let allowed = reserved.output_tokens().min(of_purse);
+        let allowed = reserved.output_tokens().min(of_accounts);
         if allowed < wanted.output_tokens {
             request.settings.output_tokens_max = Some(allowed);
         }
     }
+    tokens.begin();
     let mut silence = lane.silence();
     let mut flight = Flight::begin(session, None, deps, lane, &request);
     let stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(silent)?;
@@ -184,6 +202,7 @@ async fn answer(
         }
         if let ReplyEvent::Done(mut answer) = event {
             answer.usage.iter().for_each(|usage| place.used(usage));
+            answer.usage.iter().for_each(|usage| tokens.used(usage.total_tokens()));
             let cost = flight.take().map_or(0, |flight| flight.completed(&mut answer));
             reserved.into_iter().for_each(|reserved| reserved.answered(cost));
             return Ok(answer);

@@ -23,6 +23,7 @@ use crate::api::questions::{self, PendingQuestion};
 use crate::api::resume::ResumeAll;
 use crate::api::session::SessionHandle;
 use crate::api::sessions::{self, Order, SessionQuery, SessionSummary};
+use crate::api::spending::SpendingQuery;
 use crate::core::deps::{Deps, blocking};
 use crate::core::door::open;
 use crate::core::message::{OpenReason, SupervisorMessage};
@@ -205,6 +206,32 @@ impl Runtime {
         SessionQuery::new(self.clone())
     }
 
+    /// Returns a query for what was spent by hour or day: by all sessions together, or by the values of a label. By default
+    /// it is the current day of all sessions. What a deleted session spent remains in it; what a session spent before it got
+    /// a label, or has spent with another value, does not count for the new value.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # use greenroom_simulator::Simulator;
+    /// # #[tokio::main] async fn main() -> Result<()> {
+    /// # let model = Simulator::echo();
+    /// let runtime = Runtime::builder().provider(model.provider()).in_memory().spending_by(["tenant"]).start().await?;
+    /// let session = runtime.open("a", &Agent::new("m")).await?;
+    /// session.set_label("tenant", "north").await?;
+    /// session.prompt("Hello").await?;
+    /// for day in runtime.spending().by("tenant").last(7).await? {
+    ///     println!("{:?}: {} micro-dollars in {} runs", day.value, day.cost_microdollars, day.runs);
+    /// }
+    /// # assert_eq!(runtime.spending().of("tenant", "north").await?[0].runs, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Errors of the query: [`Error::Config`] if the runtime does not count by this label
+    /// ([`RuntimeBuilder::spending_by`]); [`Error::Store`].
+    pub fn spending(&self) -> SpendingQuery {
+        SpendingQuery::new(self.clone())
+    }
+
     /// Returns a query for the sessions with unfinished work, by their heads: after a crash or a shutdown,
     /// those that [`Self::resume_all`] would finish. The oldest comes first. Nothing is opened.
     ///
@@ -360,6 +387,8 @@ impl Runtime {
     /// # Errors
     /// [`Error::NoSession`]; [`Error::Store`].
     pub async fn delete(&self, id: &str) -> Result<()> {
+        // What was spent stays, although the log goes.
+        self.deps.accounts.flush().await;
         let (runtime, id) = (self.clone(), id.to_owned());
         // The deletion completes even if the caller is dropped.
         let deleted = tokio::spawn(async move { deletion::delete(&runtime, &id).await });
@@ -566,7 +595,7 @@ impl Runtime {
         if !late.is_empty() {
             tracing::warn!(consumers = ?late, "the runtime ended before these consumers had processed all events");
         }
-        self.deps.purse.flush().await;
+        self.deps.accounts.end().await;
         Ok(self.deps.store.clone().close().await?)
     }
 

@@ -22,10 +22,11 @@ use crate::core::message::SupervisorMessage;
 use crate::core::searches::Searches;
 use crate::core::shared::SessionShared;
 use crate::events::bus::Bus;
-use crate::lane::Lane;
 use crate::lane::learned::Learned;
+use crate::lane::{Lane, Turn};
+use crate::limits::accounts::Accounts;
 use crate::limits::admission::Admission;
-use crate::limits::spending::Purse;
+use crate::limits::labels::Tenants;
 use crate::limits::spending::tree::Ledger;
 use crate::limits::waits::Waits;
 use crate::values::clock::Clock;
@@ -42,8 +43,8 @@ pub(crate) struct Deps {
     /// The source of settings that change while sessions are open.
     pub(crate) live: Option<ReloadedSettings>,
     pub(crate) learned: Learned,
-    /// The common budget of all sessions.
-    pub(crate) purse: Purse,
+    /// What was spent by all sessions and by label, and the limits.
+    pub(crate) accounts: Arc<Accounts>,
     /// The budgets of sessions that call each other.
     pub(crate) ledger: Ledger<SessionShared>,
     /// The maximum depth of sub-agents.
@@ -90,6 +91,24 @@ impl Deps {
             return Some(own.lane());
         }
         self.lanes.get(agent.provider.as_deref().unwrap_or(&self.default_provider))
+    }
+
+    /// Returns the labels by which a session is counted: those of the session at the top of its calls.
+    pub(crate) fn tenants(&self, shared: &Arc<SessionShared>) -> Tenants {
+        match shared.parent {
+            Some(_) if self.accounts.table().has_names() => {
+                let chain = self.ledger.chain(shared);
+                chain.last().unwrap_or(shared).tenants()
+            }
+            Some(_) | None => shared.tenants(),
+        }
+    }
+
+    /// Returns whose turn a call of this session takes.
+    pub(crate) fn turn(&self, shared: &Arc<SessionShared>) -> Turn {
+        let family = shared.family();
+        let group = self.accounts.table().group(&self.tenants(shared));
+        Turn { group: group.unwrap_or_else(|| Arc::clone(&family)), family }
     }
 
     /// Tells the providers that a session with this agent makes no request for now.

@@ -64,6 +64,7 @@ impl SessionState {
         let parent =
             log.head().parent_session.clone().or_else(|| shared.parent.as_deref().map(str::to_owned));
         shared.set_ancestors(sub_agent::ancestors(&deps, parent).await?);
+        shared.set_tenants(sub_agent::tenants(&deps, &shared, log.head()).await?);
         deps.ledger.release(&shared);
         // The pinned messages were permitted for a larger window, and must not make the session unusable.
         let agent = shared.agent().ok_or_else(|| Error::NoAgent { session: shared.id.to_string() })?;

@@ -29,12 +29,15 @@ use crate::core::shared::REQUESTS_MAX;
 use crate::events::bus::Bus;
 use crate::lane::learned::Learned;
 use crate::lane::{IN_FLIGHT_MAX, Lane, LaneLimits, SILENCE_MAX};
+use crate::limits::accounts::Accounts;
 use crate::limits::admission::Admission;
+use crate::limits::labels::{LabelLimit, Table};
 use crate::limits::spending::tree::Ledger;
-use crate::limits::spending::{Period, Purse, microdollars};
+use crate::limits::spending::{Period, microdollars};
 use crate::values::clock::Clock;
 use crate::values::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
 use crate::values::error::{ConfigError, Error, Result};
+use crate::values::model_info::call_cost;
 
 /// The default idle time after which a session sleeps.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
@@ -55,6 +58,9 @@ pub struct RuntimeBuilder {
     compaction: CompactionSettings,
     settings_by_model: BTreeMap<String, ModelSettings>,
     cost_limits: Vec<(f64, Period)>,
+    label_limits: Vec<LabelLimit>,
+    spending_by: Option<Vec<String>>,
+    fair_by: Option<String>,
     sub_agent_depth_max: Option<usize>,
     hooks: Hooks,
     clock_base_ms: Option<u64>,
@@ -212,6 +218,30 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Adds limits by label, such as those of each tenant. See [`LabelLimit`].
+    #[must_use]
+    pub fn label_limit(mut self, limit: LabelLimit) -> Self {
+        self.label_limits.push(limit);
+        self
+    }
+
+    /// Shares each provider's slots among the values of this label: waiting calls take turns by value first, and then by
+    /// session, so that a tenant with many sessions does not delay one with few. Sessions without the label are treated like
+    /// those of one more value. Without this, calls take turns by session.
+    #[must_use]
+    pub fn fair_by(mut self, label: impl Into<String>) -> Self {
+        self.fair_by = Some(label.into());
+        self
+    }
+
+    /// Sums up what is spent by the values of these labels, in addition to those with a limit; without any label, only what
+    /// all sessions spend together. [`Runtime::spending`] reads the sums.
+    #[must_use]
+    pub fn spending_by(mut self, labels: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.spending_by.get_or_insert_default().extend(labels.into_iter().map(Into::into));
+        self
+    }
+
     /// Sets the maximum depth of sub-agents; the default is 4. With 1, sub-agents have none of their own;
     /// with 0, there are none at all. The depth applies to a session whoever opens it. A model that calls a
     /// sub-agent beyond it gets the result that there is none.
@@ -329,6 +359,8 @@ impl RuntimeBuilder {
         for (usd, period) in self.cost_limits {
             cost_limits.push((microdollars(usd)?, period));
         }
+        let counted = self.spending_by.as_deref().unwrap_or_default();
+        let table = Table::new(&self.label_limits, counted, self.fair_by.as_deref())?;
         let (store, notices) = match self.store {
             None => return Err(ConfigError::NoStore.into()),
             Some(StoreChoice::Memory) => (Store::memory(), Vec::new()),
@@ -358,10 +390,13 @@ impl RuntimeBuilder {
         }
         let idle_after = self.idle_after.unwrap_or(IDLE_AFTER);
         let clock = Clock::new(self.clock_base_ms);
+        let is_wanted = self.spending_by.is_some();
+        let accounts = Accounts::new(store.clone(), clock.clone(), table, cost_limits, is_wanted);
+        accounts.begin(call_cost, clock.now_ms()).await?;
         let deps = Arc::new(Deps {
             live: self.live.map(ReloadedSettings::new),
             learned: Learned::new(store.clone()),
-            purse: Purse::new(store.clone(), &cost_limits),
+            accounts,
             ledger: Ledger::default(),
             sub_agent_depth_max: self.sub_agent_depth_max.unwrap_or(SUB_AGENT_DEPTH_MAX),
             store,

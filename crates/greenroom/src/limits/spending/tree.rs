@@ -260,13 +260,13 @@ impl<S: Spends> Ledger<S> {
     }
 
     /// Returns the sessions whose limits do not apply to a call without a price, and that were not yet warned
-    /// about this model: the sessions with a limit, or, if only the purse has one, the top session.
-    pub(crate) fn not_told(&self, shared: &Arc<S>, model: &str, is_purse_limited: bool) -> Vec<Arc<S>> {
+    /// about this model: the sessions with a limit, or, if only the runtime or a label has one, the top session.
+    pub(crate) fn not_told(&self, shared: &Arc<S>, model: &str, is_limited_otherwise: bool) -> Vec<Arc<S>> {
         let _lock = self.lock();
         let chain = chain(shared);
         let is_limited = |session: &Arc<S>| session.account().limits != CostLimits::default();
         let mut limited: Vec<_> = chain.iter().filter(|session| is_limited(session)).cloned().collect();
-        if limited.is_empty() && is_purse_limited {
+        if limited.is_empty() && is_limited_otherwise {
             limited.extend(chain.last().cloned());
         }
         limited.retain(|session| session.account().told_of.insert(model.to_owned()));
