@@ -50,6 +50,7 @@ pub use self::session::{
     SessionNamed, SetLabel, SetTitle, StartSession, Withdrawn,
 };
 pub use self::tree::{Branch, SessionTree, Tree, branches};
+pub use self::usage::{ReportUsage, UsageReported};
 pub(crate) use self::within::{has_labels, sessions_of};
 pub use self::work::{
     Accepted, CompactOutcome, CompactSession, FollowUp, ImageData, PlanSession, Planned, PromptOutcome,
@@ -71,6 +72,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod usage;
 mod within;
 mod work;
 
@@ -430,6 +432,7 @@ pub fn methods() -> Vec<Method> {
         method::<ListModels>(),
         method::<ForgetLimit>(),
         method::<ListTools>(),
+        method::<ReportUsage>(),
     ]
 }
 

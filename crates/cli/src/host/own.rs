@@ -73,11 +73,9 @@ fn builder(
         .compact_between_runs(stay != Stay::UntilReply))
 }
 
-/// Sets the limits of all sessions together.
+/// Sets the limits of all sessions together, and those by label.
 pub(crate) fn limited(builder: RuntimeBuilder, limits: &LimitsConfig) -> RuntimeBuilder {
-    builder
-        .inputs_max(limits.inputs_max.unwrap_or(0))
-        .live_sessions_max(limits.live_sessions_max.unwrap_or(0))
+    limits.of_runtime(builder)
 }
 
 pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Runtime> {
@@ -161,7 +159,7 @@ impl Setup {
         let base_url = provider.options().base_url.clone();
         let source = settings.source(stay, global.color);
         let builder = builder(global, provider, &provider_config, stay)?.live_settings(source);
-        let builder = limited(builder, &limits);
+        let builder = limited(builder, &limits).spending_by(serve.labels());
         if !wait.is_zero() && !is_free(&data_dir(global)?) {
             let line =
                 format!("greenroom: the store is in use; this waits up to {} s for it", wait.as_secs());

@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::{LoggedWork, PendingQuestion, Recalled, Runtime, SessionSummary, State, Status};
+use greenroom::{LoggedWork, PendingQuestion, Recalled, Runtime, SessionSummary, Spending, State, Status};
 use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_server::operations::{
     EntryPage, FindSession, ListLive, ListQuestions, ListSessions, LoggedEntry, ReadEntries, RecallEntries,
-    SessionCounts, StoreLosses, status_of,
+    ReportUsage, SessionCounts, StoreLosses, status_of,
 };
 use greenroom_server::{Client, ClientError, ProblemKind};
 use greenroom_store::StoreError;
@@ -25,6 +25,8 @@ use crate::args::{Global, RecallArgs};
 use crate::error::{self, usage};
 use crate::{agent, host};
 
+/// What was spent is read for all labels that the store has.
+const NO_LABELS: [&str; 0] = [];
 /// How many sessions are requested at once. Each page reads all heads.
 const PAGE: usize = 10_000;
 
@@ -183,7 +185,8 @@ impl Source {
     }
 
     async fn of(global: &Global, Looked { store, is_in_use }: Looked) -> Result<Self> {
-        let runtime = Runtime::builder().provider(Arc::new(Nobody)).store(store).start().await?;
+        let runtime = Runtime::builder().provider(Arc::new(Nobody)).store(store).spending_by(NO_LABELS);
+        let runtime = runtime.start().await?;
         let client = own::connect(global, &runtime, LOOKS.kind).await?;
         Ok(Self { client, own: Some(Reader { runtime, is_in_use }) })
     }
@@ -264,6 +267,11 @@ impl Source {
         let (query, limit) = (args.query.join(" "), Some(args.limit));
         let found = self.client.call(RecallEntries { query, session_id, limit }).await?.found;
         Ok((found, code))
+    }
+
+    /// Returns what was spent.
+    pub(crate) async fn usage(&self, report: ReportUsage) -> Result<Vec<Spending>> {
+        Ok(self.client.call(report).await?.spending)
     }
 
     /// Resolves the user's session id, if there is one. Returns the exit code of a command that shows this

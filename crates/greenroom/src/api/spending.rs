@@ -93,12 +93,9 @@ impl SpendingQuery {
     async fn read(self) -> Result<Vec<Spending>> {
         let deps = self.runtime.deps();
         let accounts = std::sync::Arc::clone(&deps.accounts);
-        let is_counted = match &self.label {
-            Some(label) => accounts.table().counts(label),
-            None => accounts.is_on(),
-        };
-        if !is_counted {
-            return Err(ConfigError::NotCounted { label: self.label.unwrap_or_default() }.into());
+        let not_counted = |label: &str| ConfigError::NotCounted { label: label.to_owned() };
+        if !accounts.is_on() {
+            return Err(not_counted(self.label.as_deref().unwrap_or_default()).into());
         }
         let count = self.last.min(match self.period {
             Period::Hour => HOURS,
@@ -108,10 +105,15 @@ impl SpendingQuery {
         blocking(deps, move || {
             let names: Vec<Option<Label>> = match (&label, value) {
                 (None, _) => vec![None],
-                (Some(name), Some(value)) => {
-                    vec![Some(Label { name: name.as_str().into(), value: value.into() })]
+                (Some(name), value) => {
+                    let mut values = accounts.values(name)?;
+                    // A runtime may read what another one has counted.
+                    if values.is_empty() && !accounts.table().counts(name) {
+                        return Err(not_counted(name).into());
+                    }
+                    values.retain(|label| value.as_ref().is_none_or(|value| *label.value == **value));
+                    values.into_iter().map(Some).collect()
                 }
-                (Some(name), None) => accounts.values(name)?.into_iter().map(Some).collect(),
             };
             let of = |name: &Option<Label>| {
                 let spent = accounts.spent(name, period, count, now_ms);

@@ -18,6 +18,7 @@ use super::{HttpOptions, HttpServer, check_token};
 
 mod access;
 mod events;
+mod limits;
 mod operations;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -36,7 +37,8 @@ async fn server_with(change: impl FnOnce(&mut HttpOptions)) -> (HttpServer, Simu
     let runs = Function(|_: &_, _| Answer::text("word ".repeat(300)));
     let script = ByPurpose::new(runs, Summariser::Obedient);
     let simulator = Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(script) });
-    let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
+    let runtime = Runtime::builder().provider(simulator.provider()).in_memory().spending_by(["tenant"]);
+    let runtime = runtime.start().await.unwrap();
     (serve(&runtime, change).await, simulator)
 }
 
