@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::provider::{Api, BaseUrl, Catalog, ResendReasoning, ServerOptions};
-use greenroom::{Agent, ModelSettings};
+use greenroom::{Agent, ModelPrice, ModelSettings};
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_server::HttpOptions;
 use greenroom_server::operations::{Label, Right};
@@ -68,8 +68,8 @@ pub(crate) struct Config {
     /// Settings of model calls; those that are not set are not sent.
     #[serde(deserialize_with = "or_default")]
     pub(crate) model_settings: ModelSettings,
-    /// Settings of single models, by their names: those of `model_settings`, `context_window` and `compaction`. They
-    /// take precedence over the settings for all models.
+    /// Settings of single models, by their names: those of `model_settings`, `context_window`, `price` and `compaction`.
+    /// They take precedence over the settings for all models.
     #[serde(deserialize_with = "or_default")]
     pub(crate) models: BTreeMap<String, ModelConfig>,
     /// The system prompt, in place of the built-in one; `file:NAME` reads a file. Also `--system`.
@@ -148,10 +148,17 @@ impl Config {
         ]
     }
 
-    /// Adds the windows of single models to the agent.
-    pub(crate) fn with_windows(&self, agent: Agent) -> Agent {
-        let set = self.models.iter().filter_map(|(model, of)| Some((model, of.context_window?)));
-        set.fold(agent, |agent, (model, tokens)| agent.context_window_for(model, tokens))
+    /// Adds the windows and the prices of single models to the agent.
+    pub(crate) fn with_models(&self, mut agent: Agent) -> Agent {
+        for (model, of) in &self.models {
+            if let Some(tokens) = of.context_window {
+                agent = agent.context_window_for(model, tokens);
+            }
+            if let Some(price) = &of.price {
+                agent = agent.price_for(model, price.clone());
+            }
+        }
+        agent
     }
 
     /// Returns a model's window, if it is set.
@@ -450,6 +457,11 @@ fn check(config: &Config) -> Result<(), Wrong> {
         check_model_settings(&["models", name], &model.settings)?;
         if model.context_window == Some(0) {
             return wrong(&["models", name, "context_window"], "must be at least 1 token, or null");
+        }
+        if let Some(Err(error)) = model.price.as_ref().map(ModelPrice::check) {
+            let parts: Vec<&str> =
+                ["models", name, "price"].into_iter().chain(error.setting.split('.')).collect();
+            return wrong(&parts, &error.reason);
         }
         match model.compaction_over(&config.compaction) {
             Ok(Some(compaction)) => check_compaction(&["models", name, "compaction"], &compaction)?,

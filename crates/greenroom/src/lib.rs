@@ -144,7 +144,7 @@ pub use greenroom_kernel::entry::{CompactionOutcome, Sees};
 pub use greenroom_kernel::question::{Asker, GivenAnswer, Question, QuestionEnd, QuestionKind};
 pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FactRecall, FailureClass, Image, ImageError, RunId, RunOutcome};
-pub use greenroom_provider::{ModelSettings, ReasoningEffort, ToolChoice};
+pub use greenroom_provider::{ModelPrice, ModelSettings, PriceAbove, ReasoningEffort, ToolChoice};
 
 #[cfg(feature = "disk")]
 pub use greenroom_store::StoreOptions;

@@ -94,6 +94,12 @@ fn problems_name_the_file_the_line_and_the_key() {
             &["line 5: models.m.n.compaction.threshold: must be a number"],
         ),
         ("models:\n  m:\n    temprature: 1\n", &["line 3: models.m", "temprature"]),
+        (
+            "models:\n  m:\n    price: { input: -1, output: 2 }\n",
+            &["line 3: models.m.price.input: ", "dollars for a million tokens"],
+        ),
+        ("models:\n  m:\n    price: { input: 1, output: .nan }\n", &["line 3: models.m.price.output: "]),
+        ("models:\n  m:\n    price: { input: 1 }\n", &["models.m", "price", "output"]),
         ("serve:\n  connections_max: 1\n", &["line 2: serve.connections_max: must be at least 2"]),
         (
             "limits:\n  run_timeout_s: 99999999999999999999\n",

@@ -106,7 +106,7 @@ pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Ru
     let server = Server::chosen(&loaded, &args.server, &loaded.own.model, true, &Surroundings::here())?;
     // Learned limits are in our own store, so no server is asked.
     let provider = server.provider(&args.server, args.forget.is_none(), &data_dir(global)?)?;
-    let mut agent = config.with_windows(Agent::new(config.model.as_str()));
+    let mut agent = config.with_models(Agent::new(config.model.as_str()));
     if let Some(window) = config.window_of(&config.model) {
         agent = agent.context_window(window);
     }

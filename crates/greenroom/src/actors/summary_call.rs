@@ -20,7 +20,7 @@ use crate::core::message::{RequestHead, SessionMail, SessionMessage, Summariser}
 use crate::core::shared::SessionShared;
 use crate::core::trace;
 use crate::events::reasons::QueueReason;
-use crate::lane::{Lane, ModelCall, Queued, Urgency};
+use crate::lane::{ModelCall, Queued, Urgency};
 use crate::limits::spending::tree::Wanted;
 use crate::limits::waits::Chain;
 
@@ -89,7 +89,7 @@ pub(crate) async fn ask(
         Decision::Ask(request) => {
             let span = trace::chat(parent, &*lane.provider, &request);
             let began = tokio::time::Instant::now();
-            let answer = answer(lane, is_told, session, deps, shared, &span, *request).await;
+            let answer = answer(summariser, is_told, session, deps, shared, &span, *request).await;
             let took = began.elapsed();
             match &answer {
                 Ok(answer) => trace::answered(&span, id, purpose, answer, took),
@@ -117,7 +117,7 @@ pub(crate) fn answered(provider: &str, model: &str, text: String) -> AssistantMe
 }
 
 async fn answer(
-    lane: &Arc<Lane>,
+    Summariser { lane, agent, .. }: &Summariser,
     is_told: bool,
     session: &ActorRef<SessionMail>,
     deps: &Deps,
@@ -157,7 +157,8 @@ async fn answer(
     // a slot.
     let sent = deps.learned.ratio(lane.origin(), &request.model).apply(texts());
     let refused = |reason| silent(Failure::new(FailureClass::Other, reason));
-    let wanted = Wanted::of(lane.provider.name(), &request, cost::with_margin(sent));
+    let info = deps.priced(agent, lane.provider.name(), &request.model);
+    let wanted = Wanted::of(info.as_ref(), &request, cost::with_margin(sent));
     let reserved = match wanted {
         Some(wanted) => {
             let waits = || trace::wait(span, &shared.id, "budget");
@@ -187,7 +188,7 @@ async fn answer(
     }
     tokens.begin();
     let mut silence = lane.silence();
-    let mut flight = Flight::begin(session, None, deps, lane, &request);
+    let mut flight = Flight::begin(session, None, deps, lane, &request, info.as_ref());
     let stream = silence.unless_silent(lane.provider.stream(request)).await.map_err(silent)?;
     if stream.is_err() {
         flight.take().into_iter().for_each(Flight::refused);

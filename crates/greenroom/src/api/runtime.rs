@@ -33,7 +33,6 @@ use crate::events::bus::{Filter, Subscription};
 use crate::events::entry_events;
 use crate::events::event::Event;
 use crate::values::error::{Error, Result};
-use crate::values::model_info::call_cost;
 use crate::values::recalled::Recalled;
 use crate::values::state::Status;
 use builder::RuntimeBuilder;
@@ -344,7 +343,7 @@ impl Runtime {
     /// [`Error::NoSession`]; [`Error::Store`].
     pub async fn compaction_records(&self, id: &str) -> Result<Vec<CompactionRecord>> {
         let (entries, leaf) = self.whole(id).await?;
-        Ok(compactions::list(&entries, leaf, call_cost))
+        Ok(compactions::list(&entries, leaf, &self.deps.call_cost(None)))
     }
 
     /// Returns all about one compaction of a session: what it replaced, by what, and what is missing. `number` is the one of
@@ -354,7 +353,7 @@ impl Runtime {
     /// [`Error::NoSession`]; [`Error::Store`].
     pub async fn compaction_details(&self, id: &str, number: u64) -> Result<Option<CompactionDetails>> {
         let (entries, leaf) = self.whole(id).await?;
-        Ok(compactions::details(&entries, leaf, number, call_cost))
+        Ok(compactions::details(&entries, leaf, number, &self.deps.call_cost(None)))
     }
 
     /// Returns all entries of a session, and its leaf.

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::usage::{KnownWindows, Window};
-use greenroom_provider::ModelSettings;
+use greenroom_provider::{ModelInfo, ModelSettings};
 use greenroom_store::Store;
 use parking_lot::RwLock;
 
@@ -31,7 +32,7 @@ use crate::limits::spending::tree::Ledger;
 use crate::limits::waits::Waits;
 use crate::values::clock::Clock;
 use crate::values::error::{ConfigError, Error, Result};
-use crate::values::model_info::model_info;
+use crate::values::model_info::{PriceList, call_cost_of, model_info, priced};
 
 /// The services of one runtime.
 pub(crate) struct Deps {
@@ -51,6 +52,8 @@ pub(crate) struct Deps {
     pub(crate) sub_agent_depth_max: usize,
     /// The tools that sessions share.
     pub(crate) tools: SharedTools,
+    /// Prices by model name, for every agent.
+    pub(crate) prices: PriceList,
     /// Model settings by model name, for every agent.
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
     pub(crate) hooks: Hooks,
@@ -91,6 +94,17 @@ impl Deps {
             return Some(own.lane());
         }
         self.lanes.get(agent.provider.as_deref().unwrap_or(&self.default_provider))
+    }
+
+    /// Returns what is known about a model, with the prices that this agent and this runtime set.
+    pub(crate) fn priced(&self, agent: &Agent, provider: &str, model: &str) -> Option<ModelInfo> {
+        priced([&agent.prices, &self.prices], provider, model)
+    }
+
+    /// Returns the costs of calls, with the prices that an agent and this runtime set.
+    pub(crate) fn call_cost(&self, agent: Option<&Agent>) -> CallCost {
+        let own = agent.map(|agent| Arc::clone(&agent.prices)).unwrap_or_default();
+        call_cost_of([own, Arc::clone(&self.prices)])
     }
 
     /// Returns the labels by which a session is counted: those of the session at the top of its calls.

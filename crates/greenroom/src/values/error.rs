@@ -393,6 +393,14 @@ pub enum ConfigError {
         /// What is wrong.
         reason: String,
     },
+    /// A price cannot be used.
+    #[error("the price of {model}: {error}")]
+    Price {
+        /// The model.
+        model: String,
+        /// The wrong amount.
+        error: SettingError,
+    },
     /// Spending is not summed up by this label.
     #[error(
         "spending is not counted by the label {label:?}: name it in RuntimeBuilder::spending_by, or in limits.spending_by"

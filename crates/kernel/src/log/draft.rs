@@ -97,7 +97,7 @@ impl Draft {
     fn record(&mut self, entry: Entry) -> EntryId {
         let id = entry.id;
         self.head.updated_at_ms = self.at_ms;
-        self.head.record(&entry, self.cost);
+        self.head.record(&entry, &self.cost);
         self.questions.follow(&entry);
         self.entries.push(Arc::new(entry));
         id

@@ -255,7 +255,8 @@ impl ModelTask {
         let tenants = self.deps.tenants(&self.shared);
         let mut tokens = self.wait_for_tenants(&tenants, asked, span).await;
         // Sessions that share a limit with this one may be working, too.
-        let wanted = Wanted::of(self.lane.provider.name(), &request, self.input_tokens_max);
+        let info = self.deps.priced(&self.definition, self.lane.provider.name(), &request.model);
+        let wanted = Wanted::of(info.as_ref(), &request, self.input_tokens_max);
         if wanted.is_none() {
             warn_of_no_price(&self.deps, &self.shared, &self.lane, &request.model);
         }
@@ -280,7 +281,8 @@ impl ModelTask {
         let silent = |failure| Box::new(ProviderError::new(failure, ""));
         tokens.begin();
         let mut silence = self.lane.silence();
-        *flight = Flight::begin(&self.session, Some(self.stamp), &self.deps, &self.lane, &request);
+        *flight =
+            Flight::begin(&self.session, Some(self.stamp), &self.deps, &self.lane, &request, info.as_ref());
         let stream = silence.unless_silent(self.lane.provider.stream(request)).await.map_err(silent)?;
         if stream.is_err() {
             flight.take().into_iter().for_each(Flight::refused);

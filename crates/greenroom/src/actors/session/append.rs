@@ -19,7 +19,6 @@ use crate::core::trace;
 use crate::events::entry_events;
 use crate::events::event::{Event, EventKind};
 use crate::values::error::{Error, Result};
-use crate::values::model_info::call_cost;
 
 /// What else to report when a draft is durable, besides its events.
 #[derive(Default)]
@@ -86,7 +85,7 @@ impl SessionState {
     /// Adds what these entries record to the accounts.
     fn count(&self, entries: &[Arc<Entry>]) {
         let Some(newest) = entries.last().filter(|_| self.deps.accounts.is_on()) else { return };
-        let mut tally = Tally::of(entries.iter().map(|entry| &**entry), call_cost);
+        let mut tally = Tally::of(entries.iter().map(|entry| &**entry), self.log.cost());
         if self.shared.parent.is_some() {
             // It is a part of its caller's.
             tally.runs = 0;

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use greenroom_kernel::settings::CompactionSettings;
-use greenroom_provider::{ModelSettings, Provider};
+use greenroom_provider::{ModelPrice, ModelSettings, Provider};
 use greenroom_store::Store;
 #[cfg(feature = "disk")]
 use greenroom_store::{Notice, StoreError, StoreOptions};
@@ -37,7 +37,7 @@ use crate::limits::spending::{Period, microdollars};
 use crate::values::clock::Clock;
 use crate::values::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
 use crate::values::error::{ConfigError, Error, Result};
-use crate::values::model_info::call_cost;
+use crate::values::model_info::{PriceList, call_cost_of, check_price};
 
 /// The default idle time after which a session sleeps.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
@@ -59,6 +59,7 @@ pub struct RuntimeBuilder {
     settings_by_model: BTreeMap<String, ModelSettings>,
     cost_limits: Vec<(f64, Period)>,
     label_limits: Vec<LabelLimit>,
+    prices: PriceList,
     spending_by: Option<Vec<String>>,
     fair_by: Option<String>,
     sub_agent_depth_max: Option<usize>,
@@ -197,6 +198,20 @@ impl RuntimeBuilder {
     pub fn settings_for(mut self, model: impl Into<String>, settings: ModelSettings) -> Self {
         let known = self.settings_by_model.entry(model.into()).or_default();
         *known = std::mem::take(known).merged(settings);
+        self
+    }
+
+    /// Sets the price of a model, for every agent and provider. It replaces the one in the model catalogue; without either,
+    /// a model's calls cost nothing. Calls that are recorded keep their cost.
+    ///
+    /// ```
+    /// use greenroom::{ModelPrice, prelude::*};
+    /// let builder = Runtime::builder()
+    ///     .price_for("qwen3-coder", ModelPrice { cached_input: Some(0.02), ..ModelPrice::new(0.2, 0.8) });
+    /// ```
+    #[must_use]
+    pub fn price_for(mut self, model: impl Into<String>, price: ModelPrice) -> Self {
+        Arc::make_mut(&mut self.prices).insert(model.into(), price);
         self
     }
 
@@ -355,6 +370,7 @@ impl RuntimeBuilder {
         }
         self.compaction.check()?;
         self.settings_by_model.values().try_for_each(ModelSettings::check)?;
+        self.prices.iter().try_for_each(|(model, price)| check_price(model, price))?;
         let mut cost_limits = Vec::new();
         for (usd, period) in self.cost_limits {
             cost_limits.push((microdollars(usd)?, period));
@@ -392,7 +408,8 @@ impl RuntimeBuilder {
         let clock = Clock::new(self.clock_base_ms);
         let is_wanted = self.spending_by.is_some();
         let accounts = Accounts::new(store.clone(), clock.clone(), table, cost_limits, is_wanted);
-        accounts.begin(call_cost, clock.now_ms()).await?;
+        let cost = call_cost_of([Arc::clone(&self.prices), PriceList::default()]);
+        accounts.begin(&cost, clock.now_ms()).await?;
         let deps = Arc::new(Deps {
             live: self.live.map(ReloadedSettings::new),
             learned: Learned::new(store.clone()),
@@ -406,6 +423,7 @@ impl RuntimeBuilder {
             default_provider,
             compaction: RwLock::new(Arc::new(self.compaction)),
             settings_by_model: self.settings_by_model,
+            prices: self.prices,
             hooks: self.hooks,
             clock,
             idle_after_ms: u64::try_from(idle_after.as_millis()).unwrap_or(u64::MAX),

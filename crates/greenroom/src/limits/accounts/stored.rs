@@ -105,7 +105,7 @@ impl Accounts {
     ///
     /// # Errors
     /// The store cannot be read. That it cannot be written is not an error: then nothing is appended either.
-    pub(crate) async fn begin(self: &Arc<Self>, cost: CallCost, now_ms: u64) -> Result<(), StoreError> {
+    pub(crate) async fn begin(self: &Arc<Self>, cost: &CallCost, now_ms: u64) -> Result<(), StoreError> {
         if !self.is_on {
             return Ok(());
         }
@@ -145,7 +145,7 @@ impl Accounts {
     }
 
     /// Counts the entries since the mark that accounts have not counted.
-    fn count_missed(self: &Arc<Self>, from_ms: u64, cost: CallCost) -> Result<(), StoreError> {
+    fn count_missed(self: &Arc<Self>, from_ms: u64, cost: &CallCost) -> Result<(), StoreError> {
         let mut after: Option<String> = None;
         loop {
             let heads = self.store.page(after.as_deref(), PAGE)?;
@@ -168,7 +168,7 @@ impl Accounts {
         id: &str,
         head: &Head,
         from_ms: u64,
-        cost: CallCost,
+        cost: &CallCost,
     ) -> Result<(), StoreError> {
         let (tenants, session) = (self.table.tenants(&labels_of(&self.store, head)?), Arc::from(id));
         let newer = recorded_since(&self.store, id, head, from_ms)?;

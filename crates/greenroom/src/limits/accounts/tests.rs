@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use greenroom_kernel::bill::CallCost;
 use greenroom_kernel::entry::{EntryKind, Metadata};
 use greenroom_kernel::log::Log;
 use greenroom_kernel::{AssistantMessage, Message as Said, Part, StopReason, Usage};
@@ -29,7 +30,7 @@ async fn opened(
 ) -> Arc<Accounts> {
     let table = Table::new(limits, &["tenant".to_owned()], None).unwrap();
     let accounts = Accounts::new(store.clone(), Clock::new(Some(now_ms)), table, of_all.to_vec(), false);
-    accounts.begin(cost, now_ms).await.unwrap();
+    accounts.begin(&CallCost::from(cost), now_ms).await.unwrap();
     accounts
 }
 
@@ -128,7 +129,7 @@ async fn what_a_crash_leaves_uncounted_is_counted_from_the_logs() {
             if is_crash && draw(2) == 0 {
                 missed += 1;
             } else {
-                let tally = Tally::of(entries.iter().map(|entry| &**entry), cost);
+                let tally = Tally::of(entries.iter().map(|entry| &**entry), &CallCost::from(cost));
                 let below = entries.last().unwrap().id.0 + 1;
                 accounts.count(&tenants(&accounts, &value), &id, below, now, &tally);
             }
@@ -211,7 +212,7 @@ async fn accounts_that_are_not_in_use_leave_memory_and_come_back() {
 async fn nothing_is_counted_unless_it_is_wanted() {
     let store = Store::memory();
     let accounts = Accounts::new(store.clone(), Clock::new(Some(NOW)), Table::default(), Vec::new(), false);
-    accounts.begin(cost, NOW).await.unwrap();
+    accounts.begin(&CallCost::from(cost), NOW).await.unwrap();
     accounts.count(&Arc::from([]), &Arc::from("s"), 1, NOW, &of(u64::MAX));
     accounts.end().await;
     assert!(!accounts.is_on() && store.learned_keys("spending").unwrap().is_empty());

@@ -11,12 +11,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use greenroom_kernel::cost::{Admission, CallPrice, CostLimits, Left, admit};
-use greenroom_provider::Request;
+use greenroom_provider::{ModelInfo, Request};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tracing::Span;
 
-use crate::values::model_info::model_info;
 use greenroom_kernel::bill::Bill;
 
 #[cfg(test)]
@@ -111,10 +110,9 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Computes the cost of this request with at most this much input; returns `None` if the price is
-    /// unknown.
-    pub(crate) fn of(provider: &str, request: &Request, input_tokens_max: u64) -> Option<Self> {
-        let info = model_info(provider, &request.model)?;
+    /// Computes the cost of this request to a model with at most this much input; returns `None` if the price is unknown.
+    pub(crate) fn of(info: Option<&ModelInfo>, request: &Request, input_tokens_max: u64) -> Option<Self> {
+        let info = info?;
         let price = info.call_price(input_tokens_max)?;
         let most = info.output_tokens.or(info.context_tokens).unwrap_or(OUTPUT_TOKENS_ASSUMED);
         Some(Self { price, output_tokens: request.settings.output_tokens_max.unwrap_or(most) })

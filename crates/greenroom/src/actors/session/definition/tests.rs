@@ -77,6 +77,7 @@ fn deps() -> Deps {
         default_provider: "openai".to_owned(),
         compaction: RwLock::default(),
         settings_by_model: BTreeMap::new(),
+        prices: Arc::default(),
         hooks: Hooks::default(),
         clock: Clock::new(Some(0)),
         idle_after_ms: 0,

@@ -329,7 +329,7 @@ async fn compactions_before_a_prompt_count_since_the_reply_before() {
                 .chain([prompt("q"), ended(4 + notes, RunOutcome::Aborted), compacted(3)])
                 .collect();
         let end = EntryId(kinds.len() as u64);
-        let mut draft = Log::new(|_, _, _| None).draft(1);
+        let mut draft = Log::new(greenroom_kernel::bill::CallCost::unknown()).draft(1);
         kinds.into_iter().for_each(|kind| {
             draft.push(kind);
         });
