@@ -160,7 +160,7 @@ async fn a_sub_agent_counts_as_its_top_level_session() {
     );
     let refused = runtime.spending().by("tennant").await.unwrap_err();
     assert!(
-        matches!(&refused, Error::Config(ConfigError::NotCounted { label }) if label == "tennant"),
+        matches!(&refused, Error::Config(ConfigError::NotCounted { label }) if label.as_deref() == Some("tennant")),
         "{refused}"
     );
 }

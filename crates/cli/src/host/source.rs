@@ -25,8 +25,6 @@ use crate::args::{Global, RecallArgs};
 use crate::error::{self, usage};
 use crate::{agent, host};
 
-/// What was spent is read for all labels that the store has.
-const NO_LABELS: [&str; 0] = [];
 /// How many sessions are requested at once. Each page reads all heads.
 const PAGE: usize = 10_000;
 
@@ -185,8 +183,7 @@ impl Source {
     }
 
     async fn of(global: &Global, Looked { store, is_in_use }: Looked) -> Result<Self> {
-        let runtime = Runtime::builder().provider(Arc::new(Nobody)).store(store).spending_by(NO_LABELS);
-        let runtime = runtime.start().await?;
+        let runtime = Runtime::builder().provider(Arc::new(Nobody)).store(store).start().await?;
         let client = own::connect(global, &runtime, LOOKS.kind).await?;
         Ok(Self { client, own: Some(Reader { runtime, is_in_use }) })
     }

@@ -93,10 +93,6 @@ impl SpendingQuery {
     async fn read(self) -> Result<Vec<Spending>> {
         let deps = self.runtime.deps();
         let accounts = std::sync::Arc::clone(&deps.accounts);
-        let not_counted = |label: &str| ConfigError::NotCounted { label: label.to_owned() };
-        if !accounts.is_on() {
-            return Err(not_counted(self.label.as_deref().unwrap_or_default()).into());
-        }
         let count = self.last.min(match self.period {
             Period::Hour => HOURS,
             Period::Day => DAYS,
@@ -104,12 +100,13 @@ impl SpendingQuery {
         let (now_ms, period, label, value) = (deps.now_ms(), self.period, self.label, self.value);
         blocking(deps, move || {
             let names: Vec<Option<Label>> = match (&label, value) {
-                (None, _) => vec![None],
+                (None, _) if accounts.has_sums()? => vec![None],
+                (None, _) => return Err(ConfigError::NotCounted { label: None }.into()),
                 (Some(name), value) => {
                     let mut values = accounts.values(name)?;
                     // A runtime may read what another one has counted.
                     if values.is_empty() && !accounts.table().counts(name) {
-                        return Err(not_counted(name).into());
+                        return Err(ConfigError::NotCounted { label: Some(name.clone()) }.into());
                     }
                     values.retain(|label| value.as_ref().is_none_or(|value| *label.value == **value));
                     values.into_iter().map(Some).collect()

@@ -237,11 +237,12 @@ impl Table {
 
     /// Returns the labels by which a session with these labels is counted.
     pub(crate) fn tenants(&self, labels: &BTreeMap<String, String>) -> Tenants {
-        let label = |name: &Arc<str>| {
-            let value = labels.get(&**name)?.as_str();
-            Some(Label { name: Arc::clone(name), value: Arc::from(value) })
-        };
-        self.names.keys().filter_map(label).collect()
+        named(self.names.keys(), labels)
+    }
+
+    /// Returns the names of the labels by which sessions are counted.
+    pub(crate) fn names(&self) -> impl Iterator<Item = Arc<str>> {
+        self.names.keys().cloned()
     }
 
     /// Returns the group in which the calls of these tenants take turns; `None` if there are no groups. Sessions without the
@@ -251,4 +252,16 @@ impl Table {
         let found = tenants.iter().find(|label| label.name == *fair_by);
         Some(found.map_or_else(|| Arc::from(""), |label| Arc::clone(&label.value)))
     }
+}
+
+/// Returns those of a session's labels that have these names.
+pub(crate) fn named<'a>(
+    names: impl IntoIterator<Item = &'a Arc<str>>,
+    labels: &BTreeMap<String, String>,
+) -> Tenants {
+    let label = |name: &Arc<str>| {
+        let value = labels.get(&**name)?.as_str();
+        Some(Label { name: Arc::clone(name), value: Arc::from(value) })
+    };
+    names.into_iter().filter_map(label).collect()
 }

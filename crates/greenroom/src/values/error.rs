@@ -402,12 +402,10 @@ pub enum ConfigError {
         error: SettingError,
     },
     /// Spending is not summed up by this label.
-    #[error(
-        "spending is not counted by the label {label:?}: name it in RuntimeBuilder::spending_by, or in limits.spending_by"
-    )]
+    #[error("{}", not_counted(label.as_deref()))]
     NotCounted {
-        /// The label's name.
-        label: String,
+        /// The label's name; `None` if it is not summed up at all.
+        label: Option<String>,
     },
     /// A consumer's name cannot be used.
     #[error("{name:?} is not a valid consumer name: it must have 1 to 128 bytes and no slash")]
@@ -606,6 +604,14 @@ impl Error {
 
     pub(crate) fn internal(what: &'static str, reason: &impl ToString) -> Self {
         Self::Internal { what, reason: reason.to_string() }
+    }
+}
+
+fn not_counted(label: Option<&str>) -> String {
+    let how = "RuntimeBuilder::spending_by, or in limits.spending_by";
+    match label {
+        Some(label) => format!("spending is not counted by the label {label:?}: name it in {how}"),
+        None => format!("spending is not counted: name the labels, if any, in {how}"),
     }
 }
 

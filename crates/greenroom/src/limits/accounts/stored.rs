@@ -4,7 +4,7 @@
 //! was recorded before the mark is in the stored accounts, provided that no write took longer than [`SLACK_MS`]; entries after
 //! it are counted at the start if an account has not counted them. After an orderly end, no log is read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sums::{Rows, Sums};
 use super::{Account, Accounts, Inner, Name, names};
-use crate::limits::labels::Label;
+use crate::limits::labels::{Label, named};
 use crate::limits::spending::window::Spent;
 
 /// How long after a change the accounts are written: many changes are one write.
@@ -122,6 +122,14 @@ impl Accounts {
         Ok(())
     }
 
+    /// Whether there is an account of all sessions.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(crate) fn has_sums(&self) -> Result<bool, StoreError> {
+        Ok(self.is_on || self.store.learned_get(&key(ACCOUNT, &None))?.is_some())
+    }
+
     /// Returns the values of a label that have an account in the store or in memory.
     ///
     /// # Errors
@@ -146,6 +154,11 @@ impl Accounts {
 
     /// Counts the entries since the mark that accounts have not counted.
     fn count_missed(self: &Arc<Self>, from_ms: u64, cost: &CallCost) -> Result<(), StoreError> {
+        // An earlier runtime may have counted by other labels.
+        let keys = self.store.learned_keys(ACCOUNT)?;
+        let stored = keys.iter().filter_map(|key| key[ACCOUNT.len()..].split_once('\t'));
+        let names: BTreeSet<Arc<str>> =
+            stored.map(|(name, _)| Arc::from(name)).chain(self.table.names()).collect();
         let mut after: Option<String> = None;
         loop {
             let heads = self.store.page(after.as_deref(), PAGE)?;
@@ -153,7 +166,7 @@ impl Accounts {
             after = heads.last().map(|(id, _)| id.clone());
             for (id, head) in heads.into_iter().filter(|(_, head)| head.updated_at_ms >= from_ms) {
                 // A damaged session must not keep the runtime from starting.
-                if let Err(error) = self.count_session(&id, &head, from_ms, cost) {
+                if let Err(error) = self.count_session(&id, &head, &names, from_ms, cost) {
                     tracing::warn!(session = id, %error, "what it spent before a crash could not be counted");
                 }
             }
@@ -167,10 +180,11 @@ impl Accounts {
         self: &Arc<Self>,
         id: &str,
         head: &Head,
+        names_counted: &BTreeSet<Arc<str>>,
         from_ms: u64,
         cost: &CallCost,
     ) -> Result<(), StoreError> {
-        let (tenants, session) = (self.table.tenants(&labels_of(&self.store, head)?), Arc::from(id));
+        let (tenants, session) = (named(names_counted, &labels_of(&self.store, head)?), Arc::from(id));
         let newer = recorded_since(&self.store, id, head, from_ms)?;
         let mut inner = self.inner.lock();
         for entry in &newer {

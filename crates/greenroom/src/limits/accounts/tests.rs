@@ -91,7 +91,7 @@ fn answer(tokens: u64) -> EntryKind {
 /// Sessions that record answers, against accounts that crash at random: each sum is what the logs have.
 #[tokio::test(start_paused = true)]
 async fn what_a_crash_leaves_uncounted_is_counted_from_the_logs() {
-    let (mut crashes, mut missed) = (0, 0);
+    let (mut crashes, mut missed, mut others) = (0, 0, 0);
     for seed in 1..=25_u64 {
         let mut random = seed;
         let mut draw = |below: u64| {
@@ -135,6 +135,14 @@ async fn what_a_crash_leaves_uncounted_is_counted_from_the_logs() {
             }
             if is_crash {
                 crashes += 1;
+                if draw(3) == 0 {
+                    // One that counts by no label.
+                    let clock = Clock::new(Some(now));
+                    let other = Accounts::new(store.clone(), clock, Table::default(), Vec::new(), true);
+                    other.begin(&CallCost::from(cost), now).await.unwrap();
+                    other.end().await;
+                    others += 1;
+                }
                 accounts = opened(&store, now, &[], &[]).await;
                 let spent = |name: &Name| {
                     let days = accounts.spent(name, Period::Day, 400, now);
@@ -150,7 +158,7 @@ async fn what_a_crash_leaves_uncounted_is_counted_from_the_logs() {
             }
         }
     }
-    assert!(crashes > 150 && missed > 60, "{crashes} {missed}");
+    assert!(crashes > 150 && missed > 60 && others > 40, "{crashes} {missed} {others}");
 }
 
 #[tokio::test(start_paused = true)]
