@@ -128,7 +128,7 @@ async fn every_operation_does_what_it_says() {
         ("session/tree", a.clone(), "/branches/0/text", json!("you: one")),
         ("session/context", a.clone(), "/parts/0/category", json!("instructions")),
         ("agent/tools", json!({}), "/tools/0/name", json!("look")),
-        ("usage/report", json!({}), "/spending/0/value", Value::Null),
+        ("usage/report", json!({}), "/spending/0/cost_microdollars", json!(0)),
         (
             "usage/report",
             json!({ "by": "tenant", "value": "x", "per": "hour" }),

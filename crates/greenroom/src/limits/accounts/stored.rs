@@ -67,12 +67,14 @@ impl Recent {
 }
 
 /// Up to where the stored accounts are complete.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Mark {
     /// In unix milliseconds.
     counted_before_ms: u64,
     /// Whether they are complete: the runtime ended in order.
     is_complete: bool,
+    /// The labels by which the runtime counts that writes it.
+    names: Vec<Arc<str>>,
 }
 
 /// Reads an account. What is missing or damaged counts as nothing.
@@ -113,7 +115,7 @@ impl Accounts {
         let mark = mark.and_then(|bytes| serde_json::from_slice::<Mark>(&bytes).ok());
         if let Some(mark) = mark.filter(|mark| !mark.is_complete) {
             self.inner.lock().counted_before_ms = mark.counted_before_ms;
-            self.count_missed(mark.counted_before_ms, cost)?;
+            self.count_missed(&mark, cost)?;
         } else {
             self.inner.lock().counted_before_ms = now_ms.saturating_sub(SLACK_MS);
         }
@@ -153,12 +155,10 @@ impl Accounts {
     }
 
     /// Counts the entries since the mark that accounts have not counted.
-    fn count_missed(self: &Arc<Self>, from_ms: u64, cost: &CallCost) -> Result<(), StoreError> {
-        // An earlier runtime may have counted by other labels.
-        let keys = self.store.learned_keys(ACCOUNT)?;
-        let stored = keys.iter().filter_map(|key| key[ACCOUNT.len()..].split_once('\t'));
-        let names: BTreeSet<Arc<str>> =
-            stored.map(|(name, _)| Arc::from(name)).chain(self.table.names()).collect();
+    fn count_missed(self: &Arc<Self>, mark: &Mark, cost: &CallCost) -> Result<(), StoreError> {
+        // The runtime that crashed may have counted by other labels.
+        let names: BTreeSet<Arc<str>> = mark.names.iter().cloned().chain(self.table.names()).collect();
+        let from_ms = mark.counted_before_ms;
         let mut after: Option<String> = None;
         loop {
             let heads = self.store.page(after.as_deref(), PAGE)?;
@@ -267,7 +267,8 @@ impl Accounts {
             has_days && self.put(key(ACCOUNT, &row.name), row.account.clone()).await
         });
         let are_stored = join_all(puts).await;
-        let mark = Mark { counted_before_ms, is_complete: matches!(next, Next::Ends) };
+        let names = self.table.names().collect();
+        let mark = Mark { counted_before_ms, is_complete: matches!(next, Next::Ends), names };
         let mark = serde_json::to_vec(&mark).unwrap_or_default();
         let is_whole = are_stored.iter().all(|is_stored| *is_stored) && self.put(MARK.to_owned(), mark).await;
         let mut inner = self.inner.lock();
